@@ -1,0 +1,40 @@
+# Two commands matter: `make serve` and `make test`. Each sets up all it needs and is quick the second time.
+PYTHON ?= $(shell for python in python3.11 python3; do $$python -c '$(SUITS)' 2>/dev/null && echo $$python && break; done)
+SUITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: serve test check fix lock clean
+
+serve: $(READY)
+	$(BIN)/dilaserve up
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow and not cuda" $(ARGS)
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# The lock pins every package; torch first, so that no other package drags in another build of it.
+$(READY): pyproject.toml requirements.lock
+	@"$(PYTHON)" -c '$(SUITS)' 2>/dev/null || { echo "needs Python 3.11 or newer with its venv module: apt install python3.11-venv (or set PYTHON=...)"; exit 1; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --progress-bar on --constraint requirements.lock torch
+	$(BIN)/pip install --quiet --progress-bar on --constraint requirements.lock --editable '.[dev]'
+	touch $@
+
+lock:
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --extra dev --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml --output-file requirements.lock
+	sed -i 's/^\(torch==[0-9.]*\)+.*/\1/' requirements.lock  # any build of that version: CPU or CUDA
+
+clean:
+	rm -rf $(VENV) .data
