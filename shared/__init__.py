@@ -1,0 +1,1 @@
+"""The contracts between services: messages, subjects, bus, settings, database models, telemetry."""

@@ -1,0 +1,49 @@
+"""What the step predictor sees of a request: one definition for those who ask it and those who train it.
+
+Source: the appendix "Step Predictor Features"; the names are the paper's. Its eleventh feature, the threshold that
+the prediction is for, is not of the request's state and stands first in the predictor's own rows.
+"""
+
+import numpy as np
+
+from shared.arrays import Float32, Int32
+
+THRESHOLD_FEATURE = "confidence_threshold"
+STATE_FEATURES = (
+    "output_length",
+    "full_progress",
+    "full_unmask_progress",
+    "block_progress",
+    "block_unmask_progress",
+    "output_min_confidence",
+    "output_q25_confidence",
+    "output_median_confidence",
+    "output_avg_confidence",
+    "output_q75_confidence",
+)
+
+
+def state_features(
+    *,
+    output_length: Int32,
+    block_length: Int32,
+    steps: Int32,
+    masks_left: Int32,
+    block: Int32,
+    block_masks_left: Int32,
+    confidence_stats: Float32,
+) -> Float32:
+    """The features of n requests between two steps, in the order of STATE_FEATURES.
+
+    `steps` are those done, `block` is the index of the current block, and `confidence_stats` those of the last step
+    (StepResults), zeros before the first. Shapes: all [n], confidence_stats [n, 5]; returns [n, 10].
+    Units: lengths and masks in tokens; progress in 0..1.
+    """
+    features = np.empty((len(output_length), len(STATE_FEATURES)), dtype=np.float32)
+    features[:, 0] = output_length
+    features[:, 1] = steps / output_length
+    features[:, 2] = 1 - masks_left / output_length
+    features[:, 3] = block * block_length / output_length
+    features[:, 4] = 1 - block_masks_left / block_length
+    features[:, 5:] = confidence_stats
+    return features

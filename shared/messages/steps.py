@@ -1,0 +1,76 @@
+"""Messages of the hot path: step jobs to an instance, results back. Columns of equal length, raw bytes.
+
+A *ticket* names one attempt at one request on the scheduler's side: unique within an epoch, opaque to workers.
+A step job is named by (ticket, step); the same name never runs twice.
+"""
+
+import enum
+
+import msgspec
+
+
+class StepKind(enum.IntEnum):
+    RECOMPUTE = 0  # forward over the whole sequence, rebuilding the KV cache
+    CACHE = 1  # forward over the current block, against the cached keys and values
+
+
+class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that a worker must know of a request it does not hold yet."""
+
+    ticket: int
+    request_id: str
+    prompt_length: int  # tokens
+    block_length: int  # tokens
+    canvas: bytes  # int32 [P + O]: the prompt, then the output with its masks
+    temperature: float = 0.0
+    seed: int = 0
+    trace: dict[str, str] = {}  # W3C trace context
+
+
+class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Scheduler -> worker: run one denoising step of each of n requests.
+
+    Subject: dilaserve.<cell>.steps.<instance>. Stream: STEPS (memory, work queue).
+    Jobs with an epoch below the highest seen are refused. A message may carry no job, only drops.
+    """
+
+    epoch: int
+    tickets: bytes = b""  # int64 [n]
+    steps: bytes = b""  # int32 [n], from 0
+    blocks: bytes = b""  # int32 [n], index of the current block
+    thresholds: bytes = b""  # float32 [n], in [0, 1]
+    kinds: bytes = b""  # int32 [n], StepKind
+    states: list[RequestState] = []  # for tickets that are new to the instance; the others it holds
+    drops: bytes = b""  # int64 [m]: tickets to forget (finished, cancelled or moved away)
+    sent_s: float = 0.0  # Unix time, seconds
+
+
+class StepFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that cannot be run, ever: the request is failed with this message."""
+
+    ticket: int
+    message: str
+
+
+class StepResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Worker -> scheduler: what one iteration (one batch of denoising steps) unmasked.
+
+    Subject: dilaserve.<cell>.step-results.<instance>. Stream: STEP_RESULTS (memory). One message an iteration.
+    """
+
+    instance_id: str
+    epoch: int
+    tickets: bytes = b""  # int64 [n]
+    steps: bytes = b""  # int32 [n]
+    counts: bytes = b""  # int32 [n], tokens unmasked, at least 1 each
+    positions: bytes = b""  # int32 [sum of counts], from the start of the output
+    tokens: bytes = b""  # int32 [sum of counts]
+    confidences: bytes = b""  # float32 [sum of counts]
+    # float32 [n, 5]: min, lower quartile, median, mean, upper quartile of the known confidences of the output:
+    # those of unmasked tokens when they were unmasked, those of the current block's masks in this step
+    confidence_stats: bytes = b""
+    missing: bytes = b""  # int64 [m]: tickets of jobs whose state this worker lacks
+    failures: list[StepFailure] = []
+    latency_s: float = 0.0  # seconds of the iteration
+    batch_tokens: int = 0  # tokens computed by it
+    received_s: float = 0.0  # Unix time, seconds: when the oldest of these jobs arrived

@@ -1,0 +1,147 @@
+"""Text to tokens and back, with the served model's own tokenizer and chat template. Needs no torch."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shared.arrays import Int32
+from shared.errors import BadInput
+from shared.messages.instances import ModelCard
+from shared.messages.requests import ChatMessage, FinishReason, Request
+
+END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # ends of a turn that families use beside their end-of-text token
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedText:
+    """What the output tokens say. `completion_tokens` counts those up to the end-of-text token."""
+
+    text: str
+    finish_reason: FinishReason
+    completion_tokens: int
+
+
+class TextModel:
+    """The tokenizer of one model and the facts of its configuration that the control plane needs."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        """Raises: BadInput if the directory has no usable configuration or tokenizer."""
+        self.card = read_model_card(directory, name)
+        self._tokenizer = _load_tokenizer(directory)
+        ends = (self._tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS)
+        known = {end for end in ends if end is not None and end != self._tokenizer.unk_token_id}
+        self.end_ids: frozenset[int] = frozenset(known | {self.card.eos_token_id})
+
+    def encode_prompt(self, prompt: str) -> Int32:
+        """The tokens of a plain prompt, as it is. Raises: BadInput if it is empty."""
+        return self.check_ids(self._tokenizer.encode(prompt, add_special_tokens=False), "prompt")
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> Int32:
+        """The tokens of a conversation through the model's chat template. Raises: BadInput if it has no text."""
+        if not any(message.content.strip() for message in messages):
+            raise BadInput("messages must have some text", field="messages")
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            rendered = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        except Exception as error:  # a template is the model's own program: it may raise anything
+            raise BadInput(f"the model's chat template refuses these messages: {error}", "messages") from None
+        return self.check_ids(self._tokenizer.encode(rendered, add_special_tokens=False), "messages")
+
+    def encode_request(self, request: Request) -> Int32:
+        """The prompt tokens of a request, whichever way it gives them. Raises: BadInput."""
+        given = [name for name in ("prompt", "messages", "prompt_ids") if getattr(request, name) is not None]
+        if len(given) != 1:
+            raise BadInput(f"give exactly one of prompt, messages and prompt_ids, not {given or 'none'}", "prompt")
+        if request.prompt is not None:
+            return self.encode_prompt(request.prompt)
+        if request.messages is not None:
+            return self.encode_chat(request.messages)
+        assert request.prompt_ids is not None
+        if len(request.prompt_ids) % 4:
+            raise BadInput("prompt_ids must be int32 little-endian", "prompt_ids")
+        return self.check_ids(np.frombuffer(request.prompt_ids, dtype="<i4").tolist(), "prompt_ids")
+
+    def decode(self, ids: Sequence[int] | Int32) -> str:
+        """The text of output tokens; special tokens have none."""
+        return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True))
+
+    def ended(self, output_ids: Int32, stop: Sequence[str]) -> bool:
+        """Whether output tokens hold an end-of-text token or a stop string."""
+        if np.isin(output_ids, list(self.end_ids)).any():
+            return True
+        return bool(stop) and first_stop(self.decode(output_ids), stop) is not None
+
+    def finish(self, output_ids: Int32, stop: Sequence[str]) -> FinishedText:
+        """The text of a finished output: up to the first end-of-text token or stop string."""
+        ends = np.flatnonzero(np.isin(output_ids, list(self.end_ids)))
+        kept = output_ids[: ends[0]] if len(ends) else output_ids
+        text = self.decode(kept)
+        cut = first_stop(text, stop)
+        stopped = len(ends) > 0 or cut is not None
+        reason = FinishReason.STOP if stopped else FinishReason.LENGTH
+        return FinishedText(text[:cut], reason, len(kept))
+
+    def check_length(self, prompt_tokens: int, output_tokens: int, field: str) -> None:
+        """Raises: BadInput naming `field` if the request is longer than the model can take."""
+        if prompt_tokens + output_tokens > self.card.max_length:
+            raise BadInput(
+                f"{field}: the prompt has {prompt_tokens} tokens and the output {output_tokens}; "
+                f"the model takes at most {self.card.max_length} together",
+                field,
+            )
+
+    def check_ids(self, ids: Sequence[int], field: str) -> Int32:
+        """`ids` as prompt tokens. Raises: BadInput naming `field` if one of them cannot be."""
+        if not ids:
+            raise BadInput(f"{field} must not be empty", field)
+        if min(ids) < 0 or max(ids) >= self.card.vocab_size:
+            raise BadInput(f"{field} has token ids outside 0..{self.card.vocab_size - 1}", field)
+        if self.card.mask_token_id in ids:
+            raise BadInput(f"{field} must not contain the mask token", field)
+        return np.asarray(ids, dtype=np.int32)
+
+
+def first_stop(text: str, stop: Sequence[str]) -> int | None:
+    """Where the first stop string begins in `text`; None if it has none."""
+    found = [text.find(mark) for mark in stop if mark and mark in text]
+    return min(found) if found else None
+
+
+def whole_blocks(output_tokens: int, block_length: int) -> int:
+    """`output_tokens` rounded up to a multiple of the block length."""
+    return -(-output_tokens // block_length) * block_length
+
+
+def _load_tokenizer(directory: Path) -> Any:
+    """A directory's tokenizer, never by code of its own: the tokenizer file, or Qwen2's files as Dream has them."""
+    from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer  # noqa: PLC0415  (slow to import: where needed)
+
+    kind: Any = PreTrainedTokenizerFast if (directory / "tokenizer.json").exists() else Qwen2Tokenizer
+    try:
+        return kind.from_pretrained(directory)
+    except (OSError, ValueError, TypeError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise BadInput(f"no usable tokenizer in {directory}: {first_line}", field="model") from None
+
+
+def read_model_card(directory: Path, name: str) -> ModelCard:
+    """The facts of config.json. Raises: BadInput if the file or one of them is missing."""
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot read {path}: {error}", field="model") from None
+    try:
+        return ModelCard(
+            name=name,
+            max_length=int(config.get("max_sequence_length") or config["max_position_embeddings"]),
+            mask_token_id=int(config["mask_token_id"]),
+            eos_token_id=int(config["eos_token_id"]),
+            vocab_size=int(config.get("embedding_size") or config["vocab_size"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{path} lacks {error}", field="model") from None

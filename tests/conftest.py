@@ -1,0 +1,56 @@
+"""What tests of every kind share: a real NATS server, a bus with its own cell, a tiny model directory."""
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from shared.bus import Bus
+from tests.support.nats import NatsServer
+from tests.support.tiny_model import write_tiny_model, write_tiny_weights
+
+_numbers = itertools.count()
+
+# An example's time says how busy the machine is, not whether the code is right.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What workers keep between their starts stays out of the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """One server for the run; tests keep apart by their cells. A test that stops its server starts its own."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
+    """Connected to a cell of its own, whose streams and buckets are set up."""
+    connected = await Bus.connect(nats_server.url, f"test{next(_numbers)}", name="test")
+    await connected.set_up()
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory without weights; see tests/support/tiny_model.py."""
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny-llada")
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory with random weights, for a worker to load."""
+    return write_tiny_weights(write_tiny_model(tmp_path_factory.mktemp("checkpoints") / "tiny-llada"))

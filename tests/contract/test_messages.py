@@ -1,0 +1,159 @@
+"""Messages stored by earlier versions stay readable: one sample of each, kept as it was first written.
+
+A sample is added by running this file as a program after a message type has been added to SAMPLES; one that is
+there is never written again.
+"""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from shared.arrays import pack_float32, pack_int32, pack_int64
+from shared.codec import decode, encode
+from shared.errors import BadInput
+from shared.messages.checkpoints import Checkpoint
+from shared.messages.instances import Control, Instance, ModelCard
+from shared.messages.predict import PredictSteps, StepsLeft
+from shared.messages.requests import (
+    Cancel,
+    ChatMessage,
+    FinishReason,
+    Outcome,
+    OutcomeError,
+    OutcomeStatus,
+    Progress,
+    Request,
+    ServingStats,
+)
+from shared.messages.steps import RequestState, StepFailure, StepJobs, StepResults
+
+DIRECTORY = Path(__file__).parent / "samples"
+
+SAMPLES: list[msgspec.Struct] = [
+    Request(
+        request_id="r-1",
+        messages=[ChatMessage(role="user", content="2+2?")],
+        output_tokens=64,
+        slo_s=2.5,
+        priority=3,
+        min_threshold=0.6,
+        temperature=0.5,
+        seed=7,
+        stop=["\n"],
+        stream=True,
+        arrival_s=1.5,
+    ),
+    Outcome(
+        request_id="r-1",
+        status=OutcomeStatus.COMPLETED,
+        text="4",
+        finish_reason=FinishReason.STOP,
+        prompt_tokens=5,
+        completion_tokens=1,
+        output_tokens=64,
+        arrival_s=1.5,
+        stats=ServingStats(
+            steps=9,
+            recompute_steps=2,
+            mean_threshold=0.8,
+            min_threshold=0.7,
+            slo_s=2.5,
+            latency_s=0.4,
+            slo_met=True,
+            instances=["a-1"],
+            migrations=0,
+        ),
+        error=OutcomeError(message="none", field="prompt"),
+    ),
+    Progress(step=1, positions=pack_int32([0]), tokens=pack_int32([9]), confidences=pack_float32([0.9])),
+    Cancel(reason="disconnected"),
+    StepJobs(
+        epoch=3,
+        tickets=pack_int64([1 << 20]),
+        steps=pack_int32([0]),
+        blocks=pack_int32([0]),
+        thresholds=pack_float32([0.9]),
+        kinds=pack_int32([0]),
+        states=[
+            RequestState(
+                ticket=1 << 20, request_id="r-1", prompt_length=1, block_length=2, canvas=pack_int32([5, 0, 0])
+            )
+        ],
+        drops=pack_int64([2]),
+        sent_s=1.5,
+    ),
+    StepResults(
+        instance_id="a-1",
+        epoch=3,
+        tickets=pack_int64([1 << 20]),
+        steps=pack_int32([0]),
+        counts=pack_int32([1]),
+        positions=pack_int32([0]),
+        tokens=pack_int32([9]),
+        confidences=pack_float32([0.9]),
+        confidence_stats=pack_float32([[0.1, 0.2, 0.3, 0.4, 0.5]]),
+        missing=pack_int64([4]),
+        failures=[StepFailure(ticket=5, message="too long")],
+        latency_s=0.01,
+        batch_tokens=3,
+        received_s=1.6,
+    ),
+    Instance(
+        instance_id="a-1",
+        model=ModelCard(name="demo", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=100),
+        tp_degree=2,
+        gpus=[0, 1],
+    ),
+    Control(action="drain"),
+    Checkpoint(
+        output_ids=pack_int32([1, 2]),
+        block_length=2,
+        steps=2,
+        recompute_steps=1,
+        threshold_tokens=1.8,
+        lowest_threshold=0.9,
+        migrations=0,
+        instances=["a-1"],
+    ),
+    PredictSteps(
+        features=pack_float32([[0.0] * 10]),
+        thresholds=pack_float32([0.9]),
+        masks_left=pack_int32([8]),
+        blocks_left=pack_int32([1]),
+    ),
+    StepsLeft(steps_left=pack_float32([[4.0]]), predictor="v1"),
+]
+
+
+def path_of(message: msgspec.Struct) -> Path:
+    return DIRECTORY / f"{type(message).__name__}.msgpack"
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
+def test_a_message_as_first_stored_still_means_the_same(message: msgspec.Struct) -> None:
+    assert decode(path_of(message).read_bytes(), type(message)) == message
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
+def test_a_reader_ignores_fields_it_does_not_know(message: msgspec.Struct) -> None:
+    raw = msgspec.msgpack.decode(path_of(message).read_bytes()) | {"added_later": [1, 2]}
+    assert decode(msgspec.msgpack.encode(raw), type(message)) == message
+
+
+@pytest.mark.parametrize("message", SAMPLES[:2], ids=lambda message: type(message).__name__)
+def test_requests_and_outcomes_are_the_same_in_json(message: msgspec.Struct) -> None:
+    assert decode(encode(message, json=True), type(message)) == message
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"{", b"[]", b"\x01", b'"x"', b"\x93\x01\x02\x03"])
+@pytest.mark.parametrize("kind", [type(message) for message in SAMPLES], ids=lambda kind: kind.__name__)
+def test_what_is_no_message_is_bad_input(kind: type[msgspec.Struct], data: bytes) -> None:
+    with pytest.raises(BadInput, match=kind.__name__):
+        decode(data, kind)
+
+
+if __name__ == "__main__":
+    for sample in SAMPLES:
+        if not path_of(sample).exists():
+            path_of(sample).write_bytes(encode(sample))

@@ -1,0 +1,56 @@
+"""The golden vectors: decode traces of the published reference implementations on tiny models."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = Path(os.environ.get("DILASERVE_SHARED", ROOT.parent / "shared")) / "golden"
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenCase:
+    """One decode of one prompt. Shapes: canvas is the prompt, then the output's masks."""
+
+    name: str
+    model: Path
+    mode: str  # none, prefix, dual; none-block: Dream without a cache, block by block
+    threshold: float
+    block_length: int
+    prompt: list[int]
+    output: list[int]  # what comes out
+    nfe: int  # forwards, without those of the reference that change nothing
+    steps: list[dict[str, Any]]  # of those forwards
+
+    @property
+    def block_steps(self) -> list[tuple[int, list[int], list[int]]]:
+        """Block, positions from the start of the output, tokens: of each step that unmasked something."""
+        p = len(self.prompt)
+        return [(s["block"], [x - p for x in s["unmask_pos"]], s["unmask_id"]) for s in self.steps]
+
+
+def threshold_cases(models: tuple[str, ...], modes: tuple[str, ...], root: Path = GOLDEN) -> list[GoldenCase]:
+    """The cases of block-wise threshold decoding, of these models and modes."""
+    return [case for name in models for case in _read(root / name) if case.mode in modes]
+
+
+def _read(model: Path) -> list[GoldenCase]:
+    traces = json.loads((model / "decode.json").read_text())
+    prompts = {prompt["name"]: prompt["ids"] for prompt in traces["prompts"]}
+    return [
+        GoldenCase(
+            name=f"{model.parent.name}/{model.name}/{case['id']}",
+            model=model,
+            mode=case["mode"],
+            threshold=case["threshold"],
+            block_length=case["block_length"],
+            prompt=prompts[case["prompt"]],
+            output=case["final_ids"][case["prompt_len"] :],
+            nfe=case["nfe"] - case["nfe_no_progress"],
+            steps=[step for step in case["steps"] if step["unmask_pos"]],
+        )
+        for case in traces["cases"]
+        if case["policy"] == "threshold" and case["block_length"]
+    ]

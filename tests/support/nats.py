@@ -1,0 +1,49 @@
+"""A real NATS server for tests: its own process, a free port, a temporary store."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+START_S = 20.0  # limit for the server to listen
+NATS_SERVER = Path(sys.executable).parent / "nats-server"
+
+
+class NatsServer:
+    """A server that can be stopped and started again on the same port with the same store."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = -1  # the server picks a free one at its first start
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Returns once the server listens. Raises: RuntimeError with its log if it does not."""
+        log = self._directory / "nats.log"
+        store = str(self._directory / "store")
+        options = ["-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", store, "-l", str(log)]
+        self._process = subprocess.Popen([NATS_SERVER, *options, "--ports_file_dir", str(self._directory)])
+        ports = self._directory / f"nats-server_{self._process.pid}.ports"
+        deadline_s = time.monotonic() + START_S
+        while not (ports.exists() and ports.stat().st_size):
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                self.stop()
+                raise RuntimeError(f"nats-server did not start: {log.read_text() if log.exists() else 'no log'}")
+            time.sleep(0.01)
+        self._port = int(json.loads(ports.read_text())["nats"][0].rpartition(":")[2])
+
+    def stop(self, *, kill: bool = False) -> None:
+        """End the process: by SIGTERM, or by SIGKILL as a crash would."""
+        if self._process is None:
+            return
+        if kill:
+            self._process.kill()
+        else:
+            self._process.terminate()
+        self._process.wait(timeout=START_S)
+        self._process = None

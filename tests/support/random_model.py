@@ -1,0 +1,31 @@
+"""A small decoder with random weights, confident enough that thresholds matter."""
+
+import torch
+
+from services.worker.models.config import parse_config
+from services.worker.models.decoder import PackedDecoder
+
+MASK_ID = 60
+LLADA = {
+    "model_type": "llada",
+    "vocab_size": 64,
+    "max_sequence_length": 128,
+    "mask_token_id": MASK_ID,
+    "eos_token_id": 1,
+    "n_layers": 2,
+    "d_model": 32,
+    "n_heads": 4,
+    "mlp_hidden_size": 64,
+    "rope_theta": 10_000.0,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def random_decoder(dtype: torch.dtype = torch.float32) -> PackedDecoder:
+    """The same weights every time."""
+    torch.manual_seed(0)
+    decoder = PackedDecoder(parse_config(LLADA)).eval()
+    for parameter in decoder.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return decoder.to(dtype)

@@ -1,0 +1,122 @@
+"""A scheduler small enough to see through: takes requests off the real bus and answers with a given text.
+
+It stands in where a test is about the other side of the bus. The answer is unmasked a few tokens at a time,
+the later ones of each step first.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from nats.aio.msg import Msg
+
+from shared.arrays import Int32, pack_float32, pack_int32, unpack_int32
+from shared.bus import Bus, last_token
+from shared.codec import decode, encode
+from shared.messages.instances import Instance, InstanceState
+from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus, Progress, Request, ServingStats
+from shared.subjects import request_consumer
+from shared.text import TextModel
+
+TOKENS_PER_STEP = 3
+RENEWAL_S = 0.05
+
+
+@dataclass
+class AnsweringScheduler:
+    """Answers every request with `answer(request)`; `hold` keeps outcomes back until it is set."""
+
+    bus: Bus
+    text: TextModel
+    answer: Callable[[Request], str] = lambda _: "The answer is 29."
+    status: OutcomeStatus = OutcomeStatus.COMPLETED
+    hold: asyncio.Event | None = None
+    instance_state: InstanceState = InstanceState.READY
+    requests: list[Request] = field(default_factory=list)
+    served: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)  # ids, before their outcome is stored
+    cancelled: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        await self.bus.nc.subscribe(self.bus.subjects.cancel("*"), cb=self._hear_cancel)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._register())
+
+            async def take(msg: Msg) -> None:
+                tasks.create_task(self._serve(msg))
+
+            await self.bus.run_consumer(self.bus.subjects.stream("REQUESTS"), request_consumer(1), take)
+
+    async def _register(self) -> None:
+        """Renew one instance's registration, as a worker does."""
+        bucket = await self.bus.bucket(self.bus.subjects.instances_bucket)
+        task = asyncio.current_task()
+        while task is not None and not task.cancelling():  # Python 3.11's wait_for can swallow a cancellation
+            instance = Instance(instance_id="worker-test", model=self.text.card, tp_degree=1, state=self.instance_state)
+            await bucket.put(instance.instance_id, encode(instance))
+            await asyncio.sleep(RENEWAL_S)
+
+    async def _hear_cancel(self, msg: Msg) -> None:
+        self.cancelled.put_nowait(last_token(msg.subject))
+
+    async def _serve(self, msg: Msg) -> None:
+        request = decode(msg.data, Request)
+        self.requests.append(request)
+        output_ids = self._output_ids(request)
+        steps = 0
+        for start in range(0, len(output_ids), TOKENS_PER_STEP):
+            positions = np.arange(start, min(start + TOKENS_PER_STEP, len(output_ids)))[::-1]
+            if request.stream:
+                await self.bus.publish(
+                    self.bus.subjects.progress(request.request_id),
+                    Progress(
+                        step=steps,
+                        positions=pack_int32(positions),
+                        tokens=pack_int32(output_ids[positions]),
+                        confidences=pack_float32(np.full(len(positions), 0.95)),
+                    ),
+                )
+            steps += 1
+        self.served.put_nowait(request.request_id)
+        if self.hold is not None:
+            await self.hold.wait()
+        await self.bus.store(self.bus.subjects.outcomes(request.request_id), self._outcome(request, output_ids, steps))
+        await msg.ack()
+
+    def _output_ids(self, request: Request) -> Int32:
+        """The answer, then the end of the text to the end of the output. Shape [O]."""
+        output_ids = np.full(request.output_tokens, self.text.card.eos_token_id, dtype=np.int32)
+        answer = self.text.encode_prompt(self.answer(request))[: request.output_tokens]
+        output_ids[: len(answer)] = answer
+        return output_ids
+
+    def _outcome(self, request: Request, output_ids: Int32, steps: int) -> Outcome:
+        prompt_tokens = len(unpack_int32(request.prompt_ids or b""))
+        if self.status is not OutcomeStatus.COMPLETED:
+            error = OutcomeError(message=f"this test says {self.status.value}", field="messages")
+            return Outcome(request_id=request.request_id, status=self.status, error=error)
+        finished = self.text.finish(output_ids, request.stop)
+        latency_s = time.time() - (request.arrival_s or 0.0)
+        return Outcome(
+            request_id=request.request_id,
+            status=self.status,
+            text=finished.text,
+            finish_reason=finished.finish_reason,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=finished.completion_tokens,
+            output_tokens=request.output_tokens,
+            arrival_s=request.arrival_s or 0.0,
+            stats=ServingStats(
+                steps=steps,
+                recompute_steps=steps,
+                mean_threshold=0.9,
+                min_threshold=0.9,
+                slo_s=request.slo_s or 5.0,
+                latency_s=latency_s,
+                slo_met=latency_s <= (request.slo_s or 5.0),
+                instances=["worker-test"],
+                migrations=0,
+            ),
+        )

@@ -1,0 +1,53 @@
+"""An instance that needs no model: for tests of what drives instances."""
+
+from shared.arrays import Int32, pack_float32, pack_int32, pack_int64, unpack_int32, unpack_int64
+from shared.messages.steps import StepJobs, StepResults
+
+MASK_ID = 1
+END_ID = 2
+FIRST_TOKEN = 10
+
+
+class ScriptedWorker:
+    """Unmasks the first `per_step` masked positions of the block, with token = FIRST_TOKEN + position."""
+
+    def __init__(self, name: str = "a-1", per_step: int = 2, end_at: int | None = None, mask_id: int = MASK_ID) -> None:
+        self.name = name
+        self.per_step = per_step
+        self.end_at = end_at
+        self.mask_id = mask_id
+        self.states: dict[int, tuple[Int32, int]] = {}
+
+    def run(self, jobs: StepJobs) -> StepResults:
+        for state in jobs.states:
+            canvas = unpack_int32(state.canvas).copy()
+            self.states[state.ticket] = (canvas[state.prompt_length :], state.block_length)
+        for ticket in unpack_int64(jobs.drops):
+            self.states.pop(int(ticket), None)
+        tickets, blocks = unpack_int64(jobs.tickets), unpack_int32(jobs.blocks)
+        missing = [t for t in tickets if int(t) not in self.states]
+        ran = [i for i, t in enumerate(tickets) if int(t) in self.states]
+        found = [self._unmask(int(tickets[i]), int(blocks[i])) for i in ran]
+        positions = [p for part in found for p in part]
+        return StepResults(
+            instance_id=self.name,
+            epoch=jobs.epoch,
+            tickets=pack_int64(tickets[ran]),
+            steps=pack_int32(unpack_int32(jobs.steps)[ran]),
+            counts=pack_int32([len(part) for part in found]),
+            positions=pack_int32(positions),
+            tokens=pack_int32([self._token(p) for p in positions]),
+            confidences=pack_float32([0.5] * len(positions)),
+            confidence_stats=pack_float32([[0.5] * 5] * len(ran)),
+            missing=pack_int64(missing),
+        )
+
+    def _token(self, position: int) -> int:
+        return END_ID if position == self.end_at else FIRST_TOKEN + position
+
+    def _unmask(self, ticket: int, block: int) -> list[int]:
+        output, length = self.states[ticket]
+        masked = [p for p in range(block * length, (block + 1) * length) if output[p] == self.mask_id]
+        for position in masked[: self.per_step]:
+            output[position] = self._token(position)
+        return masked[: self.per_step]

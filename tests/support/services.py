@@ -1,0 +1,43 @@
+"""A service as its own process, as in production."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from shared.settings import to_environ
+
+STOP_S = 20.0
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def service(name: str, settings: Mapping[str, object], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `services.<name>` with these settings; ended by SIGTERM, its log in the file `log`."""
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"services.{name}"],
+            env={**os.environ, **to_environ(settings)},
+            cwd=ROOT,
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        yield process
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> int:
+    """SIGTERM, and SIGKILL if that is not heeded; the exit status."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        return process.wait(timeout=STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise

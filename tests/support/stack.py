@@ -1,0 +1,116 @@
+"""`dilaserve up` as its own process, as a user runs it."""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+from dilaserve.stack.ports import free_port
+from dilaserve.stack.process import dies_with_parent
+from tests.support.services import ROOT
+
+# A request's text then depends on nothing but itself: one threshold, every step on the whole sequence.
+FIXED = ("--instances", "2x1", "--policy", "fixed", "--thresholds", "0.9", "--cache", "none")
+START_S = 90.0  # limit for the stack to be ready
+STOP_S = 60.0
+
+
+def dilaserve(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command of the command line to its end."""
+    command = [sys.executable, "-m", "dilaserve", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=STOP_S, check=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A stack that is ready."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    data_dir: Path
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def complete(self, prompt: str) -> httpx.Response:
+        """A greedy completion of one block."""
+        body = {"model": "tiny-llada", "prompt": prompt, "max_tokens": 32, "slo_ms": 60_000}
+        return httpx.post(f"{self.url}/v1/completions", json=body, timeout=START_S)
+
+    def instances(self) -> set[str]:
+        report = dilaserve("status", "--json", "--data-dir", self.data_dir)
+        return {instance["instance_id"] for instance in json.loads(report.stdout)["instances"]}
+
+    def children(self) -> list[psutil.Process]:
+        return list(psutil.Process(self.process.pid).children(recursive=True))
+
+    def programs(self, name: str) -> list[psutil.Process]:
+        """The children that run the program `name`, or `python -m <name>`."""
+        return [child for child in psutil.Process(self.process.pid).children() if _runs(child, name)]
+
+    def program(self, name: str) -> psutil.Process:
+        """The first of `programs`."""
+        return self.programs(name)[0]
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=STOP_S)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill it, and wait until its children, too, have left the data directory."""
+    children = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    psutil.wait_procs(children, timeout=STOP_S)
+
+
+def _runs(process: psutil.Process, name: str) -> bool:
+    try:
+        return process.name() == name or name in process.cmdline()
+    except psutil.NoSuchProcess:  # it has just ended
+        return False
+
+
+@contextmanager
+def new_data_dir() -> Iterator[Path]:
+    """A directory outside pytest's own, which every run closes anew to other users: under root, Postgres is one."""
+    with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
+        yield Path(directory) / "data"
+
+
+@contextmanager
+def running_stack(model: Path, data_dir: Path, *options: object) -> Iterator[Stack]:
+    """Raises: RuntimeError with its output if it is not ready in time."""
+    port, log = free_port(), data_dir.with_suffix(".log")
+    arguments = ["--model", model, "--data-dir", data_dir, "--port", port, *options]
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dilaserve", "up", *map(str, arguments)],
+            cwd=ROOT,
+            stdout=out,
+            stderr=out,
+            preexec_fn=dies_with_parent(signal.SIGKILL),  # noqa: PLW1509  (should the tests be killed)
+        )
+    try:
+        deadline_s = time.monotonic() + START_S
+        while b"is ready" not in log.read_bytes():
+            if process.poll() is not None or time.monotonic() > deadline_s:
+                raise RuntimeError(f"the stack is not ready:\n{log.read_text()}")
+            time.sleep(0.05)
+        yield Stack(process, port, data_dir, log)
+    finally:
+        _end(process)
+        log.unlink()

@@ -1,0 +1,94 @@
+"""Playing the scheduler: step jobs for an engine, and its results read back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shared.arrays import Int32, pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
+from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
+
+
+@dataclass(slots=True)
+class Decode:
+    """One request as its scheduler sees it, decoded block by block at one threshold."""
+
+    ticket: int
+    prompt: list[int]
+    output_length: int
+    block_length: int
+    threshold: float
+    mask_id: int
+    temperature: float = 0.0
+    seed: int = 0
+    cached: bool = False  # whether the steps of a block after its first are cache steps
+    output: Int32 = field(init=False)
+    trace: list[tuple[int, list[int], list[int]]] = field(default_factory=list)  # block, positions, tokens
+    confidences: list[list[float]] = field(default_factory=list)
+    stats: list[list[float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.output = np.full(self.output_length, self.mask_id, dtype=np.int32)
+
+    @property
+    def done(self) -> bool:
+        return not (self.output == self.mask_id).any()
+
+    @property
+    def block(self) -> int:
+        return int(np.flatnonzero(self.output == self.mask_id)[0]) // self.block_length
+
+    @property
+    def kind(self) -> StepKind:
+        started = bool(self.trace) and self.trace[-1][0] == self.block
+        return StepKind.CACHE if self.cached and started else StepKind.RECOMPUTE
+
+    @property
+    def state(self) -> RequestState:
+        return RequestState(
+            ticket=self.ticket,
+            request_id=f"r{self.ticket}",
+            prompt_length=len(self.prompt),
+            block_length=self.block_length,
+            canvas=pack_int32([*self.prompt, *self.output]),
+            temperature=self.temperature,
+            seed=self.seed,
+        )
+
+    def take(self, positions: list[int], tokens: list[int], confidences: list[float], stats: list[float]) -> None:
+        assert all(self.output[position] == self.mask_id for position in positions)
+        self.trace.append((self.block, positions, tokens))
+        self.output[positions] = tokens
+        self.confidences.append(confidences)
+        self.stats.append(stats)
+
+
+def jobs_for(decodes: list[Decode], *, epoch: int = 1, drops: Sequence[int] = ()) -> StepJobs:
+    """The next step of each; the state comes with the first one."""
+    return StepJobs(
+        epoch=epoch,
+        tickets=pack_int64([d.ticket for d in decodes]),
+        steps=pack_int32([len(d.trace) for d in decodes]),
+        blocks=pack_int32([d.block for d in decodes]),
+        thresholds=pack_float32([d.threshold for d in decodes]),
+        kinds=pack_int32([d.kind for d in decodes]),
+        states=[d.state for d in decodes if not d.trace],
+        drops=pack_int64(drops),
+    )
+
+
+def read_results(results: StepResults, decodes: list[Decode]) -> list[Decode]:
+    """Give each its part; returns those that had one, in the order of the message."""
+    by_ticket = {d.ticket: d for d in decodes}
+    ran = [by_ticket[t] for t in unpack_int64(results.tickets).tolist()]
+    counts = unpack_int32(results.counts)
+    cuts = np.cumsum(counts)[:-1]
+    columns = (
+        np.split(unpack_int32(results.positions), cuts),
+        np.split(unpack_int32(results.tokens), cuts),
+        np.split(unpack_float32(results.confidences), cuts),
+        unpack_float32(results.confidence_stats).reshape(-1, 5),
+    )
+    for decode, positions, tokens, confidences, stats in zip(ran, *columns, strict=True):
+        decode.take(positions.tolist(), tokens.tolist(), confidences.tolist(), stats.tolist())
+    return ran

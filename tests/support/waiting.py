@@ -1,0 +1,13 @@
+"""Waiting for what no event tells."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+LIMIT_S = 20.0
+
+
+async def until(holds: Callable[[], Awaitable[bool]], within_s: float = LIMIT_S) -> None:
+    """Ask again and again until `holds` is true. Raises: TimeoutError after `within_s` seconds."""
+    async with asyncio.timeout(within_s):
+        while not await holds():  # noqa: ASYNC110  (the state asked for is another process's)
+            await asyncio.sleep(0.01)

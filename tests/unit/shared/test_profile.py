@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shared.errors import BadInput
+from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile, read_profile, write_profile
+
+RECOMPUTE, CACHE = StepKind.RECOMPUTE, StepKind.CACHE
+
+TEXT = """tp,batch_tokens,step_kind,latency_ms,origin
+1,100,recompute,20,measured
+1,300,recompute,30,measured
+1,32,cache,10,measured
+2,100,recompute,12.5,measured
+"""
+PROFILE = LatencyProfile.from_csv(TEXT)
+
+
+def test_latencies_are_in_seconds() -> None:
+    assert PROFILE.latency_s(1, 100, RECOMPUTE) == 0.020
+    assert PROFILE.latency_s(2, 100, RECOMPUTE) == 0.0125
+
+
+@pytest.mark.parametrize(("tokens", "latency_s"), [(200, 0.025), (1, 0.020), (0, 0.020), (600, 0.060)])
+def test_between_points_on_a_line_below_clamped_above_in_proportion(tokens: int, latency_s: float) -> None:
+    assert PROFILE.latency_s(1, tokens, RECOMPUTE) == pytest.approx(latency_s)
+
+
+def test_an_array_gives_what_its_elements_give() -> None:
+    tokens = np.array([[0, 50, 100], [150, 300, 900]])
+    one_by_one = [[PROFILE.latency_s(1, int(n), RECOMPUTE) for n in row] for row in tokens]
+    np.testing.assert_array_equal(PROFILE.latency_s(1, tokens, RECOMPUTE), one_by_one)
+
+
+def test_best_throughput_is_in_tokens_per_second_over_all_batch_sizes() -> None:
+    assert PROFILE.best_throughput(1, RECOMPUTE) == pytest.approx(10_000)
+    batches = np.arange(1, 2000)
+    assert (batches / PROFILE.latency_s(1, batches, RECOMPUTE)).max() == pytest.approx(10_000)
+
+
+def test_what_was_not_measured_is_refused() -> None:
+    with pytest.raises(BadInput, match="no cache rows for tp 2"):
+        PROFILE.latency_s(2, 32, CACHE)
+
+
+def test_one_degree_can_be_taken_out() -> None:
+    assert PROFILE.tp_degrees == [1, 2]
+    assert PROFILE.only(2).tp_degrees == [2]
+
+
+@pytest.mark.parametrize("name", ["profile.csv", "profile.csv.gz"])
+def test_a_written_profile_reads_back(tmp_path: Path, name: str) -> None:
+    write_profile(tmp_path / name, PROFILE)
+    again = read_profile(tmp_path / name)
+    assert again.to_csv() == PROFILE.to_csv()
+    assert again.latency_s(1, 250, RECOMPUTE) == PROFILE.latency_s(1, 250, RECOMPUTE)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "missing: tp,batch_tokens"),
+        ("tp,batch_tokens,step_kind,latency_ms\n", "no rows"),
+        ("tp,batch_tokens,latency_ms\n1,32,5\n", "missing: step_kind"),
+        ("tp,batch_tokens,step_kind,latency_ms\n1,32,cache,5\n1,32,other,5\n", "line 3: step_kind"),
+        ("tp,batch_tokens,step_kind,latency_ms\n0,32,cache,5\n", "line 2: tp"),
+        ("tp,batch_tokens,step_kind,latency_ms\n1,32.5,cache,5\n", "line 2: batch_tokens"),
+        ("tp,batch_tokens,step_kind,latency_ms\n1,32,cache,inf\n", "line 2: latency_ms"),
+        ("tp,batch_tokens,step_kind,latency_ms\n1,32,cache\n", "line 2: latency_ms"),
+        ("tp,batch_tokens,step_kind,latency_ms\n1,32,cache,5\n1,32,cache,6\n", "two rows"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_fault(tmp_path: Path, text: str, fault: str) -> None:
+    path = tmp_path / "profile.csv"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=rf"profile\.csv: .*{fault}"):
+        read_profile(path)
+
+
+def test_a_missing_or_broken_file_is_bad_input(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.csv.gz"
+    broken.write_bytes(b"not gzip")
+    for path in (tmp_path / "none.csv", broken):
+        with pytest.raises(BadInput, match="cannot read the latency profile"):
+            read_profile(path)

@@ -1,0 +1,47 @@
+"""The tokenizer of the served model, on the tiny model's directory."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shared.errors import BadInput
+from shared.messages.requests import ChatMessage, FinishReason
+from shared.text import TextModel, whole_blocks
+
+
+@pytest.fixture(scope="module")
+def text(tiny_model_dir: Path) -> TextModel:
+    return TextModel(tiny_model_dir, "tiny-llada")
+
+
+def test_any_text_survives_the_tokenizer(text: TextModel) -> None:
+    prompt = "Wie viele Äpfel? 苹果 🍎\n  two  spaces"
+    assert text.decode(text.encode_prompt(prompt)) == prompt
+
+
+def test_a_conversation_goes_through_the_chat_template(text: TextModel) -> None:
+    ids = text.encode_chat([ChatMessage(role="user", content="hi")])
+    assert text.decode(ids) == "user: hi\nassistant: "
+
+
+def test_an_empty_prompt_is_refused_by_name(text: TextModel) -> None:
+    with pytest.raises(BadInput) as refused:
+        text.encode_prompt("")
+    assert refused.value.field == "prompt"
+
+
+def test_text_ends_at_the_end_of_text_token(text: TextModel) -> None:
+    ids = np.array([*text.encode_prompt("yes"), text.card.eos_token_id, *text.encode_prompt("no")], dtype=np.int32)
+    finished = text.finish(ids, stop=[])
+    assert (finished.text, finished.finish_reason, finished.completion_tokens) == ("yes", FinishReason.STOP, 3)
+
+
+def test_text_ends_before_a_stop_string(text: TextModel) -> None:
+    finished = text.finish(text.encode_prompt("one. two."), stop=["."])
+    assert (finished.text, finished.finish_reason) == ("one", FinishReason.STOP)
+
+
+@pytest.mark.parametrize(("asked", "given"), [(1, 32), (32, 32), (33, 64)])
+def test_an_output_length_is_rounded_up_to_whole_blocks(asked: int, given: int) -> None:
+    assert whole_blocks(asked, 32) == given
