@@ -1,0 +1,1 @@
+"""The worker: runs the model for one instance."""

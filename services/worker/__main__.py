@@ -1,0 +1,104 @@
+"""`python -m services.worker`: one instance, settings from the environment."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from services.worker.engine import Engine, Limits
+from services.worker.feeding import CacheMode
+from services.worker.loading import NO_CACHE, CacheRoom, ModelChoice, open_runner
+from services.worker.parallel import ParallelRunner
+from services.worker.registration import Registration
+from services.worker.runner import Runner
+from services.worker.settings import WorkerSettings
+from services.worker.shell import Worker
+from services.worker.stored_profile import default_cache, given_profile, stored_profile
+from shared.bus import Bus
+from shared.errors import BadInput
+from shared.logs import configure_logs
+from shared.messages.instances import Instance
+from shared.model_files import find_model
+from shared.profile import LatencyProfile
+from shared.settings import read_settings
+from shared.text import read_model_card
+
+log = structlog.get_logger(__name__)
+
+
+def main(environ: Mapping[str, str]) -> int:
+    """Returns: the exit status: 0 after a clean stop, 2 for wrong settings or an unusable model, 1 otherwise."""
+    try:
+        settings = read_settings(WorkerSettings, environ)
+        configure_logs("worker", level=settings.log_level, form=settings.log_format)
+        choice = ModelChoice(settings.model, settings.device, settings.dtype, settings.tp, settings.threads)
+        given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
+        with open_runner(choice, _cache_room(settings)) as runner:
+            profile = given or stored_profile(choice, runner, default_cache(environ))
+            return _run(settings, runner, profile)
+    except BadInput as error:
+        print(f"worker: {error.message}", file=sys.stderr)  # noqa: T201
+        return 2
+
+
+def _run(settings: WorkerSettings, runner: Runner | ParallelRunner, profile: LatencyProfile) -> int:
+    instance = _describe(settings, runner, profile)
+    try:
+        uvloop.run(_serve(settings, runner, instance))
+    except Exception as error:
+        log.error("worker ended", error=repr(error))  # noqa: TRY400 - one line
+        log.debug("worker ended", exc_info=True)
+        return 1
+    return 0
+
+
+def _cache_room(settings: WorkerSettings) -> CacheRoom:
+    if CacheMode(settings.cache) is CacheMode.NONE:
+        return NO_CACHE
+    return CacheRoom(settings.max_batch_requests, settings.cache_tokens)
+
+
+def _describe(settings: WorkerSettings, runner: Runner | ParallelRunner, profile: LatencyProfile) -> Instance:
+    directory = find_model(settings.model)
+    return Instance(
+        instance_id=f"{settings.instance}-{secrets.token_hex(3)}",
+        model=read_model_card(directory, settings.model_name or directory.resolve().name),
+        tp_degree=settings.tp,
+        node=settings.node,
+        gpus=list(settings.gpus),
+        device=runner.device.type,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_batch_requests=settings.max_batch_requests,
+        profile=profile.to_csv(),
+    )
+
+
+async def _serve(settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance) -> None:
+    stop = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    connecting = asyncio.create_task(Bus.connect(settings.nats_url, settings.cell, name=instance.instance_id))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not connecting.done():
+        connecting.cancel()
+        return
+    bus = connecting.result()
+    limits = Limits(settings.max_batch_tokens, settings.max_batch_requests)
+    engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
+    try:
+        await Worker(bus, engine, Registration(bus, instance)).run(stop)
+    finally:
+        with contextlib.suppress(Exception):
+            await bus.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ))

@@ -1,0 +1,34 @@
+"""The rows of a StepJobs message."""
+
+import msgspec
+
+from shared.arrays import unpack_float32, unpack_int32, unpack_int64
+from shared.errors import BadInput
+from shared.messages.steps import StepJobs
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One row, and when it came. Named by (ticket, step)."""
+
+    ticket: int
+    step: int
+    block: int
+    threshold: float
+    kind: int
+    received_s: float  # Unix time, seconds
+
+
+def read_jobs(message: StepJobs, received_s: float) -> list[Job]:
+    """Raises: BadInput if the columns do not fit together."""
+    try:
+        columns = (
+            unpack_int64(message.tickets).tolist(),
+            unpack_int32(message.steps).tolist(),
+            unpack_int32(message.blocks).tolist(),
+            unpack_float32(message.thresholds).tolist(),
+            unpack_int32(message.kinds).tolist(),
+        )
+        unpack_int64(message.drops)
+        return [Job(*row, received_s) for row in zip(*columns, strict=True)]
+    except ValueError as error:
+        raise BadInput(f"the columns of a StepJobs do not fit together: {error}") from None

@@ -1,0 +1,137 @@
+"""From settings to a model that runs: on one device, or shared out over the ranks of an instance."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import structlog
+import torch
+
+from services.worker.attention import backend
+from services.worker.kv_store import slots_that_fit
+from services.worker.models.checkpoint import load
+from services.worker.models.config import ModelConfig, read_config
+from services.worker.models.decoder import WHOLE, PackedDecoder, Shard
+from services.worker.parallel import Group, ParallelRunner, parallel_runner
+from services.worker.runner import Runner
+from shared.errors import BadInput
+from shared.model_files import find_model
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRoom:
+    """How many tokens the cache holds: `tokens`, or with 0 as the free memory allows, but no more than so many
+    requests of the longest can fill. No requests: no cache."""
+
+    requests: int
+    tokens: int = 0
+
+
+NO_CACHE = CacheRoom(requests=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which model to run, and where. As in the settings: device and dtype may be auto, threads 0."""
+
+    model: str  # a directory or a hub id
+    device: str = "cpu"
+    dtype: str = "auto"
+    tp: int = 1
+    threads: int = 0  # of the CPU, for each rank; 0: an equal share of the machine's
+
+
+@contextmanager
+def open_runner(choice: ModelChoice, room: CacheRoom) -> Iterator[Runner | ParallelRunner]:
+    """Load the model, and end its ranks at the end. Raises: BadInput, one line, if it cannot be run."""
+    directory = find_model(choice.model)
+    device = choose_device(choice.device)
+    _check(directory, choice.tp, device)
+    threads = choice.threads or max(1, (os.cpu_count() or 1) // choice.tp)
+    load_rank = partial(_load_rank, directory, choose_dtype(choice.dtype, device), threads, room)
+    if choice.tp == 1:
+        runner = load_rank(None, device)
+        _say(choice, runner)
+        yield runner
+        return
+    with parallel_runner(choice.tp, device.type, load_rank) as ranks:
+        _say(choice, ranks)
+        yield ranks
+
+
+def choose_device(wanted: str) -> torch.device:
+    """Raises: BadInput if a CUDA device is wanted and there is none."""
+    has_cuda = torch.cuda.is_available()
+    if wanted == "cuda" and not has_cuda:
+        raise BadInput("device=cuda, but torch sees no CUDA device here; use cpu or auto", "device")
+    return torch.device("cuda" if has_cuda and wanted != "cpu" else "cpu")
+
+
+def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """auto: bfloat16 on CUDA and on a CPU that computes in it, else float32."""
+    if wanted == "auto":
+        can = torch.cpu.get_capabilities()
+        fast = device.type == "cuda" or can.get("avx512_bf16") or can.get("amx_bf16")
+        return torch.bfloat16 if fast else torch.float32
+    return torch.bfloat16 if wanted == "bfloat16" else torch.float32
+
+
+def _check(directory: Path, tp: int, device: torch.device) -> ModelConfig:
+    """What can be refused before any process is started."""
+    try:
+        config = read_config(directory)
+        Shard(0, tp).check(config)
+    except ValueError as error:
+        raise BadInput(str(error), "model") from None
+    if device.type == "cuda" and torch.cuda.device_count() < tp:
+        raise BadInput(f"tensor-parallel degree {tp}, but there are {torch.cuda.device_count()} CUDA devices", "tp")
+    return config
+
+
+def _load_rank(
+    directory: Path,
+    dtype: torch.dtype,
+    threads: int,
+    room: CacheRoom,
+    group: Group | None,
+    device: torch.device | None = None,
+) -> Runner:
+    torch.set_num_threads(threads)
+    try:
+        if group is None:
+            assert device is not None, "without a group the device is given"
+            decoder = load(directory, dtype, device, WHOLE)
+        else:
+            decoder = load(directory, dtype, group.device, group.shard, group.sum)
+    except ValueError as error:
+        raise BadInput(str(error), "model") from None
+    return Runner(decoder, _cache_slots(room, decoder), group)
+
+
+def _cache_slots(room: CacheRoom, decoder: PackedDecoder) -> int:
+    longest = decoder.config.max_length
+    if room.tokens or not room.requests:
+        return room.tokens
+    slots = min(slots_that_fit(decoder), room.requests * longest)
+    if slots < longest:
+        raise BadInput(
+            f"the free memory holds a cache of {slots} tokens; one request may have {longest}", "cache_tokens"
+        )
+    return slots
+
+
+def _say(choice: ModelChoice, runner: Runner | ParallelRunner) -> None:
+    log.info(
+        "model loaded",
+        model=choice.model,
+        device=str(runner.device),
+        dtype=str(runner.dtype).removeprefix("torch."),
+        tp=choice.tp,
+        attention=backend(runner.device),
+        cache_tokens=runner.cache_slots,
+    )

@@ -1,0 +1,161 @@
+"""Reads the shape of a model from the `config.json` published beside its weights.
+
+Decides which family a checkpoint belongs to and refuses settings that the decoder does not implement; every
+shape, id, epsilon and rope base comes from the file, none is assumed.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Family = Literal["llada", "dream"]
+
+_FAMILY_OF_ARCHITECTURE: dict[str, Family] = {"LLaDAModelLM": "llada", "DreamModel": "dream"}
+
+# What the decoder implements; a file that says otherwise is refused, a file that is silent is believed to agree.
+_REQUIRED: dict[Family, dict[str, Any]] = {
+    "llada": {
+        "activation_type": "silu",
+        "alibi": False,
+        "attention_layer_norm": False,
+        "block_type": "llama",
+        "include_bias": False,
+        "input_emb_norm": False,
+        "layer_norm_type": "rms",
+        "rope": True,
+        "rope_full_precision": True,
+        "scale_logits": False,
+        "weight_tying": False,
+    },
+    "dream": {
+        "hidden_act": "silu",
+        "rope_scaling": None,
+        "tie_word_embeddings": False,
+        "use_mrope": False,
+        "use_sliding_window": False,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The shape of one model. Units: lengths in tokens, `vocab_size` in rows of the embedding and of the head."""
+
+    family: Family
+    num_layers: int
+    width: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_width: int
+    vocab_size: int
+    rope_base: float
+    norm_eps: float
+    qkv_bias: bool
+    shifted_logits: bool  # the logits at position p - 1 are for the token at p
+    mask_token_id: int
+    eos_token_id: int
+    max_length: int  # prompt and output together
+
+    def __post_init__(self) -> None:
+        if self.num_heads * self.head_dim != self.width:
+            raise ValueError(f"width {self.width} is not a multiple of {self.num_heads} heads")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"{self.num_heads} heads cannot share {self.num_kv_heads} key/value heads evenly")
+        if self.head_dim % 2:
+            raise ValueError(f"rope needs an even head size, got {self.head_dim}")
+        if not 0 <= self.mask_token_id < self.vocab_size:
+            raise ValueError(f"mask_token_id {self.mask_token_id} is outside the {self.vocab_size} embedding rows")
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """Read `config.json` of a model directory.
+
+    Raises: ValueError, one line, if the file is absent or unreadable, names no family known here, lacks a key,
+    or asks for something the decoder does not implement.
+    """
+    path = directory / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"no model in {directory}: cannot read config.json ({error.strerror})") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path} must hold one JSON object")  # noqa: TRY004 - the file is wrong, not the call
+    try:
+        return parse_config(raw)
+    except KeyError as error:
+        raise ValueError(f"{path} lacks the key {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
+    """Turn the published keys into a ModelConfig.
+
+    Raises: ValueError as `read_config` does; KeyError for a missing key.
+    """
+    family = _family(raw)
+    for key, wanted in _REQUIRED[family].items():
+        if raw.get(key, wanted) != wanted:
+            raise ValueError(f"{key} is {raw[key]!r}, only {wanted!r} is implemented")
+    return _parse_llada(raw) if family == "llada" else _parse_dream(raw)
+
+
+def _family(raw: Mapping[str, Any]) -> Family:
+    for architecture in raw.get("architectures") or []:
+        if architecture in _FAMILY_OF_ARCHITECTURE:
+            return _FAMILY_OF_ARCHITECTURE[architecture]
+    named = str(raw.get("model_type", "")).lower()
+    for family in _REQUIRED:
+        if named == family:
+            return family
+    raise ValueError(f"model_type {raw.get('model_type')!r} is not one of {', '.join(_REQUIRED)}")
+
+
+def _parse_llada(raw: Mapping[str, Any]) -> ModelConfig:
+    num_heads = int(raw["n_heads"])
+    kv_heads = raw.get("n_kv_heads")
+    if kv_heads is None:
+        kv_heads = 1 if raw.get("multi_query_attention") else num_heads
+    return ModelConfig(
+        family="llada",
+        num_layers=int(raw["n_layers"]),
+        width=int(raw["d_model"]),
+        num_heads=num_heads,
+        num_kv_heads=int(kv_heads),
+        head_dim=int(raw["d_model"]) // num_heads,
+        mlp_width=int(raw["mlp_hidden_size"]),
+        vocab_size=int(raw.get("embedding_size") or raw["vocab_size"]),
+        rope_base=float(raw["rope_theta"]),
+        norm_eps=float(raw["rms_norm_eps"]),
+        qkv_bias=bool(raw.get("include_qkv_bias", False)),
+        shifted_logits=False,
+        mask_token_id=int(raw["mask_token_id"]),
+        eos_token_id=int(raw["eos_token_id"]),
+        max_length=int(raw["max_sequence_length"]),
+    )
+
+
+def _parse_dream(raw: Mapping[str, Any]) -> ModelConfig:
+    num_heads = int(raw["num_attention_heads"])
+    return ModelConfig(
+        family="dream",
+        num_layers=int(raw["num_hidden_layers"]),
+        width=int(raw["hidden_size"]),
+        num_heads=num_heads,
+        num_kv_heads=int(raw["num_key_value_heads"]),
+        head_dim=int(raw["hidden_size"]) // num_heads,
+        mlp_width=int(raw["intermediate_size"]),
+        vocab_size=int(raw["vocab_size"]),
+        rope_base=float(raw["rope_theta"]),
+        norm_eps=float(raw["rms_norm_eps"]),
+        qkv_bias=True,
+        shifted_logits=True,
+        mask_token_id=int(raw["mask_token_id"]),
+        eos_token_id=int(raw["eos_token_id"]),
+        max_length=int(raw["max_position_embeddings"]),
+    )

@@ -1,0 +1,121 @@
+"""Tensor parallelism: one instance as several ranks, each its own process of this machine.
+
+Rank 0 is the process that started the others. It alone knows requests; it hands each batch to the others, and all run
+it together. Gloo carries everything on a CPU; on CUDA, NCCL carries what the devices compute.
+"""
+
+import multiprocessing
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import structlog
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from services.worker.batch import Batch
+from services.worker.models.decoder import Shard
+from services.worker.runner import Predictions, Runner
+
+log = structlog.get_logger(__name__)
+
+PATIENCE = timedelta(days=365)  # how long a rank waits for its next batch: an idle instance is no error
+STOP_S = 10.0  # how long the others may take to end
+
+LoadRank = Callable[["Group"], Runner]
+"""Loads one rank's share of the model; sent to the other ranks, so it must pickle."""
+
+
+class Group:
+    """The ranks of this instance, as one of them sees it."""
+
+    def __init__(self, shard: Shard, rendezvous: Path, device_type: str) -> None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
+        self.shard = shard
+        self.device = torch.device(device_type, shard.rank) if device_type == "cuda" else torch.device(device_type)
+        place = f"file://{rendezvous}"
+        dist.init_process_group("gloo", place, rank=shard.rank, world_size=shard.size, timeout=PATIENCE)
+        self._compute = dist.new_group(backend="nccl") if device_type == "cuda" else dist.group.WORLD
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Over the ranks, in place."""
+        dist.all_reduce(x, group=self._compute)
+        return x
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Every rank's `x`, one after another: any shape -> [ranks, ...]."""
+        parts = [torch.empty_like(x) for _ in range(self.shard.size)]
+        dist.all_gather(parts, x, group=self._compute)
+        return torch.stack(parts)
+
+    def share(self, batch: Batch | None = None) -> Batch | None:
+        """Rank 0's batch, on every rank; None: there will be no more."""
+        box = [batch]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+
+class ParallelRunner:
+    """Rank 0's view of all of them: runs a batch on every rank."""
+
+    def __init__(self, own: Runner, group: Group) -> None:
+        self.config = own.config
+        self.cache_slots = own.cache_slots
+        self.device = own.device
+        self.dtype = own.dtype
+        self._own = own
+        self._group = group
+
+    def run(self, batch: Batch) -> Predictions:
+        """One forward."""
+        self._group.share(batch)
+        return self._own.run(batch)
+
+
+@contextmanager
+def parallel_runner(size: int, device_type: str, load: LoadRank) -> Iterator[ParallelRunner]:
+    """Start the other ranks, load the model on all, and end them at the end. The death of one ends this process."""
+    with tempfile.TemporaryDirectory(prefix="dilaserve-ranks-") as directory:
+        rendezvous = Path(directory) / "rendezvous"
+        spawn = multiprocessing.get_context("spawn")
+        others = [
+            spawn.Process(target=_serve, args=(Shard(rank, size), rendezvous, device_type, load), daemon=True)
+            for rank in range(1, size)
+        ]
+        closing = threading.Event()
+        for process in others:
+            process.start()
+        threading.Thread(target=_watch, args=(others, closing), name="ranks", daemon=True).start()
+        group = Group(Shard(0, size), rendezvous, device_type)
+        try:
+            yield ParallelRunner(load(group), group)
+        finally:
+            closing.set()
+            group.share(None)
+            for process in others:
+                process.join(STOP_S)
+            dist.destroy_process_group()
+
+
+def _serve(shard: Shard, rendezvous: Path, device_type: str, load: LoadRank) -> None:
+    """The life of any rank but 0."""
+    group = Group(shard, rendezvous, device_type)
+    runner = load(group)
+    while (batch := group.share()) is not None:
+        runner.run(batch)
+    dist.destroy_process_group()
+
+
+def _watch(others: list[BaseProcess], closing: threading.Event) -> None:
+    """Ranks cannot go on without one of them, nor wait for it: then the instance ends, to be started anew."""
+    wait([process.sentinel for process in others])
+    if not closing.is_set():
+        log.error("a rank of this instance died; ending it")
+        os._exit(1)

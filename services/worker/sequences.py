@@ -1,0 +1,66 @@
+"""What the worker holds of one request, and the checks that keep a bad one out."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from services.worker.models.config import ModelConfig
+from shared.arrays import Float32, Int32, Int64, unpack_int32
+from shared.errors import BadInput
+from shared.messages.steps import RequestState
+
+NO_SLOTS: Int64 = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One request on this instance. Shapes: canvas int32 [P + O], confidences float32 [O]."""
+
+    ticket: int
+    prompt_length: int
+    block_length: int
+    canvas: Int32  # the prompt, then the output with its masks
+    confidences: Float32  # of each output token when it was unmasked; NaN: not known
+    temperature: float
+    seed: int
+    slots: Int64 = field(
+        default_factory=lambda: NO_SLOTS
+    )  # of the KV cache, one a token of the canvas; none until its first step with a cache
+    cached_block: int = -1  # the block at whose start the cache was filled
+    last_step: int = -1
+
+    @property
+    def num_blocks(self) -> int:
+        return (len(self.canvas) - self.prompt_length) // self.block_length
+
+    def block_range(self, block: int) -> tuple[int, int]:
+        """First position of a block, and the one after its last, on the canvas."""
+        start = self.prompt_length + block * self.block_length
+        return start, start + self.block_length
+
+
+def open_sequence(state: RequestState, config: ModelConfig) -> Sequence:
+    """Raises: BadInput naming what is wrong with the state."""
+    if len(state.canvas) % 4:
+        raise BadInput("canvas must be int32", "canvas")
+    canvas = unpack_int32(state.canvas).copy()
+    output_length = len(canvas) - state.prompt_length
+    if state.prompt_length < 1:
+        raise BadInput(f"prompt_length must be at least 1, got {state.prompt_length}", "prompt_length")
+    if state.block_length < 1 or output_length < 1 or output_length % state.block_length:
+        raise BadInput(f"an output of {output_length} tokens is no whole blocks of {state.block_length}", "canvas")
+    if len(canvas) > config.max_length:
+        raise BadInput(f"{len(canvas)} tokens; the model takes at most {config.max_length}", "canvas")
+    if canvas.min() < 0 or canvas.max() >= config.vocab_size:
+        raise BadInput(f"token ids must be in 0..{config.vocab_size - 1}", "canvas")
+    if not 0 <= state.temperature < float("inf"):
+        raise BadInput(f"temperature must be at least 0 and finite, got {state.temperature}", "temperature")
+    return Sequence(
+        ticket=state.ticket,
+        prompt_length=state.prompt_length,
+        block_length=state.block_length,
+        canvas=canvas,
+        confidences=np.full(output_length, np.nan, dtype=np.float32),
+        temperature=state.temperature,
+        seed=state.seed,
+    )

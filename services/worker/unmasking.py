@@ -1,0 +1,44 @@
+"""Which masks of a block become tokens in a step, and what is said about the confidences. Pure NumPy.
+
+Rows are the candidates of all requests of a batch, one request after another: the masked positions of its
+current block, ascending. Shape letters: R rows, N requests.
+"""
+
+import numpy as np
+
+from shared.arrays import Bool, Float32, Float64, Int64
+
+
+def choose(confidences: Float64, counts: Int64, thresholds: Float64) -> Bool:
+    """Choose every candidate at or above its request's threshold, and each request's most confident always.
+
+    Source: the threshold rule of Fast-dLLM; of equal confidences the first position is the most confident.
+    Shapes: confidences [R]; counts [N], candidates of each request, at least 1; thresholds [N] -> chosen [R].
+    """
+    request = np.repeat(np.arange(len(counts)), counts)  # [R]
+    chosen: Bool = confidences >= thresholds[request]
+    best_first = np.lexsort((-confidences, request))  # stable: the first position wins a tie
+    chosen[best_first[np.cumsum(counts) - counts]] = True
+    return chosen
+
+
+def summarize(known: Float32) -> Float32:
+    """Min, lower quartile, median, mean and upper quartile of each request's known confidences.
+
+    Shapes: known [N, O], NaN where nothing is known, at least one known in each row -> [N, 5].
+    """
+    count = np.count_nonzero(~np.isnan(known), axis=1)  # [N]
+    ordered = np.sort(known, axis=1)  # NaN goes last
+    rows = np.arange(len(known))
+
+    def quantile(share: float) -> Float32:
+        place = (count - 1) * share
+        below = np.floor(place).astype(np.int64)
+        above = np.minimum(below + 1, count - 1)
+        low, high = ordered[rows, below], ordered[rows, above]
+        value: Float32 = low + (high - low) * (place - below).astype(np.float32)
+        return value
+
+    mean = np.nansum(known, axis=1) / count
+    columns = [ordered[:, 0], quantile(0.25), quantile(0.5), mean, quantile(0.75)]
+    return np.stack(columns, axis=1).astype(np.float32)

@@ -1,0 +1,154 @@
+"""The cache's room: requests wait for it, are refused where they can never fit, and always give it back."""
+
+from random import Random
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.worker.engine import Engine, Limits
+from services.worker.feeding import CacheMode
+from services.worker.pool import SlotPool
+from services.worker.runner import Runner
+from shared.arrays import Int64, pack_int64, unpack_int64
+from shared.messages.steps import StepJobs, StepResults
+from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.steps import Decode, jobs_for, read_results
+
+ROOM = 100  # tokens
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return Runner(random_decoder(), cache_slots=ROOM)
+
+
+def engine_of(runner: Runner) -> Engine:
+    return Engine(runner, CacheMode.DUAL, Limits(tokens=4096, requests=8), "test-1")
+
+
+def request(ticket: int, *, prompt: int = 8, output: int = 32) -> Decode:
+    tokens = np.random.default_rng(ticket).integers(0, 50, prompt).tolist()
+    return Decode(ticket, tokens, output, 16, 0.5, MASK_ID, cached=True)
+
+
+def run(engine: Engine, jobs: StepJobs) -> StepResults | None:
+    engine.accept(jobs, received_s=1.0)
+    return engine.iterate()
+
+
+def tickets(results: StepResults | None) -> list[int]:
+    assert results is not None
+    return [int(ticket) for ticket in unpack_int64(results.tickets)]
+
+
+def test_who_does_not_fit_waits_and_runs_once_there_is_room(runner: Runner) -> None:
+    engine = engine_of(runner)
+    assert tickets(run(engine, jobs_for([request(1), request(2), request(3)]))) == [1, 2]
+    assert engine.waiting
+    assert engine.iterate() is None
+    assert tickets(run(engine, StepJobs(epoch=1, drops=pack_int64([1])))) == [3]
+
+
+def test_who_waits_is_not_overtaken_by_a_smaller_one(runner: Runner) -> None:
+    engine = engine_of(runner)
+    run(engine, jobs_for([request(1), request(2)]))
+    assert run(engine, jobs_for([request(3), request(4, prompt=2, output=16)])) is None
+    assert tickets(run(engine, StepJobs(epoch=1, drops=pack_int64([1])))) == [4, 3]
+
+
+def test_who_has_room_goes_on_while_others_wait(runner: Runner) -> None:
+    engine, first = engine_of(runner), request(1)
+    read_results(_some(run(engine, jobs_for([first, request(2), request(3)]))), [first, request(2)])
+    assert tickets(run(engine, jobs_for([first]))) == [1]
+
+
+def test_a_request_larger_than_the_cache_is_refused_with_the_reason(runner: Runner) -> None:
+    results = run(engine_of(runner), jobs_for([request(1, prompt=70)]))
+    assert results is not None
+    assert results.failures[0].message == f"102 tokens; this instance's cache holds {ROOM}"
+
+
+def test_a_cache_step_of_a_block_that_is_not_cached_recomputes(runner: Runner) -> None:
+    engine, decode = engine_of(runner), request(1)
+    jobs = msgspec.structs.replace(jobs_for([decode]), kinds=np.int32(1).tobytes())
+    results = run(engine, jobs)
+    assert results is not None
+    assert results.batch_tokens == 40
+
+
+def test_a_thousand_requests_with_cancellations_leak_nothing(runner: Runner) -> None:
+    engine = engine_of(runner)
+    rng = np.random.default_rng(0)
+    running: dict[int, Decode] = {}
+    waiting = [request(t, prompt=int(rng.integers(1, 9)), output=16) for t in range(1000)]
+    drops: list[int] = []
+    while waiting or running:
+        fresh = [waiting.pop() for _ in range(min(len(waiting), 5))]
+        running |= {d.ticket: d for d in fresh}
+        cancelled = [t for t in running if rng.random() < 0.4]
+        for ticket in cancelled:
+            del running[ticket]
+        results = run(engine, jobs_for(list(running.values()), drops=drops + cancelled))
+        drops = []
+        if results is not None:
+            read_results(results, list(running.values()))
+        for ticket, decode in list(running.items()):
+            if decode.done:
+                drops.append(ticket)
+                del running[ticket]
+    run(engine, StepJobs(epoch=1, drops=pack_int64(drops)))
+    assert (engine.free_slots, engine.num_held, engine.waiting) == (ROOM, 0, False)
+
+
+def test_a_new_scheduler_frees_the_cache(runner: Runner) -> None:
+    engine = engine_of(runner)
+    run(engine, jobs_for([request(1), request(2)], epoch=1))
+    run(engine, StepJobs(epoch=2))
+    assert engine.free_slots == ROOM
+
+
+class OutOfMemory(Runner):
+    """A device too small for more than `room` tokens at once."""
+
+    room = 50
+
+    def run(self, batch):  # type: ignore[no-untyped-def]
+        if len(batch.tokens) > self.room:
+            raise torch.OutOfMemoryError("too large")
+        return super().run(batch)
+
+
+def test_a_batch_that_does_not_fit_in_memory_runs_in_smaller_ones() -> None:
+    engine = engine_of(OutOfMemory(random_decoder(), cache_slots=ROOM))
+    assert tickets(run(engine, jobs_for([request(1), request(2)]))) == [1]
+    assert tickets(engine.iterate()) == [2]
+
+
+def test_a_request_that_alone_does_not_fit_in_memory_fails() -> None:
+    results = run(engine_of(OutOfMemory(random_decoder(), cache_slots=ROOM)), jobs_for([request(1, prompt=30)]))
+    assert results is not None
+    assert "62 tokens does not fit" in results.failures[0].message
+
+
+@given(st.lists(st.integers(0, 30), max_size=30), st.randoms())
+def test_slots_are_handed_out_once_and_come_back(sizes: list[int], order: Random) -> None:
+    pool = SlotPool(64)
+    held: list[Int64] = []
+    for size in sizes:
+        slots = pool.take(size)
+        assert (slots is None) == (size > 64 - sum(map(len, held)))
+        if slots is not None:
+            held.append(slots)
+        taken = np.concatenate([np.zeros(0, dtype=np.int64), *held])
+        assert len(np.unique(taken)) == len(taken) == 64 - pool.free
+        if len(held) > 2:
+            pool.give(held.pop(order.randrange(len(held))))
+
+
+def _some(results: StepResults | None) -> StepResults:
+    assert results is not None
+    return results

@@ -1,0 +1,130 @@
+"""The decoder is held to the published reference implementations' numbers."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from services.worker.models.checkpoint import load, save
+from services.worker.models.config import parse_config, read_config
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = Path(os.environ.get("DILASERVE_SHARED", ROOT.parent / "shared")) / "golden"
+SETS = ["llada/seed0", "llada/seed1", "dream/seed0", "dream/seed1"]
+LOGITS_ATOL = 5e-4  # fp32, the bound published with the vectors
+
+needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden vectors in {GOLDEN}")
+pytestmark = needs_golden
+
+
+def attend_alone(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Full bidirectional attention of one sequence. Shapes: [T, H, D] and [T, K, D] -> [T, H, D]."""
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))  # [1, H, T, D] and [1, K, T, D]
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True).squeeze(0).transpose(0, 1)
+
+
+def copy_of(name: str, directory: Path) -> Path:
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(GOLDEN / name / file, directory / file)
+    return directory
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_logits_equal_the_reference(name: str) -> None:
+    decoder = load(GOLDEN / name, torch.float32, "cpu")
+    with safe_open(GOLDEN / name / "forward.safetensors", framework="pt") as file:
+        names = file.keys()
+        inputs = [key for key in names if key.startswith("plain/") and key.endswith("input_ids")]
+        assert inputs
+        for key in inputs:
+            wanted = file.get_tensor(key.replace("input_ids", "logits"))
+            for row, ids in enumerate(file.get_tensor(key)):
+                hidden = decoder(ids, torch.arange(len(ids)), attend_alone)
+                torch.testing.assert_close(decoder.logits(hidden), wanted[row], atol=LOGITS_ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_saving_gives_back_the_published_parameters(name: str, tmp_path: Path) -> None:
+    save(load(GOLDEN / name, torch.float32, "cpu"), tmp_path, torch.float32)
+    saved, published = (
+        load_file(tmp_path / "model.safetensors"),
+        load_file(GOLDEN / name / "model.safetensors"),
+    )
+    assert saved.keys() == published.keys()
+    assert all(torch.equal(saved[key], published[key]) for key in published)
+
+
+def test_shards_load_as_one_file_does(tmp_path: Path) -> None:
+    source = GOLDEN / SETS[0]
+    tensors = load_file(copy_of(SETS[0], tmp_path) / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    names = sorted(tensors)
+    shards = {"one.safetensors": names[::2], "two.safetensors": names[1::2]}
+    for shard, keys in shards.items():
+        save_file({key: tensors[key] for key in keys}, tmp_path / shard)
+    weight_map = {key: shard for shard, keys in shards.items() for key in keys}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    sharded, whole = load(tmp_path, torch.float32, "cpu"), load(source, torch.float32, "cpu")
+    assert all(torch.equal(a, b) for a, b in zip(sharded.parameters(), whole.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda t: t.pop("model.transformer.ln_f.weight"), "lacks 1 parameters.*ln_f"),
+        (lambda t: t.update(extra=torch.zeros(1)), "holds extra"),
+        (lambda t: t.update({"model.transformer.ln_f.weight": torch.zeros(3)}), r"ln_f.weight is \[3\]"),
+    ],
+)
+def test_wrong_parameters_are_named_in_one_line(change, complaint: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = copy_of(SETS[0], tmp_path) / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+    with pytest.raises(ValueError, match=complaint) as caught:
+        load(tmp_path, torch.float32, "cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_truncated_weights_are_refused(tmp_path: Path) -> None:
+    path = copy_of(SETS[0], tmp_path) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="cannot read the weights"):
+        load(tmp_path, torch.float32, "cpu")
+
+
+def test_the_published_configurations_are_understood() -> None:
+    real = json.loads((GOLDEN / "real_configs.json").read_text())
+    llada = parse_config(real["llada-8b-instruct"]["config"])
+    dream = parse_config(real["dream-7b"]["config"])
+    assert (llada.family, llada.head_dim, llada.num_kv_heads) == ("llada", 128, 32)
+    assert (dream.family, dream.head_dim, dream.num_kv_heads) == ("dream", 128, 4)
+    assert (llada.shifted_logits, dream.shifted_logits) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"model_type": "gpt2", "architectures": ["GPT2"]}, "not one of llada, dream"),
+        ({"layer_norm_type": "default"}, "only 'rms' is implemented"),
+        ({"mask_token_id": None}, "config.json"),
+        ({"mask_token_id": 512}, "outside the 512 embedding rows"),
+    ],
+)
+def test_unusable_configurations_are_refused(change: dict[str, object], complaint: str, tmp_path: Path) -> None:
+    raw = json.loads((GOLDEN / SETS[0] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(raw | change))
+    with pytest.raises(ValueError, match=complaint):
+        read_config(tmp_path)
+
+
+def test_a_directory_without_a_model_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read config\.json"):
+        read_config(tmp_path)

@@ -1,0 +1,209 @@
+"""The engine: what it runs together, what it refuses, and that company changes nothing."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from services.worker.engine import Engine, Limits
+from services.worker.feeding import CacheMode
+from services.worker.runner import Runner
+from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_int32, unpack_int64
+from shared.errors import BadInput
+from shared.messages.steps import StepJobs, StepResults
+from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.steps import Decode, jobs_for, read_results
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return Runner(random_decoder(), cache_slots=1024)
+
+
+def engine_of(runner: Runner, *, mode: CacheMode = CacheMode.NONE, tokens: int = 4096, requests: int = 64) -> Engine:
+    return Engine(runner, mode, Limits(tokens=tokens, requests=requests), "test-1")
+
+
+def request(ticket: int, *, prompt: int = 5, output: int = 32, block: int = 16, threshold: float = 0.6) -> Decode:
+    rng = np.random.default_rng(ticket)
+    return Decode(ticket, rng.integers(0, 50, prompt).tolist(), output, block, threshold, MASK_ID)
+
+
+def run(engine: Engine, jobs: StepJobs) -> StepResults:
+    engine.accept(jobs, received_s=1.0)
+    results = engine.iterate()
+    assert results is not None
+    return results
+
+
+def decode_together(engine: Engine, decodes: Sequence[Decode]) -> None:
+    left = [d for d in decodes if not d.done]
+    while left:
+        read_results(run(engine, jobs_for(left)), left)
+        left = [d for d in left if not d.done]
+
+
+def tickets(results: StepResults) -> list[int]:
+    return [int(ticket) for ticket in unpack_int64(results.tickets)]
+
+
+def test_requests_of_different_lengths_and_steps_run_in_one_batch(runner: Runner) -> None:
+    engine = engine_of(runner)
+    first, second = request(1, prompt=3, output=48), request(2, prompt=20, output=16)
+    read_results(run(engine, jobs_for([first])), [first])
+    results = run(engine, jobs_for([first, second]))
+    assert sorted(tickets(results)) == [1, 2]
+    assert results.batch_tokens == 51 + 36
+
+
+@pytest.mark.parametrize("mode", CacheMode)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_in_company_each_request_decodes_as_it_does_alone(runner: Runner, mode: CacheMode, temperature: float) -> None:
+    together, alone = several(mode, temperature), several(mode, temperature)
+    decode_together(engine_of(runner, mode=mode), together)
+    for decode in alone:
+        decode_together(engine_of(runner, mode=mode), [decode])
+    assert [d.trace for d in together] == [d.trace for d in alone]
+    assert [d.confidences for d in together] == [d.confidences for d in alone]  # the same bits
+
+
+@pytest.mark.skipif(not torch.cpu.get_capabilities().get("avx512_bf16"), reason="this CPU does not compute in bfloat16")
+def test_in_bfloat16_company_changes_nothing_either() -> None:
+    runner = Runner(random_decoder(torch.bfloat16), cache_slots=1024)
+    together, alone = several(CacheMode.DUAL, 0.0), several(CacheMode.DUAL, 0.0)
+    decode_together(engine_of(runner, mode=CacheMode.DUAL), together)
+    for decode in alone:
+        decode_together(engine_of(runner, mode=CacheMode.DUAL), [decode])
+    assert [d.trace for d in together] == [d.trace for d in alone]
+
+
+def several(mode: CacheMode, temperature: float) -> list[Decode]:
+    decodes = [request(t, prompt=3 + t % 4, output=16 * (1 + t % 3)) for t in range(6)]
+    for decode in decodes:
+        decode.temperature, decode.seed = temperature, decode.ticket + 7
+        decode.cached = mode is not CacheMode.NONE
+    return decodes
+
+
+def test_the_batch_ends_where_the_limits_say_and_the_rest_keeps_its_order(runner: Runner) -> None:
+    engine = engine_of(runner, tokens=80, requests=3)
+    decodes = [request(t, prompt=4, output=32) for t in range(4)]
+    assert tickets(run(engine, jobs_for(decodes))) == [0, 1]
+    assert engine.waiting
+    rest = engine.iterate()
+    assert rest is not None
+    assert tickets(rest) == [2, 3]
+    assert not engine.waiting
+
+
+def test_a_request_larger_than_a_batch_runs_alone(runner: Runner) -> None:
+    assert tickets(run(engine_of(runner, tokens=8), jobs_for([request(1)]))) == [1]
+
+
+def test_two_steps_of_one_request_run_one_after_the_other(runner: Runner) -> None:
+    engine = engine_of(runner)
+    decode = request(1, threshold=1.0)
+    engine.accept(jobs_for([decode]), 1.0)
+    ahead = msgspec.structs.replace(jobs_for([decode]), steps=pack_int32([1]), states=[])
+    first = run(engine, ahead)
+    second = engine.iterate()
+    assert second is not None
+    assert [unpack_int32(r.steps).tolist() for r in (first, second)] == [[0], [1]]
+
+
+def test_a_step_that_ran_does_not_run_again(runner: Runner) -> None:
+    engine = engine_of(runner)
+    jobs = jobs_for([request(1)])
+    run(engine, jobs)
+    engine.accept(jobs, 1.0)
+    assert engine.iterate() is None
+
+
+def test_a_job_whose_state_is_absent_is_missing(runner: Runner) -> None:
+    results = run(engine_of(runner), msgspec.structs.replace(jobs_for([request(7)]), states=[]))
+    assert unpack_int64(results.missing).tolist() == [7]
+
+
+def test_a_dropped_request_is_forgotten_with_its_jobs(runner: Runner) -> None:
+    engine = engine_of(runner)
+    decode = request(1)
+    engine.accept(jobs_for([decode]), 1.0)
+    engine.accept(StepJobs(epoch=1, drops=pack_int64([1])), 1.0)
+    assert engine.iterate() is None
+    assert engine.num_held == 0
+
+
+def test_a_superseded_scheduler_is_refused(runner: Runner) -> None:
+    engine = engine_of(runner)
+    run(engine, jobs_for([request(1)], epoch=3))
+    engine.accept(jobs_for([request(2)], epoch=2), 1.0)
+    assert engine.iterate() is None
+    assert engine.num_held == 1
+
+
+def test_a_new_scheduler_starts_from_nothing(runner: Runner) -> None:
+    engine = engine_of(runner)
+    run(engine, jobs_for([request(1), request(2)], epoch=1))
+    results = run(engine, jobs_for([request(1)], epoch=2))
+    assert (results.epoch, tickets(results), engine.num_held) == (2, [1], 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"canvas": b"abc"}, "int32"),
+        ({"canvas": pack_int32([1] * 20)}, "whole blocks"),
+        ({"canvas": pack_int32([1] * 5 + [64] * 16)}, "0..63"),
+        ({"canvas": pack_int32([-1] * 5 + [MASK_ID] * 16)}, "0..63"),
+        ({"canvas": pack_int32([1] * 5 + [MASK_ID] * 160)}, "at most 128"),
+        ({"prompt_length": 0}, "prompt_length"),
+        ({"block_length": 0}, "whole blocks"),
+        ({"temperature": float("nan")}, "temperature"),
+    ],
+)
+def test_a_bad_state_fails_its_request_alone(runner: Runner, change: dict[str, object], complaint: str) -> None:
+    good, bad = request(1), request(2)
+    jobs = jobs_for([good, bad])
+    broken = msgspec.structs.replace(bad.state, **change)
+    results = run(engine_of(runner), msgspec.structs.replace(jobs, states=[good.state, broken]))
+    assert tickets(results) == [1]
+    assert [failure.ticket for failure in results.failures] == [2]
+    assert complaint in results.failures[0].message
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"thresholds": pack_float32([1.5])}, "threshold"),
+        ({"thresholds": pack_float32([float("nan")])}, "threshold"),
+        ({"kinds": pack_int32([2])}, "kind"),
+        ({"blocks": pack_int32([2])}, "0..1"),
+        ({"blocks": pack_int32([-1])}, "0..1"),
+    ],
+)
+def test_a_bad_job_is_a_failure(runner: Runner, change: dict[str, bytes], complaint: str) -> None:
+    results = run(engine_of(runner), msgspec.structs.replace(jobs_for([request(1)]), **change))
+    assert complaint in results.failures[0].message
+
+
+def test_a_block_without_a_mask_is_a_failure(runner: Runner) -> None:
+    decode = request(1)
+    decode.output[:16] = 3
+    jobs = msgspec.structs.replace(jobs_for([decode]), blocks=pack_int32([0]))
+    assert "no mask left" in run(engine_of(runner), jobs).failures[0].message
+
+
+@pytest.mark.parametrize("change", [{"steps": b""}, {"tickets": b"123"}, {"drops": b"1"}, {"thresholds": b"12345678"}])
+def test_columns_that_do_not_fit_are_refused(runner: Runner, change: dict[str, bytes]) -> None:
+    with pytest.raises(BadInput, match="columns"):
+        engine_of(runner).accept(msgspec.structs.replace(jobs_for([request(1)]), **change), 1.0)
+
+
+def test_statistics_cover_the_unmasked_tokens_and_the_masks_of_the_block(runner: Runner) -> None:
+    engine, decode = engine_of(runner), request(1, output=16, threshold=1.0)
+    decode_together(engine, [decode])
+    last = [c for step in decode.confidences for c in step]
+    assert decode.stats[-1][0] == pytest.approx(min(last))
+    assert decode.stats[-1][3] == pytest.approx(np.mean(last), abs=1e-5)

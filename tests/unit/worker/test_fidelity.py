@@ -1,0 +1,36 @@
+"""Decoding is held to the traces of the published reference implementations, one by one and batched."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.worker.models.checkpoint import load
+from services.worker.runner import Runner
+from tests.support.engines import MODES, assert_traces, decode_cases
+from tests.support.golden import GOLDEN, threshold_cases
+
+SETS = ("llada/seed0", "llada/seed1", "dream/seed0", "dream/seed1")
+
+pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden vectors in {GOLDEN}")
+
+
+@cache
+def runner_of(model: Path) -> Runner:
+    return Runner(load(model, torch.float32, "cpu"), cache_slots=4096)
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("mode", MODES)
+def test_one_by_one_every_trace_is_the_reference_s(name: str, mode: str) -> None:
+    for case in threshold_cases((name,), (mode,)):
+        assert_traces(decode_cases([case], runner_of(case.model)), [case])
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("mode", MODES)
+def test_in_one_batch_every_trace_is_the_reference_s(name: str, mode: str) -> None:
+    cases = threshold_cases((name,), (mode,))
+    if cases:  # LLaDA has no none-block, Dream no block-wise none
+        assert_traces(decode_cases(cases, runner_of(GOLDEN / name)), cases)

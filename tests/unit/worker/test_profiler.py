@@ -1,0 +1,66 @@
+"""The latency profile, as measured and as kept."""
+
+from pathlib import Path
+
+import pytest
+
+from services.worker.loading import ModelChoice
+from services.worker.profiler import Plan, grid, measure
+from services.worker.runner import Runner
+from services.worker.stored_profile import given_profile, stored_profile
+from shared.errors import BadInput
+from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile, write_profile
+from tests.support.random_model import random_decoder
+
+PLAN = Plan(batch_tokens=(32, 64, 256), repeats=2)
+CHOICE = ModelChoice("random", threads=1)
+
+
+def test_both_kinds_of_step_are_measured_at_each_batch_size() -> None:
+    profile = measure(Runner(random_decoder(), cache_slots=8 * 128), 1, PLAN)
+    assert {key: curve.batch_tokens.tolist() for key, curve in profile.curves.items()} == {
+        (1, StepKind.RECOMPUTE): [32, 64, 256],
+        (1, StepKind.CACHE): [32, 64, 256],
+    }
+    assert all((curve.latency_s > 0).all() for curve in profile.curves.values())
+
+
+def test_without_a_cache_there_are_no_cache_rows() -> None:
+    assert list(measure(Runner(random_decoder()), 1, PLAN).curves) == [(1, StepKind.RECOMPUTE)]
+
+
+def test_cache_steps_that_have_no_room_are_left_out() -> None:
+    profile = measure(Runner(random_decoder(), cache_slots=2 * 128), 1, PLAN)
+    assert profile.curves[1, StepKind.CACHE].batch_tokens.tolist() == [32, 64]
+
+
+def test_a_step_that_took_too_long_is_the_last_of_its_kind() -> None:
+    profile = measure(Runner(random_decoder()), 1, Plan((32, 64), repeats=2, longest_s=0.0))
+    assert profile.curves[1, StepKind.RECOMPUTE].batch_tokens.tolist() == [32]
+
+
+def test_the_grid_doubles_up_to_the_most() -> None:
+    assert grid(256) == (32, 64, 128, 256)
+    assert grid(300) == (32, 64, 128, 256, 300)
+    assert grid(32) == (32,)
+
+
+def test_a_measured_profile_is_kept_for_the_next_start(tmp_path: Path) -> None:
+    runner = Runner(random_decoder())
+    first = stored_profile(CHOICE, runner, tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".csv"]
+    assert stored_profile(CHOICE, runner, tmp_path).to_csv() == first.to_csv()
+
+
+def test_a_given_profile_is_used(tmp_path: Path) -> None:
+    rows = [(tp, 32, StepKind.RECOMPUTE, tp / 10) for tp in (1, 2)]
+    write_profile(tmp_path / "p.csv", LatencyProfile.from_rows(rows))
+    profile = given_profile(tmp_path / "p.csv", 1)
+    assert profile.tp_degrees == [1]
+
+
+def test_a_given_profile_without_this_degree_is_refused(tmp_path: Path) -> None:
+    write_profile(tmp_path / "p.csv", LatencyProfile.from_rows([(2, 32, StepKind.RECOMPUTE, 0.1)]))
+    with pytest.raises(BadInput, match="tp 1"):
+        given_profile(tmp_path / "p.csv", 1)

@@ -1,0 +1,95 @@
+"""Tokens and confidences from logits."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from services.worker.sampling import Noise, Vocabulary, best_of, decide
+
+VOCAB = 8  # the last is the mask, which the logits here make improbable
+
+
+def logits(rows: int) -> Tensor:
+    values = torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(0)) * 2
+    values[:, -1] = -40
+    return values
+
+
+def pick(values: Tensor, noise: Noise | None, *, altered: bool, parts: int = 1) -> tuple[Tensor, Tensor]:
+    """As if the vocabulary were shared out over so many ranks."""
+    columns = VOCAB // parts
+    best = [
+        best_of(part, noise, Vocabulary(i * columns, VOCAB - 1), altered=altered)
+        for i, part in enumerate(torch.split(values, columns, dim=1))
+    ]
+    return decide(torch.stack(best))
+
+
+def noise(rows: int, temperature: float, seed: int = 1, step: int = 0) -> Noise:
+    return Noise(
+        temperature=torch.full((rows,), temperature, dtype=torch.float64),
+        seed=torch.full((rows,), seed),
+        step=torch.full((rows,), step),
+        position=torch.arange(rows),
+    )
+
+
+def test_greedy_takes_the_most_probable_token_and_its_float64_probability() -> None:
+    tokens, confidences = pick(logits(5), None, altered=False)
+    best = logits(5).double().softmax(dim=-1).max(dim=-1)
+    assert torch.equal(tokens, best.indices)
+    torch.testing.assert_close(confidences, best.values, atol=1e-12, rtol=0)
+
+
+def test_temperature_zero_is_greedy_whatever_the_seed() -> None:
+    assert torch.equal(pick(logits(5), noise(5, 0.0), altered=False)[0], pick(logits(5), None, altered=False)[0])
+
+
+def test_tokens_are_drawn_from_the_softmax_at_the_temperature() -> None:
+    rows = 20_000
+    one = logits(1)
+    tokens, _ = pick(one.expand(rows, VOCAB), noise(rows, 1.5), altered=False)
+    shares = torch.bincount(tokens, minlength=VOCAB) / rows
+    torch.testing.assert_close(shares.double(), (one[0].double() / 1.5).softmax(dim=-1), atol=0.012, rtol=0)
+
+
+def test_the_confidence_is_the_raw_probability_of_the_drawn_token() -> None:
+    tokens, confidences = pick(logits(9), noise(9, 1.0), altered=False)
+    wanted = logits(9).double().softmax(dim=-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(confidences, wanted)
+
+
+def test_an_altered_confidence_is_of_the_distribution_drawn_from() -> None:
+    tokens, confidences = pick(logits(9), noise(9, 0.5), altered=True)
+    wanted = (logits(9).double() / 0.5).softmax(dim=-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(confidences, wanted)
+
+
+def test_a_row_draws_the_same_in_any_company() -> None:
+    whole = pick(logits(9), noise(9, 1.0), altered=False)[0]
+    row = noise(9, 1.0)
+    alone = Noise(row.temperature[4:5], row.seed[4:5], row.step[4:5], row.position[4:5])
+    assert pick(logits(9)[4:5], alone, altered=False)[0] == whole[4]
+
+
+def test_another_seed_or_step_draws_other_numbers() -> None:
+    same = logits(1).expand(200, VOCAB)
+    first = pick(same, noise(200, 1.0, seed=1, step=0), altered=False)[0]
+    assert not torch.equal(first, pick(same, noise(200, 1.0, seed=2, step=0), altered=False)[0])
+    assert not torch.equal(first, pick(same, noise(200, 1.0, seed=1, step=1), altered=False)[0])
+
+
+def test_the_mask_is_never_taken_but_counts_in_the_softmax() -> None:
+    values = logits(5)
+    values[:, -1] = 10
+    tokens, confidences = pick(values, None, altered=False)
+    assert (tokens < VOCAB - 1).all()
+    torch.testing.assert_close(confidences, values.double().softmax(dim=-1)[:, :-1].max(dim=-1).values)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_shared_out_vocabulary_gives_the_same(parts: int, temperature: float) -> None:
+    whole, shared = (pick(logits(50), noise(50, temperature), altered=False, parts=n) for n in (1, parts))
+    assert torch.equal(whole[0], shared[0])
+    torch.testing.assert_close(whole[1], shared[1])
