@@ -1,0 +1,100 @@
+"""Wiring: read settings, connect, lead the cell, run, drain."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvloop
+
+from services.scheduler.backlog import Backlog
+from services.scheduler.building import build_core, read_card
+from services.scheduler.events import StepsLost
+from services.scheduler.inbox import Inbox
+from services.scheduler.intake import Intake
+from services.scheduler.lease import Lease
+from services.scheduler.outcomes import OutcomeStore
+from services.scheduler.predictions import Predictions
+from services.scheduler.registry import Registry
+from services.scheduler.settings import SchedulerSettings
+from services.scheduler.shell import Shell
+from shared.bus import Bus
+from shared.errors import BadInput, Superseded
+from shared.logs import configure_logs
+from shared.predictor_card import PredictorCard
+from shared.settings import read_settings
+from shared.text import TextModel
+
+log = structlog.get_logger(__name__)
+
+CANCEL_AGAIN_S = 1.0
+
+
+def main() -> int:
+    """Run the scheduler until SIGTERM. Returns: the exit status."""
+    try:
+        settings = read_settings(SchedulerSettings, os.environ)
+        configure_logs("scheduler", level=settings.log_level, form=settings.log_format)
+        directory = Path(settings.model)
+        text = TextModel(directory, settings.model_name or directory.name)
+        card = read_card(settings)
+    except BadInput as error:
+        sys.stderr.write(f"scheduler: {error.message}\n")
+        return 2
+    return uvloop.run(serve(settings, text, card))
+
+
+async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCard | None) -> int:
+    """Lead the cell and serve until SIGTERM or SIGINT. Returns: the exit status."""
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    bus = await Bus.connect(settings.nats_url, settings.cell, name="scheduler")
+    await bus.set_up()
+    lease = await Lease.acquire(bus, socket.gethostname())
+    log.info("leading", epoch=lease.epoch, policy=settings.policy)
+    inbox, outcomes = Inbox(), OutcomeStore(bus, text)
+    core = build_core(settings, text, card, lease.epoch)
+    shell = Shell(bus, core, inbox, outcomes, Predictions(bus, core.settings.thresholds, inbox))
+    intake = Intake(bus, text, settings.default_slo_s, inbox, outcomes, await Backlog.measure(bus))
+    await shell.take_cancels()
+    background = [
+        lease.hold(),
+        bus.keep_set_up(on_loss=lambda: inbox.put(StepsLost())),
+        Registry(bus, text.card.name, inbox, needs_profile=settings.policy == "dilaserve").run(),
+        shell.take_results(lease.epoch),
+        intake.run(lease.epoch),
+        outcomes.fail(),
+    ]
+    try:
+        await run_beside(shell.run(stop), background)
+    except Superseded as reason:
+        log.warning("stopping", reason=str(reason))
+        return 1
+    await outcomes.drain()
+    await lease.release()
+    await bus.close()
+    return 0
+
+
+async def run_beside(main: Coroutine[Any, Any, None], background: list[Coroutine[Any, Any, None]]) -> None:
+    """Run `main` to its end with the others beside it; the first error of any ends all and is raised."""
+    tasks = [asyncio.ensure_future(part) for part in (main, *background)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        while left := [task for task in tasks if not task.done()]:
+            for task in left:  # again and again: a cancellation that meets a reply can be swallowed on the way
+                task.cancel()
+            await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

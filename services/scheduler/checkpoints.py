@@ -1,0 +1,38 @@
+"""A request's state at a block boundary: written off its row, and read back into one."""
+
+from services.scheduler.table import RequestTable
+from shared.arrays import pack_int32, unpack_int32
+from shared.messages.checkpoints import Checkpoint
+
+
+def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
+    """The finished blocks of a row."""
+    done = int(table.block[row] * table.block_length[row])
+    return Checkpoint(
+        output_ids=pack_int32(table.output_ids(row)[:done]),
+        block_length=int(table.block_length[row]),
+        steps=int(table.steps[row]),
+        recompute_steps=int(table.recompute_steps[row]),
+        threshold_tokens=float(table.threshold_tokens[row]),
+        lowest_threshold=float(table.lowest_threshold[row]),
+        migrations=int(table.migrations[row]),
+        instances=list(table.entry(row).served_by),
+    )
+
+
+def resume(table: RequestTable, row: int, checkpoint: Checkpoint) -> None:
+    """Put finished blocks into a new row. One that does not fit the request (it was sent anew) is left alone."""
+    output_ids = unpack_int32(checkpoint.output_ids)
+    length, done = int(table.block_length[row]), len(output_ids)
+    if checkpoint.block_length != length or done % length or done >= table.output_length[row]:
+        return
+    table.output[row, :done] = output_ids
+    table.masks_left[row] -= done
+    table.asked_masks[row] -= done
+    table.block[row] = done // length
+    table.steps[row] = checkpoint.steps
+    table.recompute_steps[row] = checkpoint.recompute_steps
+    table.threshold_tokens[row] = checkpoint.threshold_tokens
+    table.lowest_threshold[row] = checkpoint.lowest_threshold
+    table.migrations[row] = checkpoint.migrations
+    table.entry(row).served_by.extend(checkpoint.instances)

@@ -1,0 +1,292 @@
+"""The scheduler's state machine: events in, commands out; no clock, no socket.
+
+A cycle takes all events that have come, then places requests and sends their next steps. What a request's next
+step needs of the model (tokens, text) is decided elsewhere; which instance and which threshold, by the policy.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+
+from services.scheduler import events as ev
+from services.scheduler.checkpoints import resume, take_checkpoint
+from services.scheduler.estimates import Estimates
+from services.scheduler.fleet import Fleet
+from services.scheduler.jobs import JobWriter
+from services.scheduler.policies import Moves, Policy
+from services.scheduler.results import Progressed, ResultReader
+from services.scheduler.stats import serving_stats
+from services.scheduler.table import MASKED, NOWHERE, RequestTable
+from shared.arrays import Bool, Int32, Int64
+from shared.features import state_features
+from shared.messages.requests import OutcomeStatus, Progress
+from shared.messages.steps import StepFailure, StepResults
+
+log = structlog.get_logger(__name__)
+
+MAX_ATTEMPTS = 5  # a request taken from so many instances that did not answer is given up: it may be their end
+
+TextEnded = Callable[[Int32, Sequence[str]], bool]
+MakePolicy = Callable[[Estimates], Policy]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    epoch: int
+    mask_token_id: int
+    thresholds: tuple[float, ...]  # candidates, ascending
+    tokens_per_step: tuple[float, ...]  # mean tokens unmasked by a step at each of them
+    caching: bool = False  # whether instances keep keys and values between the steps of a block
+    granularity: int = 8  # newly unmasked tokens between estimates of the steps left
+    step_timeout_s: float = 60.0  # a step unanswered for so long is given to another instance
+
+
+class SchedulerCore:
+    """Holds every active request and every instance of one cell."""
+
+    def __init__(self, settings: CoreSettings, make_policy: MakePolicy, text_ended: TextEnded) -> None:
+        """`text_ended(output_ids, stop)` tells whether finished blocks [tokens] hold the end of the text."""
+        self.settings = settings
+        self.table = RequestTable(candidates=len(settings.thresholds))
+        self.fleet = Fleet()
+        self.estimates = Estimates(
+            self.table,
+            np.array(settings.tokens_per_step),
+            caching=settings.caching,
+            granularity=settings.granularity,
+        )
+        self.policy = make_policy(self.estimates)
+        self._text_ended = text_ended
+        self._reader = ResultReader(settings.epoch, self.table, self.fleet)
+        self._writer = JobWriter(
+            settings.epoch, settings.mask_token_id, self.table, self.fleet, caching=settings.caching
+        )
+        self._commands: list[ev.Command] = []
+        self._next_timeout_s = 0.0
+
+    def cycle(self, events: Sequence[ev.Event], now_s: float) -> list[ev.Command]:
+        """Take in `events`, then decide. Units: now_s is Unix time in seconds. Returns: what is to be done."""
+        for event in events:
+            self._take(event, now_s)
+        self._expire_steps(now_s)
+        self._ask_estimates()
+        self.policy.control(self.table, self.fleet, now_s)
+        self._place()
+        self._send_steps(now_s)
+        commands, self._commands = self._commands, []
+        return commands
+
+    # Events
+
+    def _take(self, event: ev.Event, now_s: float) -> None:
+        match event:
+            case ev.StepsDone(results):
+                self._take_results(results, now_s)
+            case ev.StepsLost():
+                self._retry_steps(now_s)
+            case ev.RequestArrived():
+                self._take_request(event)
+            case ev.RequestCancelled(request_id):
+                if request_id in self.table.row_of:
+                    self._finish(self.table.row_of[request_id], OutcomeStatus.CANCELLED, now_s)
+            case ev.InstanceSeen(instance):
+                self.fleet.update(instance)
+            case ev.InstanceGone(instance_id):
+                self._lose_instance(instance_id, now_s)
+            case ev.EstimatesCame(tickets, steps, steps_left):
+                self.estimates.take(tickets, steps, steps_left)
+            case ev.EstimatesLost(tickets):
+                self.estimates.lose(tickets)
+
+    def _take_request(self, arrived: ev.RequestArrived) -> None:
+        if arrived.request.request_id in self.table.row_of:
+            self._commands.append(ev.Acknowledge(arrived.delivery))
+        else:
+            row = self.table.add(arrived)
+            if arrived.checkpoint is not None:
+                resume(self.table, row, arrived.checkpoint)
+            self.estimates.start(row)
+
+    def _take_results(self, results: StepResults, now_s: float) -> None:
+        progressed = self._reader.read(results)
+        if progressed is None:
+            return
+        self._note_server(progressed, results.instance_id)
+        self._report_progress(progressed)
+        for row in progressed.rows[self.table.block_masks_left[progressed.rows] == 0]:
+            self._end_block(int(row), now_s)
+        for row in progressed.stalled:
+            error = f"instance {results.instance_id} ran a step that unmasked nothing"
+            self._finish(int(row), OutcomeStatus.FAILED, now_s, error=error)
+        for ticket in progressed.missing:
+            self._forget_state(int(ticket))
+        for failure in results.failures:
+            self._fail_step(failure, now_s)
+
+    def _note_server(self, progressed: Progressed, instance_id: str) -> None:
+        for row in progressed.newcomers:
+            served_by = self.table.entry(int(row)).served_by
+            if instance_id not in served_by:
+                served_by.append(instance_id)
+
+    def _report_progress(self, progressed: Progressed) -> None:
+        for i in np.flatnonzero(self.table.streams[progressed.rows]):
+            row = int(progressed.rows[i])
+            positions, tokens, confidences = progressed.unmasked(int(i))
+            message = Progress(
+                step=int(self.table.steps[row]) - 1,
+                positions=positions.tobytes(),
+                tokens=tokens.tobytes(),
+                confidences=confidences.tobytes(),
+            )
+            self._commands.append(ev.SendProgress(self.table.entry(row).request_id, message))
+
+    def _end_block(self, row: int, now_s: float) -> None:
+        table = self.table
+        table.block[row] += 1
+        table.block_masks_left[row] = table.block_length[row]
+        done = table.output_ids(row)[: table.block[row] * table.block_length[row]]
+        stop = self.table.entry(row).arrived.request.stop
+        if table.masks_left[row] == 0 or self._text_ended(done, stop):
+            self._finish(row, OutcomeStatus.COMPLETED, now_s)
+        else:
+            request_id = table.entry(row).request_id
+            self._commands.append(ev.SaveCheckpoint(request_id, take_checkpoint(table, row)))
+
+    def _forget_state(self, ticket: int) -> None:
+        """The instance lacks the state: send the same step again, with the state."""
+        row = int(self.table.rows_of_tickets(np.array([ticket]))[0])
+        if row >= 0 and self.table.in_flight[row]:
+            self.table.holder[row] = NOWHERE
+            self.table.in_flight[row] = False
+
+    def _fail_step(self, failure: StepFailure, now_s: float) -> None:
+        row = int(self.table.rows_of_tickets(np.array([failure.ticket]))[0])
+        if row >= 0:
+            self._finish(row, OutcomeStatus.FAILED, now_s, error=failure.message)
+
+    def _lose_instance(self, instance_id: str, now_s: float) -> None:
+        slot = self.fleet.remove(instance_id)
+        if slot is None:
+            return
+        rows = np.flatnonzero((self.table.ticket != 0) & (self.table.instance == slot))
+        held = np.flatnonzero((self.table.ticket != 0) & (self.table.holder == slot))
+        self.table.holder[held] = NOWHERE
+        log.warning("instance lost", instance=instance_id, requests=len(rows))
+        for row in rows:
+            self._retry(int(row), now_s)
+
+    def _expire_steps(self, now_s: float) -> None:
+        """Take back steps that were not answered in time; looked for once a second."""
+        if now_s < self._next_timeout_s:
+            return
+        self._next_timeout_s = now_s + 1.0
+        table = self.table
+        late = table.in_flight & (table.sent_s < now_s - self.settings.step_timeout_s) & (table.ticket != 0)
+        for row in np.flatnonzero(late):
+            log.warning("step not answered", request_id=table.entry(int(row)).request_id, step=int(table.steps[row]))
+            self._retry(int(row), now_s)
+
+    def _retry_steps(self, now_s: float) -> None:
+        """Take back every step under way."""
+        for row in np.flatnonzero(self.table.in_flight & (self.table.ticket != 0)):
+            self._retry(int(row), now_s)
+
+    def _retry(self, row: int, now_s: float) -> None:
+        """Take a request from an instance that does not answer; its unmasked tokens are kept."""
+        table = self.table
+        if table.in_flight[row]:
+            table.attempts[row] += 1
+        self._leave(row)
+        table.in_flight[row] = False
+        table.new_ticket(row)
+        if table.attempts[row] >= MAX_ATTEMPTS:
+            error = f"no instance could run step {table.steps[row]}: {MAX_ATTEMPTS} tries went unanswered"
+            self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
+
+    # Decisions
+
+    def _ask_estimates(self) -> None:
+        if not self.policy.uses_estimates:
+            return
+        rows = self.estimates.due()
+        if len(rows):
+            self._commands.append(self._question(rows))
+
+    def _question(self, rows: Int64) -> ev.AskEstimates:
+        table = self.table
+        features = state_features(
+            output_length=table.output_length[rows],
+            block_length=table.block_length[rows],
+            steps=table.steps[rows],
+            masks_left=table.masks_left[rows],
+            block=table.block[rows],
+            block_masks_left=table.block_masks_left[rows],
+            confidence_stats=table.confidence_stats[rows],
+        )
+        return ev.AskEstimates(
+            table.ticket[rows],
+            table.steps[rows],
+            features,
+            table.masks_left[rows],
+            self.estimates.blocks_left(rows),
+        )
+
+    def _place(self) -> None:
+        """Place what has no instance, and what may move."""
+        table, fleet = self.table, self.fleet
+        rows = table.active()
+        rows = rows[~table.in_flight[rows]]
+        placed = table.instance[rows] != NOWHERE
+        closed = placed & ~fleet.open[table.instance[rows]]
+        for row in rows[closed]:  # a draining instance gives its requests away
+            self._leave(int(row))
+        rows = rows[~placed | closed | self._may_move(rows)]
+        if not len(rows):
+            return
+        for row, slot in zip(rows.tolist(), self.policy.place(rows, table, fleet).tolist(), strict=True):
+            if slot != table.instance[row]:
+                self._leave(row)
+                table.instance[row] = slot
+                table.migrations[row] += len(table.entry(row).served_by) > 0
+                fleet.load(slot, int(table.prompt_length[row] + table.output_length[row]))
+
+    def _may_move(self, rows: Int64) -> Bool:
+        """Which requests the policy may take to another instance for their next step. Shapes: [n] -> [n]."""
+        match self.policy.moves:
+            case Moves.NEVER:
+                return np.zeros(len(rows), dtype=np.bool_)
+            case Moves.AT_RECOMPUTE if self.settings.caching:
+                at_start: Bool = self.table.block_masks_left[rows] == self.table.block_length[rows]
+                return at_start
+            case _:
+                return np.ones(len(rows), dtype=np.bool_)
+
+    def _send_steps(self, now_s: float) -> None:
+        table = self.table
+        rows = np.flatnonzero((table.ticket != 0) & ~table.in_flight & (table.instance != NOWHERE))
+        if len(rows):
+            table.threshold[rows] = self.policy.thresholds(rows, table, self.fleet, now_s)
+        self._commands.extend(self._writer.write(rows, now_s))
+
+    # Ends
+
+    def _finish(self, row: int, status: OutcomeStatus, now_s: float, error: str = "") -> None:
+        table = self.table
+        masked = np.flatnonzero(table.output_ids(row) == MASKED)
+        output_ids = table.output_ids(row)[: masked[0] if len(masked) else None].copy()
+        entry = table.entry(row)
+        self._commands.append(ev.Finish(entry.arrived, status, output_ids, serving_stats(table, row, now_s), error))
+        self._leave(row)
+        table.remove(row)
+
+    def _leave(self, row: int) -> None:
+        """Take a request off its instance, which is told to forget it."""
+        table = self.table
+        if table.instance[row] == NOWHERE:
+            return
+        self._writer.drop(int(table.instance[row]), int(table.ticket[row]))
+        self.fleet.load(int(table.instance[row]), -int(table.prompt_length[row] + table.output_length[row]))
+        table.instance[row] = table.holder[row] = NOWHERE

@@ -1,0 +1,86 @@
+"""Steps that each request has left at each candidate threshold: the latest estimate, brought up to date.
+
+An estimate comes from the step predictor when it answers, from the one-shot estimate until then and whenever the
+predictor is away. Between answers every step done takes one off.
+"""
+
+import numpy as np
+
+from services.scheduler.table import NOWHERE, RequestTable
+from shared.arrays import Float64, Int32, Int64
+
+
+class Estimates:
+    """Reads and writes the estimate columns of the table."""
+
+    def __init__(self, table: RequestTable, tokens_per_step: Float64, *, caching: bool, granularity: int) -> None:
+        """`tokens_per_step` [c] is the mean at each candidate threshold; `granularity` is how many newly unmasked
+        tokens make a request due for a new estimate."""
+        self._table = table
+        self._tokens_per_step = tokens_per_step
+        self.caching = caching
+        self._granularity = granularity
+        self.fallbacks = 0  # estimates asked for that never came
+
+    def start(self, row: int) -> None:
+        """The one-shot estimate of a new request."""
+        self._one_shot(np.array([row]))
+
+    def due(self) -> Int64:
+        """Rows, [n], of which a new estimate is to be asked; they count as asked."""
+        table = self._table
+        unmasked = table.asked_masks - table.masks_left
+        rows = np.flatnonzero((table.ticket != 0) & ~table.asked & (unmasked >= self._granularity))
+        table.asked[rows] = True
+        table.asked_masks[rows] = table.masks_left[rows]
+        return rows
+
+    def take(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:
+        """The predictor's answer for requests as they were after so many steps. Shapes: [n], [n], [n, c]."""
+        rows = self._table.rows_of_tickets(tickets)
+        known = rows >= 0
+        rows = rows[known]
+        self._table.steps_left[rows] = steps_left[known]
+        self._table.estimate_step[rows] = steps[known]
+        self._table.asked[rows] = False
+
+    def lose(self, tickets: Int64) -> None:
+        """No answer: fall back to the one-shot estimate."""
+        rows = self._table.rows_of_tickets(tickets)
+        rows = rows[rows >= 0]
+        self.fallbacks += len(rows)
+        self._one_shot(rows)
+        self._table.asked[rows] = False
+
+    def steps_left(self, rows: Int64) -> Float64:
+        """Shapes: rows [n] -> [n, c]. At least one step, and one a block, is left; at most one a mask."""
+        table = self._table
+        since = (table.steps[rows] - table.estimate_step[rows])[:, None]
+        least = np.maximum(self.blocks_left(rows), 1)[:, None]
+        most = np.maximum(table.masks_left[rows], 1)[:, None]
+        left: Float64 = np.clip(table.steps_left[rows] - since, least, most)
+        return left
+
+    def recompute_left(self, rows: Int64, steps_left: Float64) -> Float64:
+        """Of `steps_left` [n, c], those that recompute: one a block not begun, and one where the state is nowhere;
+        all of them without a cache."""
+        if not self.caching:
+            return steps_left
+        table = self._table
+        begun = table.block_masks_left[rows] < table.block_length[rows]
+        kept = begun & (table.holder[rows] != NOWHERE)
+        recompute: Float64 = np.minimum((self.blocks_left(rows) - kept)[:, None], steps_left)
+        return recompute
+
+    def blocks_left(self, rows: Int64) -> Int64:
+        """Blocks with masks, the current one included. Shapes: [n] -> [n]."""
+        table = self._table
+        blocks: Int64 = (table.output_length[rows] // table.block_length[rows] - table.block[rows]).astype(np.int64)
+        return blocks
+
+    def _one_shot(self, rows: Int64) -> None:
+        """The whole output at the mean pace, counted down by the steps done: nearer than masks left at the mean pace,
+        since the last masks of a block go slower than its first."""
+        table = self._table
+        table.steps_left[rows] = table.output_length[rows, None] / self._tokens_per_step
+        table.estimate_step[rows] = 0

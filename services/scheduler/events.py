@@ -1,0 +1,127 @@
+"""What happens to the scheduler's core (events) and what it wants done (commands). Plain data."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared.arrays import Float32, Float64, Int32, Int64
+from shared.messages.checkpoints import Checkpoint
+from shared.messages.instances import Instance
+from shared.messages.requests import OutcomeStatus, Progress, Request, ServingStats
+from shared.messages.steps import StepJobs, StepResults
+
+
+@dataclass(frozen=True, slots=True)
+class RequestArrived:
+    """A request whose prompt has been tokenized and checked. `delivery` is the shell's own handle."""
+
+    request: Request
+    prompt_ids: Int32  # [P]
+    output_length: int  # tokens, whole blocks
+    slo_s: float
+    arrival_s: float
+    delivery: Any = None
+    checkpoint: Checkpoint | None = None  # where a scheduler before this one had come
+    trace: dict[str, str] = field(default_factory=dict)  # W3C trace context
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCancelled:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepsDone:
+    results: StepResults
+
+
+@dataclass(frozen=True, slots=True)
+class StepsLost:
+    """The bus was started anew and has forgotten every step message."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSeen:
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGone:
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatesCame:
+    """The step predictor's answer to an AskEstimates."""
+
+    tickets: Int64  # [n]
+    steps: Int32  # [n], steps done when it was asked
+    steps_left: Float64  # [n, c], by candidate threshold
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatesLost:
+    """No step predictor answered in time."""
+
+    tickets: Int64  # [n]
+
+
+Event = (
+    RequestArrived
+    | RequestCancelled
+    | StepsDone
+    | StepsLost
+    | InstanceSeen
+    | InstanceGone
+    | EstimatesCame
+    | EstimatesLost
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SendJobs:
+    instance_id: str
+    jobs: StepJobs
+
+
+@dataclass(frozen=True, slots=True)
+class SendProgress:
+    request_id: str
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Store the outcome, then acknowledge the delivery."""
+
+    arrived: RequestArrived
+    status: OutcomeStatus
+    output_ids: Int32  # [tokens unmasked in order]: whole blocks from the start
+    stats: ServingStats | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """A second delivery of a request that is running or done: nothing to do but settle it."""
+
+    delivery: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AskEstimates:
+    """Ask the step predictor; EstimatesCame or EstimatesLost follows, and nobody waits for it."""
+
+    tickets: Int64  # [n]
+    steps: Int32  # [n]
+    features: Float32  # [n, 10], see shared.features
+    masks_left: Int32  # [n]
+    blocks_left: Int64  # [n]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCheckpoint:
+    request_id: str
+    checkpoint: Checkpoint
+
+
+Command = SendJobs | SendProgress | SaveCheckpoint | Finish | Acknowledge | AskEstimates

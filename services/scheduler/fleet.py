@@ -1,0 +1,123 @@
+"""The instances as parallel arrays, with the load that the scheduler has put on each."""
+
+import numpy as np
+
+from shared.arrays import Bool, Float64, Int32, Int64
+from shared.messages.instances import Instance, InstanceState
+from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile
+
+BUCKET = 32  # tokens between the points at which latencies are kept; between them they are interpolated
+POINTS = 513  # up to 16,384 tokens; above that they grow with the tokens
+
+
+Slots = Int32 | Int64
+Tokens = Int32 | Int64 | Float64
+
+
+class Fleet:
+    """One slot an instance, slots reused. Loads count requests placed, from placement to finish or move."""
+
+    def __init__(self, capacity: int = 16) -> None:
+        self.instances: list[Instance | None] = [None] * capacity
+        self.slot_of: dict[str, int] = {}
+        self.open: Bool = np.zeros(capacity, dtype=np.bool_)  # takes requests it does not hold yet
+        self.tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # prompt and output tokens of its requests
+        self.requests: Int32 = np.zeros(capacity, dtype=np.int32)
+        self.max_tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # of one batch
+        self.max_requests: Int32 = np.zeros(capacity, dtype=np.int32)
+        self.latency_s: Float64 = np.zeros((capacity, len(StepKind), POINTS))  # by step kind and bucket of tokens
+
+    def __len__(self) -> int:
+        return len(self.slot_of)
+
+    def name(self, slot: int) -> str:
+        instance = self.instances[slot]
+        assert instance is not None, f"slot {slot} is free"
+        return instance.instance_id
+
+    def update(self, instance: Instance) -> int:
+        """Add an instance or take over what changed of it; its slot."""
+        slot = self.slot_of.get(instance.instance_id)
+        if slot is None:
+            slot = self._free_slot()
+            self.slot_of[instance.instance_id] = slot
+            self.tokens[slot] = self.requests[slot] = 0
+        self.instances[slot] = instance
+        self.open[slot] = instance.state is InstanceState.READY
+        self.max_tokens[slot] = instance.max_batch_tokens
+        self.max_requests[slot] = instance.max_batch_requests
+        self.latency_s[slot] = _latency_grid(instance)
+        return slot
+
+    def remove(self, instance_id: str) -> int | None:
+        """Forget an instance; the slot it had, None if it was not known."""
+        slot = self.slot_of.pop(instance_id, None)
+        if slot is not None:
+            self.instances[slot] = None
+            self.open[slot] = False
+        return slot
+
+    def load(self, slot: int, tokens: int) -> None:
+        """One more request, of so many tokens; a negative number takes one off."""
+        self.tokens[slot] += tokens
+        self.requests[slot] += 1 if tokens > 0 else -1
+
+    def recompute_latency_s(self, slots: Slots, tokens: Tokens) -> Float64:
+        """Seconds of one recompute step with these batch tokens on each of these slots. Shapes: [n], [n] -> [n]."""
+        return self._latency(slots, StepKind.RECOMPUTE, tokens)
+
+    def cache_latency_s(self, slots: Slots, tokens: Tokens) -> Float64:
+        """Seconds of one cache step with these batch tokens on each of these slots. Shapes: [n], [n] -> [n]."""
+        return self._latency(slots, StepKind.CACHE, tokens)
+
+    def throughput(self, request_tokens: float, block_length: float, *, caching: bool) -> float:
+        """Tokens per second that all open instances can compute together.
+
+        Source: ClusterCapacity of Algorithm 2: each instance at its best batch size; with a cache that of
+        Algorithm 4: full batches of cache steps, one recompute step of a mean request a block.
+        """
+        slots = np.flatnonzero(self.open)
+        if not caching:
+            batch = BUCKET * np.arange(1, POINTS)
+            within = np.minimum(self.max_tokens[slots], batch[-1])[:, None] >= batch
+            rates = np.where(within, batch / self.latency_s[slots, StepKind.RECOMPUTE, 1:], 0.0)
+            return float(rates.max(axis=1, initial=0.0).sum())
+        cache_tokens: Float64 = block_length * self.max_requests[slots].astype(np.float64)
+        cache_s = self.cache_latency_s(slots, cache_tokens)
+        recompute_s = self.recompute_latency_s(slots, np.full(len(slots), request_tokens))
+        tokens = cache_tokens * (block_length - 1) + request_tokens
+        return float((tokens / (cache_s * (block_length - 1) + recompute_s)).sum())
+
+    def _latency(self, slots: Slots, kind: StepKind, tokens: Tokens) -> Float64:
+        at: Float64 = np.asarray(tokens, dtype=np.float64) / BUCKET
+        low = np.clip(at.astype(np.int64), 0, POINTS - 2)
+        points = self.latency_s[:, kind]
+        below, above = points[slots, low], points[slots, low + 1]
+        within: Float64 = below + (np.minimum(at, POINTS - 1) - low) * (above - below)
+        latency_s: Float64 = within * np.maximum(at / (POINTS - 1), 1.0)
+        return latency_s
+
+    def _free_slot(self) -> int:
+        for slot, instance in enumerate(self.instances):
+            if instance is None:
+                return slot
+        slot = len(self.instances)
+        self.instances.extend([None] * slot)
+        for name in ("open", "tokens", "requests", "max_tokens", "max_requests", "latency_s"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        return slot
+
+
+def _latency_grid(instance: Instance) -> Float64:
+    """Seconds, [kinds, POINTS], at multiples of BUCKET tokens; ones where the instance brings no profile, so that
+    all such instances look alike. Without cache rows a cache step counts as a recompute step of its tokens."""
+    if not instance.profile:
+        return np.ones((len(StepKind), POINTS))
+    profile = LatencyProfile.from_csv(instance.profile)
+    tokens = BUCKET * np.arange(POINTS)
+    recompute_s = profile.latency_s(instance.tp_degree, tokens, StepKind.RECOMPUTE)
+    if (instance.tp_degree, StepKind.CACHE) not in profile.curves:
+        return np.stack([recompute_s, recompute_s])
+    return np.stack([recompute_s, profile.latency_s(instance.tp_degree, tokens, StepKind.CACHE)])

@@ -1,0 +1,80 @@
+"""Writes the step jobs of a cycle: one message an instance, with the states that it does not hold yet."""
+
+from collections import defaultdict
+
+import numpy as np
+
+from services.scheduler.events import SendJobs
+from services.scheduler.fleet import Fleet
+from services.scheduler.table import MASKED, RequestTable
+from shared.arrays import Bool, Int32, Int64, pack_float32, pack_int32, pack_int64
+from shared.messages.steps import RequestState, StepJobs, StepKind
+
+
+class JobWriter:
+    """Turns rows that are due into StepJobs, and remembers which tickets an instance may forget."""
+
+    def __init__(
+        self, epoch: int, mask_token_id: int, table: RequestTable, fleet: Fleet, *, caching: bool = False
+    ) -> None:
+        self._epoch = epoch
+        self._mask_token_id = mask_token_id
+        self._caching = caching
+        self._table = table
+        self._fleet = fleet
+        self._drops: dict[int, list[int]] = defaultdict(list)
+
+    def drop(self, slot: int, ticket: int) -> None:
+        """The instance in `slot` may forget `ticket`; told with its next message."""
+        self._drops[slot].append(ticket)
+
+    def write(self, rows: Int64, now_s: float) -> list[SendJobs]:
+        """The messages for `rows`, which are then in flight, and for pending drops. Shapes: rows [n]."""
+        slots = self._table.instance[rows]
+        drops, self._drops = self._drops, defaultdict(list)
+        commands = []
+        for slot in sorted({*np.unique(slots).tolist(), *drops}):
+            if self._fleet.instances[slot] is not None:
+                jobs = self._jobs(rows[slots == slot], slot, drops.get(slot, []), now_s)
+                commands.append(SendJobs(self._fleet.name(slot), jobs))
+        return commands
+
+    def _jobs(self, rows: Int64, slot: int, drops: list[int], now_s: float) -> StepJobs:
+        table = self._table
+        table.in_flight[rows] = True
+        table.sent_s[rows] = now_s
+        held = table.holder[rows] == slot
+        kinds = self._kinds(rows, held)
+        table.recompute_steps[rows] += kinds == StepKind.RECOMPUTE
+        return StepJobs(
+            epoch=self._epoch,
+            tickets=pack_int64(table.ticket[rows]),
+            steps=pack_int32(table.steps[rows]),
+            blocks=pack_int32(table.block[rows]),
+            thresholds=pack_float32(table.threshold[rows]),
+            kinds=pack_int32(kinds),
+            states=[self._state(int(row)) for row in rows[~held]],
+            drops=pack_int64(drops),
+            sent_s=now_s,
+        )
+
+    def _kinds(self, rows: Int64, held: Bool) -> Int32:
+        """With a cache, a block's first step rebuilds it, and so does one on an instance that lacks the state."""
+        begins = self._table.block_masks_left[rows] == self._table.block_length[rows]
+        cached = held & ~begins & self._caching
+        return np.where(cached, StepKind.CACHE, StepKind.RECOMPUTE).astype(np.int32)
+
+    def _state(self, row: int) -> RequestState:
+        arrived = self._table.entry(row).arrived
+        output = self._table.output_ids(row)
+        filled = np.where(output == MASKED, self._mask_token_id, output)
+        return RequestState(
+            ticket=int(self._table.ticket[row]),
+            request_id=arrived.request.request_id,
+            prompt_length=len(arrived.prompt_ids),
+            block_length=arrived.request.block_length,
+            canvas=pack_int32(np.concatenate([arrived.prompt_ids, filled])),
+            temperature=arrived.request.temperature,
+            seed=arrived.request.seed or 0,
+            trace=arrived.trace,
+        )

@@ -1,0 +1,67 @@
+"""Leadership of a cell: one scheduler at a time, each with an epoch above all before it.
+
+The lease is a key with a time to live, made by the leader and renewed by revision; whoever fails to renew it
+has been superseded and must stop. The revision at which it was made is the epoch.
+"""
+
+import asyncio
+
+import nats.errors
+import structlog
+from nats.js.errors import APIError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+
+from shared.bus import Bus
+from shared.errors import Superseded
+from shared.subjects import HEARTBEAT_S, LEASE_TTL_S
+
+log = structlog.get_logger(__name__)
+
+KEY = "scheduler"
+RETRY_S = 0.2  # between tries to take the lease
+
+
+class Lease:
+    """The lease once it is held. `epoch` rises with every new leader."""
+
+    def __init__(self, bucket: KeyValue, revision: int) -> None:
+        self._bucket = bucket
+        self._revision = revision
+        self.epoch = revision
+
+    @classmethod
+    async def acquire(cls, bus: Bus, holder: str) -> "Lease":
+        """Wait until no other scheduler of the cell lives, then lead."""
+        bucket = await bus.bucket(bus.subjects.leases_bucket)
+        waited = False
+        while True:
+            try:
+                return cls(bucket, await bucket.create(KEY, holder.encode()))
+            except KeyWrongLastSequenceError:
+                if not waited:
+                    log.info("another scheduler leads; standing by")
+                waited = True
+            except (nats.errors.Error, APIError, TimeoutError) as error:
+                log.warning("lease not answered", error=repr(error))
+            await asyncio.sleep(RETRY_S)
+
+    async def hold(self) -> None:
+        """Renew until cancelled. Raises: Superseded when the lease is another's or could not be renewed in time."""
+        clock = asyncio.get_running_loop().time
+        renewed_s = clock()
+        while True:
+            try:
+                async with asyncio.timeout(LEASE_TTL_S):
+                    self._revision = await self._bucket.update(KEY, b"leads", last=self._revision)
+                renewed_s = clock()
+            except KeyWrongLastSequenceError:
+                raise Superseded("the lease has passed to another scheduler") from None
+            except (nats.errors.Error, APIError, TimeoutError) as error:
+                if clock() - renewed_s > 10 * LEASE_TTL_S:
+                    raise Superseded(f"the lease could not be renewed: {error!r}") from None
+                log.warning("lease not renewed", error=repr(error))
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def release(self) -> None:
+        """Let the next one lead at once."""
+        await self._bucket.delete(KEY, last=self._revision)

@@ -1,0 +1,67 @@
+"""How high a threshold each request may use so that all of them fit the cluster: Algorithm 2, with a cache 4.
+
+Arrays hold n requests, in the order in which they are served first, and c candidate thresholds, ascending.
+"""
+
+import numpy as np
+
+from shared.arrays import Bool, Float64, Int64
+
+
+def request_load(steps_left: Float64, recompute_left: Float64, tokens: Float64, block_length: Float64) -> Float64:
+    """Tokens still to be computed, at each threshold.
+
+    Source: ReqLoad of Algorithm 2 (without a cache every step recomputes: recompute_left = steps_left) and of
+    Algorithm 4. Shapes: steps_left and recompute_left [n, c]; tokens (prompt and output) and block_length [n];
+    returns [n, c].
+    """
+    cache_left = steps_left - recompute_left
+    return cache_left * block_length[:, None] + recompute_left * tokens[:, None]
+
+
+def highest_allowed(load: Float64, lowest: Int64, capacity: float, guaranteed: Bool) -> Int64:
+    """The highest threshold each request may use, so that the sum of loads at these stays within the capacity.
+
+    Requests are served in their order; each takes the highest threshold that leaves all after it their lowest.
+    Source: Algorithm 2, UpdateAllowedConfThresholds, with the paper's extension for priorities: `guaranteed`
+    requests keep the full range whatever the load. A request's own quality floor is its `lowest`.
+    Departure: a load that falls as the threshold rises (an estimate can do that) is raised to that of the
+    threshold below, so that a higher threshold never counts as less work.
+    Shapes: load [n, c] of request_load; lowest and guaranteed [n]; returns [n], indices of candidates.
+    Units: load and capacity in tokens.
+    """
+    count, candidates = load.shape
+    if count == 0:
+        return np.empty(0, dtype=np.int64)
+    load = np.maximum.accumulate(load, axis=1)
+    least = np.take_along_axis(load, lowest[:, None], axis=1)
+    extra = np.where(np.arange(candidates) < lowest[:, None], 0.0, load - least)  # beyond the least, [n, c]
+    free = capacity - float(least.sum()) - float(extra[guaranteed, -1].sum())
+    highest = np.full(count, candidates - 1)
+    rest = np.flatnonzero(~guaranteed)
+    highest[rest] = _take_in_order(extra[rest], lowest[rest], free)
+    return highest
+
+
+def _take_in_order(extra: Float64, lowest: Int64, free: float) -> Int64:
+    """Each in turn takes the highest candidate whose extra load is still free.
+
+    One round settles all requests up to the first whose best candidate no longer fits after those before it have
+    taken theirs; candidates beyond what is free never come back, so rounds are few.
+    """
+    count = len(extra)
+    highest = lowest.copy()
+    done = 0
+    while done < count:
+        part = extra[done:]
+        best = np.maximum((part <= free).sum(axis=1) - 1, lowest[done:])  # extra ascends with the threshold
+        wanted = np.take_along_axis(part, best[:, None], axis=1)[:, 0]
+        taken = np.cumsum(wanted)
+        over = np.flatnonzero((taken > free) & (wanted > 0))
+        settled = int(over[0]) if len(over) else count - done
+        if settled == 0:  # nothing is free: all that is left stays at its lowest
+            break
+        highest[done : done + settled] = best[:settled]
+        free -= float(taken[settled - 1])
+        done += settled
+    return highest

@@ -1,0 +1,98 @@
+"""Stores how requests ended, then acknowledges them: in that order, so that none is lost between."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from typing import Any
+
+import nats.errors
+import structlog
+
+from services.scheduler.events import Finish
+from shared.bus import Bus
+from shared.errors import BadInput, RetryLater
+from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus
+from shared.text import TextModel
+
+log = structlog.get_logger(__name__)
+
+REMEMBERED = 100_000  # finished requests remembered, so that a second message with their id is not served again
+RETRY_S = 0.5
+
+
+class OutcomeStore:
+    """Writes outcomes in the background; `drain` waits for them."""
+
+    def __init__(self, bus: Bus, text: TextModel) -> None:
+        self._bus = bus
+        self._text = text
+        self._finished: OrderedDict[str, None] = OrderedDict()
+        self._writing: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def finish(self, finish: Finish) -> None:
+        """Store the outcome of a request that the core has ended."""
+        arrived = finish.arrived
+        ended = self._text.finish(finish.output_ids, arrived.request.stop)
+        completed = finish.status is OutcomeStatus.COMPLETED
+        outcome = Outcome(
+            request_id=arrived.request.request_id,
+            status=finish.status,
+            text=ended.text,
+            finish_reason=ended.finish_reason if completed else None,
+            prompt_tokens=len(arrived.prompt_ids),
+            completion_tokens=ended.completion_tokens,
+            output_tokens=arrived.output_length,
+            arrival_s=arrived.arrival_s,
+            stats=finish.stats,
+            error=OutcomeError(message=finish.error) if finish.error else None,
+        )
+        self._write(outcome, arrived.delivery)
+
+    def reject(self, request_id: str, delivery: Any, error: BadInput) -> None:
+        """Store that a request asks for what cannot be done."""
+        outcome = Outcome(
+            request_id=request_id,
+            status=OutcomeStatus.REJECTED,
+            arrival_s=time.time(),
+            error=OutcomeError(message=error.message, field=error.field),
+        )
+        self._write(outcome, delivery)
+
+    def remembers(self, request_id: str) -> bool:
+        """Whether this scheduler has finished the request."""
+        return request_id in self._finished
+
+    async def fail(self) -> None:
+        """Raises what broke a write for good; waits while none does."""
+        await self._failed
+
+    async def drain(self) -> None:
+        """Wait until all that was finished is stored and acknowledged."""
+        while self._writing:
+            await asyncio.wait(set(self._writing))
+
+    def _write(self, outcome: Outcome, delivery: Any) -> None:
+        self._finished[outcome.request_id] = None
+        if len(self._finished) > REMEMBERED:
+            self._finished.popitem(last=False)
+        task = asyncio.get_running_loop().create_task(self._store(outcome, delivery))
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writing.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    async def _store(self, outcome: Outcome, delivery: Any) -> None:
+        while True:
+            try:
+                await self._bus.store(self._bus.subjects.outcomes(outcome.request_id), outcome, json=delivery.json)
+                await delivery.msg.ack()
+            except (RetryLater, nats.errors.Error) as error:
+                log.warning("outcome not stored yet", request_id=outcome.request_id, error=str(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return

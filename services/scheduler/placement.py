@@ -1,0 +1,56 @@
+"""Which instance runs a request's next step: Algorithm 3, and the baselines' least-loaded choice.
+
+Requests are placed one after another, each seeing the load of those before it.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from services.scheduler.fleet import Fleet
+from services.scheduler.table import NOWHERE, RequestTable
+from shared.arrays import Float64, Int64
+
+Cost = Callable[[Fleet, Int64], Float64]
+
+
+def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -> Int64:
+    """The open slot of least `cost` that has room, for each row in turn; where none has, the row stays as it is.
+
+    Among equals a request stays where it is, else the slot with the fewest tokens is taken.
+    Source: Algorithm 3, FindBestInstance. `cost(fleet, tokens)` is [slots] for batches of `tokens` [slots], the
+    request included. An empty instance takes any request, so that one longer than a whole batch is served alone.
+    Shapes: rows [n] -> [n], slots or NOWHERE.
+    """
+    tokens, requests = fleet.tokens.copy(), fleet.requests.copy()
+    slots = table.instance[rows].astype(np.int64)
+    needs = (table.prompt_length[rows] + table.output_length[rows]).astype(np.int64)
+    for i, (need, now) in enumerate(zip(needs.tolist(), slots.tolist(), strict=True)):
+        if now != NOWHERE:
+            tokens[now] -= need
+            requests[now] -= 1
+        batch = tokens + need
+        fits = fleet.open & ((requests == 0) | ((batch <= fleet.max_tokens) & (requests < fleet.max_requests)))
+        if fits.any():
+            slots[i] = _cheapest(np.where(fits, cost(fleet, batch), np.inf), tokens, now)
+        if slots[i] != NOWHERE:
+            tokens[slots[i]] += need
+            requests[slots[i]] += 1
+    return slots
+
+
+def step_latency(fleet: Fleet, tokens: Int64) -> Float64:
+    """Seconds of a recompute step at these batch tokens (Algorithm 3)."""
+    return fleet.recompute_latency_s(np.arange(len(tokens)), tokens)
+
+
+def token_load(_fleet: Fleet, tokens: Int64) -> Float64:
+    """The baselines' measure: tokens placed on the instance."""
+    return tokens.astype(np.float64)
+
+
+def _cheapest(cost: Float64, tokens: Int64, now: int) -> int:
+    least = cost.min()
+    if now != NOWHERE and cost[now] == least:
+        return now
+    return int(np.where(cost == least, tokens, np.iinfo(np.int64).max).argmin())

@@ -1,0 +1,72 @@
+"""DiLaServe: each request's threshold by its deadline and the cluster's load, each step on the fastest instance."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.scheduler.estimates import Estimates
+from services.scheduler.fleet import Fleet
+from services.scheduler.load_control import highest_allowed, request_load
+from services.scheduler.placement import place_in_order, step_latency
+from services.scheduler.policies import Moves
+from services.scheduler.table import RequestTable
+from services.scheduler.thresholds import choose_thresholds, time_left_s
+from shared.arrays import Float64, Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiLaServe:
+    """Units: thresholds ascending; guaranteed_priority is the lowest priority that keeps the full range."""
+
+    candidates: Float64  # [c], the administrator's thresholds, ascending
+    estimates: Estimates
+    moves: Moves = Moves.AT_RECOMPUTE
+    uses_estimates: bool = True
+    load_control: bool = True
+    guaranteed_priority: int | None = None
+
+    def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:  # noqa: ARG002
+        """Adaptive load control over all requests; writes `highest`.
+
+        The window is the mean SLO of the active requests (the paper's extension to SLOs of their own).
+        """
+        rows = table.active()
+        table.highest[rows] = len(self.candidates) - 1
+        if not self.load_control or not len(rows):
+            return
+        tokens = (table.prompt_length[rows] + table.output_length[rows]).astype(np.float64)
+        blocks = table.block_length[rows].astype(np.float64)
+        steps_left = self.estimates.steps_left(rows)
+        load = request_load(steps_left, self.estimates.recompute_left(rows, steps_left), tokens, blocks)
+        throughput = fleet.throughput(float(tokens.mean()), float(blocks.mean()), caching=self.estimates.caching)
+        capacity = throughput * float(table.slo_s[rows].mean())
+        guaranteed = np.zeros(len(rows), dtype=np.bool_)
+        if self.guaranteed_priority is not None:
+            guaranteed = table.priority[rows] >= self.guaranteed_priority
+        table.highest[rows] = highest_allowed(load, self._lowest(rows, table), capacity, guaranteed)
+
+    def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
+        return place_in_order(rows, table, fleet, step_latency)
+
+    def thresholds(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Float64:
+        """The highest allowed threshold that meets the deadline at the instance's present load."""
+        slots = table.instance[rows]
+        steps_left = self.estimates.steps_left(rows)
+        left_s = time_left_s(
+            steps_left,
+            self.estimates.recompute_left(rows, steps_left),
+            fleet.recompute_latency_s(slots, fleet.tokens[slots]),
+            fleet.cache_latency_s(slots, fleet.requests[slots] * table.block_length[rows]),
+        )
+        slo_left_s = table.arrival_s[rows] + table.slo_s[rows] - now_s
+        lowest = self._lowest(rows, table)
+        highest = np.maximum(table.highest[rows], lowest)
+        return np.maximum(
+            self.candidates[choose_thresholds(left_s, slo_left_s, lowest, highest)],
+            np.where(table.min_threshold[rows] > self.candidates[-1], table.min_threshold[rows], 0.0),
+        )
+
+    def _lowest(self, rows: Int64, table: RequestTable) -> Int64:
+        """The lowest candidate at or above each request's own floor; the highest where the floor is above all."""
+        lowest = np.searchsorted(self.candidates, table.min_threshold[rows])
+        return np.minimum(lowest, len(self.candidates) - 1).astype(np.int64)

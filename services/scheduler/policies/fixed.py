@@ -1,0 +1,31 @@
+"""One threshold for all requests: the baselines. They differ in when a request may move.
+
+`fixed` and `infaas`: dispatched once, to the instance with the fewest tokens (INFaaS as the paper adapts it).
+`llumnix`: the same measure of load, and a request moves at its recompute steps (Llumnix as the paper adapts it).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.scheduler.fleet import Fleet
+from services.scheduler.placement import place_in_order, token_load
+from services.scheduler.policies import Moves
+from services.scheduler.table import RequestTable
+from shared.arrays import Float64, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    threshold: float = 0.9
+    moves: Moves = Moves.NEVER
+    uses_estimates: bool = False
+
+    def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:
+        """Nothing is adjusted to the load."""
+
+    def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
+        return place_in_order(rows, table, fleet, token_load)
+
+    def thresholds(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Float64:  # noqa: ARG002
+        return np.maximum(self.threshold, table.min_threshold[rows])

@@ -1,0 +1,69 @@
+"""Asks the step predictor, off the critical path: the answer is an event like any other."""
+
+import asyncio
+
+import nats.errors
+import numpy as np
+import structlog
+from prometheus_client import Counter
+
+from services.scheduler.events import AskEstimates, EstimatesCame, EstimatesLost
+from services.scheduler.inbox import Inbox
+from shared.arrays import pack_float32, pack_int32, unpack_float32
+from shared.bus import Bus
+from shared.codec import decode, encode
+from shared.errors import BadInput
+from shared.messages.predict import PredictSteps, StepsLeft
+
+log = structlog.get_logger(__name__)
+
+ANSWER_S = 1.0  # a predictor that does not answer within this is taken for away
+HOLD_OFF_S = 1.0  # how long an absent predictor is not asked again
+
+FALLBACKS = Counter("dilaserve_predictor_fallbacks", "estimates that fell back to the one-shot estimate")
+
+
+class Predictions:
+    """Asks in the background and puts what comes into the inbox."""
+
+    def __init__(self, bus: Bus, thresholds: tuple[float, ...], inbox: Inbox) -> None:
+        self._bus = bus
+        self._thresholds = pack_float32(thresholds)
+        self._count = len(thresholds)
+        self._inbox = inbox
+        self._asking: set[asyncio.Task[None]] = set()
+        self._away_until_s = 0.0  # loop time
+
+    def ask(self, question: AskEstimates) -> None:
+        """Send the question; EstimatesCame or EstimatesLost is in the inbox before long."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._away_until_s:
+            self._lose(question)
+            return
+        task = loop.create_task(self._ask(question))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _ask(self, question: AskEstimates) -> None:
+        message = PredictSteps(
+            features=pack_float32(question.features),
+            thresholds=self._thresholds,
+            masks_left=pack_int32(question.masks_left),
+            blocks_left=pack_int32(question.blocks_left),
+        )
+        try:
+            reply = await self._bus.nc.request(self._bus.subjects.predict, encode(message), timeout=ANSWER_S)
+            answer = unpack_float32(decode(reply.data, StepsLeft).steps_left)
+            steps_left = answer.reshape(len(question.tickets), self._count).astype(np.float64)
+        except (nats.errors.Error, TimeoutError, BadInput, ValueError) as error:
+            loop = asyncio.get_running_loop()
+            if loop.time() >= self._away_until_s:
+                log.warning("no step predictor answered; using the one-shot estimate", error=repr(error))
+            self._away_until_s = loop.time() + HOLD_OFF_S
+            self._lose(question)
+        else:
+            self._inbox.put(EstimatesCame(question.tickets, question.steps, steps_left))
+
+    def _lose(self, question: AskEstimates) -> None:
+        FALLBACKS.inc(len(question.tickets))
+        self._inbox.put(EstimatesLost(question.tickets))

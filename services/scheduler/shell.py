@@ -1,0 +1,77 @@
+"""The loop around the core: messages in, a cycle, its commands out."""
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from nats.aio.msg import Msg
+
+from services.scheduler import events as ev
+from services.scheduler.core import SchedulerCore
+from services.scheduler.inbox import Inbox
+from services.scheduler.outcomes import OutcomeStore
+from services.scheduler.predictions import Predictions
+from shared.bus import Bus, last_token, read_or_none
+from shared.messages.requests import Cancel
+from shared.messages.steps import StepResults
+from shared.subjects import result_consumer
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.5  # a cycle at least so often, for steps that time out
+CLOCKS_DIFFER = timedelta(seconds=5)  # at most, between this machine and the bus; a result too many is dropped
+
+
+class Shell:
+    """Runs one core on one bus."""
+
+    def __init__(
+        self, bus: Bus, core: SchedulerCore, inbox: Inbox, outcomes: OutcomeStore, predictions: Predictions
+    ) -> None:
+        self._bus = bus
+        self._core = core
+        self._inbox = inbox
+        self._outcomes = outcomes
+        self._predictions = predictions
+
+    async def take_results(self, epoch: int) -> None:
+        """Take the step results of an epoch that begins now, until cancelled."""
+        consumer = result_consumer(epoch, datetime.now(UTC) - CLOCKS_DIFFER)
+        await self._bus.run_consumer(self._bus.subjects.stream("STEP_RESULTS"), consumer, self._on_results)
+
+    async def take_cancels(self) -> None:
+        """Subscribe to cancels."""
+        await self._bus.nc.subscribe(self._bus.subjects.cancel("*"), cb=self._on_cancel)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Receive, decide, do, until `stop`; requests that are not done then are delivered again to the next."""
+        while not stop.is_set():
+            events = await self._inbox.take(within_s=TICK_S)
+            for command in self._core.cycle(events, time.time()):
+                await self._do(command)
+
+    async def _do(self, command: ev.Command) -> None:
+        subjects = self._bus.subjects
+        match command:
+            case ev.SendJobs(instance_id, jobs):
+                await self._bus.publish(subjects.steps(instance_id), jobs)
+            case ev.SendProgress(request_id, progress):
+                await self._bus.publish(subjects.progress(request_id), progress)
+            case ev.Finish():
+                self._outcomes.finish(command)
+            case ev.SaveCheckpoint(request_id, checkpoint):
+                await self._bus.publish(subjects.checkpoints(request_id), checkpoint)
+            case ev.AskEstimates():
+                self._predictions.ask(command)
+            case ev.Acknowledge(delivery):
+                await delivery.msg.ack()
+
+    async def _on_results(self, msg: Msg) -> None:
+        results = read_or_none(msg, StepResults)
+        if results is not None:
+            self._inbox.put(ev.StepsDone(results))
+
+    async def _on_cancel(self, msg: Msg) -> None:
+        if read_or_none(msg, Cancel) is not None:
+            self._inbox.put(ev.RequestCancelled(last_token(msg.subject)))

@@ -1,0 +1,23 @@
+"""How a request was served, in numbers, read off its row."""
+
+from services.scheduler.table import RequestTable
+from shared.messages.requests import ServingStats
+
+
+def serving_stats(table: RequestTable, row: int, now_s: float) -> ServingStats | None:
+    """None where no token was unmasked. Units: now_s is Unix time in seconds."""
+    unmasked = int(table.output_length[row] - table.masks_left[row])
+    if unmasked == 0:
+        return None
+    latency_s = now_s - float(table.arrival_s[row])
+    return ServingStats(
+        steps=int(table.steps[row]),
+        recompute_steps=int(table.recompute_steps[row]),
+        mean_threshold=float(table.threshold_tokens[row]) / unmasked,
+        min_threshold=float(table.lowest_threshold[row]),
+        slo_s=float(table.slo_s[row]),
+        latency_s=latency_s,
+        slo_met=latency_s <= float(table.slo_s[row]),
+        instances=list(table.entry(row).served_by),
+        migrations=int(table.migrations[row]),
+    )

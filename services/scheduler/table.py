@@ -1,0 +1,186 @@
+"""The active requests as parallel arrays: one row a request, rows reused.
+
+A ticket is `count << ROW_BITS | row`: never given twice, and its row is read off it without a look-up.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from services.scheduler.events import RequestArrived
+from shared.arrays import Bool, Float32, Float64, Int32, Int64
+
+ROW_BITS = 20  # up to 1,048,576 active requests
+ROW_MASK = (1 << ROW_BITS) - 1
+MASKED = -1  # a masked position of the output
+NOWHERE = -1  # no instance
+
+_COLUMNS: dict[str, Any] = {
+    "ticket": np.int64,  # 0: the row is free
+    "prompt_length": np.int32,  # tokens, as all lengths
+    "output_length": np.int32,
+    "block_length": np.int32,
+    "block": np.int32,  # index of the current block
+    "masks_left": np.int32,  # in the whole output
+    "block_masks_left": np.int32,  # in the current block
+    "steps": np.int32,  # steps done, so also the number of the next one
+    "recompute_steps": np.int32,
+    "attempts": np.int32,  # times the request was taken from an instance that did not answer
+    "instance": np.int32,  # where its next step runs; NOWHERE: deferred
+    "holder": np.int32,  # which instance holds its present state; NOWHERE: none
+    "migrations": np.int32,
+    "in_flight": np.bool_,  # a step job is out
+    "streams": np.bool_,  # its client wants progress
+    "sent_s": np.float64,  # Unix time, seconds, as all times
+    "arrival_s": np.float64,
+    "slo_s": np.float64,
+    "priority": np.int32,
+    "min_threshold": np.float64,  # the client's quality floor
+    "threshold": np.float64,  # of the step that is out or comes next
+    "lowest_threshold": np.float64,  # used so far
+    "threshold_tokens": np.float64,  # sum over unmasked tokens of the threshold used
+    "confidence_stats": (np.float32, 5),
+    "steps_left": (np.float64, "c"),  # estimate at each candidate threshold, after `estimate_step` steps
+    "estimate_step": np.int32,
+    "asked": np.bool_,  # a new estimate is on its way
+    "asked_masks": np.int32,  # masks left when one was last asked
+    "highest": np.int32,  # index of the highest candidate threshold that load control leaves it
+}
+
+
+@dataclass(slots=True)
+class Entry:
+    """What a row holds beside numbers."""
+
+    arrived: RequestArrived
+    served_by: list[str] = field(default_factory=list)  # instances, in the order of first use
+
+    @property
+    def request_id(self) -> str:
+        return self.arrived.request.request_id
+
+
+class RequestTable:
+    """Columns are attributes named as in `_COLUMNS`, each of shape [capacity]."""
+
+    ticket: Int64
+    prompt_length: Int32
+    output_length: Int32
+    block_length: Int32
+    block: Int32
+    masks_left: Int32
+    block_masks_left: Int32
+    steps: Int32
+    recompute_steps: Int32
+    attempts: Int32
+    instance: Int32
+    holder: Int32
+    migrations: Int32
+    in_flight: Bool
+    streams: Bool
+    sent_s: Float64
+    arrival_s: Float64
+    slo_s: Float64
+    priority: Int32
+    min_threshold: Float64
+    threshold: Float64
+    lowest_threshold: Float64
+    threshold_tokens: Float64
+    confidence_stats: Float32  # [capacity, 5]
+    steps_left: Float64  # [capacity, c]
+    estimate_step: Int32
+    asked: Bool
+    asked_masks: Int32
+    highest: Int32
+
+    def __init__(self, candidates: int, capacity: int = 64, width: int = 256) -> None:
+        """`candidates` is the number c of candidate thresholds."""
+        for name, kind in _COLUMNS.items():
+            dtype, *shape = kind if isinstance(kind, tuple) else (kind,)
+            sizes = [candidates if size == "c" else size for size in shape]
+            setattr(self, name, np.zeros((capacity, *sizes), dtype=dtype))
+        self.output = np.full((capacity, width), MASKED, dtype=np.int32)  # [capacity, longest output]
+        self.entries: list[Entry | None] = [None] * capacity
+        self.row_of: dict[str, int] = {}
+        self._free = list(range(capacity - 1, -1, -1))
+        self._tickets_given = 0
+
+    @property
+    def capacity(self) -> int:
+        return len(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.row_of)
+
+    def add(self, arrived: RequestArrived) -> int:
+        """Give a new request a row; its output is all masks."""
+        if not self._free:
+            self._grow_rows()
+        if arrived.output_length > self.output.shape[1]:
+            self._grow_width(arrived.output_length)
+        row = self._free.pop()
+        for name in _COLUMNS:
+            getattr(self, name)[row] = 0
+        self.prompt_length[row] = len(arrived.prompt_ids)
+        self.output_length[row] = self.masks_left[row] = self.asked_masks[row] = arrived.output_length
+        self.block_length[row] = self.block_masks_left[row] = arrived.request.block_length
+        self.instance[row] = self.holder[row] = NOWHERE
+        self.streams[row] = arrived.request.stream
+        self.arrival_s[row] = arrived.arrival_s
+        self.slo_s[row] = arrived.slo_s
+        self.priority[row] = arrived.request.priority
+        self.min_threshold[row] = arrived.request.min_threshold
+        self.lowest_threshold[row] = 1.0
+        self.output[row] = MASKED
+        self.entries[row] = Entry(arrived)
+        self.row_of[arrived.request.request_id] = row
+        self.new_ticket(row)
+        return row
+
+    def remove(self, row: int) -> None:
+        self.row_of.pop(self.entry(row).request_id)
+        self.entries[row] = None
+        self.ticket[row] = 0
+        self._free.append(row)
+
+    def new_ticket(self, row: int) -> None:
+        """Name a new attempt: whatever still comes for the old ticket is late."""
+        self._tickets_given += 1
+        self.ticket[row] = self._tickets_given << ROW_BITS | row
+
+    def entry(self, row: int) -> Entry:
+        entry = self.entries[row]
+        assert entry is not None, f"row {row} is free"
+        return entry
+
+    def active(self) -> Int64:
+        """Rows in use, [n], in the order of service: higher priority first, then earlier arrival."""
+        rows = np.flatnonzero(self.ticket)
+        return rows[np.lexsort((self.arrival_s[rows], -self.priority[rows]))]
+
+    def rows_of_tickets(self, tickets: Int64) -> Int64:
+        """The row of each ticket; -1 where the ticket is no longer (or never was) in force."""
+        rows = tickets & ROW_MASK
+        known = rows < self.capacity
+        rows = np.where(known, rows, 0)
+        return np.where(known & (self.ticket[rows] == tickets) & (tickets != 0), rows, -1)
+
+    def output_ids(self, row: int) -> Int32:
+        """The output as it stands, [O], MASKED where it is masked."""
+        ids: Int32 = self.output[row, : self.output_length[row]]
+        return ids
+
+    def _grow_rows(self) -> None:
+        old = self.capacity
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        self.output = np.concatenate([self.output, np.full_like(self.output, MASKED)])
+        self.entries.extend([None] * old)
+        self._free.extend(range(2 * old - 1, old - 1, -1))
+
+    def _grow_width(self, needed: int) -> None:
+        wider = np.full((self.capacity, max(needed, 2 * self.output.shape[1])), MASKED, dtype=np.int32)
+        wider[:, : self.output.shape[1]] = self.output
+        self.output = wider

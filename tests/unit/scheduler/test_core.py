@@ -1,0 +1,320 @@
+"""The scheduler's state machine, driven by hand: events in, commands out."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.scheduler.core import MAX_ATTEMPTS, CoreSettings, SchedulerCore
+from services.scheduler.events import (
+    Acknowledge,
+    Command,
+    Finish,
+    InstanceGone,
+    InstanceSeen,
+    RequestArrived,
+    RequestCancelled,
+    SendJobs,
+    SendProgress,
+    StepsDone,
+    StepsLost,
+)
+from services.scheduler.policies.fixed import Fixed
+from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
+from shared.messages.instances import Instance, InstanceState, ModelCard
+from shared.messages.requests import OutcomeStatus, Request
+from shared.messages.steps import StepFailure, StepJobs, StepResults
+from tests.support.scripted_worker import END_ID, MASK_ID
+from tests.support.scripted_worker import ScriptedWorker as Worker
+
+EPOCH = 7
+CARD = ModelCard(name="m", max_length=512, mask_token_id=MASK_ID, eos_token_id=END_ID, vocab_size=100)
+
+
+def make_core(step_timeout_s: float = 10.0) -> SchedulerCore:
+    settings = CoreSettings(EPOCH, MASK_ID, (0.9,), (1.0,), step_timeout_s=step_timeout_s)
+    return SchedulerCore(settings, lambda _: Fixed(0.9), text_ended=lambda ids, _stop: END_ID in ids)
+
+
+def arrival(name: str, output: int = 8, block: int = 4, **options: object) -> RequestArrived:
+    request = Request(request_id=name, output_tokens=output, block_length=block, **options)  # type: ignore[arg-type]
+    return RequestArrived(request, np.array([1, 2, 3], np.int32), output, slo_s=5.0, arrival_s=100.0, delivery=name)
+
+
+def seen(name: str = "a-1", *, draining: bool = False, requests: int = 64, tokens: int = 8192) -> InstanceSeen:
+    state = InstanceState.DRAINING if draining else InstanceState.READY
+    return InstanceSeen(
+        Instance(
+            instance_id=name,
+            model=CARD,
+            tp_degree=1,
+            state=state,
+            max_batch_requests=requests,
+            max_batch_tokens=tokens,
+        )
+    )
+
+
+C = TypeVar("C")
+
+
+def of_kind(commands: Iterable[Command], kind: type[C]) -> list[C]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def serve(
+    core: SchedulerCore, workers: dict[str, Worker], commands: list[Command], now_s: float = 101.0
+) -> list[Finish]:
+    """Answer every job until none is left; what finished."""
+    finished = of_kind(commands, Finish)
+    for _ in range(1000):
+        sent = of_kind(commands, SendJobs)
+        if not sent:
+            return finished
+        commands = core.cycle([StepsDone(workers[c.instance_id].run(c.jobs)) for c in sent], now_s)
+        finished += of_kind(commands, Finish)
+    raise AssertionError("never ends")
+
+
+def test_a_request_is_denoised_block_by_block_to_its_end() -> None:
+    core = make_core()
+    [finish] = serve(core, {"a-1": Worker()}, core.cycle([seen(), arrival("r")], 100.5))
+    assert finish.status is OutcomeStatus.COMPLETED
+    assert finish.output_ids.tolist() == [10 + i for i in range(8)]
+    assert finish.stats is not None
+    assert (finish.stats.steps, finish.stats.instances, finish.stats.migrations) == (4, ["a-1"], 0)
+    assert finish.stats.mean_threshold == pytest.approx(0.9)
+    assert finish.stats.latency_s == pytest.approx(1.0)
+
+
+def test_the_state_travels_only_with_the_first_step() -> None:
+    core = make_core()
+    worker = Worker()
+    [first] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    [state] = first.jobs.states
+    assert unpack_int32(state.canvas).tolist() == [1, 2, 3] + [MASK_ID] * 8
+    [second] = of_kind(core.cycle([StepsDone(worker.run(first.jobs))], 100.1), SendJobs)
+    assert second.jobs.states == []
+    assert unpack_int32(second.jobs.steps).tolist() == [1]
+
+
+def test_blocks_after_the_end_of_the_text_are_not_computed() -> None:
+    core = make_core()
+    [finish] = serve(core, {"a-1": Worker(end_at=2)}, core.cycle([seen(), arrival("r")], 100.0))
+    assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
+    assert finish.status is OutcomeStatus.COMPLETED
+
+
+def test_without_an_instance_requests_wait_and_the_first_one_gets_them() -> None:
+    core = make_core()
+    assert core.cycle([arrival("r"), arrival("s")], 100.0) == []
+    [sent] = of_kind(core.cycle([seen()], 101.0), SendJobs)
+    assert len(unpack_int64(sent.jobs.tickets)) == 2
+
+
+def test_requests_go_to_the_instance_with_the_fewest_tokens() -> None:
+    core = make_core()
+    core.cycle([seen("a-1"), seen("b-1"), arrival("long", output=64), arrival("short", output=8)], 100.0)
+    [sent] = of_kind(core.cycle([arrival("next")], 100.1), SendJobs)
+    assert sent.instance_id == "b-1"
+
+
+def test_what_does_not_fit_waits_until_there_is_room() -> None:
+    core = make_core()
+    commands = core.cycle([seen(requests=1), arrival("r"), arrival("s")], 100.0)
+    [sent] = of_kind(commands, SendJobs)
+    assert len(unpack_int64(sent.jobs.tickets)) == 1
+    finished = serve(core, {"a-1": Worker()}, commands)
+    assert [f.arrived.request.request_id for f in finished] == ["r", "s"]
+
+
+def test_a_request_longer_than_a_batch_is_served_alone() -> None:
+    core = make_core()
+    [finish] = serve(core, {"a-1": Worker()}, core.cycle([seen(tokens=5), arrival("r")], 100.0))
+    assert finish.status is OutcomeStatus.COMPLETED
+
+
+def test_higher_priority_is_placed_first() -> None:
+    core = make_core()
+    commands = core.cycle([seen(requests=1), arrival("low"), arrival("high", priority=5)], 100.0)
+    finished = serve(core, {"a-1": Worker()}, commands)
+    assert [f.arrived.request.request_id for f in finished] == ["high", "low"]
+
+
+def test_a_clients_quality_floor_is_kept() -> None:
+    core = make_core()
+    [sent] = of_kind(core.cycle([seen(), arrival("r", min_threshold=0.95)], 100.0), SendJobs)
+    assert unpack_float32(sent.jobs.thresholds)[0] == pytest.approx(0.95)
+
+
+def test_duplicate_and_late_results_change_nothing() -> None:
+    core = make_core()
+    worker = Worker()
+    [sent] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    results = worker.run(sent.jobs)
+    [second] = of_kind(core.cycle([StepsDone(results), StepsDone(results)], 100.1), SendJobs)
+    assert core.cycle([StepsDone(results)], 100.2) == []
+    [finish] = serve(core, {"a-1": worker}, [second])
+    assert finish.output_ids.tolist() == [10 + i for i in range(8)]
+
+
+def test_results_of_another_epoch_are_dropped() -> None:
+    core = make_core()
+    [sent] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    old = Worker().run(StepJobs(epoch=EPOCH - 1, tickets=sent.jobs.tickets, steps=sent.jobs.steps,
+                                blocks=sent.jobs.blocks, states=sent.jobs.states))  # fmt: skip
+    assert core.cycle([StepsDone(old)], 100.1) == []
+
+
+def test_malformed_results_are_dropped_and_the_request_goes_on() -> None:
+    core = make_core()
+    commands = core.cycle([seen(), arrival("r")], 100.0)
+    [sent] = of_kind(commands, SendJobs)
+    garbage = [
+        StepResults(instance_id="a-1", epoch=EPOCH, tickets=b"123"),
+        StepResults(instance_id="a-1", epoch=EPOCH, tickets=sent.jobs.tickets, steps=sent.jobs.steps),
+        StepResults(instance_id="nobody", epoch=EPOCH),
+        StepResults(instance_id="a-1", epoch=EPOCH, tickets=pack_int64([-5, 2**62]), steps=pack_int32([0, 0]),
+                    counts=pack_int32([0, 0]), confidence_stats=pack_float32([[0.0] * 5] * 2)),
+    ]  # fmt: skip
+    assert core.cycle([StepsDone(g) for g in garbage], 100.1) == []
+    assert len(serve(core, {"a-1": Worker()}, commands)) == 1
+
+
+def test_a_step_that_unmasks_nothing_fails_the_request_instead_of_looping() -> None:
+    core = make_core()
+    [finish] = serve(core, {"a-1": Worker(per_step=0)}, core.cycle([seen(), arrival("r")], 100.0))
+    assert finish.status is OutcomeStatus.FAILED
+    assert "unmasked nothing" in finish.error
+
+
+def test_a_worker_that_lacks_the_state_gets_it() -> None:
+    core = make_core()
+    worker = Worker()
+    [first] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    [second] = of_kind(core.cycle([StepsDone(worker.run(first.jobs))], 100.1), SendJobs)
+    forgetful = Worker()
+    commands = core.cycle([StepsDone(forgetful.run(second.jobs))], 100.2)
+    [again] = of_kind(commands, SendJobs)
+    assert unpack_int32(again.jobs.states[0].canvas).tolist()[3:] == [10, 11] + [MASK_ID] * 6
+    assert unpack_int32(again.jobs.steps).tolist() == [1]
+    assert len(serve(core, {"a-1": forgetful}, commands)) == 1
+
+
+def test_a_failed_step_fails_its_request_with_the_reason() -> None:
+    core = make_core()
+    [sent] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    [ticket] = unpack_int64(sent.jobs.tickets).tolist()
+    failure = StepFailure(ticket=ticket, message="canvas too long")
+    results = StepResults(instance_id="a-1", epoch=EPOCH, failures=[failure])
+    [finish] = of_kind(core.cycle([StepsDone(results)], 100.1), Finish)
+    assert (finish.status, finish.error) == (OutcomeStatus.FAILED, "canvas too long")
+
+
+def test_a_lost_instances_requests_go_on_elsewhere_with_what_they_have() -> None:
+    core = make_core()
+    worker = Worker("a-1")
+    [first] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
+    core.cycle([StepsDone(worker.run(first.jobs))], 100.1)
+    commands = core.cycle([seen("b-1"), InstanceGone("a-1")], 100.2)
+    [moved] = of_kind(commands, SendJobs)
+    assert unpack_int32(moved.jobs.states[0].canvas).tolist()[3:5] == [10, 11]
+    [finish] = serve(core, {"b-1": Worker("b-1")}, commands)
+    assert finish.output_ids.tolist() == [10 + i for i in range(8)]
+    assert finish.stats is not None
+    assert (finish.stats.instances, finish.stats.migrations) == (["a-1", "b-1"], 1)
+
+
+def test_a_draining_instance_gives_its_requests_away_after_their_step() -> None:
+    core = make_core()
+    worker = Worker("a-1")
+    [first] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
+    assert core.cycle([seen("a-1", draining=True), seen("b-1")], 100.1) == []
+    commands = core.cycle([StepsDone(worker.run(first.jobs))], 100.2)
+    assert {c.instance_id for c in of_kind(commands, SendJobs) if c.jobs.tickets} == {"b-1"}
+
+
+def test_an_unanswered_step_is_given_away_after_its_time_and_given_up_after_some_tries() -> None:
+    core = make_core(step_timeout_s=10.0)
+    commands = core.cycle([seen(), arrival("r")], 100.0)
+    for attempt in range(1, MAX_ATTEMPTS):
+        assert of_kind(core.cycle([], 100.0 + 11 * attempt - 2), SendJobs) == []
+        commands = core.cycle([], 100.0 + 11 * attempt)
+        [again] = of_kind(commands, SendJobs)
+        assert len(again.jobs.states) == 1
+    [finish] = of_kind(core.cycle([], 100.0 + 11 * MAX_ATTEMPTS), Finish)
+    assert finish.status is OutcomeStatus.FAILED
+
+
+def test_steps_that_the_bus_has_forgotten_are_sent_again_at_once() -> None:
+    core = make_core()
+    worker = Worker("a-1")
+    [lost] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    commands = core.cycle([StepsLost()], 100.1)
+    assert (
+        of_kind(core.cycle([StepsDone(Worker("a-1").run(lost.jobs))], 100.2), SendJobs) == []
+    )  # it was not, after all
+    [finish] = serve(core, {"a-1": worker}, commands)
+    assert finish.output_ids.tolist() == [10 + i for i in range(8)]
+
+
+def test_a_cancelled_request_ends_and_its_worker_is_told() -> None:
+    core = make_core()
+    [sent] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    commands = core.cycle([RequestCancelled("r"), RequestCancelled("unknown")], 100.1)
+    [finish], [drop] = of_kind(commands, Finish), of_kind(commands, SendJobs)
+    assert finish.status is OutcomeStatus.CANCELLED
+    assert drop.jobs.drops == sent.jobs.tickets
+    assert int(core.fleet.tokens.sum()) == 0
+
+
+def test_a_second_delivery_of_a_running_request_is_only_acknowledged() -> None:
+    core = make_core()
+    core.cycle([seen(), arrival("r")], 100.0)
+    assert core.cycle([arrival("r")], 100.1) == [Acknowledge("r")]
+
+
+def test_progress_is_reported_only_where_a_client_streams() -> None:
+    core = make_core()
+    [sent] = of_kind(core.cycle([seen(), arrival("r", stream=True), arrival("quiet")], 100.0), SendJobs)
+    [progress] = of_kind(core.cycle([StepsDone(Worker().run(sent.jobs))], 100.1), SendProgress)
+    assert progress.request_id == "r"
+    assert unpack_int32(progress.progress.positions).tolist() == [0, 1]
+    assert unpack_int32(progress.progress.tokens).tolist() == [10, 11]
+
+
+@given(data=st.data())
+def test_every_order_of_events_finishes_each_request_once_and_leaves_no_load(data: st.DataObject) -> None:
+    """Results late, twice or lost, instances that come and go, cancels: each request ends exactly once."""
+    core = make_core(step_timeout_s=5.0)
+    workers = {name: Worker(name, per_step=data.draw(st.integers(1, 5))) for name in ("a-1", "b-1")}
+    names = [f"r{i}" for i in range(data.draw(st.integers(1, 6)))]
+    now_s, finished, outbox = 100.0, [], list[StepsDone]()
+    pending = [seen("a-1"), seen("b-1"), *[arrival(n, output=data.draw(st.sampled_from([4, 8, 16]))) for n in names]]
+    for _ in range(30):
+        batch = [pending.pop(data.draw(st.integers(0, len(pending) - 1))) for _ in range(min(2, len(pending)))]
+        events: list[object] = [*batch, *outbox]
+        for chance in data.draw(st.sets(st.sampled_from(["cancel", "lose", "twice", "wait"]), max_size=2)):
+            if chance == "cancel":
+                events.append(RequestCancelled(data.draw(st.sampled_from(names))))
+            elif chance == "lose":
+                events += [InstanceGone("a-1"), seen("a-1")]
+            elif chance == "twice":
+                events += outbox
+        now_s += 6.0 if data.draw(st.booleans()) else 0.01
+        commands = core.cycle(events, now_s)  # type: ignore[arg-type]
+        finished += of_kind(commands, Finish)
+        answers = [StepsDone(workers[c.instance_id].run(c.jobs)) for c in of_kind(commands, SendJobs)]
+        outbox = [answer for answer in answers if data.draw(st.booleans())]
+    commands = core.cycle([*pending, *outbox], now_s + 6)  # type: ignore[list-item]
+    finished += serve(core, workers, commands, now_s + 6)
+    for _ in range(MAX_ATTEMPTS):
+        now_s += 10
+        finished += serve(core, workers, core.cycle([], now_s), now_s)
+    assert sorted(f.arrived.request.request_id for f in finished) == sorted(names)
+    assert len(core.table) == 0
+    assert int(core.fleet.tokens.sum()) == int(core.fleet.requests.sum()) == 0
+    assert {f.status for f in finished} <= {OutcomeStatus.COMPLETED, OutcomeStatus.CANCELLED, OutcomeStatus.FAILED}

@@ -1,0 +1,232 @@
+"""What each policy does with the same cluster: placement, moves, thresholds."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from services.scheduler.building import build_policy
+from services.scheduler.core import CoreSettings, SchedulerCore
+from services.scheduler.events import (
+    AskEstimates,
+    Command,
+    EstimatesCame,
+    EstimatesLost,
+    Event,
+    Finish,
+    InstanceSeen,
+    RequestArrived,
+    SaveCheckpoint,
+    SendJobs,
+    StepsDone,
+)
+from services.scheduler.settings import SchedulerSettings
+from shared.arrays import unpack_float32, unpack_int32, unpack_int64
+from shared.messages.checkpoints import Checkpoint
+from shared.messages.instances import Instance, ModelCard
+from shared.messages.requests import Request
+from shared.messages.steps import StepKind
+from tests.support.scripted_worker import END_ID, MASK_ID, ScriptedWorker
+
+CARD = ModelCard(name="m", max_length=4096, mask_token_id=MASK_ID, eos_token_id=END_ID, vocab_size=9999)
+PROFILE = "tp,batch_tokens,step_kind,latency_ms\n" + "".join(
+    f"{tp},{tokens},{kind},{(tokens * per_token + 1) / tp}\n"
+    for tp in (1, 2)
+    for kind, per_token in (("recompute", 1.0), ("cache", 1.0))
+    for tokens in (32, 1024, 8192)
+)
+THRESHOLDS = (0.5, 0.7, 0.9)
+TOKENS_PER_STEP = (4.0, 2.0, 1.0)
+
+
+@dataclass
+class Cell:
+    """A core with scripted instances; events go in by `send`."""
+
+    core: SchedulerCore
+    workers: dict[str, ScriptedWorker] = field(default_factory=dict)
+    finished: list[Finish] = field(default_factory=list)
+    now_s: float = 100.0
+
+    def send(self, *events: Event) -> list[Command]:
+        commands = self.core.cycle(events, self.now_s)
+        self.finished += [c for c in commands if isinstance(c, Finish)]
+        return commands
+
+    def answer(self, commands: list[Command]) -> list[Command]:
+        return self.send(*[StepsDone(self.workers[c.instance_id].run(c.jobs)) for c in jobs_in(commands)])
+
+    def serve(self, commands: list[Command]) -> None:
+        while jobs_in(commands):
+            commands = self.answer(commands)
+
+
+def make_cell(instances: dict[str, int], *, caching: bool = False, per_step: int = 4, **options: object) -> Cell:
+    """`instances` maps names to TP degrees."""
+    settings = SchedulerSettings(model="m", thresholds=THRESHOLDS, **{"policy": "dilaserve", **options})  # type: ignore[arg-type]
+    core_settings = CoreSettings(1, MASK_ID, THRESHOLDS, TOKENS_PER_STEP, caching=caching, granularity=8)
+    core = SchedulerCore(core_settings, lambda e: build_policy(settings, e), lambda _ids, _stop: False)
+    cell = Cell(core, {name: ScriptedWorker(name, per_step) for name in instances})
+    cell.send(*[seen(name, tp) for name, tp in instances.items()])
+    return cell
+
+
+def seen(name: str, tp: int = 1, max_tokens: int = 8192) -> InstanceSeen:
+    return InstanceSeen(
+        Instance(instance_id=name, model=CARD, tp_degree=tp, profile=PROFILE, max_batch_tokens=max_tokens)
+    )
+
+
+def arrival(name: str, *, output: int = 64, slo_s: float = 1e6, prompt: int = 64, **options: object) -> RequestArrived:
+    request = Request(request_id=name, output_tokens=output, **options)  # type: ignore[arg-type]
+    return RequestArrived(request, np.arange(3, 3 + prompt, dtype=np.int32), output, slo_s, arrival_s=100.0)
+
+
+def jobs_in(commands: list[Command]) -> list[SendJobs]:
+    return [c for c in commands if isinstance(c, SendJobs) and c.jobs.tickets]
+
+
+def threshold_of(commands: list[Command]) -> float:
+    [sent] = jobs_in(commands)
+    return round(float(unpack_float32(sent.jobs.thresholds)[-1]), 6)
+
+
+def test_with_time_enough_the_highest_threshold_is_used() -> None:
+    assert threshold_of(make_cell({"a-1": 1}).send(arrival("r"))) == 0.9
+
+
+# Alone, a step of 128 tokens takes 0.129 s; 64 tokens take 16, 32 or 64 steps by threshold.
+@pytest.mark.parametrize(("slo_s", "expected"), [(64 * 0.13, 0.9), (33 * 0.129, 0.7), (17 * 0.129, 0.5), (0.1, 0.5)])
+def test_the_threshold_falls_with_the_deadline(slo_s: float, expected: float) -> None:
+    cell = make_cell({"a-1": 1}, load_control=False)
+    assert threshold_of(cell.send(arrival("r", slo_s=slo_s))) == expected
+
+
+def test_a_clients_floor_bounds_the_threshold_from_below() -> None:
+    cell = make_cell({"a-1": 1}, load_control=False)
+    assert threshold_of(cell.send(arrival("r", slo_s=0.1, min_threshold=0.6))) == 0.7
+    assert threshold_of(cell.send(arrival("s", slo_s=0.1, min_threshold=0.95))) == 0.95
+
+
+def test_load_control_lowers_what_each_would_choose_alone() -> None:
+    """Sixty requests that could each take 0.9 within the SLO cannot all."""
+    cell, free = make_cell({"a-1": 1}), make_cell({"a-1": 1}, load_control=False)
+    requests = [arrival(f"r{i}", slo_s=300.0) for i in range(60)]
+    [limited], [unlimited] = jobs_in(cell.send(*requests)), jobs_in(free.send(*requests))
+    assert unpack_float32(limited.jobs.thresholds).mean() < unpack_float32(unlimited.jobs.thresholds).mean()
+
+
+def test_guaranteed_priority_keeps_the_full_range() -> None:
+    cell = make_cell({"a-1": 1}, guaranteed_priority=10)
+    crowd = [arrival(f"r{i}", slo_s=30.0) for i in range(40)]
+    cell.send(*crowd, arrival("vip", slo_s=30.0, priority=10))
+    table = cell.core.table
+    assert table.highest[table.row_of["vip"]] == len(THRESHOLDS) - 1
+    assert table.highest[table.row_of["r39"]] == 0
+
+
+def test_steps_go_where_they_are_fastest() -> None:
+    [sent] = jobs_in(make_cell({"slow-1": 1, "fast-1": 2}).send(arrival("r")))
+    assert sent.instance_id == "fast-1"
+
+
+@pytest.mark.parametrize(
+    ("policy", "caching", "moves"),
+    [("dilaserve", False, True), ("llumnix", False, True), ("infaas", False, False), ("fixed", False, False),
+     ("dilaserve", True, False), ("llumnix", True, False)],
+)  # fmt: skip
+def test_a_request_moves_to_an_idle_instance_where_its_policy_lets_it(policy: str, caching: bool, moves: bool) -> None:
+    """Two requests share an instance when another one appears; their next step is in mid-block."""
+    cell = make_cell({"a-1": 1}, caching=caching, policy=policy)
+    cell.workers["b-1"] = ScriptedWorker("b-1", 4)
+    commands = cell.send(arrival("r"), arrival("s"))
+    cell.send(seen("b-1"))
+    sent = jobs_in(cell.answer(commands))
+    assert ({s.instance_id for s in sent} == {"a-1", "b-1"}) is moves
+
+
+def test_with_a_cache_a_request_moves_when_its_next_step_recomputes_anyway() -> None:
+    cell = make_cell({"a-1": 1}, caching=True, per_step=32)
+    cell.workers["b-1"] = ScriptedWorker("b-1", 32)
+    commands = cell.send(arrival("r"), arrival("s"))
+    cell.send(seen("b-1"))
+    assert {s.instance_id for s in jobs_in(cell.answer(commands))} == {"a-1", "b-1"}
+
+
+def test_moving_at_any_step_costs_an_additional_recompute_step() -> None:
+    cell = make_cell({"a-1": 1}, caching=True, moves="any")
+    cell.workers["b-1"] = ScriptedWorker("b-1", 4)
+    commands = cell.send(arrival("r"), arrival("s"))
+    cell.send(seen("b-1"))
+    kinds = {s.instance_id: unpack_int32(s.jobs.kinds)[0] for s in jobs_in(cell.answer(commands))}
+    assert kinds == {"a-1": StepKind.CACHE, "b-1": StepKind.RECOMPUTE}
+
+
+def test_with_a_cache_each_block_has_one_recompute_step() -> None:
+    cell = make_cell({"a-1": 1}, caching=True)
+    cell.serve(cell.send(arrival("r", output=96)))
+    [finish] = cell.finished
+    assert finish.stats is not None
+    assert (finish.stats.steps, finish.stats.recompute_steps) == (24, 3)
+
+
+def test_no_instance_is_given_more_than_a_batch() -> None:
+    cell = make_cell({})
+    commands = cell.send(seen("a-1", max_tokens=300), *[arrival(f"r{i}") for i in range(5)])
+    [sent] = jobs_in(commands)
+    assert len(unpack_int64(sent.jobs.tickets)) == 2
+    assert cell.core.fleet.tokens[0] <= 300
+
+
+def asked_in(commands: list[Command]) -> list[AskEstimates]:
+    return [c for c in commands if isinstance(c, AskEstimates)]
+
+
+def test_an_estimate_is_asked_each_time_enough_tokens_are_new() -> None:
+    cell = make_cell({"a-1": 1}, per_step=4)
+    first = cell.send(arrival("r"))
+    second = cell.answer(first)
+    assert (asked_in(first), asked_in(second)) == ([], [])
+    [question] = asked_in(cell.answer(second))
+    assert question.masks_left.tolist() == [56]
+    assert question.features.shape == (1, 10)
+
+
+def test_answers_change_the_threshold_and_a_lost_one_falls_back_to_the_one_shot_estimate() -> None:
+    cell = make_cell({"a-1": 1}, load_control=False)
+    commands = cell.answer(cell.answer(cell.send(arrival("r", slo_s=20.0))))
+    [question] = asked_in(commands)
+    bad_news = np.array([[40.0, 55.0, 56.0]])  # each step takes 0.129 s
+    cell.now_s += 14.5
+    commands = cell.answer(commands)
+    assert threshold_of(commands) == 0.7
+    cell.send(EstimatesCame(question.tickets, question.steps, bad_news))
+    commands = cell.answer(commands)
+    assert threshold_of(commands) == 0.5
+    cell.send(EstimatesLost(question.tickets))
+    assert cell.core.estimates.fallbacks == 1
+    assert threshold_of(cell.answer(commands)) == 0.7
+
+
+def test_estimates_stay_within_what_is_possible() -> None:
+    cell = make_cell({"a-1": 1})
+    cell.send(arrival("r", output=64))
+    ticket, step = cell.core.table.ticket[[0]], cell.core.table.steps[[0]]
+    cell.send(EstimatesCame(ticket, step, np.array([[0.0, 30.0, 900.0]])))
+    assert cell.core.estimates.steps_left(np.array([0])).tolist() == [[2.0, 30.0, 64.0]]
+
+
+def test_a_resumed_request_goes_on_from_its_last_block_boundary() -> None:
+    cell = make_cell({"a-1": 1}, caching=True, per_step=16)
+    commands = cell.answer(cell.send(arrival("r")))
+    [saved] = [c.checkpoint for c in cell.answer(commands) if isinstance(c, SaveCheckpoint)]
+    assert isinstance(saved, Checkpoint)
+    resumed = make_cell({"a-1": 1}, caching=True, per_step=16)
+    before = arrival("r")
+    after = RequestArrived(before.request, before.prompt_ids, 64, 1e6, 100.0, checkpoint=saved)
+    resumed.serve(resumed.send(after))
+    cell.serve(cell.send())
+    [finish] = resumed.finished
+    assert finish.stats is not None
+    assert (finish.stats.steps, finish.stats.recompute_steps) == (4, 2)
+    assert finish.output_ids.tolist() == [10 + i for i in range(64)]
