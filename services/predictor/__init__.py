@@ -1,0 +1,1 @@
+"""Predicts how many denoising steps requests have left, under each candidate threshold."""

@@ -1,0 +1,52 @@
+"""Wiring: read settings, load the model, connect, answer, drain."""
+
+import asyncio
+import os
+import signal
+import sys
+
+import structlog
+import uvloop
+
+from services.predictor.model import StepPredictor, load_predictor
+from services.predictor.settings import PredictorSettings
+from services.predictor.shell import Shell
+from shared.bus import Bus
+from shared.errors import BadInput
+from shared.logs import configure_logs
+from shared.settings import read_settings
+
+log = structlog.get_logger(__name__)
+
+
+def main() -> int:
+    """Run the predictor until SIGTERM. Returns: the exit status."""
+    try:
+        settings = read_settings(PredictorSettings, os.environ)
+        configure_logs("predictor", level=settings.log_level, form=settings.log_format)
+        predictor, card = load_predictor(settings.directory)
+    except BadInput as error:
+        sys.stderr.write(f"predictor: {error.message}\n")
+        return 2
+    uvloop.run(serve(settings, predictor, card.version))
+    return 0
+
+
+async def serve(settings: PredictorSettings, predictor: StepPredictor, version: str) -> None:
+    """Answer until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    connecting = asyncio.ensure_future(Bus.connect(settings.nats_url, settings.cell, name="predictor"))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not connecting.done():
+        connecting.cancel()
+        return
+    bus = await connecting
+    await Shell(bus, predictor, version).run(stop)
+    await bus.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

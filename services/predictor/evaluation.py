@@ -1,0 +1,123 @@
+"""How far estimates of the steps left are from what was left, over whole trajectories.
+
+Estimates of a trajectory have shape [S], one before each step, for the threshold that it ends with.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from services.predictor.model import StepPredictor
+from services.predictor.trajectories import Examples, Trajectory
+from shared.arrays import Float32, Float64
+from shared.features import STATE_FEATURES
+from shared.predictor_card import PredictorCard
+
+Estimate = Callable[[Trajectory], Float64]
+
+GRANULARITIES = (1, 2, 4, 8, 16, 32)  # newly unmasked tokens between two predictions
+TOLERANCE = 0.05  # of the error with a prediction after every token
+FIRST_CONFIDENCE = STATE_FEATURES.index("output_min_confidence")
+
+
+def one_shot(card: PredictorCard) -> Estimate:
+    """Made at arrival, from the output length and the historical mean; every step since takes one off."""
+
+    def estimate(trajectory: Trajectory) -> Float64:
+        steps = trajectory.output_length / card.mean_tokens_per_step(trajectory.thresholds[-1:])
+        return possible(steps - np.arange(trajectory.num_steps), trajectory)
+
+    return estimate
+
+
+def historical_rate(card: PredictorCard) -> Estimate:
+    """Masks left over the historical mean of tokens per step."""
+    return lambda trajectory: possible(
+        trajectory.masks_left() / card.mean_tokens_per_step(trajectory.thresholds[-1:]), trajectory
+    )
+
+
+def own_rate(card: PredictorCard) -> Estimate:
+    """Masks left over the request's own mean of tokens per step so far; the historical one before the first step."""
+
+    def estimate(trajectory: Trajectory) -> Float64:
+        masks_left = trajectory.masks_left()
+        done = np.arange(1, trajectory.num_steps)
+        rates = (trajectory.output_length - masks_left[1:]) / done
+        rates = np.concatenate([card.mean_tokens_per_step(trajectory.thresholds[-1:]), rates])
+        return possible(masks_left / rates, trajectory)
+
+    return estimate
+
+
+def predicted(predictor: StepPredictor) -> Estimate:
+    """A prediction before every step."""
+    return lambda trajectory: predictor.steps_left([trajectory.states()])[0][:, 0].astype(np.float64)
+
+
+def predicted_from_progress(predictor: StepPredictor) -> Estimate:
+    """As `predicted`, by a model fitted to examples `without_confidences`."""
+
+    def estimate(trajectory: Trajectory) -> Float64:
+        states = trajectory.states()
+        blind = replace(states, features=_hidden(states.features, FIRST_CONFIDENCE))
+        return predictor.steps_left([blind])[0][:, 0].astype(np.float64)
+
+    return estimate
+
+
+def updated_every(tokens: int, predictor: StepPredictor, card: PredictorCard) -> Estimate:
+    """What the scheduler works on: the one-shot estimate first, a prediction whenever so many tokens have been
+    unmasked since the last, and one step less for every step since."""
+
+    def estimate(trajectory: Trajectory) -> Float64:
+        held = one_shot(card)(trajectory)
+        fresh = predicted(predictor)(trajectory)
+        for state in updates(trajectory, tokens):
+            held[state:] = fresh[state] - np.arange(trajectory.num_steps - state)
+        return possible(held, trajectory)
+
+    return estimate
+
+
+def updates(trajectory: Trajectory, tokens: int) -> list[int]:
+    """The states at which a prediction is due: so many tokens unmasked since the last."""
+    due: list[int] = []
+    asked_masks = trajectory.output_length
+    for state, masks_left in enumerate(trajectory.masks_left().tolist()):
+        if asked_masks - masks_left >= tokens:
+            due.append(state)
+            asked_masks = masks_left
+    return due
+
+
+def mean_relative_error(estimate: Estimate, trajectories: Sequence[Trajectory]) -> float:
+    """|estimated - left| / left, in the mean over the states from which on the threshold stays the same."""
+    errors = []
+    for trajectory in trajectories:
+        left = np.arange(trajectory.num_steps, 0, -1)
+        errors.append((np.abs(estimate(trajectory) - left) / left)[trajectory.settled_at :])
+    return float(np.concatenate(errors).mean())
+
+
+def largest_granularity(errors: dict[int, float]) -> int:
+    """The largest of the granularities whose error is within the tolerance of that of 1. Source: "Step Prediction"."""
+    return max(tokens for tokens, error in errors.items() if error <= (1 + TOLERANCE) * errors[1])
+
+
+def without_confidences(learned_from: Examples) -> Examples:
+    """The same examples with nothing to be learnt from confidences."""
+    return Examples(_hidden(learned_from.rows, 1 + FIRST_CONFIDENCE), learned_from.masks_left, learned_from.steps_left)
+
+
+def possible(steps: Float64, trajectory: Trajectory) -> Float64:
+    """At least one step a block, at most one a mask."""
+    states = trajectory.states()
+    return np.clip(steps, states.blocks_left, states.masks_left)
+
+
+def _hidden(columns: Float32, first: int) -> Float32:
+    kept = columns.copy()
+    kept[:, first:] = 0
+    return kept

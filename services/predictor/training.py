@@ -1,0 +1,108 @@
+"""Fits the step predictor, judges it by held-out requests, and writes its directory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+from msgspec.structs import replace
+
+from services.predictor.evaluation import (
+    GRANULARITIES,
+    historical_rate,
+    largest_granularity,
+    mean_relative_error,
+    one_shot,
+    own_rate,
+    predicted,
+    predicted_from_progress,
+    updated_every,
+    without_confidences,
+)
+from services.predictor.model import FEATURES, StepPredictor, version_of
+from services.predictor.trajectories import Examples, Trajectory, examples, tokens_per_step
+from shared.predictor_card import MODEL_FILE, PredictorCard, write_predictor_card
+
+NUM_TREES = 150
+PARAMETERS: dict[str, Any] = {
+    "objective": "gamma",  # for the mean, and errors count by their size relative to it
+    "learning_rate": 0.05,
+    "num_leaves": 15,
+    "min_data_in_leaf": 40,
+    "feature_fraction": 0.8,
+    "monotone_constraints": [1] + [0] * (len(FEATURES) - 1),  # a higher threshold never takes fewer steps
+    "deterministic": True,
+    "force_row_wise": True,
+    "num_threads": 1,
+    "verbosity": -1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Mean relative errors on held-out trajectories."""
+
+    examples: int  # that the predictor was fitted to
+    fixed: dict[str, float]  # by kind of estimate, where the threshold stayed the same
+    changing: dict[str, float]  # and where it changed on the way
+    by_granularity: dict[int, float]  # by newly unmasked tokens between two predictions
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    booster: lightgbm.Booster
+    card: PredictorCard
+    report: Report
+
+
+def fit(learned_from: Examples, *, seed: int = 0) -> lightgbm.Booster:
+    """A model of steps per masked token. Source: "Step Prediction": a gradient boosting machine."""
+    ratio = learned_from.steps_left / learned_from.masks_left
+    data = lightgbm.Dataset(learned_from.rows, ratio, feature_name=list(FEATURES))
+    return lightgbm.train({**PARAMETERS, "seed": seed}, data, NUM_TREES)
+
+
+def train(
+    learned_from: Sequence[Trajectory],
+    fixed: Sequence[Trajectory],
+    changing: Sequence[Trajectory],
+    thresholds: Sequence[float],
+) -> Trained:
+    """Fit a predictor and judge it by trajectories of other requests: some kept to one threshold, some changed it.
+
+    Modifies nothing. Raises: ValueError if a threshold has no trajectory that kept to it.
+    """
+    seen = examples(learned_from)
+    booster = fit(seen)
+    card = PredictorCard(
+        version=version_of(booster.model_to_string()),
+        features=list(FEATURES),
+        thresholds=list(thresholds),
+        tokens_per_step=tokens_per_step(learned_from, thresholds),
+    )
+    estimates = {
+        "one-shot": one_shot(card),
+        "masks left / mean tokens per step": historical_rate(card),
+        "masks left / own tokens per step so far": own_rate(card),
+        "progress features": predicted_from_progress(StepPredictor(fit(without_confidences(seen)))),
+        "all features": predicted(StepPredictor(booster)),
+    }
+    by_granularity = {
+        tokens: mean_relative_error(updated_every(tokens, StepPredictor(booster), card), [*fixed, *changing])
+        for tokens in GRANULARITIES
+    }
+    report = Report(
+        examples=len(seen.rows),
+        fixed={name: mean_relative_error(estimate, fixed) for name, estimate in estimates.items()},
+        changing={name: mean_relative_error(estimate, changing) for name, estimate in estimates.items()},
+        by_granularity=by_granularity,
+    )
+    return Trained(booster, replace(card, update_granularity=largest_granularity(by_granularity)), report)
+
+
+def save_predictor(directory: Path, trained: Trained) -> None:
+    """Write the model and its card; the directory is made where it is missing."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MODEL_FILE).write_text(trained.booster.model_to_string(), encoding="utf-8")
+    write_predictor_card(directory, trained.card)

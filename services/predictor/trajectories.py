@@ -1,0 +1,102 @@
+"""How requests went, step by step, and what a predictor learns from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.predictor.model import FEATURES
+from services.predictor.queries import Query
+from shared.arrays import Float32, Float64, Int32, Int64
+from shared.features import state_features
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One request from its first step to its last; s counts its S steps.
+
+    Of a request whose threshold changed on the way, only the states from which on it stayed the same tell how many
+    steps that threshold takes. To learn the same state under every threshold, run the request once for each, with
+    the same steps up to that state.
+    """
+
+    block_length: int  # tokens
+    thresholds: Float64  # [S], of each step
+    unmasked: Int32  # [S], tokens unmasked by each step, at least 1
+    confidence_stats: Float32  # [S, 5], as each step reported them
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.thresholds)
+
+    @property
+    def output_length(self) -> int:
+        return int(self.unmasked.sum())
+
+    @property
+    def settled_at(self) -> int:
+        """The first state from which on the threshold stays the same; state s is the one before step s."""
+        changes = np.flatnonzero(self.thresholds[1:] != self.thresholds[:-1])
+        return int(changes[-1]) + 1 if len(changes) else 0
+
+    def masks_left(self) -> Int64:
+        """Before each step, [S]."""
+        return self.output_length - np.cumsum(self.unmasked, dtype=np.int64) + self.unmasked
+
+    def states(self) -> Query:
+        """The states before each step, [S]."""
+        done = self.output_length - self.masks_left()
+        block = done // self.block_length
+        told = np.concatenate([np.zeros((1, 5), dtype=np.float32), self.confidence_stats[:-1]])
+        features = state_features(
+            output_length=np.full(self.num_steps, self.output_length, dtype=np.int32),
+            block_length=np.full(self.num_steps, self.block_length, dtype=np.int32),
+            steps=np.arange(self.num_steps, dtype=np.int32),
+            masks_left=self.masks_left().astype(np.int32),
+            block=block.astype(np.int32),
+            block_masks_left=(self.block_length * (block + 1) - done).astype(np.int32),
+            confidence_stats=told,
+        )
+        blocks_left = self.output_length // self.block_length - block
+        return Query(
+            features,
+            self.thresholds[-1:].astype(np.float32),
+            self.masks_left().astype(np.int32),
+            blocks_left.astype(np.int32),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """What the model is fitted to: m states, each under one threshold."""
+
+    rows: Float32  # [m, 11], columns FEATURES
+    masks_left: Int32  # [m]
+    steps_left: Int32  # [m]
+
+
+def examples(trajectories: Sequence[Trajectory]) -> Examples:
+    """The states of each trajectory from which on its threshold stayed the same, and the steps that were left."""
+    rows, masks_left, steps_left = [np.empty((0, len(FEATURES)), dtype=np.float32)], [], []
+    for trajectory in trajectories:
+        kept = slice(trajectory.settled_at, None)
+        states = trajectory.states()
+        thresholds = np.broadcast_to(states.thresholds, (trajectory.num_steps, 1))
+        rows.append(np.hstack([thresholds, states.features])[kept])
+        masks_left.append(states.masks_left[kept])
+        steps_left.append(np.arange(trajectory.num_steps, 0, -1, dtype=np.int32)[kept])
+    return Examples(np.concatenate(rows), np.concatenate(masks_left), np.concatenate(steps_left))
+
+
+def tokens_per_step(trajectories: Sequence[Trajectory], thresholds: Sequence[float]) -> list[float]:
+    """The mean at each threshold, over trajectories that kept to it throughout: what the one-shot estimate knows.
+
+    Raises: ValueError if a threshold has none.
+    """
+    means = []
+    for threshold in thresholds:
+        own = [t for t in trajectories if t.settled_at == 0 and t.thresholds[0] == threshold]
+        if not own:
+            raise ValueError(f"no trajectory at threshold {threshold} throughout")
+        means.append(sum(t.output_length for t in own) / sum(t.num_steps for t in own))
+    return means

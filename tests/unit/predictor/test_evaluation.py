@@ -1,0 +1,80 @@
+"""Errors by hand, and the order in which more knowledge makes estimates better."""
+
+import numpy as np
+import pytest
+
+from services.predictor import evaluation as ev
+from services.predictor.model import FEATURES, StepPredictor
+from services.predictor.training import fit
+from services.predictor.trajectories import Trajectory, examples, tokens_per_step
+from shared.predictor_card import PredictorCard
+from tests.support.trajectories import THRESHOLDS, fixed_trajectories, random_trajectory
+
+CARD = PredictorCard(version="hand", features=list(FEATURES), thresholds=[0.9], tokens_per_step=[2.0])
+STEPS = Trajectory(
+    block_length=4,
+    thresholds=np.full(4, 0.9),
+    unmasked=np.array([1, 3, 3, 1], dtype=np.int32),
+    confidence_stats=np.zeros((4, 5), dtype=np.float32),
+)
+
+
+def test_the_one_shot_estimate_counts_down_from_the_mean() -> None:
+    np.testing.assert_allclose(ev.one_shot(CARD)(STEPS), [4, 3, 2, 1])
+    assert ev.mean_relative_error(ev.one_shot(CARD), [STEPS]) == 0
+
+
+def test_the_historical_rate_follows_the_masks_left() -> None:
+    np.testing.assert_allclose(ev.historical_rate(CARD)(STEPS), [4, 3.5, 2, 1])
+
+
+def test_the_own_rate_is_the_historical_one_until_a_step_is_done() -> None:
+    np.testing.assert_allclose(ev.own_rate(CARD)(STEPS), [4, 7, 2, 1])
+    assert ev.mean_relative_error(ev.own_rate(CARD), [STEPS]) == pytest.approx((7 - 3) / 3 / 4)
+
+
+def test_a_prediction_is_due_after_so_many_newly_unmasked_tokens() -> None:
+    assert ev.updates(STEPS, 1) == [1, 2, 3]
+    assert ev.updates(STEPS, 2) == [2, 3]
+    assert ev.updates(STEPS, 4) == [2]
+    assert ev.updates(STEPS, 32) == []
+
+
+def test_the_largest_granularity_within_the_tolerance_is_chosen() -> None:
+    assert ev.largest_granularity({1: 0.20, 2: 0.19, 4: 0.21, 8: 0.2101}) == 4
+
+
+def test_each_kind_of_knowledge_makes_the_estimate_better() -> None:
+    train, held_out = fixed_trajectories(range(60)), fixed_trajectories(range(100, 130))
+    card = PredictorCard(
+        version="x",
+        features=list(FEATURES),
+        thresholds=list(THRESHOLDS),
+        tokens_per_step=tokens_per_step(train, THRESHOLDS),
+    )
+    full = StepPredictor(fit(examples(train)))
+    progress = StepPredictor(fit(ev.without_confidences(examples(train))))
+    errors = [
+        ev.mean_relative_error(estimate, held_out)
+        for estimate in (ev.predicted(full), ev.predicted_from_progress(progress), ev.one_shot(card))
+    ]
+    assert errors == sorted(errors)
+    assert errors[0] < 0.7 * errors[2]
+    assert errors[0] < ev.mean_relative_error(ev.own_rate(card), held_out)
+
+
+def test_a_threshold_that_changed_on_the_way_is_predicted_as_well() -> None:
+    prefixes = [tuple(np.random.default_rng(seed).choice(THRESHOLDS, size=4)) for seed in range(200)]
+    mixed = [random_trajectory(seed, prefixes[seed], THRESHOLDS[seed % 3]) for seed in range(200)]
+    train = fixed_trajectories(range(60)) + mixed[:120]
+    card = PredictorCard(
+        version="x",
+        features=list(FEATURES),
+        thresholds=list(THRESHOLDS),
+        tokens_per_step=tokens_per_step(train, THRESHOLDS),
+    )
+    predictor = StepPredictor(fit(examples(train)))
+    held_out = mixed[120:]
+    assert ev.mean_relative_error(ev.predicted(predictor), held_out) < 0.7 * ev.mean_relative_error(
+        ev.one_shot(card), held_out
+    )

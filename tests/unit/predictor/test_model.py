@@ -1,0 +1,92 @@
+"""The model's answers: possible ones only, the same alone and in company, and none from a wrong directory."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
+
+from services.predictor.model import StepPredictor, load_predictor, possible_steps
+from services.predictor.queries import Query
+from shared.errors import BadInput
+from shared.predictor_card import CARD_FILE, MODEL_FILE
+from tests.support.trajectories import THRESHOLDS, random_trajectory, write_predictor
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_predictor(tmp_path_factory.mktemp("predictor"))
+
+
+@pytest.fixture
+def predictor(directory: Path) -> StepPredictor:
+    return load_predictor(directory)[0]
+
+
+def query(seed: int, thresholds: tuple[float, ...] = THRESHOLDS) -> Query:
+    return replace(random_trajectory(seed, (), 0.7).states(), thresholds=np.array(thresholds, dtype=np.float32))
+
+
+@given(
+    left=st.lists(
+        st.integers(0, 300).flatmap(lambda masks: st.tuples(st.just(masks), st.integers(0, masks))), min_size=1
+    ),
+    data=st.data(),
+)
+def test_answers_are_possible(left: list[tuple[int, int]], data: st.DataObject) -> None:
+    masks_left, blocks_left = np.array(left, dtype=np.int32).T
+    ratios = data.draw(nps.arrays(np.float64, (len(left), 3), elements=st.floats(-10, 10)))
+    asked = Query(np.zeros((len(left), 10), np.float32), np.zeros(3, np.float32), masks_left, blocks_left)
+    steps = possible_steps(ratios, asked)
+    assert (steps <= masks_left[:, None]).all()
+    assert (steps >= blocks_left[:, None]).all()
+    assert ((steps >= 1) | (masks_left[:, None] == 0)).all()
+
+
+def test_queries_answered_together_get_what_each_gets_alone(predictor: StepPredictor) -> None:
+    none = Query(np.empty((0, 10), np.float32), np.ones(2, np.float32), np.empty(0, np.int32), np.empty(0, np.int32))
+    queries = [query(1), query(2, (0.9,)), none, query(3, ()), query(4)]
+    together = predictor.steps_left(queries)
+    assert [a.shape for a in together] == [(len(q.features), len(q.thresholds)) for q in queries]
+    for asked, answer in zip(queries, together, strict=True):
+        np.testing.assert_array_equal(predictor.steps_left([asked])[0], answer)
+
+
+def test_a_higher_threshold_never_takes_fewer_steps(predictor: StepPredictor) -> None:
+    [steps] = predictor.steps_left([query(5, tuple(np.linspace(0.4, 1, 20)))])
+    assert (np.diff(steps, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        (CARD_FILE, '{"version": "x"}', "missing"),
+        (CARD_FILE, None, "No such file"),
+        (MODEL_FILE, "tree\nnonsense", "not the model"),
+        (MODEL_FILE, None, "No such file"),
+    ],
+)
+def test_a_directory_that_holds_no_predictor_is_refused(
+    directory: Path, tmp_path: Path, file: str, content: str | None, said: str
+) -> None:
+    for name in (CARD_FILE, MODEL_FILE):
+        (tmp_path / name).write_bytes((directory / name).read_bytes())
+    (tmp_path / file).unlink()
+    if content is not None:
+        (tmp_path / file).write_text(content)
+    with pytest.raises(BadInput, match=said):
+        load_predictor(tmp_path)
+
+
+def test_a_predictor_of_other_features_is_refused(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / CARD_FILE).write_text((directory / CARD_FILE).read_text().replace("block_progress", "mood"))
+    with pytest.raises(BadInput, match="mood"):
+        load_predictor(tmp_path)
+
+
+def test_the_demo_model_ships_a_predictor() -> None:
+    _, card = load_predictor(Path(__file__).parents[3] / "models" / "demo" / "predictor")
+    assert card.thresholds == [0.5, 0.6, 0.7, 0.8, 0.9]

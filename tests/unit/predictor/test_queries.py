@@ -1,0 +1,41 @@
+"""What the predictor refuses to be asked."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from services.predictor.queries import read_query
+from shared.arrays import pack_float32, pack_int32
+from shared.errors import BadInput
+from shared.messages.predict import PredictSteps
+
+GOOD = PredictSteps(
+    features=pack_float32(np.zeros((2, 10))),
+    thresholds=pack_float32([0.5, 0.7, 0.9]),
+    masks_left=pack_int32([64, 1]),
+    blocks_left=pack_int32([2, 1]),
+)
+
+
+def test_a_query_has_one_row_a_request() -> None:
+    query = read_query(GOOD)
+    assert query.features.shape == (2, 10)
+    assert query.masks_left.tolist() == [64, 1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"features": b"12345"}, "multiple"),
+        ({"features": pack_float32(np.zeros(19))}, "reshape"),
+        ({"features": pack_float32(np.full((2, 10), np.nan))}, "finite"),
+        ({"thresholds": pack_float32([np.inf])}, "finite"),
+        ({"thresholds": pack_float32(np.zeros(100_001))}, "at most"),
+        ({"masks_left": pack_int32([64])}, "different lengths"),
+        ({"blocks_left": pack_int32([2, 2])}, "blocks_left"),
+        ({"blocks_left": pack_int32([2, -1])}, "blocks_left"),
+    ],
+)
+def test_columns_that_do_not_fit_together_are_refused(wrong: dict[str, bytes], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        read_query(msgspec.structs.replace(GOOD, **wrong))
