@@ -1,0 +1,110 @@
+"""Wiring: read settings, listen, connect, serve, drain."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+import uvicorn
+import uvloop
+
+from services.gateway.app import build_app
+from services.gateway.calls import Calls
+from services.gateway.instances import Instances
+from services.gateway.link import Link
+from services.gateway.metrics import Metrics
+from services.gateway.parts import Parts
+from services.gateway.readiness import Readiness
+from services.gateway.settings import GatewaySettings
+from shared.errors import BadInput
+from shared.logs import configure_logs
+from shared.settings import read_settings
+from shared.text import TextModel
+
+log = structlog.get_logger(__name__)
+
+
+def main() -> int:
+    """Run the gateway until SIGTERM. Returns: the exit status."""
+    try:
+        settings = read_settings(GatewaySettings, os.environ)
+        configure_logs("gateway", level=settings.log_level, form=settings.log_format)
+        listener = listen(settings.host, settings.port)
+        directory = Path(settings.model)
+        text = TextModel(directory, settings.model_name or directory.name)
+    except BadInput as error:
+        sys.stderr.write(f"gateway: {error.message}\n")
+        return 2
+    except OSError as error:
+        sys.stderr.write(
+            f"gateway: cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}\n"
+        )
+        return 1
+    uvloop.run(serve_until_signal(settings, text, listener))
+    return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises: OSError if the port is taken or the host is not this machine's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=2048)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it: no 40 ms waits
+    return listener
+
+
+async def serve_until_signal(settings: GatewaySettings, text: TextModel, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    await serve(settings, text, listener, stop)
+
+
+async def serve(settings: GatewaySettings, text: TextModel, listener: socket.socket, stop: asyncio.Event) -> None:
+    """Serve until `stop`; then refuse new requests, let open ones end, and return."""
+    link = Link()
+    instances = Instances(text.card.name, asyncio.get_running_loop().time)
+    readiness = Readiness(link, instances)
+    calls = Calls(link, text.card, settings.request_timeout_s)
+    server = Server(build_app(Parts(text, link, readiness, calls, Metrics(), time.time())))
+    async with asyncio.TaskGroup() as tasks:
+        connecting = tasks.create_task(connect(settings, link, instances))
+        serving = tasks.create_task(server.serve([listener]))
+        log.info("listening", url="http://{}:{}".format(*listener.getsockname()[:2]), model=text.card.name)
+        await stop.wait()
+        log.info("draining", requests=calls.active)
+        readiness.draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.drain_timeout_s):
+                await calls.idle()
+        server.should_exit = True
+        connecting.cancel()
+        await serving
+    await link.close()
+
+
+async def connect(settings: GatewaySettings, link: Link, instances: Instances) -> None:
+    bus = await link.connect(settings.nats_url, settings.cell)
+    await instances.listen(bus)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with signals left to `serve`, which drains first."""
+
+    def __init__(self, app: object) -> None:
+        config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=2)  # type: ignore[arg-type]
+        super().__init__(config)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""The application: its routes, and one shape for every error."""
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from services.gateway.errors import install_handlers
+from services.gateway.parts import Parts
+from services.gateway.routes.completions import completion_routes
+from services.gateway.routes.health import health_routes
+from services.gateway.routes.models import model_routes
+from services.gateway.routes.requests import request_routes
+
+
+def build_app(parts: Parts) -> FastAPI:
+    app = FastAPI(title="DiLaServe", version=version("dilaserve"), redirect_slashes=False)
+    for routes in (completion_routes, model_routes, request_routes, health_routes):
+        app.include_router(routes(parts))
+    install_handlers(app)
+    return app

@@ -1,0 +1,119 @@
+"""Every error as OpenAI shapes it: {"error": {"message", "type", "param", "code"}}."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+
+from shared.errors import BadInput, RetryLater
+from shared.messages.requests import Outcome, OutcomeStatus
+
+log = structlog.get_logger(__name__)
+
+RETRY_AFTER_S = 2  # what a client is told to wait while the cell is not ready
+LONGEST_NAME = 100  # characters of a field's name repeated in a message
+
+
+class ApiError(Exception):
+    """A reply that is an error. `param` names the field at fault."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        headers = {"Retry-After": str(RETRY_AFTER_S)} if self.status == 503 else None
+        return JSONResponse(self.body(), self.status, headers)
+
+
+def no_such_model(name: str, served: str) -> ApiError:
+    message = f"the model {name[:LONGEST_NAME]!r} does not exist; {served!r} is served"
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """The reply to one of the project's or the framework's errors."""
+    match error:
+        case ApiError():
+            return error
+        case BadInput():
+            return ApiError(400, error.message, param=error.field, code="invalid_value")
+        case RetryLater():
+            return ApiError(503, str(error), code="unavailable")
+        case ValidationError() | RequestValidationError():
+            return _invalid(error.errors()[0])
+        case HTTPException():
+            return ApiError(error.status_code, error.detail, code=_CODE_OF_STATUS.get(error.status_code))
+        case _:
+            return ApiError(500, "internal error; the gateway's log says more", code="internal_error")
+
+
+def outcome_error(outcome: Outcome) -> ApiError | None:
+    """The error of an outcome; None when it is completed."""
+    error = outcome.error
+    message = error.message if error else f"the request was {outcome.status.value}"
+    match outcome.status:
+        case OutcomeStatus.COMPLETED:
+            return None
+        case OutcomeStatus.REJECTED:
+            return ApiError(400, message, param=error.field if error else None, code="rejected")
+        case OutcomeStatus.CANCELLED:
+            return ApiError(410, message, code="cancelled")
+        case OutcomeStatus.FAILED:
+            return ApiError(500, message, code="failed")
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Answer every error of `app` in the one shape."""
+
+    async def handle(_request: Request, error: Exception) -> JSONResponse:
+        response = as_api_error(error).response()
+        if isinstance(error, HTTPException) and error.headers:
+            response.headers.update(error.headers)  # the methods that a path allows
+        return response
+
+    for kind in (ApiError, BadInput, RetryLater, ValidationError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, handle)
+
+
+_CODE_OF_STATUS: Mapping[int, str] = {404: "not_found", 405: "method_not_allowed"}
+
+# Codes and messages by pydantic's error types; {param} is the field, {said} is pydantic's own sentence.
+_INVALID: Mapping[str, tuple[str, str]] = {
+    "json_invalid": ("invalid_json", "the body is not valid JSON: {said}"),
+    "model_type": ("invalid_type", "{param} must be a JSON object"),
+    "missing": ("missing_required_parameter", "{param} is required"),
+    "extra_forbidden": ("unknown_parameter", "{param} is not a known field"),
+    "none_required": ("unsupported_parameter", "{param} is not supported"),
+    "literal_error": ("unsupported_value", "{param} {said}"),
+    "unsupported": ("unsupported_value", "{param} {said}"),
+}
+
+
+def _invalid(error: ErrorDetails | Mapping[str, Any]) -> ApiError:
+    param = _path(error["loc"])
+    said = str(error["msg"]).removeprefix("Invalid JSON: ").removeprefix("Value error, ")
+    said = said.replace("Input should be", "must be")
+    code, form = _INVALID.get(error["type"], ("invalid_value", "{param} {said}"))
+    return ApiError(400, form.format(param=param or "the body", said=said), param=param or None, code=code)
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    """`messages[0].content` of ("messages", 0, "content"); the name may be anything a client sent."""
+    path = ""
+    for part in loc:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path[:LONGEST_NAME].encode("utf-8", "replace").decode()

@@ -1,0 +1,21 @@
+"""What the routes need, put together once."""
+
+from dataclasses import dataclass
+
+from services.gateway.calls import Calls
+from services.gateway.link import Link
+from services.gateway.metrics import Metrics
+from services.gateway.readiness import Readiness
+from shared.text import TextModel
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of one gateway. `started_s` is Unix time in seconds."""
+
+    text: TextModel
+    link: Link
+    readiness: Readiness
+    calls: Calls
+    metrics: Metrics
+    started_s: float

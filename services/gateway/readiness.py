@@ -1,0 +1,22 @@
+"""Whether the gateway can take requests, and if not, why."""
+
+from services.gateway.instances import Instances
+from services.gateway.link import Link
+from shared.errors import RetryLater
+
+
+class Readiness:
+    """Ready: connected to the bus, at least one ready instance, not draining."""
+
+    def __init__(self, link: Link, instances: Instances) -> None:
+        self._link = link
+        self._instances = instances
+        self.draining = False
+
+    def check(self) -> None:
+        """Raises: RetryLater with the reason when no request can be taken."""
+        if self.draining:
+            raise RetryLater("the gateway is shutting down")
+        _ = self._link.bus
+        if not self._instances.ready():
+            raise RetryLater("no instance is ready")

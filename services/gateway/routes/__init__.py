@@ -1,0 +1,1 @@
+"""The paths that clients ask for, by topic."""

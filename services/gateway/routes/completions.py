@@ -1,0 +1,97 @@
+"""POST /v1/chat/completions and /v1/completions."""
+
+import asyncio
+import time
+import uuid
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from services.gateway.body import read_body
+from services.gateway.calls import Call
+from services.gateway.compose import compose
+from services.gateway.errors import ApiError, as_api_error, no_such_model, outcome_error
+from services.gateway.event_stream import EventStream
+from services.gateway.parts import Parts
+from services.gateway.record import Record
+from services.gateway.replies import ChatForm, Form, Replies, TextForm
+from services.gateway.schema import ChatBody, CompletionBody, TextBody
+from shared.messages.requests import Outcome
+
+
+def completion_routes(parts: Parts) -> APIRouter:
+    router = APIRouter(prefix="/v1")
+
+    @router.post("/chat/completions")
+    async def chat(request: Request) -> Response:
+        return await _complete(parts, request, ChatBody, ChatForm())
+
+    @router.post("/completions")
+    async def completions(request: Request) -> Response:
+        return await _complete(parts, request, TextBody, TextForm())
+
+    return router
+
+
+async def _complete(parts: Parts, http: Request, kind: type[CompletionBody], form: Form) -> Response:
+    """Serve one request, counting those that are refused."""
+    start_s, arrival_s = time.perf_counter(), time.time()
+    try:
+        body = await read_body(http, kind)
+        call = await _open(parts, body, arrival_s)
+    except Exception as error:
+        parts.metrics.ended("unavailable" if as_api_error(error).status >= 500 else "rejected")
+        raise
+    include_usage = body.stream_options is not None and body.stream_options.include_usage
+    name = call.request.request_id
+    replies = Replies(form, body.model, name, arrival_s, include_usage=include_usage)
+    record = Record(parts.metrics, name, start_s)
+    headers = {"X-Request-Id": name}
+    if body.stream:
+        return EventStream(parts, call, replies, record, with_canvas=body.canvas, headers=headers)
+    try:
+        outcome = await _whole(http, call, record)
+    finally:
+        parts.calls.close(call)
+    return JSONResponse(replies.whole(outcome), headers=headers)
+
+
+async def _open(parts: Parts, body: CompletionBody, arrival_s: float) -> Call:
+    if body.model != parts.text.card.name:
+        raise no_such_model(body.model, parts.text.card.name)
+    request = await compose(body, parts.text, uuid.uuid4().hex, arrival_s)
+    parts.readiness.check()
+    return await parts.calls.open(request)
+
+
+async def _whole(http: Request, call: Call, record: Record) -> Outcome:
+    """The outcome of a request that was completed. Raises: ApiError for any other end."""
+    try:
+        outcome = await _unless_left(http, call)
+        wrong = outcome_error(outcome)
+        if wrong is not None:
+            raise wrong
+    except ApiError as error:
+        record.failed(error.code or "failed")
+        raise
+    record.completed(outcome)
+    return outcome
+
+
+async def _unless_left(http: Request, call: Call) -> Outcome:
+    """The outcome. Raises: ApiError 499 when the client leaves first (nobody reads that reply)."""
+    outcome = asyncio.ensure_future(call.outcome())
+    left = asyncio.ensure_future(_client_left(http))
+    try:
+        await asyncio.wait({outcome, left}, return_when=asyncio.FIRST_COMPLETED)
+        if outcome.done():
+            return outcome.result()
+        raise ApiError(499, "the client left", code="left")
+    finally:
+        outcome.cancel()
+        left.cancel()
+
+
+async def _client_left(http: Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,171 @@
+"""What clients may send. A field that this server cannot honour is declared with the values that ask for nothing,
+so that any other value is refused by name, and never passed over in silence.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from shared.messages.requests import DEFAULT_BLOCK_LENGTH, MAX_OUTPUT_TOKENS
+
+LONGEST_SLO_MS = 24 * 3600 * 1000
+LONGEST_STOP = 1000  # characters
+
+
+class Strict(BaseModel):
+    """No guessing: a number in a string is a string, an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TextPart(Strict):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+def _join_parts(content: Any) -> Any:
+    """A list of text parts as one text."""
+    if not isinstance(content, list):
+        return content
+    for i, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise _unsupported(
+                f"part {i} must be of the form {{'type': 'text', 'text': '...'}}; only text is supported"
+            )
+    return "\n".join(part["text"] for part in content)
+
+
+def _one_prompt(prompt: Any) -> Any:
+    """The one prompt of a list of prompts."""
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        if len(prompt) > 1:
+            raise _unsupported("holds several prompts; send one request for each")
+        prompt = prompt[0]
+    if isinstance(prompt, str) or (isinstance(prompt, list) and all(type(token) is int for token in prompt)):
+        return prompt
+    raise _unsupported("must be a string or a list of token ids")
+
+
+def _as_list(stop: Any) -> Any:
+    return [stop] if isinstance(stop, str) else stop
+
+
+def _unsupported(message: str) -> PydanticCustomError:
+    return PydanticCustomError("unsupported", message.replace("{", "{{").replace("}", "}}"))
+
+
+class Message(Strict):
+    """One turn of a conversation. Fields that replies carry may come back, with nothing in them."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(_join_parts, json_schema_input_type=str | list[TextPart])]
+    name: None = None
+    refusal: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: None = None
+
+
+class StreamOptions(Strict):
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+class ResponseFormat(Strict):
+    type: Literal["text"]
+
+
+class CompletionBody(Strict):
+    """What both kinds of completion take."""
+
+    model: str
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # absent: 0, greedy
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]],
+            BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+            Field(max_length=4),
+        ]
+        | None
+    ) = None
+    user: str | None = None
+
+    # Beyond OpenAI's
+    slo_ms: Annotated[float, Field(gt=0, le=LONGEST_SLO_MS, allow_inf_nan=False)] | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    min_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    block_length: Annotated[int, Field(ge=1, le=1024)] = DEFAULT_BLOCK_LENGTH
+    canvas: bool = False  # whether the stream also carries each step's tokens
+
+    # Only what asks for nothing
+    n: Literal[1] | None = None
+    top_p: Annotated[float, Field(ge=1, le=1)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
+    presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
+    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    metadata: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+
+    @property
+    def output_limit(self) -> tuple[str, int | None]:
+        """The field that limits the output and its value in tokens, None when the client gave none."""
+        return "max_tokens", self.max_tokens
+
+    @field_validator("stream_options", "canvas")
+    @classmethod
+    def _need_a_stream(cls, value: StreamOptions | bool | None, info: ValidationInfo) -> StreamOptions | bool | None:
+        if value and not info.data.get("stream"):
+            raise _unsupported("is only allowed with stream: true")
+        return value
+
+
+class ChatBody(CompletionBody):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
+
+    response_format: ResponseFormat | None = None
+    logprobs: Literal[False] | None = None
+    top_logprobs: None = None
+    tools: None = None
+    tool_choice: Literal["none"] | None = None
+    parallel_tool_calls: None = None
+    functions: None = None
+    function_call: None = None
+    audio: None = None
+    modalities: list[Literal["text"]] | None = None
+    prediction: None = None
+    reasoning_effort: None = None
+    verbosity: None = None
+    web_search_options: None = None
+    service_tier: Literal["auto", "default"] | None = None
+    store: Literal[False] | None = None
+
+    @property
+    def output_limit(self) -> tuple[str, int | None]:
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return super().output_limit
+
+
+class TextBody(CompletionBody):
+    """POST /v1/completions."""
+
+    prompt: Annotated[
+        str | list[int],
+        BeforeValidator(_one_prompt, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
+    ]
+
+    best_of: Literal[1] | None = None
+    echo: Literal[False] | None = None
+    logprobs: None = None
+    suffix: None = None

@@ -1,0 +1,18 @@
+"""The gateway's settings."""
+
+from typing import Annotated
+
+import msgspec
+
+from shared.settings import Seconds, ServiceSettings
+
+
+class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
+    """Variables: DILASERVE_ and the field's name in capitals."""
+
+    model: str  # directory of the model: its tokenizer and configuration are read
+    model_name: str = ""  # as clients name it; empty: the directory's name
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8000  # 0: any free one
+    request_timeout_s: Seconds = 600.0  # a request without an outcome for so long is given up and cancelled
+    drain_timeout_s: Seconds = 30.0  # how long open requests may take to end after SIGTERM
