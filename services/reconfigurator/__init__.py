@@ -1,0 +1,1 @@
+"""The reconfigurator: for now its workload monitor."""

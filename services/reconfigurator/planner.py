@@ -1,0 +1,65 @@
+"""Both stages together, and whether their plan is worth the while. Pure but for the clock and the solver's process."""
+
+from collections import Counter
+from collections.abc import Sequence
+from time import monotonic
+
+import msgspec
+
+from services.reconfigurator.fallback import fall_back
+from services.reconfigurator.plan import Capacity, Decision, Placement, Plan, Solver, Status
+from services.reconfigurator.plan_input import PlanInput
+from services.reconfigurator.solver import Verdict
+from services.reconfigurator.spare import fill_spare
+from services.reconfigurator.stage1 import find_capacity
+from services.reconfigurator.stage2 import plan_transition
+from services.reconfigurator.when import decide
+
+TIME_LIMIT_S = 60.0  # for each stage
+
+
+def make_plan(
+    p: PlanInput, current: Sequence[Placement], *, solver: Solver = Solver.CBC, time_limit_s: float = TIME_LIMIT_S
+) -> Plan:
+    """Plan for the workload, from the instances that run now.
+
+    Raises: BadInput if `current` does not fit the nodes; RetryLater if Stage 2 needs more time.
+    """
+    start_s = monotonic()
+    found = find_capacity(p, solver=solver, time_limit_s=time_limit_s)
+    capacity = _target(p, found, solver)
+    transition = plan_transition(current, capacity.instances_per_tp, p.nodes, solver=solver, time_limit_s=time_limit_s)
+    status = capacity.status
+    if status is Status.OPTIMAL and transition.gap != 0:
+        status = Status.FEASIBLE
+    return Plan(
+        **msgspec.structs.asdict(msgspec.structs.replace(capacity, status=status)),
+        instances=transition.instances,
+        preserved=transition.preserved,
+        preserved_gap=transition.gap,
+        steps=transition.steps,
+        decision=_decide(p, found, capacity, current, solver, time_limit_s),
+        solve_s=monotonic() - start_s,
+    )
+
+
+def _target(p: PlanInput, found: Capacity | Verdict, solver: Solver) -> Capacity:
+    if isinstance(found, Capacity):
+        return fill_spare(p, found, solver)
+    infeasible = found is Verdict.INFEASIBLE
+    return fall_back(p, "no configuration meets every SLO" if infeasible else "none was found within the time limit")
+
+
+def _decide(
+    p: PlanInput,
+    found: Capacity | Verdict,
+    target: Capacity,
+    current: Sequence[Placement],
+    solver: Solver,
+    time_limit_s: float,
+) -> Decision:
+    if not current:
+        return Decision(take=True, reason="nothing runs yet")
+    now = Counter(placement.tp for placement in current)
+    evaluated = find_capacity(p, solver=solver, time_limit_s=time_limit_s, instances=now)
+    return decide(found, evaluated, fallen_back=now == Counter(target.instances_per_tp))

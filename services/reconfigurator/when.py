@@ -1,0 +1,53 @@
+"""When to reconfigure: only if it is worth the while."""
+
+from math import inf
+
+from services.reconfigurator.plan import Capacity, Decision
+from services.reconfigurator.solver import Verdict
+
+LEAST_GAIN = 0.10  # the paper's
+EQUAL = 1e-6  # relative: objectives that differ by less are the same
+
+
+def decide(proposal: Capacity | Verdict, current: Capacity | Verdict, *, fallen_back: bool) -> Decision:
+    """Whether the proposal improves enough on the current instances, evaluated under the same workload.
+
+    Source: "Practical Consideration". `fallen_back` tells whether the current instances are those of the fallback.
+    """
+    if proposal is Verdict.UNKNOWN:
+        return Decision(take=False, reason="no plan was found within the time limit")
+    if not isinstance(proposal, Capacity):
+        return _fall_back(fallen_back=fallen_back)
+    if current is Verdict.UNKNOWN:
+        return Decision(take=False, reason="the current instances could not be evaluated within the time limit")
+    if not isinstance(current, Capacity):
+        return Decision(take=True, reason="the current instances cannot meet every SLO; the proposal can")
+    return _compare(proposal, current)
+
+
+def _fall_back(*, fallen_back: bool) -> Decision:
+    why = "no configuration meets every SLO"
+    if fallen_back:
+        return Decision(take=False, reason=f"{why}, and the smallest TP degree runs everywhere already")
+    return Decision(take=True, reason=f"{why}; the smallest TP degree everywhere has the highest throughput")
+
+
+def _compare(proposal: Capacity, current: Capacity) -> Decision:
+    quality = _gain(proposal.mean_threshold, current.mean_threshold)
+    slack = _gain(proposal.slack_s, current.slack_s)
+    figures = (
+        f"mean threshold {current.mean_threshold:.4f} to {proposal.mean_threshold:.4f} ({quality:+.1%}), "
+        f"SLO slack {current.slack_s:.4g} to {proposal.slack_s:.4g} ({slack:+.1%})"
+    )
+    if quality >= LEAST_GAIN - EQUAL:
+        return Decision(take=True, reason=f"the primary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
+    if quality >= -EQUAL and slack >= LEAST_GAIN - EQUAL:
+        return Decision(take=True, reason=f"the secondary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
+    return Decision(take=False, reason=f"neither objective improves by {LEAST_GAIN:.0%}: {figures}")
+
+
+def _gain(new: float, old: float) -> float:
+    """Relative; from nothing to something it is infinite."""
+    if abs(new - old) <= EQUAL * max(abs(new), abs(old)):
+        return 0.0
+    return (new - old) / abs(old) if old else inf

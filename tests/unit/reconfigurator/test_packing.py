@@ -1,0 +1,31 @@
+"""Fillings of a node, and the order of launches."""
+
+from services.reconfigurator.packing import fillings
+from services.reconfigurator.plan import Placement, Step
+from services.reconfigurator.sequence import order_steps
+
+
+def test_a_filling_leaves_no_room_for_another_instance() -> None:
+    assert sorted(fillings(4, [1, 2, 4])) == [(0, 0, 1), (0, 2, 0), (2, 1, 0), (4, 0, 0)]
+    assert sorted(fillings(4, [2, 3])) == [(0, 1), (2, 0)]
+    assert list(fillings(1, [2, 4])) == [(0, 0)]
+
+
+def at(node: int, *gpus: int) -> Placement:
+    return Placement(node=node, gpus=list(gpus), tp=len(gpus))
+
+
+def test_idle_gpus_come_first_then_what_stops_the_least() -> None:
+    current = [at(0, 0, 1, 2, 3), at(1, 0), at(1, 1)]
+    starts = [at(0, 0, 1), at(0, 2, 3), at(1, 0, 1), at(2, 0)]
+    assert order_steps(current, set(), starts) == [
+        Step(stop=[], start=at(2, 0)),
+        Step(stop=[1, 2], start=at(1, 0, 1)),
+        Step(stop=[0], start=at(0, 0, 1)),
+        Step(stop=[], start=at(0, 2, 3)),
+    ]
+
+
+def test_preserved_instances_are_left_alone_and_the_others_stop_last() -> None:
+    assert order_steps([at(0, 0), at(0, 1)], {0}, [at(0, 2)]) == [Step(stop=[], start=at(0, 2)), Step(stop=[1])]
+    assert order_steps([at(0, 0)], {0}, []) == []

@@ -1,0 +1,77 @@
+"""What the planner reads: units, and what it refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.reconfigurator.plan_input import plan_input, read_workload
+from shared.errors import BadInput
+from shared.messages.steps import StepKind
+from tests.support.workloads import PROFILE, a_class, workload
+
+
+def test_latencies_are_in_seconds_by_degree_and_batch_size() -> None:
+    p = plan_input(workload(), PROFILE)
+    assert p.steps[StepKind.RECOMPUTE].L[0] == pytest.approx([0.0216, 0.0328, 0.1224])
+    assert p.steps[StepKind.CACHE].L[2, 1] == pytest.approx(0.4 * 0.0328)
+
+
+def test_a_recompute_step_computes_the_sequence_and_a_cache_step_the_block() -> None:
+    p = plan_input(workload(), PROFILE)
+    assert [p.steps[kind].tokens.tolist() for kind in StepKind] == [[356.0], [32.0]]
+
+
+def test_without_a_cache_there_are_recompute_steps_only() -> None:
+    assert plan_input(workload(), PROFILE, cached=False).J == [StepKind.RECOMPUTE]
+
+
+def test_thresholds_degrees_and_batch_sizes_ascend() -> None:
+    p = plan_input(workload(thresholds=[0.9, 0.5], tp_degrees=[4, 1], batch_sizes=[256, 32]), PROFILE)
+    assert (p.thresholds.tolist(), p.T.tolist()) == ([0.5, 0.9], [6.0, 2.0])
+    assert (p.degrees, p.batches.tolist()) == ((1, 4), [32.0, 256.0])
+
+
+def test_the_slo_of_a_class_overrides_that_of_the_workload() -> None:
+    p = plan_input(workload(classes=[a_class(name="a"), a_class(name="b", slo_s=3.0)]), PROFILE)
+    assert p.SLO.tolist() == [10.0, 3.0]
+
+
+def test_a_profile_must_have_the_degrees_and_kinds_asked_for() -> None:
+    with pytest.raises(BadInput, match="no recompute rows for tp 8"):
+        plan_input(workload(tp_degrees=[8], nodes=[8]), PROFILE)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"slo_s": 0}, r"> 0.*\$\.slo_s"),
+        ({"thresholds": []}, r"length >= 1.*\$\.thresholds"),
+        ({"thresholds": [0.5, 0.5]}, "thresholds must differ"),
+        ({"thresholds": [0.6]}, r"tokens_per_step lacks the thresholds \[0.6\]"),
+        ({"tokens_per_step": {"0.5": 0.5, "0.7": 4, "0.9": 2}}, ">= 1.*tokens_per_step"),
+        ({"block_length": 5}, "at most block_length, 5"),
+        ({"tp_degrees": [0]}, r">= 1.*\$\.tp_degrees"),
+        ({"tp_degrees": [8], "nodes": [4]}, "no node holds an instance"),
+        ({"batch_sizes": [32.5]}, "batch_sizes"),
+        ({"nodes": [-1]}, r">= 0.*\$\.nodes"),
+        ({"classes": []}, "length >= 1.*classes"),
+        ({"classes": [a_class(rps=0)]}, "no class has an rps above 0"),
+        ({"classes": [a_class(), a_class()]}, "names of classes must differ"),
+        ({"classes": [a_class(output_tokens="many")]}, r"\$\.classes"),
+    ],
+)
+def test_a_wrong_workload_is_refused_with_what_is_accepted(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
+    path = tmp_path / "workload.json"
+    path.write_bytes(msgspec.json.encode(msgspec.to_builtins(workload(), str_keys=True) | change))
+    with pytest.raises(BadInput, match=fault):
+        read_workload(path)
+
+
+def test_unknown_fields_are_ignored_and_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "workload.json"
+    path.write_bytes(msgspec.json.encode(msgspec.to_builtins(workload(), str_keys=True) | {"comment": "hello"}))
+    assert read_workload(path) == workload()
+    with pytest.raises(BadInput, match=r"none\.json"):
+        read_workload(tmp_path / "none.json")

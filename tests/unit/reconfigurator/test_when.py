@@ -1,0 +1,52 @@
+"""When a reconfiguration is worth the while."""
+
+import pytest
+
+from services.reconfigurator.plan import Capacity, Status
+from services.reconfigurator.solver import Verdict
+from services.reconfigurator.when import decide
+
+
+def capacity(mean_threshold: float, slack_s: float) -> Capacity:
+    return Capacity(
+        status=Status.OPTIMAL,
+        mean_threshold=mean_threshold,
+        slack_s=slack_s,
+        instances_per_tp={1: 2},
+        busy_per_tp={1: 1.0},
+        classes=[],
+    )
+
+
+@pytest.mark.parametrize(
+    ("proposal", "current", "take", "reason"),
+    [
+        (capacity(0.88, 1), capacity(0.80, 5), True, "primary objective improves"),
+        (capacity(0.87, 1), capacity(0.80, 1), False, "neither"),
+        (capacity(0.80, 5.5), capacity(0.80, 5), True, "secondary objective improves"),
+        (capacity(0.80, 5.4), capacity(0.80, 5), False, "neither"),
+        (capacity(0.79, 50), capacity(0.80, 5), False, "neither"),
+        (capacity(0.80, 1), capacity(0.80, 0), True, "secondary objective improves"),
+        (capacity(0.80, 0), capacity(0.80, 0), False, "neither"),
+        (capacity(0.50, 0), Verdict.INFEASIBLE, True, "cannot meet every SLO"),
+        (capacity(0.90, 9), Verdict.UNKNOWN, False, "could not be evaluated"),
+        (Verdict.UNKNOWN, capacity(0.80, 5), False, "no plan was found"),
+        (Verdict.UNKNOWN, Verdict.INFEASIBLE, False, "no plan was found"),
+        (Verdict.INFEASIBLE, Verdict.INFEASIBLE, True, "highest throughput"),
+    ],
+)
+def test_only_a_tenth_more_of_an_objective_is_worth_it(
+    proposal: Capacity | Verdict, current: Capacity | Verdict, reason: str, *, take: bool
+) -> None:
+    decision = decide(proposal, current, fallen_back=False)
+    assert (decision.take, reason in decision.reason) == (take, True), decision.reason
+
+
+def test_who_has_fallen_back_already_stays() -> None:
+    assert not decide(Verdict.INFEASIBLE, Verdict.INFEASIBLE, fallen_back=True).take
+
+
+def test_the_reason_tells_both_objectives() -> None:
+    reason = decide(capacity(0.88, 6), capacity(0.80, 5), fallen_back=False).reason
+    assert "0.8000 to 0.8800 (+10.0%)" in reason
+    assert "5 to 6 (+20.0%)" in reason
