@@ -1,0 +1,107 @@
+"""How many tokens a denoising step unmasks: a model of the model.
+
+Each masked token of the block exceeds the threshold with a probability that depends on the threshold and on the
+request; all that do are unmasked, at least one. Requests differ in difficulty: at the same threshold a hard one takes
+more steps. The probabilities are such that the mean over requests of the steps for a block of B tokens is
+B / tokens_per_step, exactly, at every threshold of the steps table.
+
+Difficulties come in LEVELS levels, equally likely, and thresholds in hundredths, so that all of this is tabulated.
+"""
+
+import numpy as np
+
+from shared.arrays import Float32, Float64, Int32, Int64
+from simulator.steps_table import StepsTable
+
+LEVELS = 64
+GRID = 101  # thresholds 0.00, 0.01, .. 1.00
+# Of the logit of steps per token, between requests. Steps at 0.9 then differ by about 25 % (standard deviation), and
+# the error of an estimate that knows only the mean reaches the 75 % that the paper reports.
+SPREAD = 0.4
+_PROBABILITIES = 2000  # points between which the inverse of the steps is interpolated
+_BISECTIONS = 60
+
+Numbers = Int32 | Int64
+
+
+class Denoising:
+    """Tables by level, threshold in hundredths, and masks left in the block."""
+
+    def __init__(self, steps: StepsTable, block_length: int = 32, spread: float = SPREAD) -> None:
+        self.block_length = block_length
+        probabilities = np.linspace(0.0, 1.0, _PROBABILITIES)
+        table = steps_by_masks(probabilities, block_length)  # [points, block_length + 1]
+        wanted = block_length * steps_per_token(steps, spread)  # [LEVELS, GRID]
+        wanted = np.clip(wanted, 1.0, float(block_length))
+        self.probability: Float64 = np.interp(-wanted, -table[:, -1], probabilities)  # [LEVELS, GRID]
+        self.block_steps: Float64 = np.stack(  # [LEVELS, GRID, masks]: expected steps to the end of the block
+            [np.interp(self.probability, probabilities, table[:, masks]) for masks in range(block_length + 1)], axis=-1
+        )
+
+    def unmask(self, random: np.random.Generator, levels: Numbers, hundredths: Numbers, masks: Numbers) -> Int64:
+        """Tokens that one step unmasks, at least one each.
+
+        Shapes: all [n] -> [n]; `masks` are those left in the block, at least 1.
+        """
+        above = random.binomial(masks, self.probability[levels, hundredths])
+        return np.maximum(above, 1)
+
+    def expected_steps(self, levels: Numbers, hundredths: Numbers, masks: Numbers, blocks_left: Numbers) -> Float64:
+        """Steps that are left, on average, if the threshold stays as it is.
+
+        Shapes: levels, masks (left in the block) and blocks_left (the current one included) [n]; hundredths [c];
+        returns [n, c].
+        """
+        rows = levels[:, None]
+        now: Float64 = self.block_steps[rows, hundredths, masks[:, None]]
+        later: Float64 = self.block_steps[rows, hundredths, self.block_length] * (blocks_left - 1)[:, None]
+        return now + later
+
+
+def hundredths_of(thresholds: Float32 | Float64) -> Int64:
+    """Thresholds as indices into the tables. Shapes: any -> the same."""
+    return np.rint(np.asarray(thresholds, dtype=np.float64) * (GRID - 1)).astype(np.int64)
+
+
+def steps_by_masks(probabilities: Float64, block_length: int) -> Float64:
+    """Expected steps until no mask is left, if each step unmasks max(1, Binomial(masks, p)).
+
+    Shapes: [n] -> [n, block_length + 1], by masks left.
+    """
+    p = probabilities[:, None]
+    expected = np.zeros((len(probabilities), block_length + 1))
+    chances = np.ones((len(probabilities), 1))  # of k out of m masks exceeding the threshold, k = 0 .. m
+    for masks in range(1, block_length + 1):
+        padded = np.pad(chances, ((0, 0), (1, 1)))
+        chances = padded[:, 1:] * (1 - p) + padded[:, :-1] * p
+        moves = chances.copy()
+        moves[:, 1] += moves[:, 0]  # at least one
+        left = expected[:, masks - 1 :: -1]  # after 1 .. masks tokens
+        expected[:, masks] = 1.0 + (moves[:, 1:] * left).sum(axis=1)
+    return expected
+
+
+def steps_per_token(steps: StepsTable, spread: float) -> Float64:
+    """By level and threshold, [LEVELS, GRID]; the mean over levels is 1 / tokens_per_step.
+
+    Logistic-normal over requests, so that it stays in 0..1 and a hard request is hard at every threshold.
+    """
+    offsets = spread * _normal_quantiles(LEVELS)[:, None]
+    mean = 1.0 / steps.tokens_at(np.linspace(0.0, 1.0, GRID))
+    low, high = np.full(GRID, -20.0), np.full(GRID, 40.0)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        below = _logistic(middle + offsets).mean(axis=0) < mean
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return _logistic(low + offsets)
+
+
+def _logistic(x: Float64) -> Float64:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def _normal_quantiles(count: int) -> Float64:
+    """The middles of `count` equally likely parts of the normal distribution."""
+    grid = np.linspace(-6.0, 6.0, 20001)
+    cumulative = np.cumsum(np.exp(-(grid**2) / 2))
+    return np.interp((np.arange(count) + 0.5) / count, cumulative / cumulative[-1], grid)

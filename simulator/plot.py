@@ -1,0 +1,63 @@
+"""The timeline as a picture: arrivals, threshold, attainment, latency, and the cluster's configuration."""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+PANELS = (
+    ("rps", "requests / s"),
+    ("mean_threshold", "mean threshold"),
+    ("slo_attainment", "SLO attainment"),
+    ("mean_latency_s", "mean latency, s"),
+)
+MINUTE_S = 60.0
+
+Timeline = Sequence[Mapping[str, Any]]
+
+
+def draw_timelines(timelines: Mapping[str, Timeline]) -> Figure:
+    """One line a timeline in each panel; below, the instances of the first by TP degree."""
+    figure = Figure(figsize=(9, 11), layout="constrained")
+    axes = figure.subplots(len(PANELS) + 1, sharex=True)
+    for axis, (key, label) in zip(axes, PANELS, strict=False):
+        for name, timeline in timelines.items():
+            axis.plot(_minutes(timeline), [_value(entry[key]) for entry in timeline], label=name, linewidth=1)
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+    if any(timelines):
+        axes[1].legend(loc="lower left", fontsize="small")
+    _draw_instances(axes[-1], next(iter(timelines.values())))
+    axes[-1].set_xlabel("minutes")
+    return figure
+
+
+def write_figure(path: Path, figure: Figure) -> None:
+    """As a PNG, or as an HTML page that holds it."""
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=120)
+    if path.suffix == ".html":
+        data = base64.b64encode(image.getvalue()).decode()
+        path.write_text(f'<!doctype html><title>Timeline</title><img src="data:image/png;base64,{data}">\n', "utf-8")
+    else:
+        path.write_bytes(image.getvalue())
+
+
+def _draw_instances(axis: Any, timeline: Timeline) -> None:
+    degrees = sorted({int(tp) for entry in timeline for tp in entry["instances_per_tp"]})
+    counts = [[entry["instances_per_tp"].get(str(tp), 0) for entry in timeline] for tp in degrees]
+    if degrees:
+        axis.stackplot(_minutes(timeline), counts, labels=[f"TP-{tp}" for tp in degrees], step="post", alpha=0.7)
+        axis.legend(loc="lower left", fontsize="small")
+    axis.set_ylabel("instances")
+
+
+def _minutes(timeline: Timeline) -> list[float]:
+    return [entry["t_s"] / MINUTE_S for entry in timeline]
+
+
+def _value(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,0 +1,106 @@
+"""What came of a simulation: records of every request, and RESULT.json."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shared.arrays import Bool, Float64, Int64
+from simulator.denoising import GRID
+from simulator.steps_table import StepsTable
+from simulator.workload import Workload
+
+BUCKET_S = 60.0  # of the timeline
+
+
+@dataclass(slots=True)
+class Records:
+    """One entry a request, [n] each; nan, or 0 steps, for those that did not complete. Units: seconds."""
+
+    slo_s: Float64
+    latency_s: Float64
+    mean_threshold: Float64
+    steps: Int64
+    migrations: Int64
+    tokens_at: Int64  # [GRID], tokens unmasked at each threshold in hundredths
+    instances_at: list[tuple[float, dict[int, int]]]  # from when on there were how many instances of each TP degree
+    steps_run: int = 0  # by all instances
+    cycles: int = 0  # of the scheduler
+
+    @classmethod
+    def empty(cls, slo_s: Float64) -> "Records":
+        n = len(slo_s)
+        counts = np.zeros(n, dtype=np.int64)
+        unmasked = np.zeros(GRID, dtype=np.int64)
+        return cls(slo_s, np.full(n, np.nan), np.full(n, np.nan), counts, counts.copy(), unmasked, [])
+
+    @property
+    def completed(self) -> Bool:
+        return ~np.isnan(self.latency_s)
+
+    @property
+    def met(self) -> Bool:
+        """Whether each request met its SLO; one that did not complete has missed it."""
+        return self.latency_s <= self.slo_s
+
+    def mean_threshold_used(self) -> float | None:
+        """Weighted by tokens unmasked."""
+        return _mean(np.linspace(0.0, 1.0, GRID), self.tokens_at)
+
+    def accuracy(self, steps: StepsTable) -> float | None:
+        """Percent: the steps table's accuracy at the thresholds used, weighted by tokens unmasked."""
+        accuracy = steps.accuracy_at(np.linspace(0.0, 1.0, GRID))
+        return None if accuracy is None else _mean(accuracy, self.tokens_at)
+
+
+def summarize(records: Records, workload: Workload, steps: StepsTable) -> dict[str, Any]:
+    """RESULT.json; figures of nothing are None. Times are virtual seconds, `timeline` is by time of arrival."""
+    completed = records.completed
+    latency_s = records.latency_s[completed]
+    accuracy = records.accuracy(steps)
+    result: dict[str, Any] = {
+        "requests": len(workload),
+        "completed": int(completed.sum()),
+        "failed": int((~completed).sum()),
+        "slo_attainment": _mean(records.met),
+        "latency_s": {
+            "mean": _mean(latency_s),
+            **{f"p{q}": float(np.percentile(latency_s, q)) if len(latency_s) else None for q in (50, 90, 99)},
+        },
+        "mean_threshold": records.mean_threshold_used(),
+        "mean_steps": _mean(records.steps[completed]),
+        "migrations": int(records.migrations.sum()),
+        "timeline": timeline(records, workload),
+    }
+    return result if accuracy is None else result | {"expected_accuracy": accuracy / 100}
+
+
+def timeline(records: Records, workload: Workload) -> list[dict[str, Any]]:
+    """One entry for each BUCKET_S in which requests arrived."""
+    bucket = (workload.arrival_s // BUCKET_S).astype(np.int64)
+    entries = []
+    for number in range(int(bucket.max(initial=0)) + 1):
+        mine = bucket == number
+        done = mine & records.completed
+        entries.append(
+            {
+                "t_s": number * BUCKET_S,
+                "rps": int(mine.sum()) / BUCKET_S,
+                "slo_attainment": _mean(records.met[mine]),
+                "mean_threshold": _mean(records.mean_threshold[done], workload.output_tokens[done]),
+                "mean_latency_s": _mean(records.latency_s[done]),
+                "instances_per_tp": _instances_at(records, number * BUCKET_S),
+            }
+        )
+    return entries
+
+
+def _instances_at(records: Records, time_s: float) -> dict[str, int]:
+    known = [counts for since_s, counts in records.instances_at if since_s <= time_s]
+    return {str(tp): count for tp, count in sorted(known[-1].items())} if known else {}
+
+
+def _mean(values: Float64 | Int64 | Bool, weights: Int64 | None = None) -> float | None:
+    if not len(values) or (weights is not None and not weights.sum()):
+        return None
+    return float(np.average(values, weights=weights))

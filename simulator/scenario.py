@@ -1,0 +1,116 @@
+"""What is simulated: the cluster, the policy and the models of its parts, put together under one seed."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from services.scheduler.building import candidates
+from services.scheduler.settings import SchedulerSettings
+from shared.errors import BadInput
+from shared.messages.instances import Instance, ModelCard
+from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile
+from simulator.cluster import Cluster, build_core
+from simulator.denoising import Denoising
+from simulator.estimates import Oracle
+from simulator.isolated import SLO_MULTIPLE, isolated_latency_s
+from simulator.result import Records
+from simulator.steps_table import StepsTable
+from simulator.workload import Workload
+
+CARD = ModelCard(name="simulated", max_length=1 << 20, mask_token_id=0, eos_token_id=1, vocab_size=2)
+NOISE = 0.1  # how wrong the step predictor is: standard deviation of the logarithm of the factor
+NOTICED_AFTER_S = 5.0  # until the scheduler knows that an instance is dead
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An instance, by its number from 0, dies."""
+
+    at_s: float
+    instance: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Units: slo_s in seconds, for requests without one of their own; None: SLO_MULTIPLE times the isolated mean."""
+
+    profile: LatencyProfile
+    steps: StepsTable
+    instances: tuple[int, ...]  # TP degree of each
+    settings: SchedulerSettings
+    noise: float = NOISE
+    slo_s: float | None = None
+    seed: int = 0
+    max_batch_tokens: int = 8192
+    max_batch_requests: int = 64
+    failures: tuple[Failure, ...] = field(default=())
+
+    @property
+    def caching(self) -> bool:
+        return self.settings.cache != "none"
+
+    def default_slo_s(self, workload: Workload) -> float:
+        if self.slo_s is not None:
+            return self.slo_s
+        return SLO_MULTIPLE * isolated_latency_s(workload, self.profile, self.steps, caching=self.caching)
+
+
+def simulate(scenario: Scenario, workload: Workload, on_finished: Callable[[int], None] = lambda _: None) -> Records:
+    """Serve the workload to its end. Raises: BadInput if the profile lacks a TP degree or kind of step."""
+    denoising = Denoising(scenario.steps)
+    difficulties, chance, noise = np.random.default_rng(scenario.seed).spawn(3)
+    cluster = Cluster(
+        workload,
+        build_core(scenario.settings, scenario.steps.tokens_at),
+        denoising,
+        scenario.profile,
+        scenario.default_slo_s(workload),
+        _predictor(scenario, denoising, noise),
+        difficulties,
+        chance,
+    )
+    for number, tp in enumerate(scenario.instances):
+        cluster.join(_instance(scenario, number, tp))
+    for failure in scenario.failures:
+        name = _name(failure.instance)
+        cluster.clock.at(failure.at_s, lambda name=name: cluster.fail(name, NOTICED_AFTER_S))  # type: ignore[misc]
+    return cluster.run(on_finished)
+
+
+def read_cluster(text: str) -> tuple[int, ...]:
+    """TP degrees of the instances: `8x1,2x4` is eight TP-1 and two TP-4. Raises: BadInput if it is malformed."""
+    degrees: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([1-9]\d{0,3})x([1-9]\d{0,3})\s*", part)
+        if match is None:
+            raise BadInput(f"--cluster {text}: accepted is COUNTxTP[,COUNTxTP...], such as 16x1 or 8x1,2x4")
+        degrees += [int(match[2])] * int(match[1])
+    return tuple(degrees)
+
+
+def _predictor(scenario: Scenario, denoising: Denoising, random: np.random.Generator) -> Oracle | None:
+    if scenario.settings.estimates == "one-shot":
+        return None
+    return Oracle(denoising, np.array(candidates(scenario.settings)), scenario.noise, random)
+
+
+def _instance(scenario: Scenario, number: int, tp: int) -> Instance:
+    kinds = (StepKind.RECOMPUTE, StepKind.CACHE) if scenario.caching else (StepKind.RECOMPUTE,)
+    for kind in kinds:
+        scenario.profile.latency_s(tp, 1.0, kind)  # raises if the profile lacks it
+    return Instance(
+        instance_id=_name(number),
+        model=CARD,
+        tp_degree=tp,
+        device="simulated",
+        max_batch_tokens=scenario.max_batch_tokens,
+        max_batch_requests=scenario.max_batch_requests,
+        profile=scenario.profile.only(tp).to_csv(),
+    )
+
+
+def _name(number: int) -> str:
+    return f"sim{number}"

@@ -1,0 +1,105 @@
+"""What arrives, and when: trace files, the compressed day of the real-world trace, benchmarks at a constant rate."""
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shared.arrays import Float64, Int64
+from shared.errors import BadInput
+from shared.text import whole_blocks
+from simulator.lengths import Lengths
+
+COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
+HOUR_S = 300.0  # an hour of the day is compressed into so much
+# Requests a second by hour of day, highest scaled to 1: BurstGPT's conversation logs, median over days (Wang et al.,
+# "BurstGPT", figure 4; CC BY 4.0). Of its profiles this one has the paper's ratio of mean to peak.
+DAY = np.array(
+    [0.25980, 0.16820, 0.08355, 0.04544, 0.03408, 0.03298, 0.03298, 0.02932, 0.10224, 0.52034, 0.81752, 0.82778,
+     0.34775, 0.48040, 0.81312, 0.98535, 1.00000, 0.72921, 0.42800, 0.54929, 0.64529, 0.59692, 0.53463, 0.43972]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests in the order of arrival. Shapes: all [n]. Units: seconds from the start; tokens, output in blocks."""
+
+    arrival_s: Float64
+    prompt_tokens: Int64
+    output_tokens: Int64
+    slo_s: Float64  # nan: the cluster's default
+    priority: Int64
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+
+def real_world(lengths: Lengths, peak_rps: float, random: np.random.Generator) -> Workload:
+    """A day in two hours: Poisson arrivals whose rate is constant in each compressed hour.
+
+    Source: "Experimental Setup", Benchmark and Workloads. Lengths are drawn with replacement.
+    """
+    counts = random.poisson(DAY * peak_rps * HOUR_S)
+    starts = np.repeat(np.arange(len(DAY)) * HOUR_S, counts)
+    arrival_s = np.sort(starts + random.uniform(0.0, HOUR_S, len(starts)))
+    prompts, outputs = lengths.draw(random, len(arrival_s))
+    return plain(arrival_s, prompts, outputs)
+
+
+def constant_rate(lengths: Lengths, rps: float, random: np.random.Generator, copies: int = 1) -> Workload:
+    """Every sample so many times, in random order, with Poisson arrivals."""
+    order = random.permutation(np.tile(np.arange(len(lengths.prompt_tokens)), copies))
+    arrival_s = np.cumsum(random.exponential(1.0 / rps, len(order)))
+    return plain(arrival_s, lengths.prompt_tokens[order], lengths.output_tokens[order])
+
+
+def plain(arrival_s: Float64, prompt_tokens: Int64, output_tokens: Int64) -> Workload:
+    """Requests without SLO or priority of their own."""
+    n = len(arrival_s)
+    return Workload(arrival_s, prompt_tokens, output_tokens, np.full(n, np.nan), np.zeros(n, dtype=np.int64))
+
+
+def read_trace(path: Path, block_length: int = 32) -> Workload:
+    """Read a TRACE.csv, or TRACE.csv.gz; output lengths are rounded up to whole blocks.
+
+    Raises: BadInput naming the file and the line at fault.
+    """
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        rows = _read_rows(csv.DictReader(io.StringIO(text)), block_length)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error.message}", "trace") from None
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"cannot read the trace {path}: {error}", "trace") from None
+    arrival_s, prompts, outputs, slo_s, priority = (np.array(column) for column in zip(*rows, strict=True))
+    return Workload(arrival_s, prompts, outputs, slo_s, priority)
+
+
+Row = tuple[float, int, int, float, int]  # the columns of a Workload
+
+
+def _read_rows(reader: "csv.DictReader[str]", block_length: int) -> list[Row]:
+    if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+        raise BadInput(f"a trace needs the columns {','.join(COLUMNS)}; missing: {','.join(missing)}")
+    rows = [_read_row(row, line, block_length) for line, row in enumerate(reader, start=2)]
+    if not rows:
+        raise BadInput("the trace has no requests")
+    return sorted(rows, key=lambda row: row[0])
+
+
+def _read_row(row: Mapping[str, str | None], line: int, block_length: int) -> Row:
+    try:
+        arrival_s, slo_s = float(row["arrival_s"] or ""), float(row.get("slo_s") or "nan")
+        prompt, output = int(row["prompt_tokens"] or ""), int(row["output_tokens"] or "")
+        priority = int(row.get("priority") or 0)
+    except ValueError as error:
+        raise BadInput(f"line {line}: {error}") from None
+    if not (0 <= arrival_s < np.inf and prompt >= 0 and output >= 1 and not slo_s <= 0):
+        raise BadInput(f"line {line}: arrival_s and prompt_tokens must be at least 0, output_tokens and slo_s above 0")
+    return arrival_s, prompt, whole_blocks(output, block_length), slo_s, priority

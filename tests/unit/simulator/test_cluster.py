@@ -1,0 +1,138 @@
+"""A small cluster in virtual time."""
+
+import numpy as np
+import pytest
+
+from services.scheduler.settings import SchedulerSettings
+from shared.arrays import pack_float32, pack_int32, pack_int64
+from shared.messages.instances import Instance, ModelCard
+from shared.messages.steps import RequestState, StepJobs, StepKind
+from shared.profile import LatencyProfile
+from simulator.instance import SimulatedInstance
+from simulator.isolated import isolated_latency_s
+from simulator.result import Records, summarize
+from simulator.scenario import Failure, Scenario, simulate
+from simulator.steps_table import StepsTable
+from simulator.workload import Workload, plain
+
+PROFILE = LatencyProfile.from_rows(
+    (tp, tokens, kind, (base + slope * tokens) / 1000 / tp)
+    for tp in (1, 2)
+    for kind, base, slope in ((StepKind.RECOMPUTE, 30, 0.04), (StepKind.CACHE, 20, 0.2))
+    for tokens in (1, 32, 8192)
+)
+SLOW = StepsTable(np.array([0.9, 1.0]), np.array([1.0, 1.0]))  # every step unmasks one token
+STEPS = StepsTable(np.array([0.5, 0.9]), np.array([7.0, 3.25]))
+
+
+def scenario(steps: StepsTable = STEPS, **options: object) -> Scenario:
+    policy = options.pop("policy", "infaas")
+    settings = SchedulerSettings(model="m", policy=policy, cache="dual", thresholds=(0.5, 0.7, 0.9))  # type: ignore[arg-type]
+    given = {"profile": PROFILE, "steps": steps, "instances": (1,), "settings": settings, "slo_s": 10.0, **options}
+    return Scenario(**given)  # type: ignore[arg-type]
+
+
+def arrivals(count: int, *, every_s: float = 0.0, prompt: int = 100, output: int = 64) -> Workload:
+    return plain(np.arange(count, dtype=np.float64) * every_s, np.full(count, prompt), np.full(count, output))
+
+
+def busy(count: int = 30) -> Workload:
+    random = np.random.default_rng(5)
+    return plain(
+        np.sort(random.uniform(0, 20, count)), random.integers(1, 800, count), 32 * random.integers(1, 9, count)
+    )
+
+
+def test_an_isolated_request_takes_the_sum_of_its_steps() -> None:
+    """Two blocks of 32 steps each, the first of each a recompute step of 164 tokens."""
+    records = simulate(scenario(SLOW), arrivals(1))
+    by_hand_s = 2 * (0.030 + 0.04e-3 * 164) + 62 * (0.020 + 0.2e-3 * 32)
+    assert records.latency_s.tolist() == pytest.approx([by_hand_s])
+    assert records.steps.tolist() == [64]
+
+
+def test_the_isolated_mean_is_what_isolated_requests_take() -> None:
+    workload = arrivals(128, every_s=100.0)
+    records = simulate(scenario(), workload)
+    expected_s = isolated_latency_s(workload, PROFILE, STEPS, caching=True)
+    assert records.latency_s.mean() == pytest.approx(expected_s, rel=0.06)
+
+
+def test_an_iteration_of_both_kinds_costs_the_sum_of_two_lookups() -> None:
+    """Two recompute steps of 164 tokens and one cache step of 32."""
+    card = ModelCard(name="m", max_length=4096, mask_token_id=0, eos_token_id=1, vocab_size=2)
+    instance = SimulatedInstance(Instance(instance_id="a", model=card, tp_degree=1), PROFILE, 32)
+    recompute, cached = int(StepKind.RECOMPUTE), int(StepKind.CACHE)
+    jobs = StepJobs(
+        epoch=1,
+        tickets=pack_int64([7, 8, 9]),
+        steps=pack_int32([0, 0, 1]),
+        blocks=pack_int32([0, 0, 0]),
+        thresholds=pack_float32([0.9, 0.9, 0.9]),
+        kinds=pack_int32([recompute, recompute, cached]),
+        states=[
+            RequestState(ticket=ticket, request_id=str(index), prompt_length=100, block_length=32, canvas=b"")
+            for index, ticket in enumerate((7, 8, 9))
+        ],
+    )
+    instance.accept(jobs, np.array([164, 164, 164]))
+    assert instance.start() == pytest.approx((0.030 + 0.04e-3 * 328) + (0.020 + 0.2e-3 * 32))
+
+
+@pytest.mark.parametrize("policy", ["dilaserve", "llumnix", "infaas", "fixed"])
+def test_every_policy_completes_every_request(policy: str) -> None:
+    records = simulate(scenario(policy=policy, instances=(1, 1, 2)), busy())
+    assert records.completed.all()
+    assert records.tokens_at.sum() == busy().output_tokens.sum()
+
+
+@pytest.mark.parametrize("policy", ["dilaserve", "infaas"])
+def test_the_same_seed_gives_the_same_result_and_another_does_not(policy: str) -> None:
+    first, again, other = (simulate(scenario(policy=policy, seed=seed), busy()) for seed in (3, 3, 4))
+    assert first.latency_s.tolist() == again.latency_s.tolist()
+    assert first.latency_s.tolist() != other.latency_s.tolist()
+
+
+def test_an_iteration_never_exceeds_the_limits_on_tokens_and_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    start = SimulatedInstance.start
+
+    def watched(instance: SimulatedInstance) -> float | None:
+        latency_s = start(instance)
+        if latency_s is not None and instance.running is not None:
+            seen.append((len(instance.running), int(instance.running.tokens.sum())))
+        return latency_s
+
+    monkeypatch.setattr(SimulatedInstance, "start", watched)
+    workload = arrivals(30, prompt=200)
+    assert simulate(scenario(max_batch_tokens=1500, max_batch_requests=5), workload).completed.all()
+    assert max(n for n, _ in seen) == 5
+    assert max(tokens for _, tokens in seen) <= 1500
+
+
+def test_requests_of_a_failed_instance_go_on_elsewhere() -> None:
+    records = simulate(scenario(instances=(1, 1), failures=(Failure(at_s=0.5, instance=0),)), busy(20))
+    assert records.completed.all()
+    assert [counts for _, counts in records.instances_at][-1] == {1: 1}
+
+
+def test_requests_of_their_own_slo_are_judged_by_it() -> None:
+    workload = arrivals(2, every_s=50.0)
+    strict = Workload(
+        workload.arrival_s, workload.prompt_tokens, workload.output_tokens, np.array([np.nan, 0.1]), workload.priority
+    )
+    assert simulate(scenario(), strict).met.tolist() == [True, False]
+
+
+def test_under_load_dilaserve_meets_more_slos_than_a_fixed_threshold() -> None:
+    workload = arrivals(80, every_s=0.25, output=128)
+    met = {p: simulate(scenario(policy=p, slo_s=5.0), workload).met.mean() for p in ("dilaserve", "infaas")}
+    assert met["dilaserve"] > met["infaas"] + 0.3
+
+
+def test_a_result_counts_what_did_not_complete_as_missed() -> None:
+    records = Records.empty(np.array([10.0, 10.0]))
+    records.latency_s[0], records.mean_threshold[0], records.steps[0] = 4.0, 0.9, 20
+    result = summarize(records, arrivals(2), STEPS)
+    assert (result["requests"], result["completed"], result["failed"], result["slo_attainment"]) == (2, 1, 1, 0.5)
+    assert result["timeline"][0]["mean_threshold"] == pytest.approx(0.9)

@@ -1,0 +1,81 @@
+"""How many tokens a simulated step unmasks."""
+
+import numpy as np
+import pytest
+
+from services.scheduler.events import AskEstimates
+from simulator.denoising import LEVELS, Denoising, hundredths_of, steps_by_masks
+from simulator.estimates import Oracle
+from simulator.steps_table import StepsTable
+
+STEPS = StepsTable(np.array([0.5, 0.7, 0.9, 1.0]), np.array([7.01, 5.12, 3.25, 1.0]))
+DENOISING = Denoising(STEPS)
+
+
+def steps_for_blocks(threshold: float, blocks: int) -> float:
+    """Mean steps of so many blocks, of requests of all levels alike."""
+    random = np.random.default_rng(0)
+    levels = np.arange(blocks) % LEVELS
+    masks = np.full(blocks, 32)
+    steps = 0
+    while len(masks):
+        steps += len(masks)
+        masks = masks - DENOISING.unmask(random, levels, np.full(len(masks), hundredths_of(np.array(threshold))), masks)
+        levels, masks = levels[masks > 0], masks[masks > 0]
+    return steps / blocks
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.9, 1.0])
+def test_the_mean_steps_of_a_block_are_those_of_the_steps_table(threshold: float) -> None:
+    expected = 32 / float(STEPS.tokens_at(np.array(threshold)))
+    assert DENOISING.block_steps[:, hundredths_of(np.array(threshold)), 32].mean() == pytest.approx(expected, rel=1e-4)
+    assert steps_for_blocks(threshold, 64 * 500) == pytest.approx(expected, rel=0.01)
+
+
+def test_a_hard_request_is_hard_at_every_threshold_and_a_higher_threshold_never_takes_fewer_steps() -> None:
+    used = DENOISING.block_steps[:, 50:, 32]
+    assert (np.diff(used, axis=0) >= -1e-9).all()
+    assert (np.diff(used, axis=1) >= -1e-9).all()
+
+
+def test_requests_differ_as_the_one_shot_estimate_errs() -> None:
+    steps = DENOISING.block_steps[:, 90, 32]
+    assert 0.5 < np.abs(steps / steps.mean() - 1).max() < 1.0
+
+
+def test_a_step_unmasks_at_least_one_token_and_no_more_than_there_are() -> None:
+    masks = np.arange(1, 33).repeat(50)
+    counts = DENOISING.unmask(np.random.default_rng(1), np.full(len(masks), 3), np.full(len(masks), 90), masks)
+    assert counts.min() == 1
+    assert (counts <= masks).all()
+
+
+def test_expected_steps_of_few_masks_by_hand() -> None:
+    [expected] = steps_by_masks(np.array([0.5]), 2)
+    # one mask: one step; two masks: both at once in one case of four, else one more step
+    assert expected.tolist() == pytest.approx([0.0, 1.0, 1.75])
+
+
+def question(masks_left: list[int], blocks_left: list[int]) -> AskEstimates:
+    n = len(masks_left)
+    return AskEstimates(
+        np.arange(n),
+        np.zeros(n, dtype=np.int32),
+        np.zeros((n, 10), dtype=np.float32),
+        np.array(masks_left, dtype=np.int32),
+        np.array(blocks_left),
+    )
+
+
+def test_the_oracle_expects_what_happens() -> None:
+    oracle = Oracle(DENOISING, np.array([0.9, 1.0]), 0.0, np.random.default_rng(0))
+    answer = oracle.answer(question([32 + 5, 64], [2, 2]), np.array([40, 40]))
+    hard = DENOISING.block_steps[40, 90]
+    assert answer.steps_left[:, 0].tolist() == pytest.approx([hard[32] + hard[5], 2 * hard[32]])
+    assert answer.steps_left[:, 1].tolist() == pytest.approx([37, 64])
+
+
+def test_a_noisy_oracle_is_wrong_by_as_much_as_it_was_told() -> None:
+    oracle = Oracle(DENOISING, np.array([1.0]), 0.2, np.random.default_rng(0))
+    answer = oracle.answer(question([64] * 2000, [2] * 2000), np.zeros(2000, dtype=np.int64))
+    assert np.log(answer.steps_left / 64).std() == pytest.approx(0.2, rel=0.1)

@@ -1,0 +1,72 @@
+"""What arrives, and when."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shared.errors import BadInput
+from simulator.lengths import DATA, benchmark, sharegpt
+from simulator.workload import DAY, constant_rate, read_trace, real_world
+
+NOWHERE = Path("/nowhere")
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the data beside the project is not there")
+
+
+def test_the_real_world_trace_has_the_rate_of_its_hours() -> None:
+    workload = real_world(sharegpt(NOWHERE), 20.0, np.random.default_rng(0))
+    assert len(workload) == pytest.approx(63_000, rel=0.02)
+    per_hour = np.bincount((workload.arrival_s // 300).astype(int), minlength=24) / 300
+    assert per_hour.argmax() == 16
+    assert per_hour == pytest.approx(20.0 * DAY, rel=0.2)
+    assert (np.diff(workload.arrival_s) >= 0).all()
+
+
+def test_generated_lengths_have_the_quantiles_of_the_papers_table() -> None:
+    lengths = sharegpt(NOWHERE)
+    assert "generated" in lengths.source
+    assert np.percentile(lengths.prompt_tokens, [50, 90, 99]) == pytest.approx([28, 344, 1698], rel=0.05)
+    assert np.percentile(lengths.output_tokens, [50, 90, 99]) == pytest.approx([224, 544, 928], rel=0.05)
+    assert lengths.prompt_tokens.mean() == pytest.approx(140, rel=0.1)
+    assert lengths.output_tokens.mean() == pytest.approx(264, rel=0.1)
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "samples"), [("gsm8k", 1319), ("mmlu-pro", 12032), ("mbpp", 474)])
+def test_benchmarks_have_the_papers_samples_with_and_without_the_data(name: str, samples: int) -> None:
+    for lengths in (benchmark(name, DATA), benchmark(name, NOWHERE)):
+        assert len(lengths.prompt_tokens) == pytest.approx(samples, abs=1)
+        assert set(lengths.output_tokens.tolist()) == {256}
+
+
+def test_a_constant_rate_runs_every_sample_as_often_as_asked() -> None:
+    lengths = benchmark("mbpp", NOWHERE)
+    workload = constant_rate(lengths, 8.0, np.random.default_rng(0), copies=3)
+    assert sorted(workload.prompt_tokens) == sorted(np.tile(lengths.prompt_tokens, 3))
+    assert workload.arrival_s[-1] == pytest.approx(len(workload) / 8.0, rel=0.1)
+
+
+def test_a_trace_is_read_in_the_order_of_arrival_in_whole_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens,slo_s\n2.0,7,40,\n1.5,8,32,3.5\n")
+    workload = read_trace(path)
+    assert workload.arrival_s.tolist() == [1.5, 2.0]
+    assert workload.output_tokens.tolist() == [32, 64]
+    assert workload.slo_s[0] == 3.5
+    assert np.isnan(workload.slo_s[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("arrival_s,prompt_tokens\n1,2\n", "output_tokens"),
+        ("arrival_s,prompt_tokens,output_tokens\n1,2,x\n", "line 2"),
+        ("arrival_s,prompt_tokens,output_tokens\n1,2,3\n-1,2,3\n", "line 3"),
+        ("arrival_s,prompt_tokens,output_tokens\n", "no requests"),
+    ],
+)
+def test_a_wrong_trace_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=said):
+        read_trace(path)
