@@ -1,0 +1,1 @@
+"""The `dilaserve` command and the embedded stack."""

@@ -1,0 +1,69 @@
+"""The `dilaserve` command: sub-commands from dilaserve.commands, and what their errors look like."""
+
+import importlib
+import os
+import pkgutil
+import sys
+
+import typer
+from typer.exceptions import TyperException
+
+from dilaserve import commands
+from shared.errors import BadInput, DilaserveError
+from shared.settings import PREFIX
+
+WRONG_INPUT, FAILED = 2, 1
+
+
+def build_app() -> typer.Typer:
+    """The command line. A module `train_predictor` of dilaserve.commands is the command `train-predictor`."""
+    app = typer.Typer(
+        name="dilaserve",
+        help="Serve diffusion language models within their latency SLOs, at the highest quality the load allows.",
+        epilog="Example: dilaserve up --port 8000",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_no_command_runs_alone)
+    for found in pkgutil.iter_modules(commands.__path__):
+        module = importlib.import_module(f"{commands.__name__}.{found.name}")
+        command = getattr(module, found.name)
+        app.command(found.name.replace("_", "-"), epilog=module.EXAMPLE)(command)
+    return app
+
+
+def main() -> None:
+    """The console script. Exit status: 0 success, 2 wrong usage or input, 1 a failure of its own."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; an error is one line on standard error. With DILASERVE_LOG_LEVEL=debug its traceback, too."""
+    try:
+        return build_app()(args=arguments, prog_name="dilaserve", standalone_mode=False) or 0
+    except (TyperException, BadInput, DilaserveError, ModuleNotFoundError, KeyboardInterrupt, Exception) as error:
+        if os.environ.get(PREFIX + "LOG_LEVEL") == "debug":
+            raise
+        text, code = describe(error)
+        print(f"dilaserve: {' '.join(text.split())}", file=sys.stderr)  # noqa: T201  (the command line's own voice)
+        return code
+
+
+def describe(error: BaseException) -> tuple[str, int]:
+    """What to say of an error, and the exit status it means."""
+    match error:
+        case TyperException():
+            return f"{error.format_message()} (see dilaserve --help)", error.exit_code
+        case BadInput():
+            return error.message, WRONG_INPUT
+        case DilaserveError():
+            return str(error), FAILED
+        case ModuleNotFoundError():
+            return f"the package {error.name} is not installed; see the groups in pyproject.toml", FAILED
+        case KeyboardInterrupt():
+            return "interrupted", FAILED
+    return f"unexpected {type(error).__name__}: {error}", FAILED
+
+
+def _no_command_runs_alone() -> None:
+    """Keeps sub-commands even if there is but one."""

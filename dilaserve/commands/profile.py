@@ -1,0 +1,65 @@
+"""`dilaserve profile`: measures the latency profile of a model on this machine."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shared.errors import BadInput
+
+EXAMPLE = "Example: dilaserve profile --model models/demo --tp 1,2 --out PROFILE.csv"
+
+
+def profile(
+    *,
+    model: Annotated[str, typer.Option(help="Checkpoint directory, or a hub id.")],
+    out: Annotated[Path, typer.Option(help="Where the profile goes, as CSV.")],
+    tp: Annotated[str, typer.Option(help="Tensor-parallel degrees, comma-separated.")] = "1",
+    max_tokens: Annotated[int, typer.Option(min=32, help="Largest batch, in tokens.")] = 8192,
+    repeats: Annotated[int, typer.Option(min=1, max=14, help="Runs of each point; their median counts.")] = 5,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads of each rank; 0: an equal share.")] = 0,
+) -> None:
+    """Measure seconds per step by tokens of the batch, for recompute and cache steps, and write PROFILE.csv."""
+    from services.worker.loading import CacheRoom, ModelChoice, open_runner  # noqa: PLC0415
+    from services.worker.profiler import Plan, grid, measure, room_for  # noqa: PLC0415
+    from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.profile import LatencyProfile, write_profile  # noqa: PLC0415
+
+    configure_logs("profile", level="warning")
+    degrees = _degrees(tp)
+    if not out.absolute().parent.is_dir():
+        raise BadInput(f"--out {out}: there is no directory {out.parent}")
+    plan = Plan(grid(max_tokens), repeats)
+    measured = []
+    with _progress() as progress:
+        task = progress.add_task("", total=2 * len(plan.batch_tokens) * len(degrees))
+        for degree in degrees:
+
+            def say(kind: Any, tokens: int, degree: int = degree) -> None:
+                text = f"tp {degree}, {kind.name.lower()} step of {tokens} tokens"
+                progress.update(task, advance=1, description=text)
+
+            choice = ModelChoice(model, device, dtype, degree, threads)
+            with open_runner(choice, CacheRoom(1, room_for(plan))) as runner:
+                measured.append(measure(runner, degree, plan, say))
+    write_profile(out, LatencyProfile({key: curve for part in measured for key, curve in part.curves.items()}))
+
+
+def _degrees(text: str) -> list[int]:
+    try:
+        degrees = [int(part) for part in text.split(",")]
+    except ValueError:
+        degrees = []
+    if not degrees or min(degrees) < 1 or len(set(degrees)) < len(degrees):
+        raise BadInput(f"--tp must be different numbers of at least 1, comma-separated, got {text}")
+    return degrees
+
+
+def _progress() -> Any:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)

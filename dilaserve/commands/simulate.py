@@ -1,0 +1,167 @@
+"""`dilaserve simulate`: a cluster in virtual time."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from shared.errors import BadInput
+
+if TYPE_CHECKING:
+    from simulator.result import Records
+    from simulator.scenario import Scenario
+    from simulator.workload import Workload
+
+EXAMPLE = (
+    "Example: dilaserve simulate --workload real-world --rps 20 --profile h100-llada8b.csv "
+    "--steps steps-llada-gsm8k.csv --cluster 16x1 --policy dilaserve --out result.json --plot timeline.png"
+)
+
+Policy = Literal["dilaserve", "infaas", "llumnix", "fixed"]
+WorkloadName = Literal["real-world", "gsm8k", "mmlu-pro", "mbpp"]
+
+
+def simulate(
+    *,
+    trace: Annotated[Path | None, typer.Option(help="Arrivals and lengths (CSV); else --workload.")] = None,
+    workload: Annotated[WorkloadName, typer.Option(help="What arrives, if no trace is given.")] = "real-world",
+    rps: Annotated[float, typer.Option(min=0.001, help="Requests a second of the workload: at its peak.")] = 20.0,
+    data: Annotated[Path | None, typer.Option(help="Directory of the workloads' lengths.")] = None,
+    profile: Annotated[Path, typer.Option(help="Latency profile (CSV).")],
+    steps: Annotated[Path, typer.Option(help="Tokens per step by threshold (CSV).")],
+    cluster: Annotated[str, typer.Option(help="Instances: COUNTxTP[,COUNTxTP...].")] = "16x1",
+    policy: Annotated[Policy, typer.Option(help="How requests are scheduled.")] = "dilaserve",
+    thresholds: Annotated[str, typer.Option(help="Candidates of policy dilaserve.")] = "0.5,0.6,0.7,0.8,0.9",
+    threshold: Annotated[float, typer.Option(min=0.01, max=1, help="That of the other policies.")] = 0.9,
+    cache: Annotated[bool, typer.Option(help="Whether instances cache keys and values.")] = True,
+    load_control: Annotated[bool, typer.Option(help="Whether policy dilaserve limits thresholds by the load.")] = True,
+    noise: Annotated[float, typer.Option(min=0, help="Error of the step predictor (of its logarithm).")] = 0.1,
+    one_shot: Annotated[bool, typer.Option("--one-shot", help="No step predictor, only one-shot estimates.")] = False,
+    slo: Annotated[float | None, typer.Option(min=0.001, help="Seconds; else 5 x the isolated mean.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of arrivals, difficulties and chance.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the result to this file, as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the timeline into this .png or .html.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Serve a workload on a simulated cluster, with the live scheduler, and report what came of it."""
+    import msgspec  # noqa: PLC0415
+
+    from services.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+    from shared.profile import read_profile  # noqa: PLC0415
+    from simulator.result import summarize  # noqa: PLC0415
+    from simulator.scenario import Scenario, read_cluster  # noqa: PLC0415
+    from simulator.steps_table import read_steps  # noqa: PLC0415
+
+    _check_outputs(out, plot)
+    scenario = Scenario(
+        profile=read_profile(profile),
+        steps=read_steps(steps),
+        instances=read_cluster(cluster),
+        settings=SchedulerSettings(
+            model="simulated",
+            policy=policy,
+            threshold=threshold,
+            thresholds=_read_thresholds(thresholds),
+            cache="dual" if cache else "none",
+            load_control=load_control,
+            estimates="one-shot" if one_shot else "predictor",
+        ),
+        noise=noise,
+        slo_s=slo,
+        seed=seed,
+    )
+    arriving, source = _workload(trace, workload, rps, data, seed)
+    records = _run(scenario, arriving)
+    result = summarize(records, arriving, scenario.steps)
+    if out is not None:
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    if plot is not None:
+        _plot(plot, result)
+    if json:
+        typer.echo(msgspec.json.encode(result))
+    else:
+        _print(result, {"lengths": source, "SLO, s": f"{scenario.default_slo_s(arriving):.2f}"})
+
+
+def _workload(
+    trace: Path | None, name: WorkloadName, rps: float, data: Path | None, seed: int
+) -> "tuple[Workload, str]":
+    """What arrives, and where its lengths are from."""
+    import numpy as np  # noqa: PLC0415
+
+    from simulator.lengths import DATA, benchmark, sharegpt  # noqa: PLC0415
+    from simulator.workload import constant_rate, read_trace, real_world  # noqa: PLC0415
+
+    if trace is not None:
+        return read_trace(trace), str(trace)
+    if data is not None and not data.is_dir():
+        raise BadInput(f"--data {data}: there is no such directory")
+    random = np.random.default_rng(seed)
+    if name == "real-world":
+        lengths = sharegpt(data or DATA)
+        return real_world(lengths, rps, random), lengths.source
+    lengths = benchmark(name, data or DATA)
+    return constant_rate(lengths, rps, random, copies=3 if name == "mbpp" else 1), lengths.source
+
+
+def _run(scenario: "Scenario", arriving: "Workload") -> "Records":
+    """Simulate behind a progress bar on standard error."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    from simulator.scenario import simulate as run_simulation  # noqa: PLC0415
+
+    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("requests", total=len(arriving))
+        return run_simulation(scenario, arriving, lambda count: progress.advance(bar, count))
+
+
+def _check_outputs(out: Path | None, plot: Path | None) -> None:
+    for option, path in (("--out", out), ("--plot", plot)):
+        if path is not None and not path.parent.is_dir():
+            raise BadInput(f"{option} {path}: there is no directory {path.parent}")
+    if plot is not None and plot.suffix not in (".png", ".html"):
+        raise BadInput(f"--plot {plot}: accepted: a file name that ends in .png or .html")
+
+
+def _read_thresholds(text: str) -> tuple[float, ...]:
+    from dilaserve.stack.options import read_thresholds  # noqa: PLC0415
+
+    return read_thresholds(text)
+
+
+def _plot(path: Path, result: Mapping[str, Any]) -> None:
+    from simulator.plot import draw_timelines, write_figure  # noqa: PLC0415
+
+    write_figure(path, draw_timelines({"": result["timeline"]}))
+
+
+def _print(result: Mapping[str, Any], facts: Mapping[str, str]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    latency, accuracy = result["latency_s"], result.get("expected_accuracy")
+    rows = {
+        **facts,
+        "requests": f"{result['requests']} ({result['completed']} completed, {result['failed']} failed)",
+        "SLO attainment": _percent(result["slo_attainment"]),
+        "latency, s": ", ".join(f"{name} {_number(value)}" for name, value in latency.items()),
+        "mean threshold": _number(result["mean_threshold"]),
+        "mean steps": _number(result["mean_steps"]),
+        "migrations": str(result["migrations"]),
+        "expected accuracy": _percent(accuracy),
+    }
+    table = Table(box=None, show_header=False)
+    for name, text in rows.items():
+        table.add_row(name, text)
+    Console(soft_wrap=True, highlight=False).print(table)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"

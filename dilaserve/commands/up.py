@@ -1,0 +1,106 @@
+"""`dilaserve up`: the embedded cluster."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dilaserve.stack.data_dir import Addresses
+    from dilaserve.stack.options import StackOptions
+
+EXAMPLE = "Example: dilaserve up --port 8000 --instances 2x1 --slo 5"
+DEMO_MODEL = Path(__file__).resolve().parents[2] / "models" / "demo"
+
+
+def up(
+    *,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the REST API.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address of the REST API; 0.0.0.0 for all of this machine.")] = "127.0.0.1",
+    model: Annotated[Path, typer.Option(help="Checkpoint directory.", show_default="the demo model")] = DEMO_MODEL,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Slots, each an equal share of the CPU cores.", show_default="the cores")
+    ] = None,
+    instances: Annotated[
+        str | None, typer.Option(help="Instances as COUNTxTP[,COUNTxTP...].", show_default="2x1, if they fit")
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="How requests are scheduled: dilaserve, llumnix, infaas, fixed.",
+            show_default="dilaserve where the model brings a step predictor, else fixed",
+        ),
+    ] = None,
+    slo: Annotated[
+        float, typer.Option(min=0.001, max=86400, help="Seconds a request may take if it does not say.")
+    ] = 5.0,
+    thresholds: Annotated[
+        str, typer.Option(help="Confidence thresholds; a policy with a fixed one takes the highest.")
+    ] = "0.5,0.6,0.7,0.8,0.9",
+    cache: Annotated[str, typer.Option(help="KV cache of the workers: none, prefix, dual.")] = "dual",
+    data_dir: Annotated[Path, typer.Option(help="Where NATS and Postgres keep their data.")] = Path(".data"),
+    sync_interval: Annotated[
+        str,
+        typer.Option(
+            help="How often NATS forces its files to disk. A killed process never loses what was accepted; "
+            "a power loss may, unless this is `always`, which is slower."
+        ),
+    ] = "2m",
+    nats_url: Annotated[str | None, typer.Option(help="A running NATS server to use instead of a new one.")] = None,
+    database_url: Annotated[str | None, typer.Option(help="A running Postgres to use instead of a new one.")] = None,
+) -> None:
+    """Start the whole cluster on this machine: NATS, Postgres, gateway, scheduler, workers, reconfigurator.
+
+    Prints the address when it is ready. SIGTERM or Ctrl-C drains and exits 0; a second one kills.
+    """
+    import asyncio  # noqa: PLC0415
+    import os  # noqa: PLC0415
+
+    from dilaserve.stack import options as read  # noqa: PLC0415
+    from dilaserve.stack.cluster import run_cluster  # noqa: PLC0415
+    from dilaserve.stack.data_dir import locked  # noqa: PLC0415
+    from dilaserve.stack.ports import check_free  # noqa: PLC0415
+    from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.settings import ServiceSettings, read_settings  # noqa: PLC0415
+
+    num_slots = max(2, read.num_cores()) if slots is None else slots
+    options = read.StackOptions(
+        host=host,
+        port=port,
+        model=read.check_model(model),
+        instances=read.read_instances(instances, num_slots),
+        policy=read.check_choice("--policy", policy or read.default_policy(model), read.POLICIES),
+        thresholds=read.read_thresholds(thresholds),
+        slo_s=slo,
+        cache=read.check_choice("--cache", cache, read.CACHES),
+        data_dir=data_dir.resolve(),
+        sync_interval=read.check_sync_interval(sync_interval),
+        nats_url=nats_url,
+        database_url=database_url,
+    )
+    settings = read_settings(ServiceSettings, os.environ)
+    configure_logs("up", level=settings.log_level, form=settings.log_format)
+    with locked(options.data_dir):
+        check_free(options.host, options.port)
+        asyncio.run(run_cluster(options, lambda addresses: _say_ready(options, addresses)))
+
+
+def _say_ready(options: "StackOptions", addresses: "Addresses") -> None:
+    """Tell the user where the cluster is and what to do next."""
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console(soft_wrap=True, highlight=False)
+    count, name = len(options.instances), options.model.name
+    console.print(f"\n[bold green]DiLaServe is ready[/] on [bold]{addresses.url}[/] ({name}, {count} instances)\n")
+    console.print(
+        f"  curl {addresses.url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        '    -d \'{"model": "' + name + '", "messages": [{"role": "user", "content": '
+        '"A shop has 5 apples and buys 7 more. How many apples are there?"}]}\'\n',
+        markup=False,
+    )
+    console.print(
+        f"  OpenAI clients: base_url={addresses.url}/v1, any api_key\n"
+        f"  Cluster:        dilaserve status --data-dir {options.data_dir}\n"
+        "  Stop:           Ctrl-C\n",
+        markup=False,
+    )

@@ -1,0 +1,1 @@
+"""Load on a live gateway: what to send and when, sending it, and what came of it."""

@@ -1,0 +1,102 @@
+"""Sends requests to a gateway at their times."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from dilaserve.load.workload import LoadRequest
+from shared.errors import BadInput
+
+CONNECT_S = 10.0
+GIVE_UP_S = 900.0  # a reply not there by then is a failure
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came of one request. Of a failed one only `arrival_s`, `latency_s` and `error` mean something."""
+
+    arrival_s: float  # from the start of the load
+    latency_s: float  # the server's, arrival to last token; the client's where the server says none
+    error: str | None = None
+    text: str = ""
+    right: bool | None = None  # None: the row carries no answer
+    slo_met: bool = False
+    mean_threshold: float = 0.0
+    output_tokens: int = 0
+    steps: int = 0
+    migrations: int = 0
+
+
+async def served_model(client: httpx.AsyncClient) -> str:
+    """The model's name. Raises: BadInput if no gateway answers."""
+    try:
+        reply = await client.get("/v1/models")
+        return str(reply.raise_for_status().json()["data"][0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        raise BadInput(f"no gateway answers at {client.base_url}: {str(error) or type(error).__name__}") from None
+
+
+async def run_load(
+    url: str,
+    requests: Sequence[LoadRequest],
+    arrivals_s: Sequence[float],
+    slo_s: float | None,
+    on_reply: Callable[[Reply], None],
+) -> list[Reply]:
+    """Send a request at each of the times, the rows in turn and over again, and wait for all replies.
+
+    `slo_s` is for rows that name none. Raises: BadInput if no gateway answers.
+    """
+    limits, timeout = httpx.Limits(max_connections=None), httpx.Timeout(GIVE_UP_S, connect=CONNECT_S)
+    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=timeout, trust_env=False) as client:
+        model = await served_model(client)
+        start_s = time.perf_counter()
+
+        async def one(number: int, arrival_s: float) -> Reply:
+            await asyncio.sleep(start_s + arrival_s - time.perf_counter())
+            request = requests[number % len(requests)]
+            reply = await _send(client, request, _body(model, request, slo_s), arrival_s)
+            on_reply(reply)
+            return reply
+
+        return await asyncio.gather(*(one(number, at_s) for number, at_s in enumerate(arrivals_s)))
+
+
+def _body(model: str, request: LoadRequest, slo_s: float | None) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": request.prompt}]}
+    if request.output_tokens is not None:
+        body["max_tokens"] = request.output_tokens
+    wanted_s = slo_s if request.slo_s is None else request.slo_s
+    return body if wanted_s is None else body | {"slo_ms": 1000 * wanted_s}
+
+
+async def _send(client: httpx.AsyncClient, request: LoadRequest, body: dict[str, Any], arrival_s: float) -> Reply:
+    sent_s = time.perf_counter()
+    try:
+        answer = await client.post("/v1/chat/completions", json=body)
+        return _read(answer, request, arrival_s, time.perf_counter() - sent_s)
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        return Reply(arrival_s, time.perf_counter() - sent_s, error=str(error) or type(error).__name__)
+
+
+def _read(answer: httpx.Response, request: LoadRequest, arrival_s: float, latency_s: float) -> Reply:
+    """Raises: ValueError, LookupError or TypeError if it is no completion."""
+    content = answer.json()
+    if answer.status_code != httpx.codes.OK:
+        raise ValueError(f"{answer.status_code} {content['error']['message']}")
+    text, told = content["choices"][0]["message"]["content"], content["dilaserve"]
+    return Reply(
+        arrival_s=arrival_s,
+        latency_s=told["latency_ms"] / 1000 if "latency_ms" in told else latency_s,
+        text=text,
+        right=None if request.answer is None else f"The answer is {request.answer}." in text,
+        slo_met=told.get("slo_met", False),
+        mean_threshold=told.get("mean_threshold", 0.0),
+        output_tokens=told.get("output_tokens", 0),
+        steps=told.get("steps", 0),
+        migrations=told.get("migrations", 0),
+    )

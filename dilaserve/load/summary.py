@@ -1,0 +1,61 @@
+"""What came of a load: RESULT.json."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dilaserve.load.client import Reply
+
+BUCKET_S = 1.0  # of the timeline
+
+
+def summarize(replies: Sequence[Reply], duration_s: float) -> dict[str, Any]:
+    """The result of a load: a request that failed has missed its SLO; figures of nothing are None.
+
+    `mean_threshold` is weighted by the output tokens of each request. `timeline` is by time of arrival; which
+    instances there were is not in replies, so it is not in it.
+    """
+    completed = [reply for reply in replies if reply.error is None]
+    latency_s = np.array([reply.latency_s for reply in completed])
+    judged = [reply.right for reply in completed if reply.right is not None]
+    result = {
+        "requests": len(replies),
+        "completed": len(completed),
+        "failed": len(replies) - len(completed),
+        "slo_attainment": slo_attainment(replies),
+        "latency_s": {
+            "mean": float(latency_s.mean()) if completed else None,
+            **{f"p{q}": float(np.percentile(latency_s, q)) if completed else None for q in (50, 90, 99)},
+        },
+        "mean_threshold": mean_threshold(completed),
+        "mean_steps": float(np.mean([reply.steps for reply in completed])) if completed else None,
+        "migrations": sum(reply.migrations for reply in completed),
+        "timeline": timeline(replies, duration_s),
+    }
+    return result | {"accuracy": sum(judged) / len(judged)} if judged else result
+
+
+def slo_attainment(replies: Sequence[Reply]) -> float | None:
+    return sum(reply.slo_met for reply in replies) / len(replies) if replies else None
+
+
+def mean_threshold(completed: Sequence[Reply]) -> float | None:
+    tokens = sum(reply.output_tokens for reply in completed)
+    return sum(reply.mean_threshold * reply.output_tokens for reply in completed) / tokens if tokens else None
+
+
+def timeline(replies: Sequence[Reply], duration_s: float) -> list[dict[str, Any]]:
+    """One entry for each BUCKET_S of the duration; `rps` is of arrivals."""
+    buckets: list[list[Reply]] = [[] for _ in range(max(1, int(np.ceil(duration_s / BUCKET_S))))]
+    for reply in replies:
+        buckets[min(int(reply.arrival_s / BUCKET_S), len(buckets) - 1)].append(reply)
+    return [
+        {
+            "t_s": number * BUCKET_S,
+            "rps": len(bucket) / BUCKET_S,
+            "slo_attainment": slo_attainment(bucket),
+            "mean_threshold": mean_threshold([reply for reply in bucket if reply.error is None]),
+        }
+        for number, bucket in enumerate(buckets)
+    ]

@@ -1,0 +1,77 @@
+"""From a model and prompts to the trajectories that a step predictor is trained from and judged by."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dilaserve.prediction.recording import Recorded, record
+from dilaserve.prediction.runs import Prompt, changing_runs, fixed_runs
+from services.predictor.trajectories import Trajectory
+from services.worker.engine import Engine, Limits
+from services.worker.feeding import CacheMode
+from services.worker.loading import NO_CACHE, CacheRoom, ModelChoice, open_runner
+from shared.errors import BadInput
+
+LIMITS = Limits(tokens=8192, requests=64)
+HELD_OUT_SHARE = 0.2  # at most, of the prompts that there are
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Each request under every threshold, and after changes on the way under every threshold."""
+
+    fixed: Recorded
+    changing: Recorded
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        return self.fixed.trajectories + self.changing.trajectories
+
+
+@contextmanager
+def open_engine(model: Path, cache: str, threads: int) -> Iterator[Engine]:
+    """The worker's engine, on the GPU where there is one; `threads` of the CPU, 0: all cores.
+
+    Raises: BadInput if the model cannot be run.
+    """
+    if cache not in tuple(CacheMode):
+        raise BadInput(f"--cache {cache}: accepted: {', '.join(CacheMode)}")
+    room = NO_CACHE if cache == CacheMode.NONE else CacheRoom(LIMITS.requests)
+    with open_runner(ModelChoice(str(model), device="auto", threads=threads), room) as runner:
+        yield Engine(runner, CacheMode(cache), LIMITS, "in-process")
+
+
+def split(prompts: Sequence[Prompt], learnt: int, held_out: int) -> tuple[list[Prompt], list[Prompt]]:
+    """So many prompts to learn from and others to judge by, fewer of each where there are not enough.
+
+    Raises: BadInput if there is none to judge by.
+    """
+    held_out = min(held_out, round(HELD_OUT_SHARE * len(prompts)))
+    if not held_out:
+        raise BadInput(f"--prompts has {len(prompts)} rows; at least 3 are needed, 150 are advised")
+    learnt = min(learnt, len(prompts) - held_out)
+    return list(prompts[:learnt]), list(prompts[learnt : learnt + held_out])
+
+
+def num_runs(prompts: Sequence[Prompt], thresholds: Sequence[float]) -> int:
+    """How often `collect` runs a request to its end."""
+    return 2 * len(prompts) * len(thresholds)
+
+
+def collect(
+    engine: Engine,
+    mask_token_id: int,
+    prompts: Sequence[Prompt],
+    thresholds: Sequence[float],
+    seed: int,
+    on_done: Callable[[], object],
+) -> Collected:
+    """Run every prompt; `on_done` is called after each run. Raises: BadInput if one cannot be run."""
+    fixed = record(engine, mask_token_id, fixed_runs(prompts, thresholds), on_done)
+    steps = float(np.mean([trajectory.num_steps for trajectory in fixed.trajectories]))
+    random = np.random.default_rng(seed)
+    changing = record(engine, mask_token_id, changing_runs(prompts, thresholds, steps, random), on_done)
+    return Collected(fixed, changing)

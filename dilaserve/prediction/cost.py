@@ -1,0 +1,55 @@
+"""What predictions cost beside the steps that they are about."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dilaserve.prediction.recording import Recorded
+from services.predictor.evaluation import GRANULARITIES, updates
+from services.predictor.model import StepPredictor
+from services.predictor.queries import Query
+
+CALLS = 50  # timed, of which the median counts
+
+
+def cost_by_granularity(predictor: StepPredictor, recorded: Recorded, thresholds: Sequence[float]) -> dict[int, float]:
+    """Time for predictions over time for steps, when requests are predicted anew every so many unmasked tokens.
+
+    The requests that are due after an iteration are predicted together, under all thresholds.
+    Source: "Step Prediction", execution overhead.
+    """
+    states = recorded.trajectories[0].states()
+    costs = {}
+    for tokens in GRANULARITIES:
+        predictions = sum(len(updates(trajectory, tokens)) for trajectory in recorded.trajectories)
+        calls = min(predictions, recorded.iterations)
+        if not calls:
+            costs[tokens] = 0.0
+            continue
+        query = _query(states, round(predictions / calls), thresholds)
+        costs[tokens] = calls * seconds_of_a_call(predictor, query) / recorded.seconds
+    return costs
+
+
+def seconds_of_a_call(predictor: StepPredictor, query: Query) -> float:
+    """The median over many calls."""
+    times_s = []
+    for _ in range(CALLS):
+        started_s = time.perf_counter()
+        predictor.steps_left([query])
+        times_s.append(time.perf_counter() - started_s)
+    return float(np.median(times_s))
+
+
+def _query(states: Query, requests: int, thresholds: Sequence[float]) -> Query:
+    """So many requests, each in one of the given states."""
+    rows = np.arange(requests) % len(states.features)
+    return replace(
+        states,
+        features=states.features[rows],
+        thresholds=np.array(thresholds, dtype=np.float32),
+        masks_left=states.masks_left[rows],
+        blocks_left=states.blocks_left[rows],
+    )

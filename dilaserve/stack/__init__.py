@@ -1,0 +1,1 @@
+"""The embedded stack: NATS, Postgres and every service as processes of one machine, kept running."""

@@ -1,0 +1,62 @@
+"""The data directory of an embedded stack: one stack at a time, and where it can be reached."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from shared.errors import BadInput
+
+
+class Addresses(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a running stack answers; `stack.json` of its data directory."""
+
+    url: str
+    nats_url: str
+    database_url: str
+
+
+@contextmanager
+def locked(data_dir: Path) -> Iterator[None]:
+    """Hold the directory, made if need be. Raises: BadInput if it is in use or cannot be written.
+
+    The lock is the kernel's: it goes with the process, however that ends.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = (data_dir / "lock").open("a+")
+    except OSError as error:
+        raise BadInput(f"--data-dir {data_dir} cannot be used: {error.strerror or error}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            raise BadInput(
+                f"--data-dir {data_dir} is in use by another `dilaserve up` (process {lock.read().strip()}); "
+                "stop it or choose another directory"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def write_addresses(data_dir: Path, addresses: Addresses) -> None:
+    (data_dir / "stack.json").write_bytes(msgspec.json.encode(addresses))
+
+
+def read_addresses(data_dir: Path) -> Addresses:
+    """Raises: BadInput if no stack has run in the directory."""
+    path = data_dir / "stack.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Addresses)
+    except (OSError, msgspec.MsgspecError):
+        raise BadInput(f"no stack in {data_dir} (no readable {path}); start one with `dilaserve up`") from None
+
+
+def remove_addresses(data_dir: Path) -> None:
+    (data_dir / "stack.json").unlink(missing_ok=True)

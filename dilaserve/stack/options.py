@@ -1,0 +1,103 @@
+"""What `dilaserve up` was asked for, checked."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.errors import BadInput
+from shared.predictor_card import CARD_FILE
+
+POLICIES = ("dilaserve", "llumnix", "infaas", "fixed")
+CACHES = ("none", "prefix", "dual")
+TP_DEGREES = (1, 2, 4)  # those the worker can run
+SYNC_INTERVAL = r"always|\d+(ms|s|m|h)"
+
+
+@dataclass(frozen=True, slots=True)
+class StackOptions:
+    """One embedded stack. `instances` holds the TP degree of each; a slot is an equal share of the CPU cores."""
+
+    host: str
+    port: int
+    model: Path
+    instances: tuple[int, ...]
+    policy: str
+    thresholds: tuple[float, ...]  # ascending; policies with a fixed one take the highest
+    slo_s: float
+    cache: str
+    data_dir: Path
+    sync_interval: str  # how often NATS forces its files to disk: `always`, or such as 2m
+    nats_url: str | None = None  # None: embedded
+    database_url: str | None = None  # None: embedded
+
+    @property
+    def threads_per_slot(self) -> int:
+        """CPU threads of one TP rank: an equal share of the cores, at least 1."""
+        return max(1, num_cores() // sum(self.instances))
+
+
+def num_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def read_instances(text: str | None, slots: int) -> tuple[int, ...]:
+    """TP degrees of the instances: `2x1,1x2` is (1, 1, 2). None: as many TP-1 instances as fit, at most two.
+
+    Raises: BadInput if the text is malformed, a degree is not supported, or the sum exceeds `slots`.
+    """
+    if text is None:
+        return (1,) * min(2, slots)
+    degrees: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([1-9]\d{0,3})x([1-9]\d{0,3})\s*", part)
+        if match is None:
+            raise BadInput(f"--instances {text}: accepted is COUNTxTP[,COUNTxTP...], such as 2x1")
+        degrees += [int(match[2])] * int(match[1])
+    if unsupported := set(degrees) - set(TP_DEGREES):
+        raise BadInput(f"--instances {text}: TP {min(unsupported)} is not supported; accepted: {_listed(TP_DEGREES)}")
+    if sum(degrees) > slots:
+        raise BadInput(f"--instances {text} needs {sum(degrees)} slots; there are {slots} (see --slots)")
+    return tuple(degrees)
+
+
+def read_thresholds(text: str) -> tuple[float, ...]:
+    """The allowed thresholds, ascending. Raises: BadInput unless each is a number in (0, 1]."""
+    try:
+        thresholds = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        thresholds = []
+    if not thresholds or not all(0 < threshold <= 1 for threshold in thresholds):
+        raise BadInput(f"--thresholds {text}: accepted are numbers in (0, 1], separated by commas, such as 0.9")
+    return tuple(thresholds)
+
+
+def default_policy(model: Path) -> str:
+    """`dilaserve`, which needs a step predictor, where the model's directory has one; else `fixed`."""
+    return "dilaserve" if (model / "predictor" / CARD_FILE).is_file() else "fixed"
+
+
+def check_choice(option: str, value: str, accepted: Sequence[str]) -> str:
+    """Raises: BadInput naming the accepted values if `value` is none of them."""
+    if value not in accepted:
+        raise BadInput(f"{option} {value}: accepted: {_listed(accepted)}")
+    return value
+
+
+def check_model(directory: Path) -> Path:
+    """The absolute path of a checkpoint directory. Raises: BadInput if it is none."""
+    if not (directory / "config.json").is_file():
+        raise BadInput(f"--model {directory}: not a checkpoint directory (it has no config.json)")
+    return directory.resolve()
+
+
+def check_sync_interval(text: str) -> str:
+    if re.fullmatch(SYNC_INTERVAL, text) is None:
+        raise BadInput(f"--sync-interval {text}: accepted: always, or a duration such as 500ms, 10s, 2m")
+    return text
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values)

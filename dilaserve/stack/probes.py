@@ -1,0 +1,62 @@
+"""Whether a server answers: one question each, and waiting until it does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from shared.errors import BadInput
+
+LOOK_AGAIN_S = 0.1
+ANSWER_S = 3.0  # how long a server of the user's own may take to answer
+
+
+async def until(probe: Callable[[], Awaitable[bool]]) -> None:
+    """Wait, without limit, until the probe says yes."""
+    while not await probe():  # noqa: ASYNC110  (it is another process that will answer)
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def check(probe: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Raises: BadInput if a server that the user named does not answer in time."""
+    try:
+        await asyncio.wait_for(until(probe), ANSWER_S)
+    except TimeoutError:
+        raise BadInput(f"{what} does not answer") from None
+
+
+async def nats_answers(url: str) -> bool:
+    """Whether a NATS server with JetStream answers."""
+    import nats  # noqa: PLC0415
+    from nats.errors import Error  # noqa: PLC0415
+
+    try:
+        client = await nats.connect(url, allow_reconnect=False, connect_timeout=1, error_cb=_ignore)
+    except (Error, OSError, TimeoutError):
+        return False
+    try:
+        await client.jetstream(timeout=1).account_info()
+    except (Error, TimeoutError):
+        return False
+    finally:
+        await client.close()
+    return True
+
+
+async def postgres_answers(url: str) -> bool:
+    from shared.database import database_answers  # noqa: PLC0415
+
+    return await database_answers(url)
+
+
+async def gateway_ready(url: str) -> bool:
+    """Whether the gateway answers and has an instance to serve with."""
+    import httpx  # noqa: PLC0415
+
+    try:
+        async with httpx.AsyncClient(timeout=2, trust_env=False) as client:
+            return (await client.get(f"{url}/ready")).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+async def _ignore(_error: Exception) -> None:
+    """A probe's failure is its answer."""

@@ -1,0 +1,82 @@
+"""One child process: how it is started, and how it dies with its parent."""
+
+import asyncio
+import ctypes
+import os
+import pwd
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run, and how to end it."""
+
+    name: str
+    command: tuple[str, ...]
+    environ: Mapping[str, str] = field(default_factory=dict)  # added to this process's own
+    user: str | None = None  # to run as another user
+    log: Path | None = None  # where its output goes; None: to standard error, each line with its name
+    stop_signal: signal.Signals = signal.SIGTERM
+    orphan_signal: signal.Signals = signal.SIGKILL  # what it gets should this process die
+
+
+async def spawn(program: Program) -> asyncio.subprocess.Process:
+    """Start it in a session of its own, so that a Ctrl-C of the terminal reaches the parent alone.
+
+    Its output is a pipe, or appended to `program.log`. Raises: OSError if it cannot be started.
+    """
+    output = program.log.open("ab") if program.log else None
+    try:
+        return await asyncio.create_subprocess_exec(
+            *program.command,
+            env={**os.environ, **program.environ},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output or asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=dies_with_parent(program.orphan_signal),
+            user=program.user,
+            group=pwd.getpwnam(program.user).pw_gid if program.user else None,
+            extra_groups=[] if program.user else None,
+        )
+    finally:
+        if output:
+            output.close()
+
+
+def kill(process: asyncio.subprocess.Process) -> None:
+    """End the process and its children at once."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The lines of a stream, of any length, without their ends."""
+    rest = b""
+    while chunk := await stream.read(1 << 16):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line
+    if rest:
+        yield rest
+
+
+def dies_with_parent(death_signal: signal.Signals) -> Callable[[], None] | None:
+    """For the child, between fork and exec. Only Linux can; elsewhere an orphan lives on until stopped by hand."""
+    if sys.platform != "linux":
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def set_up() -> None:
+        prctl(PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
+        if os.getppid() != parent:  # the parent died before the call
+            os._exit(1)
+
+    return set_up

@@ -1,0 +1,68 @@
+"""Workloads and results of `dilaserve bench`."""
+
+import itertools
+import statistics
+from pathlib import Path
+
+import pytest
+
+from dilaserve.load.client import Reply
+from dilaserve.load.summary import summarize
+from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
+from shared.errors import BadInput
+
+
+def reply(arrival_s: float, latency_s: float = 1.0, **values: object) -> Reply:
+    served: dict[str, object] = {"slo_met": True, "mean_threshold": 0.9, "output_tokens": 32, "steps": 10}
+    return Reply(arrival_s, latency_s, **(served | values))  # type: ignore[arg-type]
+
+
+def test_rows_are_read_and_unknown_fields_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"prompt": "a", "answer": "29", "kind": "x"}\n\n{"prompt": "b", "slo_s": 2}\n')
+    assert read_requests(path) == [LoadRequest(prompt="a", answer="29"), LoadRequest(prompt="b", slo_s=2.0)]
+
+
+@pytest.mark.parametrize("content", ["", "\n", "{}", "[1]", '{"prompt": 3}', "not json"])
+def test_a_file_that_is_no_workload_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(content)
+    with pytest.raises(BadInput, match=r"requests\.jsonl"):
+        read_requests(path)
+    with pytest.raises(BadInput, match="No such file"):
+        read_requests(tmp_path / "absent")
+
+
+def test_arrivals_are_a_poisson_process_that_a_seed_repeats() -> None:
+    times = poisson_arrivals(rate_rps=20, duration_s=100, seed=1)
+    assert times == poisson_arrivals(rate_rps=20, duration_s=100, seed=1) == sorted(times)
+    assert times[-1] < 100
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert statistics.mean(gaps) == pytest.approx(1 / 20, rel=0.1)
+    assert statistics.stdev(gaps) == pytest.approx(1 / 20, rel=0.1)
+
+
+def test_a_failed_request_has_missed_its_slo_and_counts_in_nothing_else() -> None:
+    result = summarize([reply(0.1), Reply(0.2, 9.0, error="503"), reply(1.5, 3.0, slo_met=False)], duration_s=2)
+    assert (result["requests"], result["completed"], result["failed"]) == (3, 2, 1)
+    assert result["slo_attainment"] == pytest.approx(1 / 3)
+    assert result["latency_s"]["mean"] == 2.0
+    assert result["mean_steps"] == 10
+    assert [entry["rps"] for entry in result["timeline"]] == [2, 1]
+    assert [entry["slo_attainment"] for entry in result["timeline"]] == [0.5, 0]
+
+
+def test_the_mean_threshold_is_weighted_by_tokens() -> None:
+    replies = [reply(0, mean_threshold=0.5, output_tokens=32), reply(0, mean_threshold=0.9, output_tokens=96)]
+    assert summarize(replies, duration_s=1)["mean_threshold"] == pytest.approx(0.8)
+
+
+def test_accuracy_is_there_only_where_rows_carry_an_answer() -> None:
+    assert "accuracy" not in summarize([reply(0)], duration_s=1)
+    assert summarize([reply(0, right=True), reply(0, right=False), reply(0)], duration_s=1)["accuracy"] == 0.5
+
+
+def test_a_load_of_nothing_has_figures_of_nothing() -> None:
+    result = summarize([], duration_s=1)
+    assert result["slo_attainment"] is None
+    assert result["latency_s"]["p99"] is None

@@ -1,0 +1,86 @@
+"""What `dilaserve up` accepts, and what it says of anything else."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dilaserve.stack.options import (
+    check_choice,
+    check_model,
+    check_sync_interval,
+    default_policy,
+    read_instances,
+    read_thresholds,
+)
+from dilaserve.stack.supervisor import FIRST_WAIT_S, LONGEST_WAIT_S, RAN_WELL_S, next_wait_s
+from shared.errors import BadInput
+
+
+@pytest.mark.parametrize(("slots", "expected"), [(1, (1,)), (2, (1, 1)), (64, (1, 1))])
+def test_by_default_two_instances_run_where_they_fit(slots: int, expected: tuple[int, ...]) -> None:
+    assert read_instances(None, slots) == expected
+
+
+def test_instances_are_counted_by_degree() -> None:
+    assert read_instances("3x1", slots=4) == (1, 1, 1)
+    assert read_instances("1x1, 2x1", slots=4) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("text", ["", "2", "x1", "2x", "0x1", "2x0", "-1x1", "2x1,", "axb", "2x1;1x1"])
+def test_malformed_instances_are_refused_with_the_form(text: str) -> None:
+    with pytest.raises(BadInput, match="such as 2x1"):
+        read_instances(text, slots=8)
+
+
+def test_more_instances_than_slots_are_refused() -> None:
+    with pytest.raises(BadInput, match="needs 3 slots; there are 2"):
+        read_instances("3x1", slots=2)
+
+
+def test_a_degree_the_worker_lacks_is_refused() -> None:
+    with pytest.raises(BadInput, match="TP 3 is not supported; accepted: 1, 2, 4"):
+        read_instances("1x3", slots=8)
+
+
+def test_the_policy_is_dilaserve_where_the_model_brings_a_step_predictor(tmp_path: Path) -> None:
+    assert default_policy(tmp_path) == "fixed"
+    (tmp_path / "predictor").mkdir()
+    (tmp_path / "predictor" / "card.json").touch()
+    assert default_policy(tmp_path) == "dilaserve"
+
+
+def test_thresholds_come_sorted_and_once() -> None:
+    assert read_thresholds("0.9,0.5, 0.7,0.9") == (0.5, 0.7, 0.9)
+
+
+@pytest.mark.parametrize("text", ["", "high", "0", "1.1", "-0.5", "0.5,,0.9", "nan", "inf"])
+def test_thresholds_outside_their_range_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match=r"numbers in \(0, 1\]"):
+        read_thresholds(text)
+
+
+def test_a_choice_names_what_is_accepted() -> None:
+    assert check_choice("--policy", "fixed", ("fixed",)) == "fixed"
+    with pytest.raises(BadInput, match="--policy best: accepted: fixed"):
+        check_choice("--policy", "best", ("fixed",))
+
+
+def test_a_model_is_a_directory_with_a_configuration(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no config\.json"):
+        check_model(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "2", "often", "2m; port: 1", "-1s"])
+def test_a_sync_interval_is_a_duration_or_always(text: str) -> None:
+    assert check_sync_interval("always") == "always"
+    with pytest.raises(BadInput, match="accepted: always"):
+        check_sync_interval(text)
+
+
+@given(last_s=st.floats(0, 100), ran_s=st.floats(0, 100))
+def test_the_wait_grows_to_a_bound_and_starts_anew_after_a_good_run(last_s: float, ran_s: float) -> None:
+    wait_s = next_wait_s(last_s, ran_s)
+    assert FIRST_WAIT_S <= wait_s <= LONGEST_WAIT_S
+    assert wait_s == FIRST_WAIT_S if ran_s >= RAN_WELL_S else wait_s >= min(last_s, LONGEST_WAIT_S)

@@ -1,0 +1,119 @@
+"""Requests that are run to learn from: which, under which thresholds, and what is recorded of them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dilaserve.prediction.collecting import collect, num_runs, split
+from dilaserve.prediction.cost import cost_by_granularity
+from dilaserve.prediction.recording import Recorded, record
+from dilaserve.prediction.runs import Prompt, Run, changing_runs, fixed_runs, read_prompts
+from services.predictor.model import StepPredictor
+from services.predictor.training import train
+from services.predictor.trajectories import examples
+from services.worker.engine import Engine, Limits
+from services.worker.feeding import CacheMode
+from services.worker.runner import Runner
+from shared.errors import BadInput
+from shared.text import TextModel
+from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.trajectories import THRESHOLDS as SYNTHETIC_THRESHOLDS
+from tests.support.trajectories import fixed_trajectories
+
+THRESHOLDS = (0.1, 0.3, 0.6)
+
+
+def prompt(seed: int, output_length: int = 32) -> Prompt:
+    ids = np.random.default_rng(seed).integers(0, 50, 4 + seed % 3).astype(np.int32)
+    return Prompt(ids, output_length, block_length=16)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine(Runner(random_decoder(), cache_slots=4096), CacheMode.DUAL, Limits(4096, 64), "test")
+
+
+def test_every_step_is_recorded_with_its_threshold_and_its_tokens(engine: Engine) -> None:
+    run = Run(prompt(1), threshold=0.3, first=(0.6, 0.1))
+    [trajectory] = record(engine, MASK_ID, [run], lambda: None).trajectories
+    assert trajectory.output_length == 32
+    assert trajectory.unmasked.min() >= 1
+    assert trajectory.thresholds[:3].tolist() == [0.6, 0.1, 0.3]
+    assert trajectory.settled_at == 2
+    assert (np.diff(trajectory.confidence_stats[:, [0, 1, 2, 4]], axis=1) >= 0).all(), "min, q25, median, q75"
+
+
+def test_requests_recorded_together_go_as_each_goes_alone(engine: Engine) -> None:
+    runs = fixed_runs([prompt(seed, 16 * (1 + seed % 3)) for seed in range(12)], THRESHOLDS)
+    done: list[int] = []
+    together = record(engine, MASK_ID, runs, lambda: done.append(1)).trajectories
+    assert len(done) == len(runs)
+    for run, trajectory in list(zip(runs, together, strict=True))[::11]:
+        [alone] = record(engine, MASK_ID, [run], lambda: None).trajectories
+        np.testing.assert_array_equal(alone.unmasked, trajectory.unmasked)
+        np.testing.assert_allclose(alone.confidence_stats, trajectory.confidence_stats, rtol=1e-5)
+    assert engine.num_held == 0
+
+
+def test_a_state_reached_under_changing_thresholds_is_continued_under_every_threshold(engine: Engine) -> None:
+    runs = changing_runs([prompt(3)], THRESHOLDS, steps=3, random=np.random.default_rng(0))
+    assert [run.threshold for run in runs] == list(THRESHOLDS)
+    assert len({run.first for run in runs}) == 1
+    trajectories = record(engine, MASK_ID, runs, lambda: None).trajectories
+    reached = len(runs[0].first)
+    states = [trajectory.states().features[reached] for trajectory in trajectories]
+    for state in states[1:]:
+        np.testing.assert_allclose(state, states[0], rtol=1e-5)
+
+
+def test_what_is_collected_teaches_every_threshold_at_every_stage(engine: Engine) -> None:
+    prompts = [prompt(seed) for seed in range(4)]
+    done: list[int] = []
+    collected = collect(engine, MASK_ID, prompts, THRESHOLDS, 0, lambda: done.append(1))
+    assert len(done) == num_runs(prompts, THRESHOLDS)
+    for recorded in (collected.fixed, collected.changing):
+        learnt = examples(recorded.trajectories)
+        assert {round(float(t), 1) for t in learnt.rows[:, 0]} == set(THRESHOLDS)
+        assert learnt.masks_left.min() < 16 < learnt.masks_left.max()
+
+
+def test_a_request_that_cannot_be_run_is_named(engine: Engine) -> None:
+    with pytest.raises(BadInput, match="request 1: "):
+        record(engine, MASK_ID, [Run(Prompt(np.array([999_999], dtype=np.int32), 16, 16), 0.5)], lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted", "got"), [(600, (100, 50), (100, 50)), (600, (590, 200), (480, 120)), (20, (100, 50), (16, 4))]
+)
+def test_prompts_to_judge_by_are_not_those_learnt_from(
+    rows: int, wanted: tuple[int, int], got: tuple[int, int]
+) -> None:
+    prompts = [prompt(seed) for seed in range(rows)]
+    learnt, held_out = split(prompts, *wanted)
+    assert (len(learnt), len(held_out)) == got
+    assert not {id(p) for p in learnt} & {id(p) for p in held_out}
+
+
+def test_predictions_cost_less_the_fewer_there_are() -> None:
+    trajectories = fixed_trajectories(range(20))
+    booster = train(trajectories, trajectories, trajectories, SYNTHETIC_THRESHOLDS).booster
+    recorded = Recorded(trajectories, iterations=sum(t.num_steps for t in trajectories) // 30, seconds=1.0)
+    costs = cost_by_granularity(StepPredictor(booster), recorded, SYNTHETIC_THRESHOLDS)
+    assert costs[1] > costs[32] > 0
+
+
+def test_too_few_prompts_are_refused() -> None:
+    with pytest.raises(BadInput, match="at least"):
+        split([prompt(0)], 100, 50)
+
+
+def test_output_lengths_are_the_rows_own_or_taken_in_turn(tiny_model_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in ({"prompt": "a", "output_tokens": 40}, {"prompt": "b"})))
+    text = TextModel(tiny_model_dir, "tiny")
+    assert [p.output_length for p in read_prompts(file, text, 32, [])] == [64, 128]
+    assert [p.output_length for p in read_prompts(file, text, 32, [32, 96])] == [32, 96]
+    with pytest.raises(BadInput, match="at most 512"):
+        read_prompts(file, text, 32, [1024])
