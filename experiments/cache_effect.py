@@ -1,0 +1,87 @@
+"""What the KV cache and the threshold each do to the demo model: exact match, steps and latency.
+
+python -m experiments.cache_effect --problems 200 --threads 1
+"""
+
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from experiments.demo_model.evaluate import ANSWER, read_questions
+from experiments.engine_throughput import BLOCK_LENGTH, read_prompts
+from experiments.machine import said_first
+from services.worker.decode import CaseRequest, Options, decode_together
+from services.worker.feeding import CacheMode
+from services.worker.loading import CacheRoom, ModelChoice, open_runner
+from services.worker.runner import ModelRunner
+from shared.text import TextModel
+
+OUTPUT_LENGTH = 64  # tokens: the answers of the demo model's problems are shorter
+BATCH = 64
+ALONE = 16  # requests timed one at a time
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
+RESULTS = Path(__file__).parent / "results"
+
+
+def measure(
+    runner: ModelRunner, text: TextModel, requests: list[CaseRequest], answers: list[str], options: Options
+) -> dict[str, Any]:
+    """Exact match and steps over all requests, latency over the first ones, one at a time."""
+    traces = []
+    for at in range(0, len(requests), BATCH):
+        traces += decode_together(requests[at : at + BATCH], runner, options)
+    right = [_answer(text.decode(trace.output_ids)) == answer for trace, answer in zip(traces, answers, strict=True)]
+    latencies_s = []
+    for request in requests[:ALONE]:
+        started = time.perf_counter()
+        decode_together([request], runner, options)
+        latencies_s.append(time.perf_counter() - started)
+    return {
+        "cache": options.mode,
+        "threshold": options.threshold,
+        "exact_match": statistics.mean(right),
+        "steps": statistics.mean(trace.nfe for trace in traces),
+        "recompute_steps": statistics.mean(sum(s.kind == "recompute" for s in trace.steps) for trace in traces),
+        "latency_alone_s": statistics.median(latencies_s),
+    }
+
+
+def _answer(said: str) -> str | None:
+    found = ANSWER.search(said)
+    return found[1] if found else None
+
+
+def main(
+    model: Annotated[Path, typer.Option(help="Checkpoint directory with a heldout.jsonl.")] = Path("models/demo"),
+    problems: Annotated[int, typer.Option(min=ALONE, help="Held-out problems to answer.")] = 200,
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: all.")] = 0,
+) -> None:
+    """Measure, print the table, and write it to experiments/results/cache_effect.json."""
+    answers = [question.answer for question in read_questions(model / "heldout.jsonl")][:problems]
+    requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(read_prompts(model, len(answers)))]
+    text, rows = TextModel(model, model.name), []
+    where = said_first()
+    print(f"{where}\n{len(answers)} problems, output {OUTPUT_LENGTH}, block {BLOCK_LENGTH}\n")
+    print(f"| cache | threshold | exact match | steps | of these recompute | latency alone, s |\n{'| --- ' * 6}|")
+    with open_runner(ModelChoice(str(model), dtype=dtype, threads=threads), CacheRoom(BATCH)) as runner:
+        for mode in CacheMode:
+            for threshold in THRESHOLDS:
+                options = Options(mode, threshold, BLOCK_LENGTH, OUTPUT_LENGTH)
+                row = measure(runner, text, requests, answers, options)
+                rows.append(row)
+                print(
+                    f"| {mode} | {threshold} | {row['exact_match']:.1%} | {row['steps']:.1f} "
+                    f"| {row['recompute_steps']:.1f} | {row['latency_alone_s']:.3f} |",
+                    flush=True,
+                )
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "cache_effect.json").write_text(json.dumps({"where": where, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,128 @@
+"""Lays examples out as training batches and decides what is masked in each row.
+
+Every batch is a pure function of (seed, step), so a resumed training sees exactly what an uninterrupted one sees.
+A row is prompt, answer, then EOS up to the row's end. Rows of about the same length share a batch, and the output
+absorbs what they differ by: there is no padding that would have to be kept out of the attention.
+
+Shape letters: B rows, L tokens of a row, O tokens of one row's output.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from experiments.demo_model.examples import Example, draw_examples
+from experiments.demo_model.tokenizer import EOS, number_tokens
+
+POOL_BATCHES = 32  # so many batches are drawn and sorted by length together
+EOS_WEIGHT = 0.1  # in the loss, of each EOS after the first
+BLOCKWISE_SHARE = 0.6  # of the rows that are masked as block by block decoding meets them
+BLOCK_LENGTHS = (32, 16, 64)
+BLOCK_SHARES = (0.8, 0.1, 0.1)
+LATE_NUMBERS_SHARE = 0.35  # of the rows in which numbers stay masked longer than words
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One training batch. Shapes: [B, L] each; weights are zero where the loss does not look."""
+
+    tokens: NDArray[np.int64]  # nothing masked
+    masked: Flags
+    weights: NDArray[np.float32]
+
+
+class BatchSource:
+    """Draws the batch of any step of a training."""
+
+    def __init__(self, tokenizer: Tokenizer, seed: int, batch_size: int) -> None:
+        self.tokenizer = tokenizer
+        self.seed = seed
+        self.batch_size = batch_size
+        self.eos_id = tokenizer.token_to_id(EOS)
+        self.equals_id = tokenizer.token_to_id("=")
+        self.is_number = np.zeros(tokenizer.get_vocab_size(), dtype=np.bool_)
+        self.is_number[list(number_tokens(tokenizer).values())] = True
+        self._pool_index = -1
+        self._pool: list[list[Example]] = []
+
+    def batch(self, step: int) -> Batch:
+        """Draw the batch of one step, counted from 0."""
+        index, offset = divmod(step, POOL_BATCHES)
+        if index != self._pool_index:
+            self._pool_index, self._pool = index, self._draw_pool(index)
+        examples = self._pool[offset]
+        tokens = self._lay_out(examples)
+        rng = np.random.default_rng((self.seed, step))
+        masked, weights = (np.zeros(tokens.shape, dtype=np.bool_), np.zeros(tokens.shape, dtype=np.float32))
+        for row, example in enumerate(examples):
+            output = slice(len(example.prompt), None)
+            masked[row, output], weights[row, output] = self._mask(tokens[row, output], example, rng)
+        return Batch(tokens, masked, weights)
+
+    def _draw_pool(self, index: int) -> list[list[Example]]:
+        """Draw the examples of POOL_BATCHES batches, of about one length within each batch."""
+        rng, size = Random(f"pool {self.seed} {index}"), self.batch_size
+        examples = draw_examples(self.tokenizer, POOL_BATCHES * size, index * POOL_BATCHES, rng)
+        examples.sort(key=lambda example: example.length)
+        batches = [examples[at : at + size] for at in range(0, len(examples), size)]
+        rng.shuffle(batches)
+        return batches
+
+    def _lay_out(self, examples: list[Example]) -> NDArray[np.int64]:
+        """Shapes: -> [B, L], L the longest row's length; the other outputs grow to it."""
+        longest = max(example.length for example in examples)
+        tokens = np.full((len(examples), longest), self.eos_id, dtype=np.int64)
+        for row, example in enumerate(examples):
+            text = example.prompt + example.answer
+            tokens[row, : len(text)] = text
+        return tokens
+
+    def _mask(
+        self, output: NDArray[np.int64], example: Example, rng: np.random.Generator
+    ) -> tuple[Flags, NDArray[np.float32]]:
+        """Choose what one row hides, and the weights of its loss. Shapes: output [O] -> [O] each."""
+        answer_len = len(example.answer)
+        if example.drill:
+            hidden = mask_drill(output[:answer_len] == self.equals_id, rng)
+            hidden = np.pad(hidden, (0, len(output) - answer_len))
+            return hidden, hidden.astype(np.float32)
+        start, stop = 0, len(output)
+        if rng.random() < BLOCKWISE_SHARE:
+            block = int(rng.choice(BLOCK_LENGTHS, p=BLOCK_SHARES))
+            start = block * int(rng.integers(0, answer_len // block + 1))
+            stop = min(start + block, len(output))
+        asked = np.zeros(len(output), dtype=np.bool_)
+        asked[start:stop] = mask_text(self.is_number[output[start:stop]], rng)
+        weights = asked.astype(np.float32)
+        weights[answer_len + 1 :] *= EOS_WEIGHT
+        hidden = asked.copy()
+        hidden[stop:] = True  # later blocks are still masks when this one is decoded
+        return hidden, weights
+
+
+def mask_drill(is_equals: Flags, rng: np.random.Generator) -> Flags:
+    """Hide one number of each equation: mostly its result, sometimes an operand. Shapes: [A] -> [A]."""
+    equals = np.flatnonzero(is_equals)
+    hidden = np.zeros(len(is_equals), dtype=np.bool_)
+    hidden[equals + rng.choice((1, -1, -3), p=(0.8, 0.1, 0.1), size=len(equals))] = True
+    return hidden
+
+
+def mask_text(is_number: Flags, rng: np.random.Generator) -> Flags:
+    """Hide each token with one probability t drawn from 0 ... 1, at least one token.
+
+    Source: LLaDA's forward process; sometimes numbers are hidden with probability sqrt(t), because decoding by
+    confidence leaves them for later than words. Shapes: [N] -> [N].
+    """
+    t = rng.random()
+    chance = np.full(len(is_number), t)
+    if rng.random() < LATE_NUMBERS_SHARE:
+        chance[is_number] = np.sqrt(t)
+    hidden = rng.random(len(is_number)) < chance
+    hidden[rng.integers(len(is_number))] = True
+    return np.asarray(hidden)

@@ -1,0 +1,134 @@
+"""Decodes held-out problems by the plain threshold rule, without a cache, and measures quality and steps."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from experiments.demo_model.model import hidden_rows
+from experiments.demo_model.tokenizer import ASSISTANT, USER
+from services.worker.models.decoder import PackedDecoder
+
+BLOCK_LENGTH = 32
+OUTPUT_LENGTH = 64
+MAX_ROWS = 64  # decoded together
+ANSWER = re.compile(r"The answer is (-?\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A row of `heldout.jsonl`."""
+
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A decoded answer. `steps` counts denoising steps over all blocks."""
+
+    text: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What one threshold reaches. `exact_match` in 0 ... 1, `mean_steps` in steps per request."""
+
+    threshold: float
+    exact_match: float
+    mean_steps: float
+
+
+def read_questions(path: Path) -> list[Question]:
+    """Read a JSON Lines file of problems with their answers."""
+    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return [Question(row["prompt"], str(row["answer"])) for row in rows]
+
+
+@torch.inference_mode()
+def decode(
+    decoder: PackedDecoder, prompts: Tensor, output_length: int, block_length: int, threshold: float
+) -> tuple[Tensor, Tensor]:
+    """Decode rows of one prompt length, block by block; every block is decoded, there is no stop at EOS.
+
+    A step unmasks each masked token of the block whose confidence (softmax in float64 over the raw logits) is at
+    least the threshold, and always the most confident one.
+    Source: threshold decoding of Fast-dLLM, without a cache.
+    Shapes: prompts [B, P] -> outputs [B, O] and the number of steps of each row [B].
+    """
+    num_rows, prompt_len = prompts.shape
+    mask_id = decoder.config.mask_token_id
+    tokens = torch.cat((prompts, prompts.new_full((num_rows, output_length), mask_id)), dim=1)
+    steps = torch.zeros(num_rows, dtype=torch.int64)
+    for start in range(prompt_len, prompt_len + output_length, block_length):
+        block = slice(start, start + block_length)
+        while len(rows := (tokens[:, block] == mask_id).any(dim=1).nonzero().flatten()):
+            tokens[rows, block] = unmask(decoder, tokens[rows], block, threshold)
+            steps[rows] += 1
+    return tokens[:, prompt_len:], steps
+
+
+def unmask(decoder: PackedDecoder, tokens: Tensor, block: slice, threshold: float) -> Tensor:
+    """One denoising step of each row. Shapes: tokens [B, L] -> the block after the step [B, block]."""
+    hidden = hidden_rows(decoder, tokens).view(*tokens.shape, -1)[:, block]  # [B, block, W]
+    confidence, best = decoder.logits(hidden).double().softmax(dim=-1).max(dim=-1)  # [B, block] each
+    current = tokens[:, block]
+    confidence = confidence.masked_fill(current != decoder.config.mask_token_id, -1.0)
+    taken = confidence >= threshold
+    taken.scatter_(1, confidence.argmax(dim=1, keepdim=True), True)
+    return torch.where(taken, best, current)
+
+
+def reply_all(
+    decoder: PackedDecoder,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    threshold: float,
+    output_length: int = OUTPUT_LENGTH,
+) -> list[Reply]:
+    """Answer each prompt, as one user turn of a chat; prompts of one length are decoded together."""
+    by_length: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
+    for index, prompt in enumerate(prompts):
+        ids = tokenizer.encode(f"{USER}{prompt}{ASSISTANT}").ids
+        by_length[len(ids)].append((index, ids))
+    replies: dict[int, Reply] = {}
+    for group in by_length.values():
+        for at in range(0, len(group), MAX_ROWS):
+            indices, rows = zip(*group[at : at + MAX_ROWS], strict=True)
+            outputs, steps = decode(decoder, torch.tensor(rows), output_length, BLOCK_LENGTH, threshold)
+            for index, output, count in zip(indices, outputs.tolist(), steps.tolist(), strict=True):
+                replies[index] = Reply(text_of(tokenizer, output, decoder.config.eos_token_id), count)
+    return [replies[index] for index in range(len(prompts))]
+
+
+def text_of(tokenizer: Tokenizer, output: list[int], eos_id: int) -> str:
+    """The text before the first EOS."""
+    end = output.index(eos_id) if eos_id in output else len(output)
+    return str(tokenizer.decode(output[:end]))
+
+
+def is_right(reply: str, answer: str) -> bool:
+    """Whether the reply states the answer, in the words "The answer is N."."""
+    stated = ANSWER.search(reply)
+    return stated is not None and stated.group(1) == answer
+
+
+def score(decoder: PackedDecoder, tokenizer: Tokenizer, questions: Sequence[Question], threshold: float) -> Score:
+    """Exact match and mean steps over the questions, at one threshold."""
+    replies = reply_all(decoder, tokenizer, [question.prompt for question in questions], threshold)
+    right = sum(is_right(reply.text, question.answer) for reply, question in zip(replies, questions, strict=True))
+    return Score(threshold, right / len(questions), sum(reply.steps for reply in replies) / len(questions))
+
+
+def table(scores: Iterable[Score]) -> str:
+    """The scores as the Markdown table of the model card."""
+    lines = ["| threshold | exact match | mean steps |", "| --- | --- | --- |"]
+    lines += [f"| {s.threshold:.1f} | {s.exact_match:.1%} | {s.mean_steps:.1f} |" for s in scores]
+    return "\n".join(lines)

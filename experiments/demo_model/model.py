@@ -1,0 +1,100 @@
+"""The demo model's shape, its first weights, and its attention over rows of one length."""
+
+import math
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from experiments.demo_model.tokenizer import EOS, MASK, number_tokens
+from services.worker.models.config import parse_config
+from services.worker.models.decoder import Attend, PackedDecoder
+
+ROW_MULTIPLE = 64  # the embedding's rows are rounded up to it, so that the head can be split among GPUs
+NUMBER_PERIODS = (2, 3, 4, 5, 10, 20, 50, 100, 200)
+INIT_STD = 0.05
+
+
+def published_config(tokenizer: Tokenizer) -> dict[str, object]:
+    """The `config.json` of the demo model, in LLaDA's keys."""
+    rows = -(-tokenizer.get_vocab_size() // ROW_MULTIPLE) * ROW_MULTIPLE
+    eos_id = tokenizer.token_to_id(EOS)
+    return {
+        "architectures": ["LLaDAModelLM"],
+        "model_type": "llada",
+        "activation_type": "silu",
+        "block_type": "llama",
+        "d_model": 256,
+        "embedding_size": rows,
+        "eos_token_id": eos_id,
+        "include_bias": False,
+        "include_qkv_bias": False,
+        "layer_norm_type": "rms",
+        "mask_token_id": tokenizer.token_to_id(MASK),
+        "max_sequence_length": 512,
+        "mlp_hidden_size": 640,
+        "n_heads": 4,
+        "n_kv_heads": 4,
+        "n_layers": 4,
+        "pad_token_id": eos_id,
+        "rms_norm_eps": 1e-5,
+        "rope": True,
+        "rope_full_precision": True,
+        "rope_theta": 10000.0,
+        "torch_dtype": "bfloat16",
+        "vocab_size": rows,
+        "weight_tying": False,
+    }
+
+
+def new_decoder(tokenizer: Tokenizer, seed: int) -> PackedDecoder:
+    """A decoder with its first random weights; numbers start as points on circles of several periods."""
+    config = parse_config(published_config(tokenizer))
+    decoder = PackedDecoder(config)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in decoder.named_parameters():
+        if parameter.ndim == 2:
+            std = INIT_STD if name.startswith(("embed", "head")) else config.width**-0.5
+            if name.endswith(("attn_out.weight", "down.weight")):
+                std /= math.sqrt(2 * config.num_layers)
+            nn.init.normal_(parameter, std=std, generator=generator)
+    place_numbers(decoder, number_tokens(tokenizer), generator)
+    return decoder
+
+
+@torch.no_grad()
+def place_numbers(decoder: PackedDecoder, tokens: dict[int, int], generator: torch.Generator) -> None:
+    """Write the embedding and head rows of the numbers, so that near and congruent numbers begin alike.
+
+    Addition then is a rotation on every circle, which a small network finds far sooner than a table of sums.
+    """
+    numbers = torch.tensor(list(tokens), dtype=torch.float32)
+    angles = 2 * math.pi * numbers.unsqueeze(1) / torch.tensor(NUMBER_PERIODS)  # [N, periods]
+    features = torch.cat((angles.cos(), angles.sin(), torch.ones(len(numbers), 1)), dim=1)  # [N, 2 periods + 1]
+    ids = list(tokens.values())
+    for matrix in (decoder.embed.weight, decoder.head.weight):
+        directions = torch.randn(features.shape[1], decoder.config.width, generator=generator)
+        matrix[ids] = INIT_STD * features @ directions / math.sqrt(len(NUMBER_PERIODS) + 1)
+
+
+def attend_rows(num_rows: int) -> Attend:
+    """Full bidirectional attention within each of `num_rows` packed rows of one length.
+
+    Shapes: the function takes q, k, v [B * L, H, D] and returns [B * L, H, D].
+    """
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        del layer
+        q, k, v = (x.view(num_rows, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))  # [B, H, L, D]
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
+
+    return attend
+
+
+def hidden_rows(decoder: PackedDecoder, tokens: Tensor) -> Tensor:
+    """Run rows of one length through the decoder. Shapes: tokens [B, L] -> hidden [B * L, W]."""
+    num_rows, length = tokens.shape
+    positions = torch.arange(length).repeat(num_rows)  # [B * L]
+    hidden: Tensor = decoder(tokens.flatten(), positions, attend_rows(num_rows))
+    return hidden

@@ -1,0 +1,32 @@
+"""A problem: the question, its calculation, and on which side of the split it stands."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from experiments.demo_model.arithmetic import Step
+
+HELD_OUT_EVERY = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A question, the steps that answer it, and the sentences its answer may open and close with."""
+
+    prompt: str
+    steps: tuple[Step, ...]
+    opening: str  # "Tom starts with 25 pears."
+    closing: str  # "Tom has 29 pears."
+
+    @property
+    def answer(self) -> int:
+        """The last step's result."""
+        return self.steps[-1].result
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the problem is kept for evaluation: one in HELD_OUT_EVERY, by a digest of its text.
+
+        Letter case and final marks do not matter, so that no variant of a held-out problem is trained on.
+        """
+        digest = sha256(self.prompt.lower().rstrip("?. ").encode()).digest()
+        return int.from_bytes(digest[:4], "big") % HELD_OUT_EVERY == 0

@@ -1,0 +1,52 @@
+"""Writes the model directory: configuration, weights, tokenizer, and the held-out problems; and reads it back."""
+
+import json
+from pathlib import Path
+from random import Random
+
+import torch
+from tokenizers import Tokenizer
+
+from experiments.demo_model.arithmetic import FULL
+from experiments.demo_model.evaluate import OUTPUT_LENGTH, Question
+from experiments.demo_model.model import published_config
+from experiments.demo_model.problems import draw_problem
+from experiments.demo_model.tokenizer import save_tokenizer
+from services.worker.models.checkpoint import load, save
+from services.worker.models.decoder import PackedDecoder
+
+HELD_OUT_FILE = "heldout.jsonl"
+HELD_OUT_COUNT = 600
+
+
+def publish(decoder: PackedDecoder, tokenizer: Tokenizer, directory: Path) -> None:
+    """Write everything a worker needs to serve the model; weights in bfloat16."""
+    config = published_config(tokenizer)
+    save_tokenizer(tokenizer, directory, decoder.config.max_length)
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save(decoder, directory, torch.bfloat16)
+
+
+def read_model(directory: Path) -> tuple[PackedDecoder, Tokenizer]:
+    """Load a published model, to be computed in fp32.
+
+    Raises: ValueError if the directory holds no model.
+    """
+    decoder = load(directory, torch.float32, "cpu")
+    return decoder, Tokenizer.from_file(str(directory / "tokenizer.json"))
+
+
+def held_out_questions(seed: int, count: int = HELD_OUT_COUNT) -> list[Question]:
+    """Draw distinct problems that training never sees; the same seed gives the same problems."""
+    rng = Random(f"held out {seed}")
+    questions: dict[str, Question] = {}
+    while len(questions) < count:
+        problem = draw_problem(FULL, rng, held_out=True)
+        questions.setdefault(problem.prompt.lower(), Question(problem.prompt, str(problem.answer)))
+    return list(questions.values())
+
+
+def write_questions(questions: list[Question], path: Path) -> None:
+    """Write JSON Lines: prompt, answer and the output length asked for, in tokens."""
+    rows = [{"prompt": q.prompt, "answer": q.answer, "output_tokens": OUTPUT_LENGTH} for q in questions]
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")

@@ -1,0 +1,131 @@
+"""Trains the demo model; resumable at every checkpoint, to the same weights as an uninterrupted run."""
+
+import os
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+from torch.optim import AdamW, Muon, Optimizer
+
+from experiments.demo_model.batches import Batch, BatchSource
+from experiments.demo_model.model import hidden_rows, new_decoder
+from services.worker.models.decoder import PackedDecoder
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that decides the trained weights."""
+
+    steps: int = 9_000
+    batch_size: int = 24
+    peak_rate: float = 2e-3  # learning rate
+    warmup_steps: int = 200
+    slow_fall_steps: int = 12_000  # the rate falls as if it had to reach zero after so many steps, ...
+    cooldown_steps: int = 600  # ... and to zero in the last of the steps
+    average_decay: float = 0.998  # of the running average of the weights, which is what is published
+    seed: int = 0
+
+
+class Training:
+    """A training run: the decoder, its optimizers, the running average of its weights and the next step's number."""
+
+    def __init__(self, tokenizer: Tokenizer, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.source = BatchSource(tokenizer, recipe.seed, recipe.batch_size)
+        self.decoder = new_decoder(tokenizer, recipe.seed)
+        self.average = deepcopy(self.decoder).requires_grad_(False).eval()
+        self.optimizers = new_optimizers(self.decoder)
+        self.step = 0
+
+    def run_step(self) -> float:
+        """One optimizer step. Returns: its loss."""
+        rate = learning_rate(self.step, self.recipe)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        loss = batch_loss(self.decoder, self.source.batch(self.step))
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step += 1
+        self._update_average()
+        return loss.item()
+
+    @torch.no_grad()
+    def _update_average(self) -> None:
+        """Follow the weights; at first closely, so that the random start is soon forgotten."""
+        decay = min(self.recipe.average_decay, self.step / (self.step + 10))
+        averages: list[Tensor] = list(self.average.parameters())
+        weights: list[Tensor] = list(self.decoder.parameters())
+        torch._foreach_lerp_(averages, weights, 1 - decay)
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint, whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        state = {
+            "step": self.step,
+            "recipe": self.recipe,
+            "decoder": self.decoder.state_dict(),
+            "average": self.average.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
+        partial = path.with_suffix(".partial")
+        torch.save(state, partial)
+        os.replace(partial, path)
+
+    def resume(self, path: Path) -> None:
+        """Continue from a checkpoint.
+
+        Raises: ValueError if it was made with another recipe.
+        """
+        with torch.serialization.safe_globals([Recipe]):
+            state = torch.load(path, weights_only=True)
+        if state["recipe"] != self.recipe:
+            raise ValueError(f"{path} belongs to another recipe: {state['recipe']}; remove it to start anew")
+        self.step = state["step"]
+        self.decoder.load_state_dict(state["decoder"])
+        self.average.load_state_dict(state["average"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+
+
+def new_optimizers(decoder: PackedDecoder) -> list[Optimizer]:
+    """Muon for the matrices of the layers, AdamW for embedding, head and norms; both at one learning rate."""
+    matrices = [p for name, p in decoder.named_parameters() if p.ndim == 2 and name.startswith("layers.")]
+    others = [p for name, p in decoder.named_parameters() if p.ndim < 2 or not name.startswith("layers.")]
+    return [
+        Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        AdamW(others, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
+    ]
+
+
+def learning_rate(step: int, recipe: Recipe) -> float:
+    """Linear warm-up, then a slow linear fall, and a quick one to zero over the last steps."""
+    warm = min(1.0, (step + 1) / recipe.warmup_steps)
+    slow = 1.0 - step / recipe.slow_fall_steps
+    quick = min(1.0, (recipe.steps - step) / recipe.cooldown_steps)
+    return recipe.peak_rate * warm * slow * quick
+
+
+def batch_loss(decoder: PackedDecoder, batch: Batch) -> Tensor:
+    """Weighted mean cross-entropy of the masked tokens, matrix products in bfloat16."""
+    tokens, weights = (torch.from_numpy(batch.tokens), torch.from_numpy(batch.weights).flatten())
+    seen = tokens.masked_fill(torch.from_numpy(batch.masked), decoder.config.mask_token_id)
+    rows = weights.nonzero().flatten()
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = decoder.logits(hidden_rows(decoder, seen)[rows])  # [R, V]
+    losses = F.cross_entropy(logits.float(), tokens.flatten()[rows], reduction="none")
+    return (losses * weights[rows]).sum() / weights.sum()
+
+
+def train(training: Training, after_step: Callable[[Training, float], None]) -> None:
+    """Run all remaining steps; `after_step` gets each step's loss."""
+    while training.step < training.recipe.steps:
+        after_step(training, training.run_step())

@@ -1,0 +1,23 @@
+"""What a benchmark says of where it ran."""
+
+import os
+import platform
+import shlex
+import sys
+from pathlib import Path
+
+import torch
+
+
+def said_first() -> str:
+    """The machine and the command line, one line."""
+    model = next(
+        (line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")), platform.machine()
+    )
+    command = shlex.join(["python", *sys.orig_argv[1:]])
+    return f"{model}, {os.cpu_count()} cores, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}: {command}"
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []

@@ -1,0 +1,146 @@
+"""How many step items a second the scheduler's core handles on one core.
+
+    python -m experiments.scheduler_throughput
+
+An item is one request's step: its result decoded and read, load control and thresholds run, its next job written.
+Only the scheduler's own CPU time counts. A cycle takes whatever result messages have come while the one before ran:
+one when it is idle, those of every instance when it is the bottleneck; the table shows both ends and between.
+"""
+
+import platform
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.scheduler.building import build_policy
+from services.scheduler.core import CoreSettings, SchedulerCore
+from services.scheduler.events import (
+    AskEstimates,
+    EstimatesCame,
+    Event,
+    InstanceSeen,
+    RequestArrived,
+    SendJobs,
+    StepsDone,
+)
+from services.scheduler.settings import SchedulerSettings
+from shared.arrays import pack_float32, pack_int32, unpack_int32, unpack_int64
+from shared.codec import decode, encode
+from shared.messages.instances import Instance, ModelCard
+from shared.messages.requests import Request
+from shared.messages.steps import StepJobs, StepResults
+
+BLOCK = 32
+OUTPUT = 256
+PROMPT = 128
+REQUESTS_EACH = 32  # on each instance
+PER_STEP = 3  # tokens unmasked by a step
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
+PROFILE = (
+    "tp,batch_tokens,step_kind,latency_ms\n1,32,recompute,20\n1,16384,recompute,900\n1,32,cache,15\n1,16384,cache,700\n"
+)
+CARD = ModelCard(name="m", max_length=4096, mask_token_id=0, eos_token_id=1, vocab_size=1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    instances: int
+    messages: int  # result messages that a cycle takes
+    items: int
+    seconds: float
+
+    @property
+    def items_per_s(self) -> float:
+        return self.items / self.seconds
+
+
+def new_core() -> SchedulerCore:
+    settings = SchedulerSettings(model="m", policy="dilaserve", cache="dual", thresholds=THRESHOLDS)
+    core_settings = CoreSettings(1, 0, THRESHOLDS, (6.0, 5.0, 4.0, 3.5, 3.0), caching=True, granularity=8)
+    return SchedulerCore(core_settings, lambda estimates: build_policy(settings, estimates), lambda _ids, _stop: False)
+
+
+def arrivals(start: int, count: int) -> Iterator[RequestArrived]:
+    for i in range(start, start + count):
+        request = Request(request_id=f"r{i}", output_tokens=OUTPUT, block_length=BLOCK)
+        yield RequestArrived(request, np.ones(PROMPT, dtype=np.int32), OUTPUT, slo_s=30.0, arrival_s=float(i) / 1e6)
+
+
+class Answers:
+    """Results as an instance would send them, without a model: the next masks of the block, in order."""
+
+    def __init__(self) -> None:
+        self.left: dict[int, int] = {}  # masks left in the current block
+
+    def to(self, instance_id: str, jobs: StepJobs) -> StepResults:
+        tickets, blocks = unpack_int64(jobs.tickets), unpack_int32(jobs.blocks)
+        left = np.array([self.left.get(ticket, BLOCK) for ticket in tickets.tolist()])
+        counts = np.minimum(left, PER_STEP)
+        self.left.update(zip(tickets.tolist(), np.where(left == counts, BLOCK, left - counts).tolist(), strict=True))
+        starts = blocks * BLOCK + BLOCK - left
+        positions = np.concatenate([np.arange(s, s + c) for s, c in zip(starts, counts, strict=True)])
+        return StepResults(
+            instance_id=instance_id,
+            epoch=jobs.epoch,
+            tickets=jobs.tickets,
+            steps=jobs.steps,
+            counts=pack_int32(counts),
+            positions=pack_int32(positions),
+            tokens=pack_int32(np.full(len(positions), 7)),
+            confidences=pack_float32(np.full(len(positions), 0.9)),
+            confidence_stats=pack_float32(np.full((len(tickets), 5), 0.8)),
+        )
+
+
+def measure(instances: int, messages: int, seconds: float = 5.0) -> Measured:
+    """Cycles that take `messages` result messages each, until so many CPU seconds are spent."""
+    core, answers = new_core(), Answers()
+    joined: list[Event] = [
+        InstanceSeen(Instance(instance_id=f"i{n}-x", model=CARD, tp_degree=1, profile=PROFILE, max_batch_tokens=65536))
+        for n in range(instances)
+    ]
+    active = instances * REQUESTS_EACH
+    born, spent_s, items = active, 0.0, 0
+    commands = core.cycle([*joined, *arrivals(0, active)], 1.0)
+    queue = deque(c for c in commands if isinstance(c, SendJobs))
+    while spent_s < seconds:
+        taken = [queue.popleft() for _ in range(min(messages, len(queue)))]
+        items += sum(len(sent.jobs.tickets) // 8 for sent in taken)
+        predicted = [_predicted(c) for c in commands if isinstance(c, AskEstimates)]
+        fresh = list(arrivals(born, active - len(core.table)))
+        born += len(fresh)
+        inbox = [encode(answers.to(sent.instance_id, sent.jobs)) for sent in taken]
+        started_s = time.process_time()
+        results = [StepsDone(decode(data, StepResults)) for data in inbox]
+        commands = core.cycle([*fresh, *predicted, *results], 1.0 + spent_s)
+        jobs = [c for c in commands if isinstance(c, SendJobs)]
+        for sent in jobs:
+            encode(sent.jobs)
+        spent_s += time.process_time() - started_s
+        queue.extend(sent for sent in jobs if sent.jobs.tickets)
+    return Measured(instances, messages, items, spent_s)
+
+
+def _predicted(asked: AskEstimates) -> Event:
+    left = asked.masks_left[:, None] / np.array([6.0, 5.0, 4.0, 3.5, 3.0])
+    return EstimatesCame(asked.tickets, asked.steps, left)
+
+
+def main() -> None:
+    print(
+        f"python -m experiments.scheduler_throughput on {platform.machine()}, Python {sys.version.split()[0]}, 1 core"
+    )
+    print(f"{'instances':>10} {'requests':>9} {'messages/cycle':>15} {'items/s':>9} {'us/item':>8}")
+    for instances in (16, 64, 256):
+        for messages in (1, max(1, instances // 4), instances):
+            result = measure(instances, messages)
+            line = f"{instances:>10} {REQUESTS_EACH * instances:>9} {messages:>15}"
+            print(f"{line} {result.items_per_s:>9,.0f} {1e6 / result.items_per_s:>8.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Trains the demo model, or measures the one that is there.
+
+Everything is generated: there is no data to fetch. An interrupted training goes on from its last checkpoint.
+"""
+
+import platform
+import time
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from experiments.demo_model.evaluate import Question, read_questions, score, table
+from experiments.demo_model.publish import HELD_OUT_FILE, held_out_questions, publish, read_model, write_questions
+from experiments.demo_model.tokenizer import build_tokenizer
+from experiments.demo_model.train import Recipe, Training, train
+
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
+CHECKPOINT_EVERY = 250  # steps
+WATCH_EVERY = 1500  # steps
+WATCH_COUNT = 60  # held-out problems looked at while training
+EXAMPLE = "Example: python -m experiments.train_demo_model --out models/demo --evaluate"
+
+app = typer.Typer(add_completion=False)
+console = Console()
+
+
+@app.command(epilog=EXAMPLE)
+def main(
+    *,
+    out: Annotated[Path, typer.Option(help="Directory of the model.")] = Path("models/demo"),
+    state: Annotated[Path, typer.Option(help="Checkpoint to go on from.")] = Path(".data/demo_model/state.pt"),
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = Recipe().steps,
+    seed: Annotated[int, typer.Option(help="Decides problems, first weights and masks.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
+    evaluate: Annotated[bool, typer.Option("--evaluate", help="Only measure the model in --out.")] = False,
+) -> None:
+    """Train the demo model into --out, or with --evaluate print its exact match and steps by threshold."""
+    torch.set_num_threads(threads)
+    try:
+        if not evaluate:
+            run_training(Recipe(steps=steps, seed=seed), state, out)
+        run_evaluation(out, threads)
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def run_training(recipe: Recipe, state: Path, out: Path) -> None:
+    """Train to the recipe's last step and write the model directory."""
+    tokenizer = build_tokenizer(recipe.seed)
+    training = Training(tokenizer, recipe)
+    if state.exists():
+        training.resume(state)
+        console.print(f"going on from step {training.step} of {state}")
+    questions = held_out_questions(recipe.seed)
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("loss {task.fields[loss]:.3f}"), console=console) as progress:
+        task = progress.add_task("train", total=recipe.steps, completed=training.step, loss=0.0)
+
+        def after_step(training: Training, loss: float) -> None:
+            progress.update(task, completed=training.step, loss=loss)
+            if training.step % CHECKPOINT_EVERY == 0:
+                training.save(state)
+            if training.step % WATCH_EVERY == 0:
+                watch(training, questions[:WATCH_COUNT])
+
+        train(training, after_step)
+    training.save(state)
+    publish(training.average, tokenizer, out)
+    write_questions(questions, out / HELD_OUT_FILE)
+
+
+def watch(training: Training, questions: list[Question]) -> None:
+    """Print how far the training has come."""
+    result = score(training.average, training.source.tokenizer, questions, THRESHOLDS[-1])
+    console.print(
+        f"step {training.step}: exact match {result.exact_match:.0%} of {len(questions)} held-out problems "
+        f"at threshold {result.threshold}, {result.mean_steps:.1f} steps"
+    )
+
+
+def run_evaluation(directory: Path, threads: int) -> None:
+    """Print the table of the model card."""
+    decoder, tokenizer = read_model(directory)
+    questions = read_questions(directory / HELD_OUT_FILE)
+    started_s = time.monotonic()
+    scores = [score(decoder, tokenizer, questions, threshold) for threshold in THRESHOLDS]
+    spent_s = time.monotonic() - started_s
+    typer.echo(f"{len(questions)} held-out problems of {directory}, without a cache, blocks of 32, output of 64")
+    typer.echo(f"{platform.machine()}, {threads} threads, torch {torch.__version__}, {spent_s:.0f} s")
+    typer.echo(table(scores))
+
+
+if __name__ == "__main__":
+    app()
