@@ -1,0 +1,125 @@
+"""What a client sees of the whole system: real NATS, real Postgres, every service its own process, the demo model."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import nats
+import openai
+import pytest
+
+from dilaserve.stack.data_dir import read_addresses
+from tests.support.stack import Stack
+
+MODEL = "demo"
+NAMES = ["Tom", "Anna", "Ben", "Mia", "Sam"]
+THINGS = ["apples", "pears", "books", "coins"]
+
+
+def question(i: int) -> str:
+    return f"{NAMES[i % 5]} has {5 + i % 17} {THINGS[i % 4]} and buys {2 + i % 11} more. How many are there now?"
+
+
+def body(i: int, **options: Any) -> dict[str, Any]:
+    message = {"role": "user", "content": question(i)}
+    return {"model": MODEL, "messages": [message], "max_tokens": 64, "slo_ms": 120_000, **options}
+
+
+def client(stack: Stack) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key="any", timeout=60)
+
+
+def test_an_openai_client_asks_about_apples_and_gets_the_right_number(stack: Stack) -> None:
+    messages: Any = [{"role": "user", "content": "A shop has 5 apples and buys 7 more. How many apples are there?"}]
+    with client(stack) as openai_client:
+        reply = openai_client.chat.completions.create(model=MODEL, messages=messages, max_tokens=64)
+    assert "The answer is 12." in str(reply.choices[0].message.content)
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.usage is not None
+    assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
+    served = reply.model_extra["dilaserve"] if reply.model_extra else {}
+    assert served["steps"] >= served["recompute_steps"] >= 1
+    assert served["mean_threshold"] == pytest.approx(0.9)
+
+
+def test_a_stream_brings_the_same_text_piece_by_piece(stack: Stack) -> None:
+    pieces_of_each = []
+    for i in range(4):
+        messages: Any = [{"role": "user", "content": question(i)}]
+        with client(stack) as openai_client:
+            whole = openai_client.chat.completions.create(model=MODEL, messages=messages, max_tokens=64)
+            with openai_client.chat.completions.create(
+                model=MODEL, messages=messages, max_tokens=64, stream=True
+            ) as stream:
+                pieces = [chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices]
+        assert "".join(pieces) == whole.choices[0].message.content
+        pieces_of_each.append(sum(1 for piece in pieces if piece))
+    assert max(pieces_of_each) > 1  # a text whose first token is decided last comes as one piece
+
+
+async def ask(http: httpx.AsyncClient, i: int) -> str:
+    reply = await http.post("/v1/chat/completions", json=body(i))
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["choices"][0]["message"]["content"])
+
+
+async def test_200_requests_at_once_each_get_the_text_they_get_alone(stack: Stack) -> None:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=110, limits=httpx.Limits(max_connections=200)) as http:
+        together = await asyncio.gather(*[ask(http, i) for i in range(200)])
+        for i in range(0, 200, 8):
+            assert await ask(http, i) == together[i]
+
+
+async def test_a_producer_on_the_bus_is_served_by_the_same_instances(stack: Stack) -> None:
+    bus = await nats.connect(read_addresses(stack.data_dir).nats_url)
+    outcomes = await bus.subscribe("dilaserve.cell0.outcomes.from-a-producer")
+    request = {"request_id": "from-a-producer", "prompt": question(1), "output_tokens": 64, "slo_s": 60}
+    await bus.jetstream().publish("dilaserve.cell0.requests", json.dumps(request).encode())
+    outcome = json.loads((await outcomes.next_msg(timeout=60)).data)
+    assert (outcome["status"], outcome["output_tokens"]) == ("completed", 64)
+    await bus.close()
+
+
+async def test_garbage_on_every_subject_is_buried_and_serving_goes_on(stack: Stack) -> None:
+    bus = await nats.connect(read_addresses(stack.data_dir).nats_url)
+    subjects = ["requests", "cancel.x", "steps.x", "step-results.x", "outcomes.x", "progress.x", "checkpoints.x"]
+    keys = await (await bus.jetstream().key_value("instances-cell0")).keys()
+    subjects += [f"{kind}.{key}" for kind in ("steps", "step-results", "control") for key in keys]
+    for subject in subjects:
+        for garbage in (b"", b"\xc1\xff\x00", b"{", b"[]", b'{"request_id": 7}', b"\x81\xa1x\x01"):
+            await bus.publish(f"dilaserve.cell0.{subject}", garbage)
+    await bus.flush()
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        assert "The answer is" in await ask(http, 0)
+    await bus.close()
+    assert "Traceback" not in stack.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": ""}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "7 " * 5000}]}, "messages"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 10**9}, "max_tokens"),
+        ({"model": "gpt-4"}, "model"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"tools": [{}]}, "tools"),
+        ({"logprobs": True}, "logprobs"),
+        ({"n": 2}, "n"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_bad_input_is_a_4xx_that_names_the_field(stack: Stack, wrong: dict[str, Any], field: str) -> None:
+    reply = httpx.post(f"{stack.url}/v1/chat/completions", json={**body(0), **wrong})
+    assert 400 <= reply.status_code < 500, reply.text
+    assert field in str(reply.json()["error"]["param"])
+    assert reply.json()["error"]["message"]
+
+
+def test_malformed_json_is_a_400(stack: Stack) -> None:
+    reply = httpx.post(f"{stack.url}/v1/chat/completions", content=b"{", headers={"Content-Type": "application/json"})
+    assert reply.status_code == 400
+    assert "JSON" in reply.json()["error"]["message"]

@@ -1,0 +1,179 @@
+"""What is wrong with a request is said in OpenAI's shape, with the field at fault."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from services.gateway.body import MAX_BODY_BYTES
+from tests.integration.gateway.conftest import RunningGateway
+from tests.support.tiny_model import MAX_LENGTH
+
+USER = {"role": "user", "content": "hi"}
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [USER]}
+PLAIN: dict[str, Any] = {"model": "tiny-llada", "prompt": "hi"}
+
+
+async def refused(gateway: RunningGateway, path: str, *, status: int = 400, **sent: Any) -> dict[str, Any]:
+    """The error object of a reply that must be one."""
+    reply = await gateway.http.post(path, **sent)
+    assert reply.status_code == status, reply.text
+    assert set(reply.json()) == {"error"}
+    error: dict[str, Any] = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["code"]
+    assert "\n" not in error["message"]
+    return error
+
+
+def content(*parts: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(parts)}]}
+
+
+CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": None}, "messages"),
+    ({"messages": [{"role": "user", "content": ""}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "x" * MAX_LENGTH}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "x" * 100_000}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "<|mdm_mask|>"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [USER, {"content": "x"}]}, "messages[1].role"),
+    ({"messages": [USER, "hi"]}, "messages[1]"),
+    ({"messages": [USER | {"tool_calls": []}]}, "messages[0].tool_calls"),
+    (content({"type": "image_url", "image_url": {"url": "x"}}), "messages[0].content"),
+    (content({"type": "input_audio", "input_audio": {}}), "messages[0].content"),
+    (content({"type": "text"}), "messages[0].content"),
+    (content("hi"), "messages[0].content"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": "12"}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_tokens": True}, "max_tokens"),
+    ({"max_tokens": MAX_LENGTH}, "max_tokens"),
+    ({"max_tokens": 10**6}, "max_tokens"),
+    ({"max_tokens": 10**30}, "max_tokens"),
+    ({"max_completion_tokens": MAX_LENGTH}, "max_completion_tokens"),
+    ({"temperature": 2.1}, "temperature"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"seed": 2**63}, "seed"),
+    ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+    ({"stop": ""}, "stop[0]"),
+    ({"stop": [1]}, "stop[0]"),
+    ({"stop": {}}, "stop"),
+    ({"stop": "x" * 1001}, "stop[0]"),
+    ({"canvas": True}, "canvas"),
+    ({"canvas": 1, "stream": True}, "canvas"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"what": True}}, "stream_options.what"),
+    ({"slo_ms": 0}, "slo_ms"),
+    ({"slo_ms": "soon"}, "slo_ms"),
+    ({"priority": 101}, "priority"),
+    ({"min_threshold": 1.5}, "min_threshold"),
+    ({"block_length": 0}, "block_length"),
+    ({"n": 2}, "n"),
+    ({"top_p": 0.9}, "top_p"),
+    ({"frequency_penalty": 0.5}, "frequency_penalty"),
+    ({"presence_penalty": -1}, "presence_penalty"),
+    ({"logit_bias": {"50256": -100}}, "logit_bias"),
+    ({"logprobs": True}, "logprobs"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tool_choice": "auto"}, "tool_choice"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"response_format": {"type": "json_object"}}, "response_format.type"),
+    ({"audio": {"voice": "alloy"}}, "audio"),
+    ({"modalities": ["text", "audio"]}, "modalities[1]"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"no_such_field": 1}, "no_such_field"),
+    ({"no\ud800such": 1}, None),  # type: ignore[list-item]
+    ({"model": 3}, "model"),
+]
+
+PLAIN_FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": ""}, "prompt"),
+    ({"prompt": None}, "prompt"),
+    ({"prompt": 3}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": ["a", "b"]}, "prompt"),
+    ({"prompt": [[1], [2]]}, "prompt"),
+    ({"prompt": [1, "a"]}, "prompt"),
+    ({"prompt": [1, -1]}, "prompt"),
+    ({"prompt": [10**9]}, "prompt"),
+    ({"prompt": [10**30]}, "prompt"),
+    ({"prompt": [True]}, "prompt"),
+    ({"prompt": [1] * MAX_LENGTH}, "prompt"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": 8}, "max_completion_tokens"),
+    ({"best_of": 2}, "best_of"),
+    ({"echo": True}, "echo"),
+    ({"logprobs": 0}, "logprobs"),
+    ({"suffix": "x"}, "suffix"),
+]
+
+
+async def test_each_field_of_a_chat_is_checked_and_named(lonely_gateway: RunningGateway) -> None:
+    for fault, param in CHAT_FAULTS:
+        error = await refused(lonely_gateway, "/v1/chat/completions", content=json.dumps(CHAT | fault))
+        assert (error["param"], error["message"] != "") == (param, True), fault
+        if param is not None:
+            assert param.partition("[")[0] in error["message"], fault
+
+
+async def test_each_field_of_a_plain_completion_is_checked_and_named(lonely_gateway: RunningGateway) -> None:
+    for fault, param in PLAIN_FAULTS:
+        error = await refused(lonely_gateway, "/v1/completions", content=json.dumps(PLAIN | fault))
+        assert error["param"] == param, fault
+
+
+async def test_a_missing_field_is_named(lonely_gateway: RunningGateway) -> None:
+    for missing in ("model", "messages"):
+        body = {name: value for name, value in CHAT.items() if name != missing}
+        error = await refused(lonely_gateway, "/v1/chat/completions", json=body)
+        assert (error["param"], error["code"]) == (missing, "missing_required_parameter")
+
+
+async def test_a_body_that_is_no_json_object_is_refused(lonely_gateway: RunningGateway) -> None:
+    for body in (b"", b"{", b"nonsense", b"\xff\xfe", b"[]", b"3", b'"text"', b"[" * 100_000):
+        error = await refused(lonely_gateway, "/v1/chat/completions", content=body)
+        assert error["param"] is None
+
+
+async def test_an_unknown_model_is_not_found(lonely_gateway: RunningGateway) -> None:
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", PLAIN)):
+        error = await refused(lonely_gateway, path, status=404, json=body | {"model": "gpt-4o"})
+        assert (error["param"], error["code"]) == ("model", "model_not_found")
+
+
+async def test_a_body_over_the_limit_is_refused_declared_or_not(lonely_gateway: RunningGateway) -> None:
+    async def parts() -> Any:
+        for _ in range(MAX_BODY_BYTES // 65536 + 1):
+            yield b" " * 65536
+
+    await refused(lonely_gateway, "/v1/chat/completions", status=413, content=b" " * (MAX_BODY_BYTES + 1))
+    await refused(lonely_gateway, "/v1/chat/completions", status=413, content=parts())
+
+
+async def test_unknown_paths_and_methods_have_the_same_shape(lonely_gateway: RunningGateway) -> None:
+    await refused(lonely_gateway, "/v1/embeddings", status=404, json={})
+    await refused(lonely_gateway, "/v1/models", status=405, json={})
+    reply = await lonely_gateway.http.get("/v1/chat/completions")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    assert reply.json()["error"]["code"] == "method_not_allowed"
+
+
+async def test_the_openai_client_raises_its_own_error_with_the_field(lonely_gateway: RunningGateway) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{lonely_gateway.url}/v1", api_key="none", max_retries=0) as api:
+        with pytest.raises(openai.BadRequestError) as refused_n:
+            await api.chat.completions.create(**CHAT, n=2)
+        with pytest.raises(openai.NotFoundError):
+            await api.chat.completions.create(**CHAT | {"model": "other"})
+    assert refused_n.value.param == "n"

@@ -1,0 +1,181 @@
+"""Completions through the real bus: what clients get back."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.integration.gateway.conftest import RunningGateway
+from tests.support.scheduler import AnsweringScheduler
+
+MODEL = "tiny-llada"
+ANSWER = "The answer is 29."
+CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "How many pears?"}]}
+
+
+def client(gateway: RunningGateway) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
+
+
+async def events(gateway: RunningGateway, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events of a stream, which must end with [DONE]."""
+    reply = await gateway.http.post(path, json=body | {"stream": True})
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    *sent, done = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+    assert done == "[DONE]"
+    return [json.loads(event) for event in sent]
+
+
+async def test_the_openai_client_gets_an_answer(gateway: RunningGateway) -> None:
+    async with client(gateway) as api:
+        reply = await api.chat.completions.create(**CHAT)
+    assert reply.choices[0].message.content == ANSWER
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.usage is not None
+    prompt = "user: How many pears?\nassistant: "
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (len(prompt), len(ANSWER))
+    assert reply.usage.total_tokens == len(prompt) + len(ANSWER)
+
+
+async def test_the_openai_client_streams_the_same_text(gateway: RunningGateway) -> None:
+    async with client(gateway) as api:
+        stream = await api.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True})
+        chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == ANSWER
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == len(ANSWER)
+
+
+async def test_the_openai_client_completes_a_plain_prompt(gateway: RunningGateway) -> None:
+    async with client(gateway) as api:
+        whole = await api.completions.create(model=MODEL, prompt="2+2=", max_tokens=32)
+        stream = await api.completions.create(model=MODEL, prompt="2+2=", max_tokens=32, stream=True)
+        streamed = "".join([chunk.choices[0].text async for chunk in stream])
+    assert whole.choices[0].text == streamed == ANSWER
+    assert whole.usage is not None
+    assert whole.usage.prompt_tokens == len("2+2=")
+
+
+async def test_a_prompt_may_be_token_ids(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    reply = await gateway.http.post("/v1/completions", json={"model": MODEL, "prompt": [10, 11, 12]})
+    assert reply.json()["usage"]["prompt_tokens"] == 3
+
+
+async def test_a_reply_says_how_it_was_served(gateway: RunningGateway) -> None:
+    reply = await gateway.http.post("/v1/chat/completions", json=CHAT | {"slo_ms": 4000, "max_tokens": 33})
+    served = reply.json()["dilaserve"]
+    assert served["latency_ms"] > 0
+    assert served.pop("latency_ms") < 4000
+    assert served.pop("request_id") == reply.headers["x-request-id"]
+    assert served == {
+        "steps": 22,
+        "recompute_steps": 22,
+        "mean_threshold": 0.9,
+        "min_threshold": 0.9,
+        "slo_ms": 4000,
+        "slo_met": True,
+        "instances": ["worker-test"],
+        "migrations": 0,
+        "output_tokens": 64,
+    }
+
+
+async def test_the_last_chunk_of_a_stream_says_how_it_was_served(gateway: RunningGateway) -> None:
+    chunks = await events(gateway, "/v1/chat/completions", CHAT)
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert chunks[-1]["dilaserve"]["instances"] == ["worker-test"]
+    assert len(chunks) > 4, "text comes as it is committed"
+
+
+async def test_a_stream_may_carry_what_each_step_unmasked(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    sent = await events(gateway, "/v1/chat/completions", CHAT | {"canvas": True, "max_tokens": 32})
+    steps = [event for event in sent if event["object"] == "dilaserve.canvas"]
+    cells = sorted((cell for step in steps for cell in step["cells"]), key=lambda cell: int(cell["position"]))
+    assert [step["step"] for step in steps] == list(range(11))
+    assert [cell["position"] for cell in cells] == list(range(32))
+    assert "".join(cell["text"] for cell in cells) == ANSWER
+    assert cells[0] | {"confidence": 0} == {"position": 0, "token": 51, "text": "T", "confidence": 0, "committed": True}
+    text = [event["choices"][0]["delta"].get("content", "") for event in sent if event not in steps]
+    assert "".join(text) == ANSWER
+
+
+async def test_the_output_is_128_tokens_or_what_the_model_has_room_for(gateway: RunningGateway) -> None:
+    for prompt_tokens, output_tokens in ((10, 128), (384, 128), (385, 96), (480, 32)):
+        reply = await gateway.http.post("/v1/completions", json={"model": MODEL, "prompt": [65] * prompt_tokens})
+        assert reply.json()["dilaserve"]["output_tokens"] == output_tokens
+
+
+async def test_options_reach_the_scheduler(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    options = {
+        "max_completion_tokens": 40,
+        "temperature": 0.5,
+        "seed": 7,
+        "stop": "!",
+        "slo_ms": 2500,
+        "priority": 3,
+        "min_threshold": 0.6,
+        "block_length": 16,
+        "user": "me",
+        "top_p": 1,
+        "n": 1,
+        "frequency_penalty": 0,
+        "presence_penalty": 0.0,
+        "response_format": {"type": "text"},
+        "tools": None,
+    }
+    reply = await gateway.http.post("/v1/chat/completions", json=CHAT | options)
+    assert reply.status_code == 200, reply.text
+    [request] = scheduler.requests
+    assert request.output_tokens == 48
+    assert (request.temperature, request.seed, request.stop, request.slo_s) == (0.5, 7, ["!"], 2.5)
+    assert (request.priority, request.min_threshold, request.block_length) == (3, 0.6, 16)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_text_ends_before_a_stop_string(gateway: RunningGateway, stream: bool) -> None:
+    body = CHAT | {"stop": ["is 2", "9."]}
+    if stream:
+        chunks = await events(gateway, "/v1/chat/completions", body)
+        text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+        reason = chunks[-1]["choices"][0]["finish_reason"]
+    else:
+        choice = (await gateway.http.post("/v1/chat/completions", json=body)).json()["choices"][0]
+        text, reason = choice["message"]["content"], choice["finish_reason"]
+    assert (text, reason) == ("The answer ", "stop")
+
+
+async def test_a_text_that_fills_the_output_ends_by_length(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.answer = lambda _: "x" * 64
+    reply = await gateway.http.post("/v1/chat/completions", json=CHAT | {"max_tokens": 64})
+    assert reply.json()["choices"][0]["finish_reason"] == "length"
+    assert reply.json()["usage"]["completion_tokens"] == 64
+
+
+async def test_characters_of_several_tokens_stream_whole(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.answer = lambda _: "Äpfel 🍎 苹果"
+    chunks = await events(gateway, "/v1/chat/completions", CHAT)
+    pieces = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(pieces) == "Äpfel 🍎 苹果"
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+async def test_many_requests_at_once_each_get_their_own_answer(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.answer = lambda request: str(request.seed)
+    limits = httpx.Limits(max_connections=200)
+    async with httpx.AsyncClient(base_url=gateway.url, limits=limits, timeout=30) as http, asyncio.TaskGroup() as tasks:
+        sent = [tasks.create_task(http.post("/v1/chat/completions", json=CHAT | {"seed": i})) for i in range(200)]
+    texts = [task.result().json()["choices"][0]["message"]["content"] for task in sent]
+    assert texts == [str(i) for i in range(200)]

@@ -1,0 +1,244 @@
+"""What clients get when something behind the gateway is away, fails or says nonsense."""
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import openai
+import pytest
+
+from services.gateway.settings import GatewaySettings
+from shared.bus import Bus
+from shared.codec import encode
+from shared.messages.instances import InstanceState
+from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Progress
+from shared.text import TextModel
+from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
+from tests.support.nats import NatsServer
+from tests.support.scheduler import AnsweringScheduler
+
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+PATH = "/v1/chat/completions"
+
+
+async def request_taken(scheduler: AnsweringScheduler) -> str:
+    """The id of the next request, once the scheduler has it and its steps are done."""
+    async with asyncio.timeout(LIMIT_S):
+        return await scheduler.served.get()
+
+
+def text_of(reply: httpx.Response, *, stream: bool) -> str:
+    if not stream:
+        return str(reply.json()["choices"][0]["message"]["content"])
+    *sent, _ = [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
+    return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in sent)
+
+
+async def test_without_an_instance_a_completion_is_unavailable(lonely_gateway: RunningGateway) -> None:
+    reply = await lonely_gateway.http.post(PATH, json=CHAT)
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
+    assert reply.json()["error"]["message"] == "no instance is ready"
+    assert reply.json()["error"]["type"] == "server_error"
+
+
+async def test_a_draining_instance_does_not_count(
+    lonely_gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    await lonely_gateway.until("ready")
+    scheduler.instance_state = InstanceState.DRAINING
+    await lonely_gateway.until("no instance is ready")
+
+
+async def test_without_a_bus_the_gateway_lives_and_says_so(settings: GatewaySettings, text: TextModel) -> None:
+    away = GatewaySettings(nats_url="nats://127.0.0.1:1", model=settings.model)
+    async with running(away, text) as gateway:
+        assert (await gateway.http.get("/health")).status_code == 200
+        for reply in (
+            await gateway.http.get("/ready"),
+            await gateway.http.post(PATH, json=CHAT),
+            await gateway.http.get("/v1/requests/abc"),
+        ):
+            assert reply.status_code == 503
+            assert reply.json()["error"]["message"] == "the bus is not connected"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_cancels_its_request(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, stream: bool
+) -> None:
+    scheduler.hold = asyncio.Event()
+    async with httpx.AsyncClient(base_url=gateway.url) as client:
+        sent = asyncio.create_task(client.post(PATH, json=CHAT | {"stream": stream}))
+        request_id = await request_taken(scheduler)
+        sent.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sent
+    async with asyncio.timeout(LIMIT_S):
+        assert await scheduler.cancelled.get() == request_id
+    await gateway.metric('dilaserve_gateway_requests_total{outcome="left"} 1.0')
+    await gateway.metric("dilaserve_gateway_active_requests 0.0")
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "code"),
+    [
+        (OutcomeStatus.REJECTED, 400, "rejected"),
+        (OutcomeStatus.FAILED, 500, "failed"),
+        (OutcomeStatus.CANCELLED, 410, "cancelled"),
+    ],
+)
+async def test_a_request_without_a_text_ends_in_an_error(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, ended: OutcomeStatus, status: int, code: str
+) -> None:
+    scheduler.status = ended
+    reply = await gateway.http.post(PATH, json=CHAT)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+    streamed = await gateway.http.post(PATH, json=CHAT | {"stream": True})
+    last = streamed.text.strip().split("\n\n")[-1].removeprefix("data: ")
+    assert json.loads(last)["error"]["code"] == code
+    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as api:
+        with pytest.raises(openai.APIError, match=f"this test says {ended.value}"):
+            _ = [chunk async for chunk in await api.chat.completions.create(**CHAT, stream=True)]
+
+
+async def test_nonsense_on_the_bus_is_passed_over(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus
+) -> None:
+    scheduler.hold = asyncio.Event()
+    sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": True}))
+    name = await request_taken(scheduler)
+    beyond = Progress(step=0, positions=b"\xff\xff\xff\x7f", tokens=bytes(4), confidences=bytes(4))
+    uneven = Progress(step=0, positions=bytes(3), tokens=bytes(4), confidences=b"")
+    for nonsense in (b"", b"\x00nonsense", b'{"status": 3}', encode(beyond), encode(uneven)):
+        await bus.nc.publish(bus.subjects.progress(name), nonsense)
+        await bus.nc.publish(bus.subjects.outcomes(name), nonsense)
+        await bus.nc.publish(f"$KV.{bus.subjects.instances_bucket}.worker-nonsense", nonsense)
+    await bus.nc.flush()
+    scheduler.hold.set()
+    assert (await sent).text.endswith("data: [DONE]\n\n")
+    assert await gateway.readiness() == "ready"
+
+
+async def test_an_outcome_can_be_fetched_later_by_either_id(gateway: RunningGateway) -> None:
+    reply = (await gateway.http.post(PATH, json=CHAT)).json()
+    for name in (reply["id"], reply["dilaserve"]["request_id"]):
+        stored = (await gateway.http.get(f"/v1/requests/{name}")).json()
+        assert (stored["status"], stored["text"]) == ("completed", "The answer is 29.")
+        assert stored["usage"] == reply["usage"]
+        assert stored["dilaserve"] == reply["dilaserve"]
+
+
+async def test_the_outcome_of_an_unknown_request_is_not_found(gateway: RunningGateway) -> None:
+    for name in ("abc", "a.b", "*", "%3E", "x" * 100):
+        reply = await gateway.http.get(f"/v1/requests/{name}")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found"), name
+
+
+async def test_a_request_not_served_in_time_is_cancelled(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = asyncio.Event()
+    async with running(msgspec.structs.replace(settings, request_timeout_s=0.2), text) as gateway:
+        await gateway.until("ready")
+        reply = await gateway.http.post(PATH, json=CHAT)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (504, "timeout")
+        async with asyncio.timeout(LIMIT_S):
+            assert await scheduler.cancelled.get() == scheduler.requests[0].request_id
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_outcome_stored_while_the_gateway_was_cut_off_still_arrives(
+    tmp_path: Path, text: TextModel, tiny_model_dir: Path, stream: bool
+) -> None:
+    server, elsewhere = NatsServer(tmp_path), NatsServer(tmp_path)  # one store, two ports
+    server.start()
+    bus = await Bus.connect(server.url, "cut", name="test")
+    await bus.set_up()
+    scheduler = AnsweringScheduler(bus, text, hold=asyncio.Event())
+    answering = asyncio.create_task(scheduler.run())
+    settings = GatewaySettings(nats_url=server.url, cell="cut", model=str(tiny_model_dir))
+    try:
+        async with running(settings, text) as gateway:
+            await gateway.until("ready")
+            sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": stream}))
+            name = await request_taken(scheduler)
+            answering.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await answering
+            await bus.nc.close()
+            server.stop()
+            await store_elsewhere(elsewhere, "cut", name)
+            server.start()
+            reply = await sent
+            assert reply.status_code == 200
+            assert text_of(reply, stream=stream) == "The answer is 29."
+    finally:
+        server.stop()
+
+
+async def store_elsewhere(server: NatsServer, cell: str, request_id: str) -> None:
+    """Store an outcome where the gateway does not hear it."""
+    server.start()
+    bus = await Bus.connect(server.url, cell, name="test")
+    outcome = Outcome(
+        request_id=request_id,
+        status=OutcomeStatus.COMPLETED,
+        text="The answer is 29.",
+        finish_reason=FinishReason.STOP,
+    )
+    await bus.store(bus.subjects.outcomes(request_id), outcome)
+    await bus.close()
+    server.stop()
+
+
+async def test_on_stop_new_requests_are_refused_and_open_ones_end(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = asyncio.Event()
+    whole = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
+    stream = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": True}))
+    await request_taken(scheduler)
+    await request_taken(scheduler)
+    gateway.stop.set()
+    await gateway.until("the gateway is shutting down")
+    assert (await gateway.http.post(PATH, json=CHAT)).status_code == 503
+    assert not gateway.done.done()
+    scheduler.hold.set()
+    assert (await whole).json()["choices"][0]["message"]["content"] == "The answer is 29."
+    assert (await stream).text.endswith("data: [DONE]\n\n")
+    async with asyncio.timeout(LIMIT_S):
+        await gateway.done
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_outlives_the_drain_is_cut_off_and_cancelled(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, stream: bool
+) -> None:
+    scheduler.hold = asyncio.Event()
+    async with running(msgspec.structs.replace(settings, drain_timeout_s=0.1), text) as gateway:
+        await gateway.until("ready")
+        sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": stream}))
+        request_id = await request_taken(scheduler)
+        gateway.stop.set()
+        with contextlib.suppress(httpx.HTTPError):
+            await sent
+        async with asyncio.timeout(LIMIT_S):
+            await gateway.done
+            assert await scheduler.cancelled.get() == request_id
+
+
+async def test_metrics_count_requests_tokens_and_first_text(gateway: RunningGateway) -> None:
+    await gateway.http.post(PATH, json=CHAT)
+    await gateway.http.post(PATH, json=CHAT | {"stream": True})
+    await gateway.http.post(PATH, json=CHAT | {"n": 2})
+    metrics = (await gateway.http.get("/metrics")).text
+    name = "dilaserve_gateway"
+    assert f'{name}_requests_total{{outcome="completed"}} 2.0' in metrics
+    assert f'{name}_requests_total{{outcome="rejected"}} 1.0' in metrics
+    assert f'{name}_tokens_total{{kind="completion"}} 34.0' in metrics
+    assert f"{name}_latency_seconds_count 2.0" in metrics
+    assert f"{name}_first_text_seconds_count 1.0" in metrics

@@ -1,0 +1,81 @@
+"""The gateway as a process of its own: how it starts, stops and refuses to start."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import httpx
+
+from shared.bus import Bus
+from tests.integration.gateway.conftest import LIMIT_S
+
+WITHOUT_TORCH = """
+import sys
+from importlib.machinery import PathFinder
+
+class WithoutTorch(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] == "torch" else super().find_spec(name, path, target)
+
+sys.meta_path = [WithoutTorch if finder is PathFinder else finder for finder in sys.meta_path]
+from services.gateway.__main__ import main
+sys.exit(main())
+"""
+
+
+async def start(command: list[str], **settings: str) -> asyncio.subprocess.Process:
+    variables = {f"DILASERVE_{name.upper()}": value for name, value in settings.items()}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *command, env=os.environ | variables, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
+    """Exit status and what it said."""
+    async with asyncio.timeout(3 * LIMIT_S):
+        _, said = await process.communicate()
+    return process.returncode, said.decode()
+
+
+async def test_it_serves_without_torch_and_exits_0_on_sigterm(bus: Bus, tiny_model_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    assert bus.nc.connected_url is not None
+    process = await start(
+        ["-c", WITHOUT_TORCH],
+        model=str(tiny_model_dir),
+        nats_url=bus.nc.connected_url.geturl(),
+        cell=bus.subjects.cell,
+        port=str(port),
+    )
+    assert process.stderr is not None
+    async with asyncio.timeout(3 * LIMIT_S):
+        while b"listening" not in (said := await process.stderr.readline()):
+            assert said, "it ended"
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S) as http:
+        [model] = (await http.get("/v1/models")).json()["data"]
+        assert model["id"] == "tiny-llada"
+        assert (await http.get("/v1/models/tiny-llada")).json() == model
+    process.send_signal(signal.SIGTERM)
+    assert (await ended(process))[0] == 0
+
+
+async def test_a_taken_port_is_one_line(tiny_model_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        process = await start(["-m", "services.gateway"], model=str(tiny_model_dir), port=port)
+        assert await ended(process) == (
+            1,
+            f"gateway: cannot listen on 127.0.0.1:{port}: Address already in use\n",
+        )
+
+
+async def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
+    for settings in ({"model": str(tmp_path), "port": "0"}, {"model": str(tmp_path), "port": "many"}, {}):
+        status, said = await ended(await start(["-m", "services.gateway"], **settings))
+        assert (status, said.count("\n")) == (2, 1), said
+        assert said.startswith("gateway: ")

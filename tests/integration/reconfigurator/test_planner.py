@@ -1,0 +1,137 @@
+"""Both stages together, and the command that runs them."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dilaserve.cli import run
+from services.reconfigurator.plan import Placement, Plan, Solver, Status
+from services.reconfigurator.plan_input import Workload, plan_input
+from services.reconfigurator.planner import make_plan
+from shared.profile import write_profile
+from tests.support.workloads import PROFILE, a_class, workload
+
+
+def made(asked: Workload, current: list[Placement] | None = None, *, cached: bool = True, **options: Any) -> Plan:
+    return make_plan(plan_input(asked, PROFILE, cached=cached), current or [], **options)
+
+
+def placements(plan: Plan) -> list[Placement]:
+    return [Placement(node=i.node, gpus=i.gpus, tp=i.tp) for i in plan.instances]
+
+
+def test_an_easy_workload_gets_the_highest_threshold_and_the_fastest_instances() -> None:
+    plan = made(workload(classes=[a_class(rps=0.1)]))
+    assert plan.status is Status.OPTIMAL
+    assert plan.mean_threshold == pytest.approx(0.9, rel=1e-6)
+    assert plan.instances_per_tp == {4: 2}
+    [chat] = plan.classes
+    assert chat.steps_by_threshold == pytest.approx({"0.9": 128}, rel=1e-5)
+    assert chat.steps_by_tp == pytest.approx({"4": 128}, rel=1e-5)
+
+
+def test_latency_and_slack_are_in_seconds() -> None:
+    """128 recompute steps of 0.4 x 21.6 ms."""
+    plan = made(workload(classes=[a_class(rps=0.1)]), cached=False)
+    assert plan.classes[0].latency_s == pytest.approx(128 * 0.4 * 0.0216, rel=1e-5)
+    assert plan.slack_s == pytest.approx(0.1 * (10 - 128 * 0.4 * 0.0216), rel=1e-5)
+
+
+def test_a_heavy_workload_gets_throughput() -> None:
+    plan = made(workload(classes=[a_class(rps=8.0)]), cached=False)
+    assert plan.status is Status.OPTIMAL
+    assert plan.instances_per_tp == {1: 8}
+    assert 0.5 < plan.mean_threshold < 0.9
+    assert plan.busy_per_tp[1] == pytest.approx(8, rel=1e-4)
+
+
+@pytest.mark.parametrize("impossible", [{"rps": 1000.0}, {"slo_s": 0.01}])
+def test_what_no_configuration_serves_falls_back_to_the_smallest_degree(impossible: dict[str, float]) -> None:
+    plan = made(workload(classes=[a_class(**impossible)]))
+    assert (plan.status, plan.reason) == (Status.FALLBACK, "no configuration meets every SLO")
+    assert plan.instances_per_tp == {1: 8}
+    assert plan.mean_threshold == 0.5
+    assert plan.decision.take
+    again = made(workload(classes=[a_class(**impossible)]), placements(plan))
+    assert (again.preserved, again.steps, again.decision.take) == (8, [], False)
+
+
+def test_gpus_that_the_workload_does_not_need_are_filled() -> None:
+    plan = made(workload(nodes=[4, 4, 3, 1], classes=[a_class(rps=0.1)]))
+    assert sum(degree * count for degree, count in plan.instances_per_tp.items()) == 12
+    assert plan.instances_per_tp[4] == 2
+
+
+def test_the_slo_of_each_class_is_kept() -> None:
+    plan = made(workload(classes=[a_class(name="slow", slo_s=60.0, rps=5.0), a_class(name="fast", slo_s=0.9)]))
+    latency_s = {k.name: k.latency_s for k in plan.classes}
+    assert latency_s["fast"] <= 0.9 + 1e-6
+    assert latency_s["slow"] <= 60.0
+
+
+@pytest.mark.parametrize("solver", list(Solver))
+def test_the_plan_in_force_is_kept_as_it_is(solver: Solver) -> None:
+    first = made(workload(), solver=solver)
+    assert (first.preserved, first.decision.take) == (0, True)
+    second = made(workload(), placements(first), solver=solver)
+    assert (second.preserved, second.steps) == (len(first.instances), [])
+    assert not second.decision.take
+    assert second.decision.reason.startswith("neither objective improves by 10%")
+
+
+def test_from_light_to_heavy_and_back_on_two_gpus() -> None:
+    small = {"tp_degrees": [1, 2], "nodes": [2]}
+    light = made(workload(**small, classes=[a_class(rps=0.2)]), cached=False)
+    assert light.instances_per_tp == {2: 1}
+    heavy = made(workload(**small, classes=[a_class(rps=2.5)]), placements(light), cached=False)
+    assert (heavy.instances_per_tp, heavy.decision.take) == ({1: 2}, True)
+    assert [(step.stop, step.start.gpus) for step in heavy.steps if step.start] == [([0], [0]), ([], [1])]
+    back = made(workload(**small, classes=[a_class(rps=0.2)]), placements(heavy), cached=False)
+    assert (back.instances_per_tp, back.decision.take) == ({2: 1}, True)
+    assert [(step.stop, step.start.gpus) for step in back.steps if step.start] == [([0, 1], [0, 1])]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """The options that name the files of a command, WORKLOAD.json and PROFILE.csv written."""
+    (tmp_path / "workload.json").write_bytes(msgspec.json.encode(workload()))
+    write_profile(tmp_path / "profile.csv", PROFILE)
+    names = {"--workload": "workload.json", "--profile": "profile.csv", "--out": "plan.json"}
+    return [part for option, name in names.items() for part in (option, str(tmp_path / name))]
+
+
+@pytest.mark.parametrize("options", [[], ["--no-cache"], ["--solver", "highs"]])
+def test_the_command_writes_the_plan(files: list[str], options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", *files, *options, "--json"]) == 0
+    out = Path(files[-1])
+    plan = msgspec.json.decode(out.read_bytes(), type=Plan)
+    assert plan == msgspec.json.decode(capsys.readouterr().out, type=Plan)
+    assert plan.status is Status.OPTIMAL
+    assert run(["plan", *files, *options, "--current", str(out)]) == 0
+    assert "stay: neither objective improves" in capsys.readouterr().out
+    again = msgspec.json.decode(out.read_bytes(), type=Plan)
+    assert (again.preserved, again.steps) == (len(plan.instances), [])
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "fault"),
+    [
+        ("--workload", "{}", "slo_s"),
+        ("--profile", "tp,latency\n1,2\n", "needs the columns"),
+        ("--current", '{"instances": [{"node": 0, "gpus": [0], "tp": 2}]}', "tp 2 needs as many different GPUs"),
+        ("--current", '{"instances": [{"node": 2, "gpus": [0], "tp": 1}]}', "GPU 0 of node 2"),
+        ("--solver", None, "cplex"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(
+    files: list[str], tmp_path: Path, option: str, text: str | None, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "wrong"
+    if text is not None:
+        wrong.write_text(text)
+    assert run(["plan", *files, option, str(wrong) if text is not None else "cplex"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert fault in error

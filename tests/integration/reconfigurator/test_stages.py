@@ -1,0 +1,96 @@
+"""Both stages of the planner, with the real solvers, against enumeration."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from services.reconfigurator.plan import Capacity, Placement, Solver, Status, check_placements
+from services.reconfigurator.solver import Verdict
+from services.reconfigurator.stage1 import find_capacity
+from services.reconfigurator.stage2 import Transition, plan_transition
+from shared.errors import BadInput
+from tests.support.small_plans import enumerate_stage1, enumerate_stage2, small_input, small_transition
+
+MORE_SEEDS = range(1000, 1200)
+SOLVERS = list(Solver)
+
+parts_of_80_seeds = pytest.mark.parametrize("seeds", [range(i, i + 40) for i in range(0, 80, 40)], ids=str)
+
+
+@parts_of_80_seeds
+def test_stage_1_is_what_enumeration_finds(seeds: range) -> None:
+    """With and without a cache, with either solver, in turn."""
+    found = [stage_1_agrees(seed, SOLVERS[seed // 2 % 2], cached=bool(seed % 2)) for seed in seeds]
+    assert 1 <= found.count(Verdict.INFEASIBLE) <= len(seeds) / 2, "instances of both kinds are among them"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_stage_1_is_what_enumeration_finds_on_more_instances(solver: Solver, *, cached: bool) -> None:
+    for seed in MORE_SEEDS:
+        stage_1_agrees(seed, solver, cached=cached)
+
+
+@parts_of_80_seeds
+def test_stage_2_is_what_enumeration_finds(seeds: range) -> None:
+    found = [stage_2_agrees(seed, SOLVERS[seed % 2]) for seed in seeds]
+    assert 1 <= found.count(None) <= len(seeds) / 2, "instances of both kinds are among them"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_stage_2_is_what_enumeration_finds_on_more_instances(solver: Solver) -> None:
+    for seed in MORE_SEEDS:
+        stage_2_agrees(seed, solver)
+
+
+def stage_1_agrees(seed: int, solver: Solver, *, cached: bool) -> Capacity | Verdict:
+    p = small_input(seed, cached=cached)
+    found, expected = find_capacity(p, solver=solver, time_limit_s=60), enumerate_stage1(p)
+    if expected is None:
+        assert found is Verdict.INFEASIBLE, f"seed {seed}"
+        return found
+    assert isinstance(found, Capacity), f"seed {seed}: {found}, expected {expected}"
+    assert found.status is Status.OPTIMAL, f"seed {seed}"
+    assert (found.mean_threshold, found.slack_s) == pytest.approx(expected, rel=1e-5, abs=1e-5), f"seed {seed}"
+    return found
+
+
+def stage_2_agrees(seed: int, solver: Solver) -> Transition | None:
+    current, required, nodes = small_transition(seed)
+    expected = enumerate_stage2(current, required, nodes)
+    if expected is None:
+        with pytest.raises(BadInput, match="do not fit"):
+            plan_transition(current, required, nodes, solver=solver, time_limit_s=60)
+        return None
+    transition = plan_transition(current, required, nodes, solver=solver, time_limit_s=60)
+    assert (transition.preserved, transition.gap) == (expected, 0), f"seed {seed}"
+    assert Counter(i.tp for i in transition.instances) == Counter(required), f"seed {seed}"
+    check_placements(transition.instances, nodes)
+    kept = [place(i) for i in transition.instances if i.preserved]
+    assert len(kept) == expected, f"seed {seed}"
+    assert {*kept} <= {place(c) for c in current}, f"seed {seed}: preserved instances keep their very GPUs"
+    walk(current, transition)
+    return transition
+
+
+def walk(current: Sequence[Placement], transition: Transition) -> None:
+    """Take the steps: each launch finds its GPUs free, each stop before it frees one of them, the end is the plan."""
+    running = dict(enumerate(place(c) for c in current))
+    started: list[tuple[int, frozenset[int]]] = []
+    for step in transition.steps:
+        stopped = [running.pop(i) for i in step.stop]
+        if step.start is not None:
+            node, gpus = place(step.start)
+            assert all(n == node and g & gpus for n, g in stopped), "a stop is not needed yet"
+            assert not any(n == node and g & gpus for n, g in [*running.values(), *started]), "a GPU is not free"
+            started.append((node, gpus))
+    assert {*running.values(), *started} == {place(i) for i in transition.instances}
+
+
+def place(placement: Placement) -> tuple[int, frozenset[int]]:
+    return placement.node, frozenset(placement.gpus)

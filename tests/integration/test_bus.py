@@ -1,0 +1,34 @@
+"""The shared bus against a real server."""
+
+from pathlib import Path
+
+from shared.bus import Bus
+from shared.codec import decode
+from shared.messages.requests import Outcome, OutcomeStatus
+from tests.support.nats import NatsServer
+
+
+async def test_a_stored_outcome_is_read_back_by_its_request(bus: Bus) -> None:
+    outcome = Outcome(request_id="r1", status=OutcomeStatus.COMPLETED, text="29")
+    await bus.store(bus.subjects.outcomes("r1"), outcome)
+    stored = await bus.js.get_last_msg(bus.subjects.stream("OUTCOMES"), bus.subjects.outcomes("r1"))
+    assert stored.data is not None
+    assert decode(stored.data, Outcome) == outcome
+
+
+async def test_what_is_stored_survives_a_killed_server(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    server.start()
+    try:
+        bus = await Bus.connect(server.url, "crash", name="test")
+        await bus.set_up()
+        await bus.store(bus.subjects.outcomes("r1"), Outcome(request_id="r1", status=OutcomeStatus.COMPLETED))
+        server.stop(kill=True)
+        server.start()
+        again = await Bus.connect(server.url, "crash", name="test")
+        stored = await again.js.get_last_msg(again.subjects.stream("OUTCOMES"), again.subjects.outcomes("r1"))
+        assert stored.data is not None
+        await again.close()
+        await bus.nc.close()
+    finally:
+        server.stop()

@@ -1,0 +1,75 @@
+"""Messages of a pull consumer as they come, also across a restart of the server."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from nats.aio.msg import Msg
+
+from shared.bus import Bus
+from shared.subjects import request_consumer
+from tests.support.nats import NatsServer
+
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+@asynccontextmanager
+async def consuming(bus: Bus) -> AsyncIterator["asyncio.Queue[bytes]"]:
+    """What arrives at a consumer of REQUESTS, acknowledged."""
+    arrived: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def handle(msg: Msg) -> None:
+        await msg.ack()
+        arrived.put_nowait(msg.data)
+
+    stream = bus.subjects.stream("REQUESTS")
+    task = asyncio.ensure_future(bus.run_consumer(stream, request_consumer(1), handle))
+    try:
+        yield arrived
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_one_message_is_handed_on_without_waiting_for_more(bus: Bus) -> None:
+    async with consuming(bus) as arrived:
+        await bus.js.publish(bus.subjects.requests, b"warm")
+        await asyncio.wait_for(arrived.get(), LIMIT_S)
+        started_s = time.monotonic()
+        await bus.js.publish(bus.subjects.requests, b"one")
+        assert await asyncio.wait_for(arrived.get(), LIMIT_S) == b"one"
+        assert time.monotonic() - started_s < 1.0  # a fetch that waits for its batch takes its whole time-out
+
+
+async def test_more_messages_than_one_pull_request_asks_for_arrive_in_order(bus: Bus) -> None:
+    async with consuming(bus) as arrived:
+        for i in range(1300):
+            await bus.nc.publish(bus.subjects.requests, str(i).encode())
+        got = [int(await asyncio.wait_for(arrived.get(), LIMIT_S)) for _ in range(1300)]
+    assert got == list(range(1300))
+
+
+async def test_consumption_goes_on_after_the_server_was_killed(own_server: NatsServer) -> None:
+    bus = await Bus.connect(own_server.url, "kill", name="test")
+    await bus.set_up()
+    async with consuming(bus) as arrived:
+        await bus.js.publish(bus.subjects.requests, b"before")
+        assert await asyncio.wait_for(arrived.get(), LIMIT_S) == b"before"
+        own_server.stop(kill=True)
+        own_server.start()
+        other = await Bus.connect(own_server.url, "kill", name="other")
+        await other.js.publish(other.subjects.requests, b"after")
+        assert await asyncio.wait_for(arrived.get(), LIMIT_S) == b"after"
+        await other.close()
+    await bus.close()

@@ -1,0 +1,117 @@
+"""`dilaserve decode` over the golden cases: one by one, batched, and shared out over ranks."""
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dilaserve import cli
+from tests.support.golden import GOLDEN, GoldenCase, threshold_cases
+
+ROOT = Path(__file__).parents[2]
+MODES = {"none": ("none", "none-block"), "prefix": ("prefix",), "dual": ("dual",)}
+LIMIT_S = 110
+
+pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden vectors in {GOLDEN}")
+
+
+def decode(cases: list[GoldenCase], cache: str, directory: Path, *options: str) -> list[dict[str, Any]]:
+    """The requests of the trace; the cases are of one model, threshold, block and output length."""
+    case, out = cases[0], directory / "trace.json"
+    requests = [{"id": c.name, "prompt_ids": c.prompt} for c in cases]
+    (directory / "case.json").write_text(json.dumps({"requests": requests}))
+    lengths = ("--block-length", case.block_length, "--output-length", len(case.output))
+    files = ("--model", case.model, "--input", directory / "case.json", "--out", out)
+    arguments = ["decode", *files, "--cache", cache, "--threshold", case.threshold, *lengths, *options]
+    command = [sys.executable, "-m", "dilaserve", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    traces: list[dict[str, Any]] = json.loads(out.read_text())["requests"]
+    return traces
+
+
+def assert_as_the_reference(traces: list[dict[str, Any]], cases: list[GoldenCase]) -> None:
+    for trace, case in zip(traces, cases, strict=True):
+        assert trace["id"] == case.name
+        assert trace["output_ids"] == case.output
+        assert trace["nfe"] == case.nfe
+        assert [(s["block"], s["positions"], s["tokens"]) for s in trace["steps"]] == case.block_steps
+
+
+def alike(cases: list[GoldenCase]) -> list[list[GoldenCase]]:
+    """The cases by what one command decodes together."""
+    groups: defaultdict[tuple[float, int, int], list[GoldenCase]] = defaultdict(list)
+    for case in cases:
+        groups[case.threshold, case.block_length, len(case.output)].append(case)
+    return list(groups.values())
+
+
+@pytest.mark.parametrize(("name", "cache"), [("llada/seed0", "dual"), ("dream/seed0", "prefix")])
+def test_a_batch_decodes_as_the_reference_does(name: str, cache: str, tmp_path: Path) -> None:
+    cases = max(alike(threshold_cases((name,), MODES[cache])), key=len)
+    assert len(cases) == 3
+    assert_as_the_reference(decode(cases, cache, tmp_path, "--batch"), cases)
+
+
+def test_ranks_together_decode_as_one_does(tmp_path: Path) -> None:
+    cases = max(alike(threshold_cases(("llada/seed0",), MODES["dual"])), key=len)
+    assert_as_the_reference(decode(cases, "dual", tmp_path, "--batch", "--tp", "2"), cases)
+
+
+def test_decoding_stops_after_the_block_that_ends_the_text(tmp_path: Path) -> None:
+    eos = json.loads((GOLDEN / "llada" / "seed0" / "config.json").read_text())["eos_token_id"]
+    cases = [c for c in threshold_cases(("llada/seed0",), ("none",)) if eos in c.output[: c.block_length]]
+    case = cases[0]
+    [trace] = decode([case], "none", tmp_path, "--stop-at-eos")
+    assert trace["output_ids"] == case.output[: case.block_length]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"--model": "/nowhere"}, "no model in /nowhere"),
+        ({"--input": "/nowhere.json"}, "cannot read /nowhere.json"),
+        ({"--cache": "some"}, "--cache must be none, prefix or dual"),
+        ({"--threshold": "1.5"}, "threshold must be in [0, 1]"),
+        ({"--output-length": "33"}, "33 is no multiple of 32"),
+        ({"--output-length": "8192"}, "the model takes at most"),
+        ({"--tp": "3"}, "degree 3 does not divide the model's 4 heads"),
+        ({"--dtype": "int8"}, "--dtype must be float32 or bfloat16"),
+        ({"--out": "/nowhere/trace.json"}, "no directory /nowhere"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    change: dict[str, str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "case.json").write_text('{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}')
+    assert complaint in refused(tmp_path, capsys, change)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "case.json"),
+        ('{"requests": []}', "no request"),
+        ('{"requests": [{"id": "a", "prompt_ids": []}]}', "request a: prompt_ids must not be empty"),
+        ('{"requests": [{"id": "a", "prompt_ids": [512]}]}', "must be in 0..511"),
+        ('{"requests": [{"id": "a", "prompt_ids": ["x"]}]}', "Expected `int`"),
+    ],
+)
+def test_a_bad_case_is_one_clear_line(
+    text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "case.json").write_text(text)
+    assert complaint in refused(tmp_path, capsys, {})
+
+
+def refused(directory: Path, capsys: pytest.CaptureFixture[str], change: dict[str, str]) -> str:
+    """The one line that the command says."""
+    files = {"--input": str(directory / "case.json"), "--out": str(directory / "trace.json")}
+    options = {"--model": str(GOLDEN / "llada" / "seed0"), **files, **change}
+    assert cli.run(["decode", *(part for option in options.items() for part in option)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    return line

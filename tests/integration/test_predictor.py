@@ -1,0 +1,155 @@
+"""The predictor as its own process on the real bus."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import nats.errors
+import numpy as np
+import pytest
+
+from services.predictor.model import load_predictor
+from shared.arrays import pack_float32, pack_int32, unpack_float32
+from shared.bus import Bus
+from shared.codec import decode, encode
+from shared.messages.predict import PredictSteps, StepsLeft
+from tests.support.nats import NatsServer
+from tests.support.services import service, stop
+from tests.support.trajectories import THRESHOLDS, random_trajectory, write_predictor
+from tests.support.waiting import until
+
+LIMIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_predictor(tmp_path_factory.mktemp("predictor"))
+
+
+@pytest.fixture
+def settings(bus: Bus, nats_server: NatsServer, directory: Path) -> Mapping[str, object]:
+    return {"nats_url": nats_server.url, "cell": bus.subjects.cell, "predictor": directory}
+
+
+def question(seed: int) -> PredictSteps:
+    states = random_trajectory(seed, (), 0.7).states()
+    return PredictSteps(
+        features=pack_float32(states.features),
+        thresholds=pack_float32(THRESHOLDS),
+        masks_left=pack_int32(states.masks_left),
+        blocks_left=pack_int32(states.blocks_left),
+    )
+
+
+async def ask(bus: Bus, message: PredictSteps, within_s: float = LIMIT_S) -> StepsLeft:
+    return decode((await bus.nc.request(bus.subjects.predict, encode(message), timeout=within_s)).data, StepsLeft)
+
+
+async def answers(bus: Bus) -> bool:
+    try:
+        await ask(bus, question(0), within_s=1)
+    except (nats.errors.NoRespondersError, TimeoutError):
+        return False
+    return True
+
+
+async def test_a_question_is_answered_with_the_steps_left_of_each_request_under_each_threshold(
+    bus: Bus, settings: Mapping[str, object], directory: Path, tmp_path: Path
+) -> None:
+    predictor, card = load_predictor(directory)
+    with service("predictor", settings, tmp_path / "log"):
+        await until(lambda: answers(bus))
+        replies = await asyncio.gather(*[ask(bus, question(seed)) for seed in range(50)])
+    for seed, reply in enumerate(replies):
+        states = random_trajectory(seed, (), 0.7).states()
+        [expected] = predictor.steps_left([replace(states, thresholds=np.array(THRESHOLDS, dtype=np.float32))])
+        np.testing.assert_array_equal(unpack_float32(reply.steps_left).reshape(expected.shape), expected)
+        assert reply.predictor == card.version
+
+
+async def test_garbage_is_logged_and_dropped_and_answering_goes_on(
+    bus: Bus, settings: Mapping[str, object], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with service("predictor", settings, log):
+        await until(lambda: answers(bus))
+        impossible = PredictSteps(features=b"123", thresholds=b"", masks_left=b"", blocks_left=b"")
+        for garbage in (b"", b"\x00garbage", b"{", b"[1,2]", b"\xc1" * 100, encode(impossible)):
+            await bus.nc.publish(bus.subjects.predict, garbage, reply=bus.nc.new_inbox())
+        await bus.nc.publish(bus.subjects.predict, encode(question(1)))  # and nowhere to answer
+        await ask(bus, question(2))
+    assert log.read_text().count("dropped") == 6
+    assert "Traceback" not in log.read_text()
+
+
+async def test_two_predictors_share_the_work_and_a_killed_one_loses_only_what_it_held(
+    bus: Bus, settings: Mapping[str, object], tmp_path: Path
+) -> None:
+    other = write_predictor(tmp_path / "other", requests=20)  # its own version, so that answers tell who gave them
+    answered: Counter[str] = Counter()
+    lost = 0
+
+    async def ask_on() -> None:
+        nonlocal lost
+        while True:
+            try:
+                answered[(await ask(bus, question(1), within_s=2)).predictor] += 1
+            except (TimeoutError, nats.errors.NoRespondersError):
+                lost += 1
+
+    async def both_answer() -> bool:
+        return len(answered) == 2 and min(answered.values()) > 10
+
+    with (
+        service("predictor", settings, tmp_path / "log1") as first,
+        service("predictor", {**settings, "predictor": other}, tmp_path / "log2"),
+    ):
+        await until(lambda: answers(bus))
+        asking = [asyncio.ensure_future(ask_on()) for _ in range(4)]
+        await until(both_answer)
+        lost = 0
+        first.kill()
+        first.wait()
+        answered.clear()
+        await until(lambda: has(answered, 50))
+        for task in asking:
+            task.cancel()
+    assert lost <= len(asking), "no more than each asker's question in hand"
+
+
+async def has(counted: Counter[str], total: int) -> bool:
+    return counted.total() >= total
+
+
+async def test_on_sigterm_what_has_been_delivered_is_answered(
+    bus: Bus, settings: Mapping[str, object], tmp_path: Path
+) -> None:
+    with service("predictor", settings, tmp_path / "log") as process:
+        await until(lambda: answers(bus))
+        inbox = bus.nc.new_inbox()
+        replies = await bus.nc.subscribe(inbox)
+        for seed in range(100):
+            await bus.nc.publish(bus.subjects.predict, encode(question(seed)), reply=inbox)
+        await bus.nc.flush()
+        assert stop(process) == 0
+        for _ in range(100):
+            await replies.next_msg(timeout=LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"predictor": "/nowhere"}, "no predictor in /nowhere"),
+        ({"predictor": None, "model": "/nowhere"}, "no predictor in /nowhere/predictor"),
+    ],
+)
+def test_a_wrong_setting_stops_the_start_with_one_line(
+    settings: Mapping[str, object], wrong: Mapping[str, object], said: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with service("predictor", {**settings, **wrong}, log) as process:
+        assert process.wait(timeout=LIMIT_S) == 2
+    [line] = log.read_text().splitlines()
+    assert said in line

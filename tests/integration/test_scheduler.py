@@ -1,0 +1,238 @@
+"""The scheduler as its own process on the real bus, with an instance that needs no model."""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.msg import Msg
+
+from shared.bus import Bus
+from shared.codec import decode, encode
+from shared.messages.instances import Instance
+from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Progress, Request
+from shared.messages.steps import StepJobs, StepResults
+from shared.subjects import step_consumer
+from shared.text import read_model_card
+from tests.support.nats import NatsServer
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.services import service
+from tests.support.waiting import until
+
+LIMIT_S = 20.0
+MODEL_NAME = "tiny"
+
+
+class Cluster:
+    """A scheduler process and scripted instances on one cell."""
+
+    def __init__(self, bus: Bus, model: Path, directory: Path, url: str) -> None:
+        self.bus = bus
+        self.model = model
+        self.log = directory / "scheduler.log"
+        self.settings = {"nats_url": url, "cell": bus.subjects.cell, "model": model, "model_name": MODEL_NAME}
+
+    @asynccontextmanager
+    async def instance(self, name: str = "w-1", per_step: int = 4) -> AsyncIterator[ScriptedWorker]:
+        card = read_model_card(self.model, MODEL_NAME)
+        worker = ScriptedWorker(name, per_step, mask_id=card.mask_token_id)
+        bucket = await self.bus.bucket(self.bus.subjects.instances_bucket)
+        registration = Instance(instance_id=name, model=card, tp_degree=1)
+
+        async def answer(msg: Msg) -> None:
+            await msg.ack()
+            results = worker.run(decode(msg.data, StepJobs))
+            await self.bus.publish(self.bus.subjects.step_results(name), results)
+
+        async def renew() -> None:
+            while True:
+                await bucket.put(name, encode(registration))
+                await asyncio.sleep(1.0)
+
+        tasks = [
+            asyncio.ensure_future(renew()),
+            asyncio.ensure_future(
+                self.bus.run_consumer(self.bus.subjects.stream("STEPS"), step_consumer(self.bus.subjects, name), answer)
+            ),
+        ]
+        try:
+            yield worker
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await bucket.delete(name)
+
+    async def outcome(self, request: Request) -> Outcome:
+        """Publish a request and wait for its outcome."""
+        subscription = await self.bus.nc.subscribe(self.bus.subjects.outcomes(request.request_id))
+        await self.bus.store(self.bus.subjects.requests, request)
+        msg = await subscription.next_msg(timeout=LIMIT_S)
+        await subscription.unsubscribe()
+        return decode(msg.data, Outcome)
+
+    async def all_acknowledged(self) -> bool:
+        return (await self.bus.js.stream_info(self.bus.subjects.stream("REQUESTS"))).state.messages == 0
+
+
+@pytest.fixture
+def cluster(bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer) -> Cluster:
+    return Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
+
+
+async def test_a_request_is_served_its_outcome_stored_and_then_acknowledged(cluster: Cluster) -> None:
+    with service("scheduler", cluster.settings, cluster.log):
+        async with cluster.instance():
+            outcome = await cluster.outcome(Request(request_id="r1", prompt="How many?", output_tokens=40))
+            assert outcome.status is OutcomeStatus.COMPLETED
+            assert (outcome.prompt_tokens, outcome.output_tokens) == (9, 64)
+            assert outcome.stats is not None
+            assert outcome.stats.instances == ["w-1"]
+            await until(cluster.all_acknowledged)
+
+
+async def test_a_producer_with_nothing_but_nats_is_served_in_json(cluster: Cluster, nats_server: NatsServer) -> None:
+    root = f"dilaserve.{cluster.bus.subjects.cell}"
+    with service("scheduler", cluster.settings, cluster.log):
+        async with cluster.instance():
+            client = await nats.connect(nats_server.url)
+            outcomes = await client.subscribe(f"{root}.outcomes.job-1")
+            request = {"request_id": "job-1", "prompt": "2+2=", "output_tokens": 32}
+            await client.jetstream().publish(f"{root}.requests", json.dumps(request).encode())
+            outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
+            assert (outcome["status"], outcome["completion_tokens"]) == ("completed", 32)
+            stored = await client.jetstream().get_last_msg(
+                f"OUTCOMES-{cluster.bus.subjects.cell}", f"{root}.outcomes.job-1"
+            )
+            assert json.loads(stored.data or b"") == outcome
+            await client.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "said"),
+    [
+        ({}, "prompt", "exactly one of"),
+        ({"prompt": ""}, "prompt", "must not be empty"),
+        ({"prompt": "x" * 600}, "output_tokens", "at most 512"),
+        ({"prompt": "x", "output_tokens": 0}, "output_tokens", ">= 1"),
+        ({"prompt": "x", "min_threshold": 2}, "min_threshold", "<= 1"),
+        ({"prompt": 7}, "prompt", "Expected"),
+        ({"prompt": "<|mdm_mask|>"}, "prompt", "mask token"),
+    ],
+)
+async def test_a_wrong_request_is_answered_with_the_field_at_fault(
+    cluster: Cluster, wrong: dict[str, object], field: str, said: str
+) -> None:
+    with service("scheduler", cluster.settings, cluster.log):
+        subjects = cluster.bus.subjects
+        outcomes = await cluster.bus.nc.subscribe(subjects.outcomes("bad"))
+        await cluster.bus.js.publish(subjects.requests, json.dumps({"request_id": "bad", **wrong}).encode())
+        outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
+        assert outcome["status"] == "rejected"
+        assert outcome["error"]["field"] == field
+        assert said in outcome["error"]["message"]
+
+
+async def test_garbage_on_every_subject_is_logged_and_serving_goes_on(cluster: Cluster) -> None:
+    subjects = cluster.bus.subjects
+    with service("scheduler", cluster.settings, cluster.log):
+        async with cluster.instance():
+            bucket = await cluster.bus.bucket(subjects.instances_bucket)
+            for garbage in (b"", b"\x00garbage", b"{", b"[1,2]", b"\xc1" * 100, b'{"request_id": "no spaces!"}'):
+                await cluster.bus.js.publish(subjects.requests, garbage)
+                for subject in (subjects.step_results("w-1"), subjects.cancel("x"), subjects.steps("w-9")):
+                    await cluster.bus.nc.publish(subject, garbage)
+                await bucket.put("garbage", garbage)
+            await cluster.bus.publish(
+                subjects.step_results("w-1"), StepResults(instance_id="w-1", epoch=1, tickets=b"1")
+            )
+            outcome = await cluster.outcome(Request(request_id="r1", prompt="x", output_tokens=32))
+            assert outcome.status is OutcomeStatus.COMPLETED
+    assert "unreadable" in cluster.log.read_text()
+    assert "Traceback" not in cluster.log.read_text()
+
+
+async def test_progress_streams_every_token_before_the_outcome(cluster: Cluster) -> None:
+    with service("scheduler", cluster.settings, cluster.log):
+        async with cluster.instance():
+            progress = await cluster.bus.nc.subscribe(cluster.bus.subjects.progress("r1"))
+            await cluster.outcome(Request(request_id="r1", prompt="x", output_tokens=32, stream=True))
+            seen: set[int] = set()
+            while len(seen) < 32:
+                message = decode((await progress.next_msg(timeout=LIMIT_S)).data, Progress)
+                seen |= set(memoryview(message.positions).cast("i"))
+            assert seen == set(range(32))
+
+
+async def test_a_cancelled_request_ends_as_cancelled(cluster: Cluster) -> None:
+    subjects = cluster.bus.subjects
+    with service("scheduler", cluster.settings, cluster.log):
+        outcomes = await cluster.bus.nc.subscribe(subjects.outcomes("r1"))
+        await cluster.bus.store(subjects.requests, Request(request_id="r1", prompt="x"))
+        async with asyncio.timeout(LIMIT_S):  # the scheduler may not hold it yet
+            while True:
+                await cluster.bus.publish(subjects.cancel("r1"), Cancel())
+                try:
+                    msg = await outcomes.next_msg(timeout=0.2)
+                    break
+                except TimeoutError:
+                    continue
+        assert decode(msg.data, Outcome).status is OutcomeStatus.CANCELLED
+
+
+async def test_requests_of_a_killed_scheduler_are_served_by_the_next(cluster: Cluster) -> None:
+    subjects = cluster.bus.subjects
+    outcomes = await cluster.bus.nc.subscribe(subjects.outcomes("*"))
+    with service("scheduler", cluster.settings, cluster.log) as first:
+        for i in range(5):
+            await cluster.bus.store(subjects.requests, Request(request_id=f"r{i}", prompt="x", output_tokens=32))
+        stream = subjects.stream("REQUESTS")
+
+        async def taken() -> bool:
+            return any(c.num_ack_pending == 5 for c in await cluster.bus.js.consumers_info(stream))
+
+        await until(taken)
+        first.kill()
+    with service("scheduler", cluster.settings, cluster.log):
+        async with cluster.instance():
+            ended = [decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome) for _ in range(5)]
+    assert {o.request_id for o in ended} == {f"r{i}" for i in range(5)}
+    assert {o.status for o in ended} == {OutcomeStatus.COMPLETED}
+
+
+async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster) -> None:
+    """Stopped like a machine that hangs, it wakes up to another leader: it must neither serve nor disturb."""
+    with service("scheduler", cluster.settings, cluster.log) as first:
+        async with cluster.instance():
+            await cluster.outcome(Request(request_id="r1", prompt="x", output_tokens=32))
+            first.send_signal(signal.SIGSTOP)
+            with service("scheduler", cluster.settings, cluster.log):
+                await cluster.outcome(Request(request_id="r2", prompt="x", output_tokens=32))
+                first.send_signal(signal.SIGCONT)
+                assert await asyncio.to_thread(first.wait, LIMIT_S) == 1
+                outcome = await cluster.outcome(Request(request_id="r3", prompt="x", output_tokens=32))
+                assert outcome.status is OutcomeStatus.COMPLETED
+
+
+async def test_a_request_sent_twice_is_served_once(cluster: Cluster) -> None:
+    request = Request(request_id="r1", prompt="x", output_tokens=32)
+    with service("scheduler", cluster.settings, cluster.log):
+        async with cluster.instance():
+            await cluster.outcome(request)
+            outcomes = await cluster.bus.nc.subscribe(cluster.bus.subjects.outcomes("r1"))
+            await cluster.bus.store(cluster.bus.subjects.requests, request)
+            await cluster.outcome(Request(request_id="r2", prompt="x", output_tokens=32))
+            assert outcomes.pending_msgs == 0
+            await until(cluster.all_acknowledged)
+
+
+def test_a_wrong_setting_stops_the_start_with_one_line(cluster: Cluster) -> None:
+    with service("scheduler", {**cluster.settings, "threshold": 3}, cluster.log) as process:
+        assert process.wait(timeout=LIMIT_S) == 2
+    [line] = cluster.log.read_text().splitlines()
+    assert "DILASERVE_THRESHOLD='3'" in line
+    assert "<= 1" in line

@@ -1,0 +1,138 @@
+"""The supervisor with real processes."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dilaserve.stack.process import Program
+from dilaserve.stack.supervisor import TRIES, Supervisor
+from shared.errors import BadInput, DilaserveError
+from tests.support.waiting import until
+
+WAIT_S = 20.0
+
+
+async def reached(condition: Callable[[], bool]) -> None:
+    async def holds() -> bool:
+        return condition()
+
+    await until(holds)
+
+
+def shell(name: str, script: str) -> Program:
+    return Program(name, ("/bin/sh", "-c", script))
+
+
+def pids(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent to look does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_program_that_dies_is_started_again_and_one_that_is_stopped_is_not(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    supervisor = Supervisor()
+    supervisor.start(shell("worker-0", f"echo $$ >> {started}; exec sleep 600"))
+    await reached(lambda: len(pids(started)) == 1)
+    os.kill(pids(started)[0], signal.SIGKILL)
+    await reached(lambda: len(pids(started)) == 2)
+    await supervisor.stop(["worker"], within_s=WAIT_S)
+    assert not alive(pids(started)[1])
+    assert len(pids(started)) == 2
+
+
+async def test_programs_are_stopped_in_the_order_given(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    supervisor = Supervisor()
+    for name in ("nats", "worker-0", "worker-1", "gateway"):
+        at_end = f"trap 'echo {name.partition('-')[0]} >> {ended}; exit 0' TERM"
+        supervisor.start(shell(name, f"{at_end}; touch {tmp_path / name}; while :; do sleep 0.02; done"))
+    await reached(lambda: len(list(tmp_path.iterdir())) == 4)
+    await supervisor.stop(["gateway", "worker", "nats"], within_s=WAIT_S)
+    assert ended.read_text().split() == ["gateway", "worker", "worker", "nats"]
+
+
+async def test_one_that_does_not_heed_its_signal_is_killed(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    supervisor = Supervisor()
+    supervisor.start(shell("worker-0", f"trap '' TERM; echo $$ >> {started}; while :; do sleep 0.02; done"))
+    await reached(lambda: bool(pids(started)))
+    await supervisor.stop(["worker"], within_s=0.1)
+    assert not alive(pids(started)[0])
+
+
+async def test_a_program_that_refuses_its_settings_is_wrong_input() -> None:
+    supervisor = Supervisor()
+    supervisor.start(shell("worker-0", "exit 2"))
+    with pytest.raises(BadInput, match="worker-0 refuses its settings"):
+        await asyncio.wait_for(supervisor.hopeless, WAIT_S)
+    await supervisor.stop(["worker"], within_s=WAIT_S)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_one_that_never_runs_is_given_up_unless_the_stack_is_settled(
+    settled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dilaserve.stack.supervisor.LONGEST_WAIT_S", 0.1)
+    started = tmp_path / "started"
+    supervisor = Supervisor()
+    supervisor.settled = settled
+    supervisor.start(shell("worker-0", f"echo $$ >> {started}; exit 1"))
+    await reached(lambda: len(pids(started)) > TRIES)
+    await supervisor.stop(["worker"], within_s=WAIT_S)
+    assert supervisor.hopeless.done() is not settled
+    if not settled:
+        with pytest.raises(DilaserveError, match="worker-0 ended 5 times in a row"):
+            supervisor.hopeless.result()
+
+
+async def test_output_goes_to_standard_error_line_by_line_with_the_programs_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    supervisor = Supervisor()
+    supervisor.start(shell("worker-0", "echo one; echo two >&2; printf three; exec sleep 600"))
+    text = ""
+
+    def both_there() -> bool:
+        nonlocal text
+        text += capsys.readouterr().err
+        return "two" in text
+
+    await reached(both_there)
+    supervisor.kill()
+    await supervisor.stop(["worker"], within_s=WAIT_S)
+    lines = (text + capsys.readouterr().err).splitlines()
+    assert [line for line in lines if "|" in line] == [f"worker-0       | {word}" for word in ("one", "two", "three")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
+async def test_programs_die_with_a_killed_supervisor(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    script = f"""
+import asyncio
+from dilaserve.stack.process import Program
+from dilaserve.stack.supervisor import Supervisor
+
+async def main():
+    Supervisor().start(Program("worker-0", ("/bin/sh", "-c", "echo $$ >> {started}; exec sleep 600")))
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=subprocess.DEVNULL)
+    await reached(lambda: bool(pids(started)))
+    parent.kill()
+    await parent.wait()
+    await reached(lambda: not alive(pids(started)[0]))

@@ -1,0 +1,60 @@
+"""`dilaserve train-predictor` on a tiny model of random weights."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dilaserve.cli import run
+from services.predictor.model import load_predictor
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"{n} + {n}", "output_tokens": 32}) + "\n" for n in range(5)))
+    return path
+
+
+def test_it_writes_a_predictor_that_the_service_can_load_and_reports_its_errors(
+    tiny_checkpoint_dir: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "predictor"
+    options = f"--thresholds 0.004,0.9 --json --threads 1 --model {tiny_checkpoint_dir} --prompts {prompts} --out {out}"
+    status = run(["train-predictor", *options.split()])
+    said = capsys.readouterr()
+    assert (status, said.err) == (0, "")
+    report = json.loads(said.out)
+    _, card = load_predictor(out)
+    assert report["predictor"] == card.version
+    assert report["requests"] == {"learnt": 4, "held_out": 1}
+    assert report["update_granularity"] == card.update_granularity
+    assert card.thresholds == [0.004, 0.9]
+    assert set(report["mean_relative_error"]["fixed"]) >= {"one-shot", "all features"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"--model": "/nowhere"}, "no model in /nowhere"),
+        ({"--prompts": "/nowhere"}, "--prompts /nowhere: No such file"),
+        ({"--thresholds": "2"}, "--thresholds 2"),
+        ({"--cache": "some"}, "none, prefix, dual"),
+        ({"--output-lengths": "64,x"}, "--output-lengths 64,x"),
+        ({"--output-lengths": "1024"}, "at most 512"),
+    ],
+)
+def test_wrong_input_is_said_in_one_line(
+    tiny_checkpoint_dir: Path,
+    prompts: Path,
+    tmp_path: Path,
+    wrong: dict[str, str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = {"--model": tiny_checkpoint_dir, "--prompts": prompts, "--out": tmp_path / "out", **wrong}
+    status = run(["train-predictor", *[str(part) for option in options.items() for part in option]])
+    output = capsys.readouterr()
+    assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
+    assert said in output.err
+    assert not (tmp_path / "out").exists()

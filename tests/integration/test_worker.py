@@ -1,0 +1,267 @@
+"""The worker as its own process on a real bus; the test plays the scheduler."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import pytest
+
+from shared.bus import Bus
+from shared.codec import decode
+from shared.messages.instances import Control, Instance, InstanceState
+from shared.messages.steps import StepResults
+from shared.profile import LatencyProfile
+from tests.support.golden import GOLDEN, threshold_cases
+from tests.support.nats import NatsServer
+from tests.support.services import service
+from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.waiting import until
+
+LIMIT_S = 30.0
+MODEL = GOLDEN / "llada" / "seed0"
+pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden vectors in {GOLDEN}")
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> Iterator[Start]:
+    """Starts a worker in the test's cell; every one is stopped at the end."""
+    with ExitStack() as stack:
+
+        def start(**settings: object) -> subprocess.Popen[bytes]:
+            own = {
+                "nats_url": nats_server.url,
+                "cell": bus.subjects.cell,
+                "threads": 1,
+                "model": MODEL,
+                "dtype": "float32",
+            } | settings
+            running: AbstractContextManager[subprocess.Popen[bytes]] = service("worker", own, tmp_path / "worker.log")
+            return stack.enter_context(running)
+
+        yield start
+
+
+@pytest.fixture
+async def registered(bus: Bus) -> AsyncIterator["Registrations"]:
+    watcher = Registrations(bus)
+    watching = asyncio.create_task(watcher.watch())
+    yield watcher
+    watching.cancel()
+
+
+class Registrations:
+    """Every change of the instances bucket, in order: the registration, or the id of one deleted."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._changes: asyncio.Queue[Instance | str] = asyncio.Queue()
+
+    async def watch(self) -> None:
+        bucket = await self._bus.bucket(self._bus.subjects.instances_bucket)
+        async for entry in await bucket.watchall():
+            if entry is not None:
+                self._changes.put_nowait(entry.key if entry.operation else decode(entry.value or b"", Instance))
+
+    async def next(self, wanted: Callable[[Instance | str], bool] = lambda _change: True) -> Instance | str:
+        async with asyncio.timeout(LIMIT_S):
+            while not wanted(change := await self._changes.get()):
+                pass
+        return change
+
+    async def instance(self, state: InstanceState = InstanceState.READY) -> Instance:
+        change = await self.next(lambda change: isinstance(change, Instance) and change.state is state)
+        assert isinstance(change, Instance)
+        return change
+
+
+class Results:
+    """What an instance reports, in order."""
+
+    def __init__(self) -> None:
+        self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def subscribe(self, bus: Bus, instance_id: str) -> None:
+        async def take(msg: object) -> None:
+            self._arrived.put_nowait(msg.data)  # type: ignore[attr-defined]
+
+        await bus.nc.subscribe(bus.subjects.step_results(instance_id), cb=take)
+
+    async def next(self) -> StepResults:
+        async with asyncio.timeout(LIMIT_S):
+            return decode(await self._arrived.get(), StepResults)
+
+
+async def test_a_golden_case_decodes_over_the_bus_token_for_token(
+    bus: Bus, start_worker: Start, registered: Registrations
+) -> None:
+    start_worker()
+    instance = await registered.instance()
+    cases = threshold_cases(("llada/seed0",), ("none",))[:4]
+    mask_id = instance.model.mask_token_id
+    decodes = [Decode(i, c.prompt, len(c.output), c.block_length, c.threshold, mask_id) for i, c in enumerate(cases)]
+    results = Results()
+    await results.subscribe(bus, instance.instance_id)
+    subject = bus.subjects.steps(instance.instance_id)
+    await bus.publish(subject, jobs_for(decodes))
+    while not all(d.done for d in decodes):
+        ran = read_results(await results.next(), decodes)
+        await bus.publish(subject, jobs_for([d for d in ran if not d.done], drops=[d.ticket for d in ran if d.done]))
+    assert [d.output.tolist() for d in decodes] == [case.output for case in cases]
+    assert [d.trace for d in decodes] == [case.block_steps for case in cases]
+
+
+async def test_garbage_is_dropped_and_the_worker_goes_on(
+    bus: Bus, start_worker: Start, registered: Registrations
+) -> None:
+    start_worker()
+    instance = await registered.instance()
+    results = Results()
+    await results.subscribe(bus, instance.instance_id)
+    subject = bus.subjects.steps(instance.instance_id)
+    decode = Decode(1, [1, 2, 3], 32, 32, 0.9, instance.model.mask_token_id)
+    good = jobs_for([decode])
+    for garbage in (b"", b"\xff\x00", b"{", b'{"epoch": "x"}', b"\x81\xa5epoch\x01" * 3):
+        await bus.nc.publish(subject, garbage)
+    await bus.nc.publish(bus.subjects.control(instance.instance_id), b"\xc1")
+    await bus.publish(subject, type(good)(epoch=1, tickets=b"123"))
+    await bus.publish(subject, good)
+    assert read_results(await results.next(), [decode]) == [decode]
+
+
+async def test_the_registration_is_renewed_and_deleted_at_a_clean_exit(
+    start_worker: Start, registered: Registrations
+) -> None:
+    worker = start_worker(instance="w7", gpus="3")
+    first = await registered.instance()
+    second = await registered.instance()
+    assert first.instance_id.startswith("w7-")
+    assert (first.gpus, first.tp_degree, first.device) == ([3], 1, "cpu")
+    assert LatencyProfile.from_csv(first.profile).tp_degrees == [1]
+    assert second.heartbeat > first.heartbeat
+    worker.send_signal(signal.SIGTERM)
+    await registered.instance(InstanceState.DRAINING)
+    assert await registered.next(lambda change: isinstance(change, str)) == first.instance_id
+    assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
+
+
+async def test_draining_finishes_what_waits(bus: Bus, start_worker: Start, registered: Registrations) -> None:
+    worker = start_worker(max_batch_requests=1)
+    instance = await registered.instance()
+    results = Results()
+    await results.subscribe(bus, instance.instance_id)
+    decodes = [Decode(i, [1, 2, 3], 32, 32, 0.9, instance.model.mask_token_id) for i in range(8)]
+    await bus.publish(bus.subjects.steps(instance.instance_id), jobs_for(decodes))
+    ran = read_results(await results.next(), decodes)
+    worker.send_signal(signal.SIGTERM)
+    while len(ran) < len(decodes):
+        ran += read_results(await results.next(), decodes)
+    assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
+
+
+async def test_it_drains_and_stops_when_told(bus: Bus, start_worker: Start, registered: Registrations) -> None:
+    worker = start_worker()
+    instance = await registered.instance()
+    subject = bus.subjects.control(instance.instance_id)
+    await bus.publish(subject, Control(action="drain"))
+    await registered.instance(InstanceState.DRAINING)
+    assert worker.poll() is None
+    await bus.publish(subject, Control(action="stop"))
+    assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
+
+
+async def test_the_death_of_a_rank_ends_the_instance(start_worker: Start, registered: Registrations) -> None:
+    worker = start_worker(tp=2)
+    assert (await registered.instance()).tp_degree == 2
+    [rank] = _ranks(worker.pid)
+    os.kill(rank, signal.SIGKILL)
+    assert await asyncio.to_thread(worker.wait, LIMIT_S) == 1
+
+
+async def test_ranks_end_with_their_instance(start_worker: Start, registered: Registrations) -> None:
+    worker = start_worker(tp=2)
+    await registered.instance()
+    [rank] = _ranks(worker.pid)
+    worker.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(rank, 0)
+
+
+def _ranks(pid: int) -> list[int]:
+    """The process ids of the ranks that this process started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+async def test_a_worker_outlives_a_restart_of_the_bus(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    server.start()
+    bus = await Bus.connect(server.url, "restart", name="test")
+    await bus.set_up()
+    settings = {"nats_url": server.url, "cell": "restart", "threads": 1, "model": MODEL}
+    try:
+        with service("worker", settings, tmp_path / "worker.log"):
+            instance = await _first_instance(bus)
+            await bus.close()
+            server.stop(kill=True)
+            server.start()
+            bus = await Bus.connect(server.url, "restart", name="test")
+            await bus.set_up()
+            again = await _first_instance(bus)
+            assert again.instance_id == instance.instance_id
+            results = Results()
+            await results.subscribe(bus, instance.instance_id)
+            decode = Decode(1, [1, 2, 3], 32, 32, 0.9, instance.model.mask_token_id)
+            await bus.publish(bus.subjects.steps(instance.instance_id), jobs_for([decode]))
+            assert read_results(await results.next(), [decode]) == [decode]
+    finally:
+        await bus.close()
+        server.stop()
+
+
+async def _first_instance(bus: Bus) -> Instance:
+    watcher = Registrations(bus)
+    watching = asyncio.create_task(watcher.watch())
+    try:
+        return await watcher.instance()
+    finally:
+        watching.cancel()
+
+
+async def test_without_a_bus_it_waits_and_stops_when_asked(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    with service("worker", {"nats_url": "nats://127.0.0.1:1", "threads": 1, "model": MODEL}, log) as worker:
+
+        async def waits() -> bool:
+            return "ConnectionRefused" in log.read_text()
+
+        await until(waits, LIMIT_S)
+        worker.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"model": "/nowhere"}, "no model in /nowhere"),
+        ({"max_batch_tokens": 0}, "DILASERVE_MAX_BATCH_TOKENS='0'"),
+        ({"device": "tpu"}, "DILASERVE_DEVICE='tpu'"),
+        ({"device": "cuda"}, "device=cuda"),
+        ({"tp": 3}, "degree 3 does not divide the model's 4 heads"),
+        ({"profile": "/nowhere.csv"}, "cannot read the latency profile /nowhere.csv"),
+    ],
+)
+def test_wrong_settings_stop_the_start_with_one_line(
+    settings: dict[str, object], complaint: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "worker.log"
+    with service("worker", {"model": MODEL, **settings}, log) as worker:
+        assert worker.wait(LIMIT_S) == 2
+    assert len(log.read_text().splitlines()) == 1
+    assert complaint in log.read_text()
