@@ -61,15 +61,26 @@ async def test_more_messages_than_one_pull_request_asks_for_arrive_in_order(bus:
 
 
 async def test_consumption_goes_on_after_the_server_was_killed(own_server: NatsServer) -> None:
-    bus = await Bus.connect(own_server.url, "kill", name="test")
-    await bus.set_up()
-    async with consuming(bus) as arrived:
+    async with connected(own_server, "test") as bus, consuming(bus) as arrived:
         await bus.js.publish(bus.subjects.requests, b"before")
         assert await asyncio.wait_for(arrived.get(), LIMIT_S) == b"before"
         own_server.stop(kill=True)
         own_server.start()
-        other = await Bus.connect(own_server.url, "kill", name="other")
-        await other.js.publish(other.subjects.requests, b"after")
-        assert await asyncio.wait_for(arrived.get(), LIMIT_S) == b"after"
-        await other.close()
-    await bus.close()
+        async with connected(own_server, "other") as other:
+            await other.js.publish(other.subjects.requests, b"after")
+        async with asyncio.timeout(LIMIT_S):
+            # An acknowledgement on its way when the server was killed is lost, and its message comes once more.
+            again = [await arrived.get()]
+            while again[-1] != b"after":
+                again.append(await arrived.get())
+    assert set(again[:-1]) <= {b"before"}
+
+
+@asynccontextmanager
+async def connected(server: NatsServer, name: str) -> AsyncIterator[Bus]:
+    bus = await Bus.connect(server.url, "kill", name=name)
+    try:
+        await bus.set_up()
+        yield bus
+    finally:
+        await bus.close()
