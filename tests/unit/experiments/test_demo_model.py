@@ -159,6 +159,18 @@ def test_only_the_output_is_masked_and_only_masked_tokens_count(tokenizer: Token
             assert not masked[: prompt_ends.max(initial=0)].any()
 
 
+def test_what_comes_after_the_block_that_is_decoded_is_all_masked(tokenizer: Tokenizer) -> None:
+    source = BatchSource(tokenizer, seed=1, batch_size=8)
+    later_blocks = 0
+    for step in range(20):
+        batch = source.batch(step)
+        for masked, weights in zip(batch.masked, batch.weights, strict=True):
+            unasked = np.flatnonzero(masked & (weights == 0))
+            assert np.array_equal(unasked, np.arange(len(masked) - len(unasked), len(masked)))
+            later_blocks += len(unasked) > 0
+    assert later_blocks > 0
+
+
 # --- training ---
 
 
