@@ -6,7 +6,7 @@ import msgspec
 
 from shared.settings import Positive, ServiceSettings
 
-NAME = "^[A-Za-z0-9_-]{1,48}$"  # one subject token
+NAME = "^[A-Za-z0-9_-]{1,96}$"  # one subject token
 
 
 class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):

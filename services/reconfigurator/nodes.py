@@ -1,0 +1,50 @@
+"""The cluster's nodes: configuration, in the order that gives each its number in a plan."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from services.reconfigurator.plan import Placement
+from shared.errors import BadInput
+from shared.messages.launch import InstanceSpec, NodeName
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    name: NodeName
+    gpus: int
+
+
+def read_nodes(texts: Sequence[str]) -> tuple[Node, ...]:
+    """Nodes written as NAME:GPUS. Raises: BadInput naming what is wrong and what is accepted."""
+    nodes = tuple(_read_node(text) for text in texts)
+    if len({node.name for node in nodes}) < len(nodes):
+        raise BadInput(f"nodes must differ in name, got {','.join(texts)}", "nodes")
+    return nodes
+
+
+def gpus_of(nodes: Iterable[Node], up: Collection[str]) -> list[int]:
+    """The GPUs to plan with on each node: none on one that is gone, which keeps its number."""
+    return [node.gpus if node.name in up else 0 for node in nodes]
+
+
+def to_spec(placement: Placement, nodes: Sequence[Node]) -> InstanceSpec:
+    return InstanceSpec(node=nodes[placement.node].name, gpus=tuple(sorted(placement.gpus)))
+
+
+def to_placements(specs: Iterable[InstanceSpec], nodes: Sequence[Node], up: Collection[str]) -> list[Placement]:
+    """Where instances stand, by node and first GPU; those on nodes that are gone or not configured are left out."""
+    number = {node.name: i for i, node in enumerate(nodes) if node.name in up}
+    known = [spec for spec in specs if spec.node in number and spec.gpus[-1] < nodes[number[spec.node]].gpus]
+    places = [Placement(node=number[spec.node], gpus=list(spec.gpus), tp=spec.tp) for spec in known]
+    return sorted(places, key=lambda place: (place.node, place.gpus))
+
+
+def _read_node(text: str) -> Node:
+    name, _, gpus = text.rpartition(":")
+    try:
+        node = msgspec.convert({"name": name, "gpus": int(gpus)}, Node)
+    except (ValueError, msgspec.ValidationError):
+        node = None
+    if node is None or node.gpus < 1:
+        raise BadInput(f"node {text!r}: accepted is NAME:GPUS, such as node-a:4", "nodes")
+    return node

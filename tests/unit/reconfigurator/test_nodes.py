@@ -1,0 +1,44 @@
+"""Nodes by name and by number."""
+
+import pytest
+
+from services.reconfigurator.nodes import gpus_of, read_nodes, to_placements, to_spec
+from services.reconfigurator.plan import Placement
+from shared.errors import BadInput
+from shared.messages.launch import InstanceSpec
+
+NODES = read_nodes(["a:4", "b.example:2"])
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":4", "a:0", "a:-1", "a:x", "a b:4", "-a:4"])
+def test_a_wrong_node_is_refused_with_what_is_accepted(text: str) -> None:
+    with pytest.raises(BadInput, match="NAME:GPUS"):
+        read_nodes([text])
+
+
+def test_two_nodes_of_one_name_are_refused() -> None:
+    with pytest.raises(BadInput, match="differ"):
+        read_nodes(["a:4", "a:2"])
+
+
+def test_a_node_that_is_gone_keeps_its_number_and_has_no_gpus() -> None:
+    assert gpus_of(NODES, {"b.example"}) == [0, 2]
+
+
+def test_instances_are_found_by_node_and_those_elsewhere_left_out() -> None:
+    specs = [
+        InstanceSpec(node="b.example", gpus=(0, 1)),
+        InstanceSpec(node="a", gpus=(3,)),
+        InstanceSpec(node="a", gpus=(4,)),
+        InstanceSpec(node="c", gpus=(0,)),
+    ]
+    placements = to_placements(specs, NODES, {"a", "b.example"})
+    assert placements == [Placement(node=0, gpus=[3], tp=1), Placement(node=1, gpus=[0, 1], tp=2)]
+    assert to_placements(specs, NODES, {"a"}) == placements[:1]
+    assert [to_spec(place, NODES) for place in placements] == [specs[1], specs[0]]
+
+
+def test_a_name_is_one_subject_token_and_tells_the_place() -> None:
+    assert InstanceSpec(node="b.example", gpus=(0, 1)).name == "worker-b_example-0-1"
+    with pytest.raises(ValueError, match="ascend"):
+        InstanceSpec(node="a", gpus=(1, 0))

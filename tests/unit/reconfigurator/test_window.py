@@ -1,0 +1,73 @@
+"""From the requests of a window to the workload to plan for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.reconfigurator.plan_input import plan_input
+from services.reconfigurator.window import (
+    LEAST_STEPS,
+    Planning,
+    Seen,
+    ThresholdUse,
+    class_loads,
+    request_class,
+    tokens_per_step,
+    workload,
+)
+from tests.support.workloads import PROFILE
+
+PLANNING = Planning(thresholds=[0.5, 0.9], tp_degrees=[1, 2], batch_sizes=[32, 256], rps_buffer=0.1)
+
+
+def seen(prompt: int = 100, output: int = 64, slo_s: float = 5.0, unmasked: int | None = None) -> Seen:
+    return Seen(prompt_tokens=prompt, output_tokens=output, slo_s=slo_s, unmasked_tokens=unmasked)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "name"),
+    [(0, 32, "p128-o64"), (128, 64, "p128-o64"), (129, 65, "p512-o128"), (9000, 8192, "p2049+-o1025+")],
+)
+def test_a_class_is_a_bucket_of_prompt_and_output_length(prompt: int, output: int, name: str) -> None:
+    assert request_class(prompt, output) == name
+
+
+def test_rates_and_means_are_those_of_each_class() -> None:
+    small, large = class_loads([seen(10), seen(30, slo_s=7.0), seen(1000, 512)], window_s=4.0)
+    assert (small.name, small.rps, small.prompt_tokens, small.slo_s) == ("p128-o64", 0.5, 20.0, 6.0)
+    assert (large.name, large.rps, large.output_tokens) == ("p2048-o512", 0.25, 512.0)
+
+
+def test_an_empty_window_has_no_class() -> None:
+    assert class_loads([], window_s=4.0) == []
+
+
+def test_what_ended_tells_how_much_of_an_output_is_unmasked() -> None:
+    [load] = class_loads([seen(unmasked=32), seen(unmasked=64), seen()], window_s=1.0)
+    assert (load.output_tokens, load.unmasked_tokens) == (64, 48)
+
+
+def test_the_workload_has_the_buffer_and_counts_what_is_never_unmasked_with_the_prompt() -> None:
+    loads = class_loads([seen(unmasked=32)], window_s=0.5)
+    [planned] = workload(loads, {0.5: 4.0, 0.9: 2.0}, PLANNING, [2]).classes
+    assert (planned.prompt_tokens, planned.output_tokens, planned.slo_s) == (132, 32, 5.0)
+    assert planned.rps == pytest.approx(2.2)
+
+
+def test_tokens_per_step_are_those_seen_or_the_prior_where_too_few_were() -> None:
+    uses = [ThresholdUse(threshold=0.9, steps=LEAST_STEPS, tokens=3 * LEAST_STEPS)] * 2
+    rare = ThresholdUse(threshold=0.5, steps=LEAST_STEPS - 1, tokens=1000)
+    assert tokens_per_step([*uses, rare], [0.5, 0.9], {0.5: 6.0, 0.9: 2.0}) == {0.5: 6.0, 0.9: 3.0}
+    assert tokens_per_step(uses, [0.5, 0.9], {}) == {0.5: 3.0, 0.9: 3.0}
+    assert tokens_per_step([rare], [0.5, 0.9], {}) == {}
+
+
+@given(
+    requests=st.lists(st.builds(seen, st.integers(0, 5000), st.integers(1, 8192), st.floats(0.1, 99)), min_size=1),
+    window_s=st.floats(0.1, 600),
+)
+def test_every_request_counts_once_and_every_window_can_be_planned(requests: list[Seen], window_s: float) -> None:
+    loads = class_loads(requests, window_s)
+    assert sum(load.rps for load in loads) * window_s == pytest.approx(len(requests))
+    p = plan_input(workload(loads, {0.5: 6.0, 0.9: 2.0}, PLANNING, [4, 0]), PROFILE)
+    assert p.RPS.sum() * window_s == pytest.approx(1.1 * len(requests))
