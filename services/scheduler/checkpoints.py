@@ -30,7 +30,7 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint) -> None:
     table.masks_left[row] -= done
     table.asked_masks[row] -= done
     table.block[row] = done // length
-    table.steps[row] = checkpoint.steps
+    table.steps[row] = table.first_step[row] = checkpoint.steps
     table.recompute_steps[row] = checkpoint.recompute_steps
     table.threshold_tokens[row] = checkpoint.threshold_tokens
     table.lowest_threshold[row] = checkpoint.lowest_threshold

@@ -12,6 +12,7 @@ import structlog
 
 from services.scheduler import events as ev
 from services.scheduler.checkpoints import resume, take_checkpoint
+from services.scheduler.decisions import DecisionLog
 from services.scheduler.estimates import Estimates
 from services.scheduler.fleet import Fleet
 from services.scheduler.jobs import JobWriter
@@ -63,6 +64,7 @@ class SchedulerCore:
         self._writer = JobWriter(
             settings.epoch, settings.mask_token_id, self.table, self.fleet, caching=settings.caching
         )
+        self._decisions = DecisionLog(self.table, self.fleet)
         self._commands: list[ev.Command] = []
         self._next_timeout_s = 0.0
 
@@ -250,6 +252,7 @@ class SchedulerCore:
             if slot != table.instance[row]:
                 self._leave(row)
                 table.instance[row] = slot
+                table.place[row] = table.entry(row).place(fleet.name(slot))
                 table.migrations[row] += len(table.entry(row).served_by) > 0
                 fleet.load(slot, int(table.prompt_length[row] + table.output_length[row]))
 
@@ -268,7 +271,10 @@ class SchedulerCore:
         table = self.table
         rows = np.flatnonzero((table.ticket != 0) & ~table.in_flight & (table.instance != NOWHERE))
         if len(rows):
-            table.threshold[rows] = self.policy.thresholds(rows, table, self.fleet, now_s)
+            choice = self.policy.choose(rows, table, self.fleet, now_s)
+            table.threshold[rows] = choice.thresholds
+            table.kind[rows] = self._writer.kinds(rows)
+            self._decisions.record(rows, choice, now_s)
         self._commands.extend(self._writer.write(rows, now_s))
 
     # Ends
@@ -277,8 +283,8 @@ class SchedulerCore:
         table = self.table
         masked = np.flatnonzero(table.output_ids(row) == MASKED)
         output_ids = table.output_ids(row)[: masked[0] if len(masked) else None].copy()
-        entry = table.entry(row)
-        self._commands.append(ev.Finish(entry.arrived, status, output_ids, serving_stats(table, row, now_s), error))
+        arrived, stats = table.entry(row).arrived, serving_stats(table, row, now_s)
+        self._commands.append(ev.Finish(arrived, status, output_ids, stats, self._decisions.read(row), error))
         self._leave(row)
         table.remove(row)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from shared.arrays import Float32, Float64, Int32, Int64
 from shared.messages.checkpoints import Checkpoint
+from shared.messages.decisions import StepDecisions
 from shared.messages.instances import Instance
 from shared.messages.requests import OutcomeStatus, Progress, Request, ServingStats
 from shared.messages.steps import StepJobs, StepResults
@@ -97,6 +98,7 @@ class Finish:
     status: OutcomeStatus
     output_ids: Int32  # [tokens unmasked in order]: whole blocks from the start
     stats: ServingStats | None
+    decisions: StepDecisions | None
     error: str = ""
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from services.scheduler.events import SendJobs
 from services.scheduler.fleet import Fleet
 from services.scheduler.table import MASKED, RequestTable
-from shared.arrays import Bool, Int32, Int64, pack_float32, pack_int32, pack_int64
+from shared.arrays import Int32, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.steps import RequestState, StepJobs, StepKind
 
 
@@ -44,22 +44,24 @@ class JobWriter:
         table.in_flight[rows] = True
         table.sent_s[rows] = now_s
         held = table.holder[rows] == slot
-        kinds = self._kinds(rows, held)
-        table.recompute_steps[rows] += kinds == StepKind.RECOMPUTE
         return StepJobs(
             epoch=self._epoch,
             tickets=pack_int64(table.ticket[rows]),
             steps=pack_int32(table.steps[rows]),
             blocks=pack_int32(table.block[rows]),
             thresholds=pack_float32(table.threshold[rows]),
-            kinds=pack_int32(kinds),
+            kinds=pack_int32(table.kind[rows]),
             states=[self._state(int(row)) for row in rows[~held]],
             drops=pack_int64(drops),
             sent_s=now_s,
         )
 
-    def _kinds(self, rows: Int64, held: Bool) -> Int32:
-        """With a cache, a block's first step rebuilds it, and so does one on an instance that lacks the state."""
+    def kinds(self, rows: Int64) -> Int32:
+        """StepKind of the next step of each. Shapes: [n] -> [n].
+
+        With a cache, a block's first step rebuilds it, and so does one on an instance that lacks the state.
+        """
+        held = self._table.holder[rows] == self._table.instance[rows]
         begins = self._table.block_masks_left[rows] == self._table.block_length[rows]
         cached = held & ~begins & self._caching
         return np.where(cached, StepKind.CACHE, StepKind.RECOMPUTE).astype(np.int32)

@@ -45,6 +45,7 @@ class OutcomeStore:
             output_tokens=arrived.output_length,
             arrival_s=arrived.arrival_s,
             stats=finish.stats,
+            decisions=finish.decisions,
             error=OutcomeError(message=finish.error) if finish.error else None,
         )
         self._write(outcome, arrived.delivery)

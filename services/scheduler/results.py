@@ -8,7 +8,7 @@ import structlog
 from services.scheduler.fleet import Fleet
 from services.scheduler.table import MASKED, RequestTable
 from shared.arrays import Bool, Float32, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
-from shared.messages.steps import StepResults
+from shared.messages.steps import StepKind, StepResults
 
 log = structlog.get_logger(__name__)
 
@@ -107,6 +107,7 @@ class ResultReader:
         table.masks_left[rows] -= newly
         table.block_masks_left[rows] -= newly
         table.steps[rows] += 1
+        table.recompute_steps[rows] += table.kind[rows] == StepKind.RECOMPUTE
         table.attempts[rows] = 0
         table.threshold_tokens[rows] += table.threshold[rows] * newly
         table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], table.threshold[rows])

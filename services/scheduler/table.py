@@ -25,13 +25,16 @@ _COLUMNS: dict[str, Any] = {
     "masks_left": np.int32,  # in the whole output
     "block_masks_left": np.int32,  # in the current block
     "steps": np.int32,  # steps done, so also the number of the next one
+    "first_step": np.int32,  # the first that this scheduler ran
     "recompute_steps": np.int32,
     "attempts": np.int32,  # times the request was taken from an instance that did not answer
     "instance": np.int32,  # where its next step runs; NOWHERE: deferred
+    "place": np.int32,  # where that instance stands in the entry's `placed_on`
     "holder": np.int32,  # which instance holds its present state; NOWHERE: none
     "migrations": np.int32,
     "in_flight": np.bool_,  # a step job is out
     "streams": np.bool_,  # its client wants progress
+    "kind": np.int32,  # StepKind of the step that is out
     "sent_s": np.float64,  # Unix time, seconds, as all times
     "arrival_s": np.float64,
     "slo_s": np.float64,
@@ -54,11 +57,18 @@ class Entry:
     """What a row holds beside numbers."""
 
     arrived: RequestArrived
-    served_by: list[str] = field(default_factory=list)  # instances, in the order of first use
+    served_by: list[str] = field(default_factory=list)  # instances that ran a step, in the order of first use
+    placed_on: list[str] = field(default_factory=list)  # instances it was given to, likewise
 
     @property
     def request_id(self) -> str:
         return self.arrived.request.request_id
+
+    def place(self, instance_id: str) -> int:
+        """Note that it is given to this instance; where that stands in `placed_on`."""
+        if instance_id not in self.placed_on:
+            self.placed_on.append(instance_id)
+        return self.placed_on.index(instance_id)
 
 
 class RequestTable:
@@ -72,13 +82,16 @@ class RequestTable:
     masks_left: Int32
     block_masks_left: Int32
     steps: Int32
+    first_step: Int32
     recompute_steps: Int32
     attempts: Int32
     instance: Int32
+    place: Int32
     holder: Int32
     migrations: Int32
     in_flight: Bool
     streams: Bool
+    kind: Int32
     sent_s: Float64
     arrival_s: Float64
     slo_s: Float64

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import msgspec
 
+from shared.messages.decisions import StepDecisions
+
 MAX_OUTPUT_TOKENS = 8192  # a bound on what one message can ask for; the model's own limit is usually lower
 DEFAULT_BLOCK_LENGTH = 32
 
@@ -89,6 +91,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output_tokens: int = 0  # tokens asked for, in whole blocks
     arrival_s: float = 0.0  # Unix time, seconds
     stats: ServingStats | None = None  # None where no step ran
+    decisions: StepDecisions | None = None  # likewise
     error: OutcomeError | None = None
 
 

@@ -13,6 +13,7 @@ from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.codec import decode, encode
 from shared.errors import BadInput
 from shared.messages.checkpoints import Checkpoint
+from shared.messages.decisions import StepDecisions
 from shared.messages.instances import Control, Instance, ModelCard
 from shared.messages.predict import PredictSteps, StepsLeft
 from shared.messages.requests import (
@@ -123,6 +124,20 @@ SAMPLES: list[msgspec.Struct] = [
         blocks_left=pack_int32([1]),
     ),
     StepsLeft(steps_left=pack_float32([[4.0]]), predictor="v1"),
+    StepDecisions(
+        first_step=2,
+        instances=["a-1"],
+        at_s=pack_float32([0.25]),
+        blocks=pack_int32([1]),
+        kinds=pack_int32([0]),
+        thresholds=pack_float32([0.9]),
+        allowed=pack_float32([0.9]),
+        time_left_s=pack_float32([0.5]),
+        placed_on=pack_int32([0]),
+        batch_tokens=pack_int32([96]),
+        batch_requests=pack_int32([1]),
+        step_latency_s=pack_float32([0.01]),
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from services.gateway.calls import find_outcome
+from services.gateway.decisions import step_list
 from services.gateway.errors import ApiError
 from services.gateway.parts import Parts
 from services.gateway.replies import ChatForm, TextForm, serving, usage
@@ -34,6 +35,7 @@ def request_routes(parts: Parts) -> APIRouter:
             "usage": usage(outcome),
             "error": {"message": error.message, "param": error.field} if error else None,
             "dilaserve": serving(outcome),
+            "steps": step_list(outcome.decisions, outcome.stats.slo_s) if outcome.stats else [],
         }
 
     return router

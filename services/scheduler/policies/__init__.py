@@ -2,6 +2,7 @@
 columns of the table that are its own."""
 
 import enum
+from dataclasses import dataclass
 from typing import Protocol
 
 from services.scheduler.fleet import Fleet
@@ -15,6 +16,15 @@ class Moves(enum.StrEnum):
     NEVER = "never"
     AT_RECOMPUTE = "recompute"  # when its next step rebuilds the KV cache anyway; without a cache, at any step
     AT_ANY_STEP = "any"  # with a cache, the cost is an additional recompute step
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Thresholds chosen for steps, and what they were judged by. Shapes: all [n]."""
+
+    thresholds: Float64
+    allowed: Float64  # the highest that load control leaves to each request
+    time_left_s: Float64  # predicted, to the last token, at the threshold; NaN where nothing is predicted
 
 
 class Policy(Protocol):
@@ -39,6 +49,6 @@ class Policy(Protocol):
         """
         ...
 
-    def thresholds(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Float64:
-        """The confidence threshold of the next step of each of `rows`. Shapes: rows [n] -> [n]."""
+    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Choice:
+        """The confidence threshold of the next step of each of `rows`, [n]."""
         ...

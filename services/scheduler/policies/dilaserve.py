@@ -8,7 +8,7 @@ from services.scheduler.estimates import Estimates
 from services.scheduler.fleet import Fleet
 from services.scheduler.load_control import highest_allowed, request_load
 from services.scheduler.placement import place_in_order, step_latency
-from services.scheduler.policies import Moves
+from services.scheduler.policies import Choice, Moves
 from services.scheduler.table import RequestTable
 from services.scheduler.thresholds import choose_thresholds, time_left_s
 from shared.arrays import Float64, Int64
@@ -48,7 +48,7 @@ class DiLaServe:
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
         return place_in_order(rows, table, fleet, step_latency)
 
-    def thresholds(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Float64:
+    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Choice:
         """The highest allowed threshold that meets the deadline at the instance's present load."""
         slots = table.instance[rows]
         steps_left = self.estimates.steps_left(rows)
@@ -61,10 +61,18 @@ class DiLaServe:
         slo_left_s = table.arrival_s[rows] + table.slo_s[rows] - now_s
         lowest = self._lowest(rows, table)
         highest = np.maximum(table.highest[rows], lowest)
-        return np.maximum(
-            self.candidates[choose_thresholds(left_s, slo_left_s, lowest, highest)],
-            np.where(table.min_threshold[rows] > self.candidates[-1], table.min_threshold[rows], 0.0),
+        chosen = choose_thresholds(left_s, slo_left_s, lowest, highest)
+        return Choice(
+            thresholds=self._at_least_the_floor(self.candidates[chosen], rows, table),
+            allowed=self._at_least_the_floor(self.candidates[highest], rows, table),
+            time_left_s=left_s[np.arange(len(rows)), chosen],
         )
+
+    def _at_least_the_floor(self, thresholds: Float64, rows: Int64, table: RequestTable) -> Float64:
+        """A floor above every candidate is itself the threshold."""
+        floor = table.min_threshold[rows]
+        raised: Float64 = np.where(floor > self.candidates[-1], floor, thresholds)
+        return raised
 
     def _lowest(self, rows: Int64, table: RequestTable) -> Int64:
         """The lowest candidate at or above each request's own floor; the highest where the floor is above all."""

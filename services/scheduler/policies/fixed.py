@@ -10,9 +10,9 @@ import numpy as np
 
 from services.scheduler.fleet import Fleet
 from services.scheduler.placement import place_in_order, token_load
-from services.scheduler.policies import Moves
+from services.scheduler.policies import Choice, Moves
 from services.scheduler.table import RequestTable
-from shared.arrays import Float64, Int64
+from shared.arrays import Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +27,6 @@ class Fixed:
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
         return place_in_order(rows, table, fleet, token_load)
 
-    def thresholds(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Float64:  # noqa: ARG002
-        return np.maximum(self.threshold, table.min_threshold[rows])
+    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Choice:  # noqa: ARG002
+        thresholds = np.maximum(self.threshold, table.min_threshold[rows])
+        return Choice(thresholds, allowed=thresholds, time_left_s=np.full(len(rows), np.nan))

@@ -125,6 +125,28 @@ def test_guaranteed_priority_keeps_the_full_range() -> None:
     assert table.highest[table.row_of["r39"]] == 0
 
 
+def test_an_outcome_carries_each_steps_decision_and_what_it_was_judged_by() -> None:
+    """Alone, a step of 128 tokens takes 0.129 s; at 0.7 there are 32 steps to go, at 0.9 64."""
+    cell = make_cell({"a-1": 1}, caching=True, load_control=False, per_step=16)
+    commands = cell.send(arrival("r", slo_s=5.0))
+    cell.now_s += 0.5
+    cell.serve(commands)
+    [finish] = cell.finished
+    told = finish.decisions
+    assert told is not None
+    assert told.instances == ["a-1"]
+    assert unpack_int32(told.blocks).tolist() == [0, 0, 1, 1]
+    assert unpack_int32(told.kinds).tolist() == [StepKind.RECOMPUTE, StepKind.CACHE] * 2
+    assert unpack_int32(told.placed_on).tolist() == [0] * 4
+    assert unpack_int32(told.batch_requests).tolist() == [1] * 4
+    np.testing.assert_allclose(unpack_float32(told.at_s), [0.0, 0.5, 0.5, 0.5], atol=1e-4)
+    np.testing.assert_allclose(unpack_float32(told.thresholds), [0.9, 0.9, 0.9, 0.9])
+    np.testing.assert_allclose(unpack_float32(told.allowed), [0.9] * 4)
+    np.testing.assert_allclose(unpack_float32(told.step_latency_s), [0.129] * 4, rtol=1e-3)
+    left_s = 2 * 0.129 + 62 * 0.033  # two recompute steps of 128 tokens, the others of a block
+    np.testing.assert_allclose(unpack_float32(told.time_left_s)[0], left_s, rtol=1e-3)
+
+
 def test_steps_go_where_they_are_fastest() -> None:
     [sent] = jobs_in(make_cell({"slow-1": 1, "fast-1": 2}).send(arrival("r")))
     assert sent.instance_id == "fast-1"
