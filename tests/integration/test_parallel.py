@@ -4,17 +4,13 @@ import pytest
 
 from services.worker.loading import CacheRoom, ModelChoice, open_runner
 from tests.support.engines import MODES, assert_traces, decode_cases
-from tests.support.golden import GOLDEN, threshold_cases
+from tests.support.golden import GOLDEN, SETS, threshold_cases
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden vectors in {GOLDEN}"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("tp", [2, 4])
-@pytest.mark.parametrize("name", ["llada/seed0", "llada/seed1", "dream/seed0", "dream/seed1"])
+@pytest.mark.parametrize("name", SETS)
 def test_ranks_together_decode_every_case_as_the_reference_does(name: str, tp: int) -> None:
     choice = ModelChoice(str(GOLDEN / name), tp=tp, threads=1)
     with open_runner(choice, CacheRoom(64, 4096)) as ranks:

@@ -15,15 +15,14 @@ from shared.codec import decode
 from shared.messages.instances import Control, Instance, InstanceState
 from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
-from tests.support.golden import GOLDEN, threshold_cases
+from tests.support.golden import COPY, threshold_cases
 from tests.support.nats import NatsServer
 from tests.support.services import service
 from tests.support.steps import Decode, jobs_for, read_results
 from tests.support.waiting import until
 
 LIMIT_S = 30.0
-MODEL = GOLDEN / "llada" / "seed0"
-pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden vectors in {GOLDEN}")
+MODEL = COPY / "llada" / "seed1"
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -102,7 +101,7 @@ async def test_a_golden_case_decodes_over_the_bus_token_for_token(
 ) -> None:
     start_worker()
     instance = await registered.instance()
-    cases = threshold_cases(("llada/seed0",), ("none",))[:4]
+    cases = threshold_cases(("llada/seed1",), ("none",), COPY)[:4]
     mask_id = instance.model.mask_token_id
     decodes = [Decode(i, c.prompt, len(c.output), c.block_length, c.threshold, mask_id) for i, c in enumerate(cases)]
     results = Results()
@@ -253,7 +252,7 @@ async def test_without_a_bus_it_waits_and_stops_when_asked(tmp_path: Path) -> No
         ({"max_batch_tokens": 0}, "DILASERVE_MAX_BATCH_TOKENS='0'"),
         ({"device": "tpu"}, "DILASERVE_DEVICE='tpu'"),
         ({"device": "cuda"}, "device=cuda"),
-        ({"tp": 3}, "degree 3 does not divide the model's 4 heads"),
+        ({"tp": 3}, "degree 3 does not divide the model's 8 heads"),
         ({"profile": "/nowhere.csv"}, "cannot read the latency profile /nowhere.csv"),
     ],
 )

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-GOLDEN = Path(os.environ.get("DILASERVE_SHARED", ROOT.parent / "shared")) / "golden"
+COPY = Path(__file__).parents[1] / "golden"  # a part of them, which is always here
+FULL = Path(os.environ.get("DILASERVE_SHARED", COPY.parents[2] / "shared")) / "golden"
+GOLDEN = FULL if FULL.is_dir() else COPY
+SETS = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in GOLDEN.glob("*/*/decode.json"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,7 @@ import torch
 from services.worker.models.checkpoint import load
 from services.worker.runner import Runner
 from tests.support.engines import MODES, assert_traces, decode_cases
-from tests.support.golden import GOLDEN, threshold_cases
-
-SETS = ("llada/seed0", "llada/seed1", "dream/seed0", "dream/seed1")
-
-pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden vectors in {GOLDEN}")
+from tests.support.golden import GOLDEN, SETS, threshold_cases
 
 
 @cache

@@ -1,0 +1,86 @@
+"""Packed forwards, fresh and cached, give the reference's logits."""
+
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from services.worker.attention import attention
+from services.worker.batch import Part, pack
+from services.worker.kv_store import KvStore
+from services.worker.models.checkpoint import load
+from services.worker.models.decoder import PackedDecoder
+from services.worker.sequences import Sequence
+from tests.support.golden import GOLDEN, SETS
+
+LOGITS_ATOL = 5e-4  # fp32, the bound published with the vectors
+SLOTS = 256
+
+
+@cache
+def decoder_of(name: str) -> PackedDecoder:
+    return load(GOLDEN / name, torch.float32, "cpu")
+
+
+def sequence(ids: Tensor) -> Sequence:
+    """All of it output, in one block; with slots of its own cache."""
+    canvas = ids.numpy().astype(np.int32)
+    known = np.full(len(ids), np.nan, dtype=np.float32)
+    return Sequence(0, 0, len(ids), canvas, known, 0.0, 0, slots=np.arange(SLOTS)[: len(ids)])
+
+
+def forward(decoder: PackedDecoder, parts: list[Part], store: KvStore | None = None) -> list[Tensor]:
+    """The logits of what each part feeds: [stop - start, V]."""
+    if store is None:
+        for part in parts:
+            part.sequence.slots = part.sequence.slots[:0]
+    batch = pack(parts, decoder.config)
+    attend = attention(batch, store, torch.device("cpu"))
+    hidden = decoder(torch.from_numpy(batch.tokens), torch.from_numpy(batch.positions), attend)
+    return list(decoder.logits(hidden).split(batch.lengths.tolist()))
+
+
+def assert_close(own: Tensor, reference: Tensor) -> None:
+    torch.testing.assert_close(own, reference, atol=LOGITS_ATOL, rtol=0)
+
+
+def rows(files: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Every sequence of full forwards without its padding: ids [L] and logits [L, V]."""
+    found = []
+    for key in (key for key in files if key.endswith("/input_ids")):
+        ids, logits = files[key], files[key.replace("input_ids", "logits")]
+        real = files.get(key.replace("input_ids", "attention_mask"), torch.ones_like(ids)).bool()
+        found += [(i[mask], wanted[mask]) for i, wanted, mask in zip(ids, logits, real, strict=True)]
+    return found
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("file", ["forward", "padded"])
+def test_all_sequences_of_a_file_in_one_packed_forward(name: str, file: str) -> None:
+    pairs = rows(load_file(GOLDEN / name / f"{file}.safetensors"))
+    assert len(pairs) > 0
+    pairs.sort(key=lambda pair: len(pair[0]))
+    parts = [Part(sequence(ids), 0, 0, 0, len(ids)) for ids, _ in pairs]
+    for own, (_, wanted) in zip(forward(decoder_of(name), parts), pairs, strict=True):
+        assert_close(own, wanted)
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("mode", ["prefix", "dual"])
+def test_a_cached_forward_attends_to_the_keys_of_the_block_s_start(name: str, mode: str) -> None:
+    files, decoder = load_file(GOLDEN / name / "forward.safetensors"), decoder_of(name)
+    cases = sorted({key.rpartition("/")[0] for key in files if key.startswith("cached/")})
+    assert cases
+    for case in cases:
+        store, held = KvStore(decoder, SLOTS), sequence(files[f"{case}/cache_input_ids"][0])
+        start, stop = files[f"{case}/block"].tolist()
+        length = len(held.canvas)
+        forward(decoder, [Part(held, 0, 0, 0, length)], store)
+        held.canvas[:] = files[f"{case}/step_input_ids"][0].numpy()
+        end = length if mode == "prefix" else stop
+        [own] = forward(decoder, [Part(held, 1, 0, start, end)], store)
+        assert_close(own, files[f"{case}/logits_{mode}"][0])
