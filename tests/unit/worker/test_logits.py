@@ -41,7 +41,7 @@ def forward(decoder: PackedDecoder, parts: list[Part], store: KvStore | None = N
     batch = pack(parts, decoder.config)
     attend = attention(batch, store, torch.device("cpu"))
     hidden = decoder(torch.from_numpy(batch.tokens), torch.from_numpy(batch.positions), attend)
-    return list(decoder.logits(hidden).split(batch.lengths.tolist()))
+    return list(torch.split(decoder.logits(hidden), batch.lengths.tolist()))
 
 
 def assert_close(own: Tensor, reference: Tensor) -> None:
