@@ -4,7 +4,7 @@ The scheduler decides at most once in DECISION_S: what happens within that time 
 as a live scheduler takes in whatever has come while it was busy. Its own time counts as none, the bus likewise.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
@@ -14,6 +14,7 @@ from services.scheduler.building import build_policy, candidates
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import (
     AskEstimates,
+    EstimatesCame,
     Event,
     Finish,
     InstanceGone,
@@ -23,14 +24,15 @@ from services.scheduler.events import (
     StepsDone,
 )
 from services.scheduler.settings import SchedulerSettings
-from shared.arrays import Float64, pack_int32
+from shared.arrays import Float64, pack_float32, pack_int32
 from shared.messages.instances import Instance
 from shared.messages.requests import Request
 from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
 from simulator.clock import Clock
+from simulator.confidences import Confidences
 from simulator.denoising import GRID, LEVELS, Denoising
-from simulator.estimates import Oracle
+from simulator.estimates import Predictor
 from simulator.instance import Batch, SimulatedInstance
 from simulator.result import Records
 from simulator.workload import Workload
@@ -51,7 +53,7 @@ class Cluster:
         denoising: Denoising,
         profile: LatencyProfile,
         default_slo_s: float,
-        predictor: Oracle | None,
+        predictor: Predictor | None,
         difficulties: np.random.Generator,
         chance: np.random.Generator,
     ) -> None:
@@ -67,9 +69,13 @@ class Cluster:
         self._predictor = predictor
         self._chance = chance
         self._inbox: list[Event] = []
+        self._answers: deque[tuple[float, EstimatesCame]] = deque()  # and when they come
+        self._waiting: dict[str, SimulatedInstance] = {}  # those that may have an iteration to start
         self._lengths = workload.prompt_tokens + workload.output_tokens
         self._levels = difficulties.integers(LEVELS, size=len(workload))
         self._masks = np.full(len(workload), denoising.block_length)  # left in the current block
+        with_confidences = predictor is not None and predictor.needs_confidences
+        self._confidences = Confidences(denoising, len(workload)) if with_confidences else None
         self._request_of: dict[int, int] = {}  # ticket: request
         self._prompt = np.zeros(int(workload.prompt_tokens.max(initial=0)), dtype=np.int32)
 
@@ -78,7 +84,7 @@ class Cluster:
         self._arrive_from(0)
         while self.clock:
             self.clock.advance(DECISION_S)
-            inbox, self._inbox = self._inbox, []
+            inbox, self._inbox = [*self._come(), *self._inbox], []
             commands = self._core.cycle(inbox, self.clock.now_s)
             self.records.cycles += 1
             finished = [command for command in commands if isinstance(command, Finish)]
@@ -90,7 +96,8 @@ class Cluster:
                         self._ask(command, self._predictor)
             for end in finished:
                 self._record(end)
-            for instance in self.instances.values():
+            waiting, self._waiting = self._waiting, {}
+            for instance in waiting.values():
                 self._start(instance)
             if finished:
                 on_finished(len(finished))
@@ -130,13 +137,20 @@ class Cluster:
         self._arrive_from(index + 1)
 
     def _end_iteration(self, instance: SimulatedInstance) -> None:
-        if self.instances.get(instance.instance.instance_id) is instance:  # else it died meanwhile
-            self._inbox.append(StepsDone(self._unmask(instance.finish(), instance.instance.instance_id)))
+        instance_id = instance.instance.instance_id
+        if self.instances.get(instance_id) is instance:  # else it died meanwhile
+            self._inbox.append(StepsDone(self._unmask(instance.finish(), instance_id)))
+            self._waiting[instance_id] = instance
 
     def _unmask(self, batch: Batch, instance_id: str) -> StepResults:
         """What an iteration did to its requests: masks go in the order of their positions."""
-        before = self._masks[batch.requests]
-        counts = self._denoising.unmask(self._chance, self._levels[batch.requests], batch.hundredths, before)
+        before, levels = self._masks[batch.requests], self._levels[batch.requests]
+        stats = bytes(4 * 5 * len(batch))
+        if self._confidences is None:
+            counts = self._denoising.unmask(self._chance, levels, batch.hundredths, before)
+        else:
+            counts, told = self._confidences.unmask(self._chance, batch.requests, levels, batch.hundredths, before)
+            stats = pack_float32(told)
         left = before - counts
         block_length = self._denoising.block_length
         self._masks[batch.requests] = np.where(left == 0, block_length, left)
@@ -155,7 +169,7 @@ class Cluster:
             positions=pack_int32(positions),
             tokens=nothing,
             confidences=nothing,
-            confidence_stats=bytes(4 * 5 * len(batch)),
+            confidence_stats=stats,
         )
 
     # What the scheduler wants
@@ -167,6 +181,7 @@ class Cluster:
         for state in command.jobs.states:
             self._request_of[state.ticket] = int(state.request_id)
         instance.accept(command.jobs, self._lengths)
+        self._waiting[command.instance_id] = instance
 
     def _start(self, instance: SimulatedInstance) -> None:
         latency_s = instance.start()
@@ -177,10 +192,16 @@ class Cluster:
         present = Counter(instance.instance.tp_degree for instance in self.instances.values())
         self.records.instances_at.append((self.clock.now_s, dict(present)))
 
-    def _ask(self, question: AskEstimates, predictor: Oracle) -> None:
+    def _ask(self, question: AskEstimates, predictor: Predictor) -> None:
         requests = np.array([self._request_of[ticket] for ticket in question.tickets.tolist()])
-        answer = predictor.answer(question, self._levels[requests])
-        self.clock.at(self.clock.now_s + PREDICTION_S, lambda: self._inbox.append(answer))
+        self._answers.append((self.clock.now_s + PREDICTION_S, predictor.answer(question, self._levels[requests])))
+
+    def _come(self) -> list[EstimatesCame]:
+        """Answers that have come by now: no decision waits for one, and none is taken because of one."""
+        come = []
+        while self._answers and self._answers[0][0] <= self.clock.now_s:
+            come.append(self._answers.popleft()[1])
+        return come
 
     def _record(self, end: Finish) -> None:
         if end.stats is None or end.error:

@@ -29,6 +29,7 @@ class Denoising:
 
     def __init__(self, steps: StepsTable, block_length: int = 32, spread: float = SPREAD) -> None:
         self.block_length = block_length
+        self.lowest = int(hundredths_of(steps.thresholds[:1])[0])  # threshold of the table, in hundredths
         probabilities = np.linspace(0.0, 1.0, _PROBABILITIES)
         table = steps_by_masks(probabilities, block_length)  # [points, block_length + 1]
         wanted = block_length * steps_per_token(steps, spread)  # [LEVELS, GRID]

@@ -1,17 +1,33 @@
-"""Answers in the step predictor's place: what is left on average given the request's true difficulty, or near it.
+"""Answers in the step predictor's place: from the request's true difficulty, or from a real predictor.
 
-What even this does not know is chance: how the masks of the steps to come will turn out.
+What even the oracle does not know is chance: how the masks of the steps to come will turn out.
 """
+
+from typing import Protocol
 
 import numpy as np
 
+from services.predictor.model import StepPredictor
+from services.predictor.queries import Query
 from services.scheduler.events import AskEstimates, EstimatesCame
 from shared.arrays import Float64, Int64
 from simulator.denoising import Denoising, hundredths_of
 
 
+class Predictor(Protocol):
+    """Whatever answers the scheduler's questions."""
+
+    needs_confidences: bool  # whether the questions must tell of confidences
+
+    def answer(self, question: AskEstimates, levels: Int64) -> EstimatesCame:
+        """Shapes: levels [n], the true difficulty of the requests asked about."""
+        ...
+
+
 class Oracle:
     """Knows each request's difficulty; with noise it is wrong by a factor, drawn anew for each of its answers."""
+
+    needs_confidences = False
 
     def __init__(self, denoising: Denoising, thresholds: Float64, noise: float, random: np.random.Generator) -> None:
         """`noise` is the standard deviation of the factor's logarithm; 0 is the oracle itself."""
@@ -21,9 +37,23 @@ class Oracle:
         self._random = random
 
     def answer(self, question: AskEstimates, levels: Int64) -> EstimatesCame:
-        """Shapes: levels [n], the true difficulty of the requests asked about."""
         masks = question.masks_left - self._denoising.block_length * (question.blocks_left - 1)
         steps_left = self._denoising.expected_steps(levels, self._hundredths, masks, question.blocks_left)
         if self._noise:
             steps_left *= np.exp(self._random.normal(0.0, self._noise, len(levels)))[:, None]
         return EstimatesCame(question.tickets, question.steps, steps_left)
+
+
+class Trained:
+    """The live step predictor, asked what the live one is asked."""
+
+    needs_confidences = True
+
+    def __init__(self, predictor: StepPredictor, thresholds: Float64) -> None:
+        self._predictor = predictor
+        self._thresholds = thresholds.astype(np.float32)  # [c]
+
+    def answer(self, question: AskEstimates, levels: Int64) -> EstimatesCame:  # noqa: ARG002
+        query = Query(question.features, self._thresholds, question.masks_left, question.blocks_left.astype(np.int32))
+        [steps_left] = self._predictor.steps_left([query])
+        return EstimatesCame(question.tickets, question.steps, steps_left.astype(np.float64))

@@ -54,7 +54,8 @@ class Records:
 
 
 def summarize(records: Records, workload: Workload, steps: StepsTable) -> dict[str, Any]:
-    """RESULT.json; figures of nothing are None. Times are virtual seconds, `timeline` is by time of arrival."""
+    """RESULT.json; figures of nothing are None. Times are virtual seconds, `timeline` is by time of arrival; `accuracy`
+    is what the steps table leads one to expect, 0..1."""
     completed = records.completed
     latency_s = records.latency_s[completed]
     accuracy = records.accuracy(steps)
@@ -72,7 +73,7 @@ def summarize(records: Records, workload: Workload, steps: StepsTable) -> dict[s
         "migrations": int(records.migrations.sum()),
         "timeline": timeline(records, workload),
     }
-    return result if accuracy is None else result | {"expected_accuracy": accuracy / 100}
+    return result if accuracy is None else result | {"accuracy": accuracy / 100}
 
 
 def timeline(records: Records, workload: Workload) -> list[dict[str, Any]]:

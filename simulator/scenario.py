@@ -1,10 +1,12 @@
 """What is simulated: the cluster, the policy and the models of its parts, put together under one seed."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 
 from services.scheduler.building import candidates
 from services.scheduler.settings import SchedulerSettings
@@ -14,15 +16,17 @@ from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 from simulator.cluster import Cluster, build_core
 from simulator.denoising import Denoising
-from simulator.estimates import Oracle
+from simulator.estimates import Oracle, Predictor, Trained
 from simulator.isolated import SLO_MULTIPLE, isolated_latency_s
 from simulator.result import Records
 from simulator.steps_table import StepsTable
+from simulator.training import train_predictor
 from simulator.workload import Workload
 
 CARD = ModelCard(name="simulated", max_length=1 << 20, mask_token_id=0, eos_token_id=1, vocab_size=2)
 NOISE = 0.1  # how wrong the step predictor is: standard deviation of the logarithm of the factor
 NOTICED_AFTER_S = 5.0  # until the scheduler knows that an instance is dead
+PredictorName = Literal["oracle", "noisy", "one-shot", "trained"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Scenario:
     steps: StepsTable
     instances: tuple[int, ...]  # TP degree of each
     settings: SchedulerSettings
-    noise: float = NOISE
+    predictor: PredictorName = "noisy"  # one-shot: there is none; trained: the live one, trained on this model
+    noise: float = NOISE  # of the noisy one
     slo_s: float | None = None
     seed: int = 0
     max_batch_tokens: int = 8192
@@ -61,14 +66,17 @@ class Scenario:
 def simulate(scenario: Scenario, workload: Workload, on_finished: Callable[[int], None] = lambda _: None) -> Records:
     """Serve the workload to its end. Raises: BadInput if the profile lacks a TP degree or kind of step."""
     denoising = Denoising(scenario.steps)
-    difficulties, chance, noise = np.random.default_rng(scenario.seed).spawn(3)
+    difficulties, chance, predictions = np.random.default_rng(scenario.seed).spawn(3)
+    settings = replace(
+        scenario.settings, estimates="one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates
+    )
     cluster = Cluster(
         workload,
-        build_core(scenario.settings, scenario.steps.tokens_at),
+        build_core(settings, scenario.steps.tokens_at),
         denoising,
         scenario.profile,
         scenario.default_slo_s(workload),
-        _predictor(scenario, denoising, noise),
+        _predictor(scenario, settings, denoising, workload, predictions),
         difficulties,
         chance,
     )
@@ -91,10 +99,30 @@ def read_cluster(text: str) -> tuple[int, ...]:
     return tuple(degrees)
 
 
-def _predictor(scenario: Scenario, denoising: Denoising, random: np.random.Generator) -> Oracle | None:
-    if scenario.settings.estimates == "one-shot":
+def read_failures(texts: Sequence[str], instances: int) -> tuple[Failure, ...]:
+    """Failures written as AT_S:INSTANCE. Raises: BadInput if one is malformed or names no instance."""
+    failures = []
+    for text in texts:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?):(\d{1,6})", text)
+        if match is None or int(match[2]) >= instances:
+            raise BadInput(f"--fail {text}: accepted is AT_S:INSTANCE, with an instance from 0 to {instances - 1}")
+        failures.append(Failure(float(match[1]), int(match[2])))
+    return tuple(failures)
+
+
+def _predictor(
+    scenario: Scenario,
+    settings: SchedulerSettings,
+    denoising: Denoising,
+    workload: Workload,
+    random: np.random.Generator,
+) -> Predictor | None:
+    if settings.policy != "dilaserve" or settings.estimates == "one-shot":
         return None
-    return Oracle(denoising, np.array(candidates(scenario.settings)), scenario.noise, random)
+    thresholds = np.array(candidates(settings))
+    if scenario.predictor == "trained":
+        return Trained(train_predictor(denoising, workload.output_tokens, thresholds, random), thresholds)
+    return Oracle(denoising, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
 
 
 def _instance(scenario: Scenario, number: int, tp: int) -> Instance:

@@ -18,6 +18,7 @@ EXAMPLE = (
     "--steps steps-llada-gsm8k.csv --cluster 16x1 --policy dilaserve --out result.json --plot timeline.png"
 )
 
+PredictorName = Literal["oracle", "noisy", "one-shot", "trained"]
 Policy = Literal["dilaserve", "infaas", "llumnix", "fixed"]
 WorkloadName = Literal["real-world", "gsm8k", "mmlu-pro", "mbpp"]
 
@@ -36,8 +37,11 @@ def simulate(
     threshold: Annotated[float, typer.Option(min=0.01, max=1, help="That of the other policies.")] = 0.9,
     cache: Annotated[bool, typer.Option(help="Whether instances cache keys and values.")] = True,
     load_control: Annotated[bool, typer.Option(help="Whether policy dilaserve limits thresholds by the load.")] = True,
-    noise: Annotated[float, typer.Option(min=0, help="Error of the step predictor (of its logarithm).")] = 0.1,
-    one_shot: Annotated[bool, typer.Option("--one-shot", help="No step predictor, only one-shot estimates.")] = False,
+    predictor: Annotated[PredictorName, typer.Option(help="What stands in for the step predictor.")] = "noisy",
+    noise: Annotated[float, typer.Option(min=0, help="Error of the noisy predictor (of its logarithm).")] = 0.1,
+    fail: Annotated[
+        list[str] | None, typer.Option(help="AT_S:INSTANCE, an instance (from 0) dies; repeatable.")
+    ] = None,
     slo: Annotated[float | None, typer.Option(min=0.001, help="Seconds; else 5 x the isolated mean.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of arrivals, difficulties and chance.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the result to this file, as JSON.")] = None,
@@ -50,14 +54,14 @@ def simulate(
     from services.scheduler.settings import SchedulerSettings  # noqa: PLC0415
     from shared.profile import read_profile  # noqa: PLC0415
     from simulator.result import summarize  # noqa: PLC0415
-    from simulator.scenario import Scenario, read_cluster  # noqa: PLC0415
+    from simulator.scenario import Scenario, read_cluster, read_failures  # noqa: PLC0415
     from simulator.steps_table import read_steps  # noqa: PLC0415
 
     _check_outputs(out, plot)
     scenario = Scenario(
         profile=read_profile(profile),
         steps=read_steps(steps),
-        instances=read_cluster(cluster),
+        instances=(instances := read_cluster(cluster)),
         settings=SchedulerSettings(
             model="simulated",
             policy=policy,
@@ -65,8 +69,9 @@ def simulate(
             thresholds=_read_thresholds(thresholds),
             cache="dual" if cache else "none",
             load_control=load_control,
-            estimates="one-shot" if one_shot else "predictor",
         ),
+        predictor=predictor,
+        failures=read_failures(fail or [], len(instances)),
         noise=noise,
         slo_s=slo,
         seed=seed,
@@ -142,7 +147,7 @@ def _print(result: Mapping[str, Any], facts: Mapping[str, str]) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    latency, accuracy = result["latency_s"], result.get("expected_accuracy")
+    latency, accuracy = result["latency_s"], result.get("accuracy")
     rows = {
         **facts,
         "requests": f"{result['requests']} ({result['completed']} completed, {result['failed']} failed)",
@@ -151,7 +156,7 @@ def _print(result: Mapping[str, Any], facts: Mapping[str, str]) -> None:
         "mean threshold": _number(result["mean_threshold"]),
         "mean steps": _number(result["mean_steps"]),
         "migrations": str(result["migrations"]),
-        "expected accuracy": _percent(accuracy),
+        "accuracy (by the steps table)": _percent(accuracy),
     }
     table = Table(box=None, show_header=False)
     for name, text in rows.items():

@@ -45,6 +45,8 @@ def test_a_trace_is_served_and_reported(
         (["--steps", "/nowhere/steps.csv"], "/nowhere/steps.csv"),
         (["--plot", "timeline.pdf"], ".png or .html"),
         (["--thresholds", "2"], "(0, 1]"),
+        (["--fail", "3"], "AT_S:INSTANCE"),
+        (["--fail", "3:9"], "from 0 to 2"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(

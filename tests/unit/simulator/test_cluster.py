@@ -86,6 +86,14 @@ def test_every_policy_completes_every_request(policy: str) -> None:
     assert records.tokens_at.sum() == busy().output_tokens.sum()
 
 
+@pytest.mark.parametrize("predictor", ["oracle", "one-shot", "trained"])
+def test_every_predictor_serves(predictor: str) -> None:
+    workload = arrivals(40, every_s=0.2, output=128)
+    records = simulate(scenario(policy="dilaserve", slo_s=5.0, predictor=predictor), workload)
+    assert records.completed.all()
+    assert 0.5 <= (records.mean_threshold_used() or 0) < 0.9
+
+
 @pytest.mark.parametrize("policy", ["dilaserve", "infaas"])
 def test_the_same_seed_gives_the_same_result_and_another_does_not(policy: str) -> None:
     first, again, other = (simulate(scenario(policy=policy, seed=seed), busy()) for seed in (3, 3, 4))

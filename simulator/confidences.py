@@ -1,0 +1,71 @@
+"""Confidences that follow the model of denoising, for what is trained on them or reads them.
+
+A masked token's confidence is drawn anew at every step, such that it reaches a threshold with just the probability
+that `Denoising` has for it; what a step unmasks then follows from the confidences themselves. Confidences are kept in
+hundredths, those of a request's known tokens as counts, so that their quartiles are read off all requests at once.
+"""
+
+import numpy as np
+
+from shared.arrays import Float32, Int64
+from simulator.denoising import GRID, LEVELS, Denoising, Numbers
+
+_DRAWS = 1 << 16  # values of a draw
+QUARTILES = np.array([0.25, 0.5, 0.75])
+
+
+class Confidences:
+    """What is known of the confidences of n requests."""
+
+    def __init__(self, denoising: Denoising, requests: int) -> None:
+        self._unmasked = np.zeros((requests, GRID), dtype=np.int16)  # tokens by confidence when they were unmasked
+        self._of_draw = _by_draw(denoising)
+
+    def unmask(
+        self, random: np.random.Generator, requests: Int64, levels: Numbers, hundredths: Numbers, masks: Numbers
+    ) -> tuple[Int64, Float32]:
+        """Tokens that one step unmasks, at least one each, and the statistics that a worker reports after it.
+
+        Shapes: requests, levels, hundredths (of the threshold), masks (left in the block, at least 1) [n] -> [n] and
+        [n, 5]: min, lower quartile, median, mean, upper quartile of the known confidences. Modifies what is known.
+        """
+        n, most = len(requests), int(masks.max())
+        drawn = self._of_draw[levels[:, None], random.integers(_DRAWS, size=(n, most))].astype(np.int64)
+        drawn = -np.sort(-np.where(np.arange(most) < masks[:, None], drawn, -1), axis=1)  # most confident first
+        counts = np.maximum((drawn >= hundredths[:, None]).sum(axis=1), 1)
+        cells = drawn + GRID * np.arange(n)[:, None]
+        chosen = np.arange(most) < counts[:, None]
+        masked = ~chosen & (drawn >= 0)
+        self._unmasked[requests] += _count(cells[chosen], n)
+        return counts, _statistics(self._unmasked[requests] + _count(cells[masked], n))
+
+
+def _by_draw(denoising: Denoising) -> np.ndarray:
+    """The confidence, in hundredths, of a uniform draw: the highest threshold that it reaches, [LEVELS, _DRAWS].
+
+    Draws that reach no threshold of the steps table spread evenly below the lowest.
+    """
+    draws = (np.arange(_DRAWS) + 0.5) / _DRAWS
+    table = np.empty((LEVELS, _DRAWS), dtype=np.uint8)
+    lowest = denoising.lowest
+    for level, probability in enumerate(denoising.probability):
+        falling = np.minimum.accumulate(probability[lowest:])
+        reached = np.searchsorted(-falling, -draws, side="right") - 1 + lowest
+        below = lowest * (1.0 - draws) / max(1.0 - falling[0], 1.0 / _DRAWS)
+        table[level] = np.where(draws <= falling[0], reached, np.clip(below, 0, lowest - 1))
+    return table
+
+
+def _count(cells: Int64, n: int) -> np.ndarray:
+    return np.bincount(cells, minlength=n * GRID).reshape(n, GRID).astype(np.int16)
+
+
+def _statistics(known: np.ndarray) -> Float32:
+    """Shapes: counts by hundredth [n, GRID], at least one each -> [n, 5]."""
+    values = np.linspace(0.0, 1.0, GRID)
+    upto = known.cumsum(axis=1, dtype=np.int64)
+    total = upto[:, -1:]
+    places = np.concatenate([np.zeros_like(total), np.rint((total - 1) * QUARTILES).astype(np.int64)], axis=1)
+    at = values[(upto[:, :, None] <= places[:, None, :]).sum(axis=1)]  # [n, 4]
+    mean = (known @ values)[:, None] / total
+    return np.hstack([at[:, :3], mean, at[:, 3:]]).astype(np.float32)
