@@ -114,6 +114,7 @@ def serving(outcome: Outcome) -> Json:
         "min_threshold": stats.min_threshold,
         "slo_ms": round(stats.slo_s * 1000, 3),
         "latency_ms": round(stats.latency_s * 1000, 3),
+        "step_ms": round(stats.step_s * 1000, 3),
         "slo_met": stats.slo_met,
         "instances": stats.instances,
         "migrations": stats.migrations,

@@ -63,6 +63,7 @@ class ResultReader:
             log.warning("malformed results dropped", instance=results.instance_id, error=str(error))
             return None
         rows, of_row = self._in_force(columns, slot)
+        self._table.step_s[rows] += results.latency_s
         return self._apply(columns, rows, of_row, slot, missing)
 
     def _in_force(self, columns: _Columns, slot: int) -> tuple[Int64, Int64]:

@@ -17,6 +17,7 @@ def serving_stats(table: RequestTable, row: int, now_s: float) -> ServingStats |
         min_threshold=float(table.lowest_threshold[row]),
         slo_s=float(table.slo_s[row]),
         latency_s=latency_s,
+        step_s=float(table.step_s[row]),
         slo_met=latency_s <= float(table.slo_s[row]),
         instances=list(table.entry(row).served_by),
         migrations=int(table.migrations[row]),

@@ -42,6 +42,7 @@ _COLUMNS: dict[str, Any] = {
     "min_threshold": np.float64,  # the client's quality floor
     "threshold": np.float64,  # of the step that is out or comes next
     "lowest_threshold": np.float64,  # used so far
+    "step_s": np.float64,  # computing time of the iterations that ran its steps
     "threshold_tokens": np.float64,  # sum over unmasked tokens of the threshold used
     "confidence_stats": (np.float32, 5),
     "steps_left": (np.float64, "c"),  # estimate at each candidate threshold, after `estimate_step` steps
@@ -99,6 +100,7 @@ class RequestTable:
     min_threshold: Float64
     threshold: Float64
     lowest_threshold: Float64
+    step_s: Float64
     threshold_tokens: Float64
     confidence_stats: Float32  # [capacity, 5]
     steps_left: Float64  # [capacity, c]

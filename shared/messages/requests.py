@@ -73,6 +73,7 @@ class ServingStats(msgspec.Struct, frozen=True, kw_only=True):
     slo_met: bool
     instances: list[str]  # in the order of first use
     migrations: int
+    step_s: float = 0.0  # of the latency, computing: the iterations that ran its steps
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -115,6 +115,7 @@ class AnsweringScheduler:
                 min_threshold=0.9,
                 slo_s=request.slo_s or 5.0,
                 latency_s=latency_s,
+                step_s=latency_s / 2,
                 slo_met=latency_s <= (request.slo_s or 5.0),
                 instances=["worker-test"],
                 migrations=0,

@@ -71,6 +71,7 @@ async def test_a_reply_says_how_it_was_served(gateway: RunningGateway) -> None:
     served = reply.json()["dilaserve"]
     assert served["latency_ms"] > 0
     assert served.pop("latency_ms") < 4000
+    assert 0 < served.pop("step_ms") < 4000
     assert served.pop("request_id") == reply.headers["x-request-id"]
     assert served == {
         "steps": 22,

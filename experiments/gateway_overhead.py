@@ -1,0 +1,162 @@
+"""What serving adds to computing: from HTTP to the stored outcome, less the time of the iterations that ran its steps.
+
+python -m experiments.gateway_overhead --concurrency 1,32,256
+
+A closed loop: each of N connections sends its next request when it has its reply. At N above what one iteration
+takes, a request also waits for the iterations of others; that wait counts as overhead here. Time to first
+committed text is measured on streams, one at a time.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.load.workload import LoadRequest, read_requests
+from experiments.live_cluster import live_cluster
+from experiments.machine import said_first
+
+RESULTS = Path(__file__).parent / "results" / "gateway_overhead.md"
+WARM_UP = 20  # requests on each cluster, not counted
+HEAD = (
+    "| concurrent | requests | total p50, ms | p99 | steps p50, ms | overhead p50, ms | p99 | steps of a request "
+    "| overhead a step p50, ms |\n" + "| --- " * 9 + "|"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One request. Units: milliseconds."""
+
+    total_ms: float  # from the request's first byte to the reply's last
+    step_ms: float
+    steps: int
+
+    @property
+    def overhead_ms(self) -> float:
+        return self.total_ms - self.step_ms
+
+
+class Connection:
+    """A client light enough not to be measured: one keep-alive connection, one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, url: str) -> "Connection":
+        host, _, port = url.removeprefix("http://").partition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    async def complete(self, row: LoadRequest) -> Timed:
+        start_s = time.perf_counter()
+        headers = await self._send(row, stream=False)
+        length = next(int(line[15:]) for line in headers.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        content = await self._reader.readexactly(length)
+        total_ms = 1000 * (time.perf_counter() - start_s)
+        served = json.loads(content)["dilaserve"]
+        return Timed(total_ms, served["step_ms"], served["steps"])
+
+    async def first_text_ms(self, row: LoadRequest) -> float:
+        """Of a stream, which is then read to its end."""
+        start_s = time.perf_counter()
+        await self._send(row, stream=True)
+        first_s = 0.0
+        while not (line := await self._reader.readline()).startswith(b"data: [DONE]"):
+            if not first_s and line.startswith(b"data: ") and _has_text(line):
+                first_s = time.perf_counter()
+        await self._reader.readuntil(b"0\r\n\r\n")
+        return 1000 * ((first_s or time.perf_counter()) - start_s)
+
+    async def _send(self, row: LoadRequest, *, stream: bool) -> bytes:
+        """Returns: the reply's headers. Raises: RuntimeError unless it is a success."""
+        content = {"model": "demo", "messages": [{"role": "user", "content": row.prompt}], "slo_ms": 60_000}
+        body = json.dumps(content | {"max_tokens": row.output_tokens or 64, "stream": stream}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._writer.write(head.encode() + body)
+        headers = await self._reader.readuntil(b"\r\n\r\n")
+        if not headers.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"refused: {headers.decode()}")
+        return headers
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+def _has_text(line: bytes) -> bool:
+    choices = json.loads(line.removeprefix(b"data: "))["choices"]
+    return any(choice["delta"].get("content") for choice in choices)
+
+
+async def closed_loop(url: str, rows: Sequence[LoadRequest], concurrency: int, count: int) -> list[Timed]:
+    """`count` requests, `concurrency` of them at any time."""
+    numbers = iter(range(count))
+    timed: list[Timed] = []
+
+    async def one() -> None:
+        connection = await Connection.open(url)
+        for number in numbers:
+            timed.append(await connection.complete(rows[number % len(rows)]))  # noqa: PERF401  (others append, too)
+        await connection.close()
+
+    await asyncio.gather(*(one() for _ in range(concurrency)))
+    return timed
+
+
+async def first_texts(url: str, rows: Sequence[LoadRequest], count: int) -> list[float]:
+    connection = await Connection.open(url)
+    times_ms = [await connection.first_text_ms(rows[number % len(rows)]) for number in range(count)]
+    await connection.close()
+    return times_ms
+
+
+def line(concurrency: int, timed: Sequence[Timed]) -> str:
+    """One row of the table."""
+
+    def of(values: Sequence[float], q: int) -> str:
+        return f"{np.percentile(values, q):.2f}"
+
+    total, overhead = [one.total_ms for one in timed], [one.overhead_ms for one in timed]
+    steps_ms = [one.step_ms for one in timed]
+    return (
+        f"| {concurrency} | {len(timed)} | {of(total, 50)} | {of(total, 99)} | {of(steps_ms, 50)} "
+        f"| {of(overhead, 50)} | {of(overhead, 99)} | {np.mean([one.steps for one in timed]):.1f} "
+        f"| {of([one.overhead_ms / one.steps for one in timed], 50)} |"
+    )
+
+
+def main(
+    *,
+    concurrency: Annotated[str, typer.Option(help="Requests at a time.")] = "1,32,256",
+    requests: Annotated[int, typer.Option(help="Requests at each.")] = 300,
+    instances: Annotated[str, typer.Option(help="As of `dilaserve up`.")] = "1x1",
+    policy: Annotated[str, typer.Option(help="As of `dilaserve up`.")] = "dilaserve",
+    out: Annotated[Path, typer.Option(help="Where the table goes.")] = RESULTS,
+) -> None:
+    """Start a cluster, measure, print the table."""
+    rows = read_requests(DEMO_MODEL / "heldout.jsonl")
+    said: list[Any] = [said_first(), "", HEAD]
+    with live_cluster("--instances", instances, "--policy", policy) as url:
+        asyncio.run(closed_loop(url, rows, 1, WARM_UP))
+        for number in map(int, concurrency.split(",")):
+            timed = asyncio.run(closed_loop(url, rows, number, max(requests, 4 * number)))
+            said.append(line(number, timed))
+        first_ms = asyncio.run(first_texts(url, rows, requests))
+    p50, p99 = np.percentile(first_ms, [50, 99])
+    said += ["", f"Time to first committed text, one stream at a time: p50 {p50:.2f} ms, p99 {p99:.2f} ms."]
+    text = "\n".join(said)
+    print(text)
+    out.write_text(f"# gateway_overhead\n\n{text}\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
