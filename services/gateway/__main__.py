@@ -22,6 +22,7 @@ from services.gateway.metrics import Metrics
 from services.gateway.parts import Parts
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
+from services.gateway.watch import Watch
 from shared.errors import BadInput
 from shared.logs import configure_logs
 from shared.settings import read_settings
@@ -72,9 +73,11 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     instances = Instances(text.card.name, asyncio.get_running_loop().time)
     readiness = Readiness(link, instances)
     calls = Calls(link, text.card, settings.request_timeout_s)
-    server = Server(build_app(Parts(text, link, readiness, calls, Metrics(), time.time())))
+    watch = Watch(settings.cell, text.card.name, instances, readiness)
+    server = Server(build_app(Parts(text, link, readiness, calls, Metrics(), watch, time.time())))
     async with asyncio.TaskGroup() as tasks:
-        connecting = tasks.create_task(connect(settings, link, instances))
+        connecting = tasks.create_task(connect(settings, link, instances, watch))
+        watching = tasks.create_task(watch.run())
         serving = tasks.create_task(server.serve([listener]))
         log.info("listening", url="http://{}:{}".format(*listener.getsockname()[:2]), model=text.card.name)
         await stop.wait()
@@ -83,15 +86,18 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(settings.drain_timeout_s):
                 await calls.idle()
+        watch.close()
         server.should_exit = True
         connecting.cancel()
+        watching.cancel()
         await serving
     await link.close()
 
 
-async def connect(settings: GatewaySettings, link: Link, instances: Instances) -> None:
+async def connect(settings: GatewaySettings, link: Link, instances: Instances, watch: Watch) -> None:
     bus = await link.connect(settings.nats_url, settings.cell)
     await instances.listen(bus)
+    await watch.listen(bus)
 
 
 class Server(uvicorn.Server):

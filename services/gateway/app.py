@@ -6,7 +6,9 @@ from fastapi import FastAPI
 
 from services.gateway.errors import install_handlers
 from services.gateway.parts import Parts
+from services.gateway.routes.cluster import cluster_routes
 from services.gateway.routes.completions import completion_routes
+from services.gateway.routes.console import install_console
 from services.gateway.routes.health import health_routes
 from services.gateway.routes.models import model_routes
 from services.gateway.routes.requests import request_routes
@@ -14,7 +16,8 @@ from services.gateway.routes.requests import request_routes
 
 def build_app(parts: Parts) -> FastAPI:
     app = FastAPI(title="DiLaServe", version=version("dilaserve"), redirect_slashes=False)
-    for routes in (completion_routes, model_routes, request_routes, health_routes):
+    for routes in (completion_routes, model_routes, request_routes, cluster_routes, health_routes):
         app.include_router(routes(parts))
+    install_console(app)
     install_handlers(app)
     return app

@@ -6,6 +6,7 @@ from services.gateway.calls import Calls
 from services.gateway.link import Link
 from services.gateway.metrics import Metrics
 from services.gateway.readiness import Readiness
+from services.gateway.watch import Watch
 from shared.text import TextModel
 
 
@@ -18,4 +19,5 @@ class Parts:
     readiness: Readiness
     calls: Calls
     metrics: Metrics
+    watch: Watch
     started_s: float

@@ -1,21 +1,30 @@
-"""GET /v1/requests/{id}: how a request ended, for a client that lost its connection."""
+"""GET /v1/requests and /v1/requests/{id}: how requests ended; also for a client that lost its connection."""
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from services.gateway.calls import find_outcome
 from services.gateway.decisions import step_list
 from services.gateway.errors import ApiError
 from services.gateway.parts import Parts
 from services.gateway.replies import ChatForm, TextForm, serving, usage
+from services.gateway.views import RequestList, RequestSummary
+from services.gateway.watch import RECENT
+from shared.messages.requests import Outcome
 
+PREVIEW = 120  # characters of a text in the list
 REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def request_routes(parts: Parts) -> APIRouter:
     router = APIRouter(prefix="/v1/requests")
+
+    @router.get("")
+    async def list_requests(limit: Annotated[int, Query(ge=1, le=RECENT)] = 50) -> RequestList:
+        """The requests that ended last, the latest first."""
+        return RequestList(data=[summary(outcome) for outcome in parts.watch.recent(limit)])
 
     @router.get("/{name}")
     async def get_request(name: str) -> dict[str, Any]:
@@ -39,3 +48,15 @@ def request_routes(parts: Parts) -> APIRouter:
         }
 
     return router
+
+
+def summary(outcome: Outcome) -> RequestSummary:
+    error = outcome.error
+    return RequestSummary(
+        id=outcome.request_id,
+        status=outcome.status.value,
+        arrival_s=outcome.arrival_s,
+        text=outcome.text[:PREVIEW],
+        error={"message": error.message, "param": error.field} if error else None,
+        dilaserve=serving(outcome),
+    )

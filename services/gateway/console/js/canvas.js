@@ -1,0 +1,113 @@
+// The canvas of one run: a cell for each token of the output, filled as steps commit them.
+import { h } from "./dom.js";
+import * as format from "./format.js";
+
+const SURE_FROM = 0.3; // confidences below are drawn alike
+
+/** What a run has told so far: its steps, each with the cells that it touched. */
+export class Recording {
+  constructor(length, blockLength) {
+    this.length = length; // tokens
+    this.blockLength = blockLength; // tokens
+    this.steps = []; // [{step, cells: [{position, text, confidence, committed}]}]
+  }
+
+  /** The cells after the first `count` steps, by position; each with the step that filled it. */
+  cellsAfter(count) {
+    const cells = Array(this.length).fill(null);
+    this.steps.slice(0, count).forEach(({ cells: touched }, index) => {
+      for (const cell of touched) if (cell.position < this.length) cells[cell.position] = { ...cell, index };
+    });
+    return cells;
+  }
+}
+
+const WHITESPACE = { "\n": "⏎", "\t": "⇥", " ": "␣" };
+
+function label(text) {
+  if (text === "") return "·"; // a special token
+  return text.trim() || WHITESPACE[text[0]] || "␣";
+}
+
+export class CanvasView {
+  /** Shows in `element`; what the cell under the cursor is, is told in `readout`. */
+  constructor(element, readout) {
+    this.element = element;
+    this.readout = readout;
+    this.cells = [];
+    this.states = [];
+    this.cursor = null;
+    element.addEventListener("keydown", (event) => this.key(event));
+    element.addEventListener("pointerover", (event) => this.point(this.cells.indexOf(event.target)));
+    element.addEventListener("pointerleave", () => this.point(-1));
+    element.addEventListener("blur", () => this.point(-1));
+  }
+
+  /** An empty canvas. */
+  reset(length, blockLength) {
+    this.blockLength = blockLength;
+    this.cells = Array.from({ length }, () => h("div", { className: "cell" }));
+    this.states = Array(length).fill(null);
+    const blocks = [];
+    for (let start = 0; start < length; start += blockLength) {
+      blocks.push(h("div", { className: "block" }, ...this.cells.slice(start, start + blockLength)));
+    }
+    this.element.replaceChildren(...blocks);
+    this.describe(0);
+  }
+
+  /** Draw a recording as it was after `count` steps. */
+  show(recording, count) {
+    const states = recording.cellsAfter(count);
+    states.forEach((state, position) => this.draw(position, state, state?.index === count - 1));
+    this.states = states;
+    const filled = states.filter((state) => state?.committed).length;
+    const open = states.findIndex((state) => !state?.committed);
+    const block = count === 0 || open < 0 ? -1 : Math.floor(open / this.blockLength);
+    [...this.element.children].forEach((child, i) => child.classList.toggle("current", i === block));
+    this.describe(filled);
+    this.tell();
+  }
+
+  draw(position, state, fresh) {
+    const cell = this.cells[position];
+    const kind = state === null ? "" : state.committed ? "committed" : "provisional";
+    const special = state !== null && state.text === "" ? "special" : "";
+    const cursor = position === this.cursor ? "cursor" : "";
+    cell.className = ["cell", kind, special, fresh && "fresh", cursor].filter(Boolean).join(" ");
+    cell.textContent = state === null ? "" : label(state.text);
+    const sure = state === null ? 0 : Math.max(0, (state.confidence - SURE_FROM) / (1 - SURE_FROM));
+    cell.style.setProperty("--sure", `${(sure * 100).toFixed(1)}%`);
+  }
+
+  describe(filled) {
+    this.element.setAttribute("aria-label", `Canvas: ${filled} of ${this.cells.length} tokens committed`);
+  }
+
+  key(event) {
+    const columns = getComputedStyle(this.element.firstChild).gridTemplateColumns.split(" ").length;
+    const move = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
+    if (move === undefined) return;
+    event.preventDefault();
+    const from = this.cursor ?? -1;
+    this.point(Math.min(this.cells.length - 1, Math.max(0, this.cursor === null ? 0 : from + move)));
+  }
+
+  point(position) {
+    this.cells[this.cursor]?.classList.remove("cursor");
+    this.cursor = position < 0 ? null : position;
+    this.cells[this.cursor]?.classList.add("cursor");
+    this.tell();
+  }
+
+  tell() {
+    if (this.cursor === null) {
+      this.readout.textContent = "";
+      return;
+    }
+    const state = this.states[this.cursor];
+    this.readout.textContent = state
+      ? `Position ${this.cursor}: “${state.text.trim() || label(state.text)}”, confidence ${format.threshold(state.confidence)}, step ${state.step + 1}`
+      : `Position ${this.cursor}: masked`;
+  }
+}

@@ -1,0 +1,43 @@
+// Elements without a framework.
+
+/** An element with properties (`data-`, `aria-` and `style` entries too), listeners (`onclick`) and children. */
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "style") for (const [key, css] of Object.entries(value)) element.style.setProperty(key, css);
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name in element && !name.includes("-")) element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+/** A list of facts: pairs of a name and a text or element. */
+export function facts(pairs) {
+  return h("dl", { className: "facts" }, ...pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** What stands where there is nothing to show yet. */
+export function empty(title, text) {
+  return h("div", { className: "empty" }, h("strong", {}, title), text);
+}
+
+export const badge = (text, kind = "") => h("span", { className: `badge ${kind}` }, text);
+
+/** Children of `parent` as `items`, in order, one element a key: kept where the key was there, else made. */
+export function keyed(parent, items, key, make, update) {
+  const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  const elements = items.map((item) => {
+    const element = old.get(key(item)) ?? make(item);
+    element.dataset.key = key(item);
+    update(element, item);
+    return element;
+  });
+  const kept = new Set(elements);
+  for (const child of [...parent.children]) if (!kept.has(child)) child.remove();
+  elements.forEach((element, i) => parent.children[i] !== element && parent.insertBefore(element, parent.children[i] ?? null));
+}

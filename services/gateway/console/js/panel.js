@@ -1,0 +1,171 @@
+// One run of the playground: its settings, its canvas while it denoises and afterwards, and how it was served.
+import { events } from "./api.js";
+import { CanvasView, Recording } from "./canvas.js";
+import { badge, facts, h } from "./dom.js";
+import * as format from "./format.js";
+
+const SLOS_MS = [50, 75, 100, 150, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 8000, 12000, 20000, 30000, 60000];
+const BLOCK = 32; // tokens
+const SLOW_MS = 140; // a step, in slow motion
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+function slider(label, id, { min, max, step, value }, text) {
+  const output = h("output", { htmlFor: id });
+  const input = h("input", { id, type: "range", min, max, step });
+  input.value = value;
+  const tell = () => {
+    output.textContent = text(Number(input.value));
+    input.setAttribute("aria-valuetext", output.textContent);
+  };
+  input.addEventListener("input", tell);
+  tell();
+  return [input, h("div", { className: "slider" }, h("label", { htmlFor: id }, label, output), input)];
+}
+
+export class Panel {
+  /** `onRun` is called when the panel's own button is pressed. */
+  constructor({ name, sloMs, floor }, onRun) {
+    this.name = name;
+    this.recording = null;
+    this.result = null;
+    this.abort = null;
+    const at = SLOS_MS.indexOf(sloMs);
+    const slo = { min: 0, max: SLOS_MS.length - 1, step: 1, value: at };
+    let sloSlider, floorSlider;
+    [this.slo, sloSlider] = slider("SLO", `slo-${name}`, slo, (i) => format.duration(SLOS_MS[i]));
+    [this.floor, floorSlider] = slider("Quality floor", `floor-${name}`, { min: 0, max: 0.95, step: 0.05, value: floor }, (value) =>
+      value ? `threshold ≥ ${format.threshold(value)}` : "none",
+    );
+    this.button = h("button", { type: "button", onclick: () => (this.abort ? this.abort.abort() : onRun()) }, "Run");
+    this.state = h("span", { role: "status" });
+    this.canvas = h("div", { className: "canvas", tabindex: "0", role: "group", "aria-roledescription": "canvas" });
+    this.readout = h("div", { className: "readout", "aria-live": "polite" });
+    this.view = new CanvasView(this.canvas, this.readout);
+    this.scrub = h("input", { type: "range", min: 0, max: 0, step: 1, "aria-label": `Step shown of run ${name}`, disabled: true });
+    this.scrub.addEventListener("input", () => this.showStep(Number(this.scrub.value)));
+    this.step = h("output", {});
+    this.reply = h("div", { className: "reply", "aria-label": `Reply of run ${name}` });
+    this.facts = h("div", {});
+    const head = h("div", { className: "panel-head" }, h("h2", { className: "panel-name" }, name), this.state, h("span", { className: "grow" }), this.button);
+    const legend = h("div", { className: "legend" }, h("span", {}, "Confidence"), h("span", {}, "low"), h("span", { className: "ramp" }), h("span", {}, "high"));
+    this.element = h(
+      "article",
+      { className: "card panel", "aria-label": `Run ${name}`, "data-run": name },
+      head,
+      h("div", { className: "sliders" }, sloSlider, floorSlider),
+      h("div", {}, this.canvas),
+      h("div", { className: "panel-head" }, legend, h("span", { className: "grow" }), this.readout),
+      h("div", { className: "scrub" }, this.scrub, this.step),
+      this.reply,
+      this.facts,
+    );
+  }
+
+  /** An empty canvas of `tokens` cells. */
+  clear(tokens) {
+    this.abort?.abort();
+    this.recording = new Recording(tokens, BLOCK);
+    this.view.reset(tokens, BLOCK);
+    this.result = null;
+    this.state.replaceChildren();
+    this.reply.className = "reply";
+    this.reply.textContent = "";
+    this.facts.replaceChildren();
+    this.showStep(0);
+  }
+
+  /** Ask, and show what comes until the reply is whole and drawn. */
+  async run({ model, prompt, tokens, slow }) {
+    this.clear(tokens);
+    const abort = (this.abort = new AbortController());
+    this.button.textContent = "Stop";
+    this.state.replaceChildren(badge("running", "info"));
+    const body = {
+      model,
+      messages: [{ role: "user", content: prompt }],
+      max_tokens: tokens,
+      block_length: BLOCK,
+      slo_ms: SLOS_MS[this.slo.value],
+      min_threshold: Number(this.floor.value),
+      stream: true,
+      canvas: true,
+    };
+    try {
+      const whole = this.receive(body, abort.signal);
+      await Promise.all([whole, this.play(whole, abort.signal, slow)]);
+      const { text, told } = await whole;
+      if (told === null) throw new Error("the stream ended early");
+      this.finish({ prompt, text, told });
+    } catch (error) {
+      if (this.abort === abort) this.fail(abort.signal.aborted ? "Stopped." : error.message);
+    } finally {
+      if (this.abort === abort) {
+        this.abort = null;
+        this.button.textContent = "Run";
+      }
+    }
+  }
+
+  /** Record the stream. Returns: the text and how it was served. */
+  async receive(body, signal) {
+    let text = "";
+    let told = null;
+    for await (const event of events("v1/chat/completions", { body, signal })) {
+      if (event.error) throw new Error(event.error.message);
+      if (event.object === "dilaserve.canvas") this.recording.steps.push(event);
+      text += event.choices?.[0]?.delta?.content ?? "";
+      told = event.dilaserve ?? told;
+    }
+    return { text, told };
+  }
+
+  /** Draw the steps as they come; in slow motion no faster than one in SLOW_MS. */
+  async play(whole, signal, slow) {
+    let ended = false;
+    whole.finally(() => (ended = true)).catch(() => {});
+    for (let shown = 0; !signal.aborted && (!ended || shown < this.recording.steps.length); ) {
+      const come = this.recording.steps.length;
+      if (shown < come) {
+        shown = slow() ? shown + 1 : come;
+        this.showStep(shown);
+        await pause(slow() ? SLOW_MS : 0);
+      } else {
+        await pause(15);
+      }
+    }
+  }
+
+  showStep(count) {
+    const come = this.recording.steps.length;
+    this.scrub.max = come;
+    this.scrub.value = count;
+    this.scrub.disabled = come === 0;
+    this.step.textContent = come ? `Step ${count} of ${come}` : "No step yet";
+    this.scrub.setAttribute("aria-valuetext", this.step.textContent);
+    this.view.show(this.recording, count);
+  }
+
+  finish(result) {
+    this.result = result;
+    const { told } = result;
+    this.state.replaceChildren(told.slo_met ? badge("SLO met", "good") : badge("SLO missed", "warn"));
+    this.reply.textContent = result.text;
+    this.facts.replaceChildren(
+      facts([
+        ["Latency", format.duration(told.latency_ms)],
+        ["Steps", `${format.number(told.steps)}, ${format.number(told.recompute_steps)} recompute`],
+        ["Mean threshold", format.threshold(told.mean_threshold)],
+        ["Lowest", format.threshold(told.min_threshold)],
+        ["Instances", (told.instances ?? []).join(", ")],
+        ["Request", h("a", { href: `#requests/${told.request_id}`, className: "mono" }, told.request_id.slice(0, 8))],
+      ]),
+    );
+  }
+
+  fail(message) {
+    this.state.replaceChildren(badge("no reply", "bad"));
+    this.reply.classList.add("wrong");
+    this.reply.textContent = message;
+  }
+}

@@ -1,0 +1,68 @@
+// The playground: one prompt, two runs side by side, each with its own SLO and quality floor.
+import { byId, h } from "./dom.js";
+import * as format from "./format.js";
+import { Panel } from "./panel.js";
+
+const EXAMPLES = [
+  "A shop has 5 apples and buys 7 more. How many apples are there?",
+  "Anna has 48 tickets and Maria has 5. How many tickets do they have together?",
+  "John has 54 flowers and drops half of them, then breaks 6. How many are left?",
+];
+const OUTPUTS = [32, 64, 128, 256]; // tokens, whole blocks
+const RUNS = [
+  { name: "A", sloMs: 5000, floor: 0 },
+  { name: "B", sloMs: 200, floor: 0 },
+];
+
+/** `models` is the promise of GET /v1/models. */
+export function setUpPlayground(models) {
+  const prompt = byId("prompt");
+  const output = byId("output");
+  const panels = RUNS.map((run) => new Panel(run, () => start([panels[RUNS.indexOf(run)]])));
+  byId("panels").append(...panels.map((panel) => panel.element));
+  prompt.value = EXAMPLES[0];
+  byId("examples").append(
+    ...EXAMPLES.map((text) => h("button", { type: "button", onclick: () => ((prompt.value = text), prompt.focus()) }, text)),
+  );
+  output.append(...OUTPUTS.map((tokens) => h("option", { value: tokens, selected: tokens === 64 }, `${tokens} tokens`)));
+
+  const clear = () => panels.forEach((panel) => panel.clear(Number(output.value)));
+  output.addEventListener("change", clear);
+  clear();
+
+  async function start(chosen) {
+    if (!byId("ask").reportValidity()) return;
+    byId("comparison").textContent = "";
+    const ask = { prompt: prompt.value, tokens: Number(output.value), slow: () => byId("slow").checked };
+    try {
+      ask.model = (await models).data[0].id;
+    } catch (error) {
+      chosen.forEach((panel) => panel.fail(error.message));
+      return;
+    }
+    await Promise.all(chosen.map((panel) => panel.run(ask)));
+    byId("comparison").textContent = compare(...panels.map((panel) => panel.result));
+  }
+
+  byId("ask").addEventListener("submit", (event) => {
+    event.preventDefault();
+    start(panels);
+  });
+  prompt.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      start(panels);
+    }
+  });
+}
+
+/** One sentence on two results of the same prompt; empty while there are not two. */
+function compare(a, b) {
+  if (!a || !b || a.prompt !== b.prompt || a.told.steps === undefined || b.told.steps === undefined) return "";
+  const texts = a.text === b.text ? "The replies are the same." : "The replies differ.";
+  return (
+    `A took ${format.plural(a.told.steps, "step")} and ${format.duration(a.told.latency_ms)} at a mean threshold of ` +
+    `${format.threshold(a.told.mean_threshold)}; B ${format.plural(b.told.steps, "step")} and ` +
+    `${format.duration(b.told.latency_ms)} at ${format.threshold(b.told.mean_threshold)}. ${texts}`
+  );
+}
