@@ -77,3 +77,16 @@ class RequestSummary(View):
 class RequestList(View):
     object: Literal["list"] = "list"
     data: list[RequestSummary]
+
+
+class PlanView(View):
+    """One decision of the reconfigurator."""
+
+    at_s: float  # Unix time, seconds
+    decision: str
+    reason: str
+
+
+class PlanList(View):
+    object: Literal["list"] = "list"
+    data: list[PlanView]

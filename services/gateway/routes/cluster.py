@@ -1,4 +1,4 @@
-"""GET /cluster and /events: the cell now, and as it goes on."""
+"""GET /cluster, /events and /plans: the cell now, as it goes on, and what was decided about it."""
 
 from collections.abc import AsyncIterator
 
@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 
 from services.gateway.parts import Parts
-from services.gateway.views import ClusterView, Update
+from services.gateway.views import ClusterView, PlanList, Update
 
 
 def cluster_routes(parts: Parts) -> APIRouter:
@@ -25,6 +25,11 @@ def cluster_routes(parts: Parts) -> APIRouter:
     async def events() -> StreamingResponse:
         """The cell live: an event a second; the first also brings the last minutes."""
         return StreamingResponse(_events(parts), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+    @router.get("/plans")
+    async def plans() -> PlanList:
+        """The reconfigurator's decisions, the latest first."""
+        return PlanList(data=[])
 
     return router
 

@@ -10,6 +10,7 @@ export class Recording {
     this.length = length; // tokens
     this.blockLength = blockLength; // tokens
     this.steps = []; // [{step, cells: [{position, text, confidence, committed}]}]
+    this.whole = false; // whether all steps have come; a text may end before its last block
   }
 
   /** The cells after the first `count` steps, by position; each with the step that filled it. */
@@ -63,8 +64,12 @@ export class CanvasView {
     this.states = states;
     const filled = states.filter((state) => state?.committed).length;
     const open = states.findIndex((state) => !state?.committed);
-    const block = count === 0 || open < 0 ? -1 : Math.floor(open / this.blockLength);
-    [...this.element.children].forEach((child, i) => child.classList.toggle("current", i === block));
+    const block = count === 0 || open < 0 ? Infinity : Math.floor(open / this.blockLength);
+    const ended = recording.whole && count === recording.steps.length;
+    [...this.element.children].forEach((child, i) => {
+      child.classList.toggle("current", i === block && !ended);
+      child.classList.toggle("unused", i >= block && ended);
+    });
     this.describe(filled);
     this.tell();
   }

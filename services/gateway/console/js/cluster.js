@@ -8,7 +8,7 @@ export function showCluster(cluster) {
   const instances = cluster.nodes.flatMap((node) => node.instances);
   const gpus = instances.reduce((sum, instance) => sum + instance.tp_degree, 0);
   byId("cluster-summary").textContent =
-    `${cluster.model} on ${format.plural(instances.length, "instance")}, ${format.plural(gpus, "GPU or slot").replace("slots", "slots")} in use, cell ${cluster.cell}`;
+    `${cluster.model} on ${format.plural(instances.length, "instance")} of ${format.plural(gpus, "rank")} in all, cell ${cluster.cell}`;
   const nodes = byId("nodes");
   if (cluster.nodes.length === 0) {
     nodes.replaceChildren(h("div", { className: "card grow" }, empty("No instance", "Workers appear here as soon as they have registered on the bus.")));

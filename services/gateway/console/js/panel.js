@@ -148,13 +148,15 @@ export class Panel {
 
   finish(result) {
     this.result = result;
+    this.recording.whole = true;
+    this.showStep(this.recording.steps.length);
     const { told } = result;
     this.state.replaceChildren(told.slo_met ? badge("SLO met", "good") : badge("SLO missed", "warn"));
     this.reply.textContent = result.text;
     this.facts.replaceChildren(
       facts([
         ["Latency", format.duration(told.latency_ms)],
-        ["Steps", `${format.number(told.steps)}, ${format.number(told.recompute_steps)} recompute`],
+        ["Steps", `${format.number(told.steps)} (${format.number(told.recompute_steps)} recompute)`],
         ["Mean threshold", format.threshold(told.mean_threshold)],
         ["Lowest", format.threshold(told.min_threshold)],
         ["Instances", (told.instances ?? []).join(", ")],

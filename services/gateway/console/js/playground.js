@@ -22,7 +22,7 @@ export function setUpPlayground(models) {
   byId("panels").append(...panels.map((panel) => panel.element));
   prompt.value = EXAMPLES[0];
   byId("examples").append(
-    ...EXAMPLES.map((text) => h("button", { type: "button", onclick: () => ((prompt.value = text), prompt.focus()) }, text)),
+    ...EXAMPLES.map((text) => h("button", { type: "button", title: text, onclick: () => ((prompt.value = text), prompt.focus()) }, text)),
   );
   output.append(...OUTPUTS.map((tokens) => h("option", { value: tokens, selected: tokens === 64 }, `${tokens} tokens`)));
 

@@ -85,7 +85,7 @@ function fill(drawer, request) {
     facts([
       ["Latency", format.duration(told.latency_ms)],
       ["SLO", format.duration(told.slo_ms)],
-      ["Steps", told.steps === undefined ? "–" : `${told.steps}, ${told.recompute_steps} recompute`],
+      ["Steps", told.steps === undefined ? "–" : `${told.steps} (${told.recompute_steps} recompute)`],
       ["Mean threshold", format.threshold(told.mean_threshold)],
       ["Lowest threshold", format.threshold(told.min_threshold)],
       ["Tokens", `${format.number(request.usage.prompt_tokens)} in, ${format.number(request.usage.completion_tokens)} out`],
@@ -94,7 +94,7 @@ function fill(drawer, request) {
     ]),
     h("div", { className: `reply${request.error ? " wrong" : ""}` }, request.error?.message ?? request.text),
   );
-  if (request.steps.length) drawer.append(...steps(request), stepTable(request.steps));
+  if (request.steps?.length) drawer.append(...steps(request), stepTable(request.steps));
 }
 
 const INSTANCE_COLOURS = ["--series-1", "--series-2", "--good", "--bad"];
