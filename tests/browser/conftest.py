@@ -1,0 +1,54 @@
+"""A real browser, headless, that fails a test on any error in its console."""
+
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright
+
+from tests.integration.gateway.conftest import gateway, lonely_gateway, scheduler, settings, text
+
+__all__ = ["gateway", "lonely_gateway", "scheduler", "settings", "text"]
+
+LIMIT_S = 30.0  # for anything that a page is waited for
+WIDE, NARROW = (1280, 900), (390, 844)
+
+NewPage = Callable[..., AbstractAsyncContextManager[Page]]
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("needs Chromium: apt install chromium")
+    async with async_playwright() as playwright:
+        running = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield running
+        await running.close()
+
+
+@pytest.fixture
+def new_page(browser: Browser) -> NewPage:
+    """Opens a URL at a size; when the test is done with it, nothing may have gone wrong in it."""
+
+    @asynccontextmanager
+    async def opened(url: str, size: tuple[int, int] = WIDE) -> AsyncIterator[Page]:
+        page = await browser.new_page(viewport={"width": size[0], "height": size[1]})
+        page.set_default_timeout(LIMIT_S * 1000)
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        try:
+            await page.goto(url)
+            yield page
+            assert errors == []
+        finally:
+            await page.close()
+
+    return opened
+
+
+async def overflow_px(page: Page) -> int:
+    """By how much the page is wider than its window."""
+    return int(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))

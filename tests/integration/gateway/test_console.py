@@ -1,0 +1,115 @@
+"""The console's page and what it reads of the cell."""
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from services.gateway.routes.console import DIRECTORY
+from services.gateway.settings import GatewaySettings
+from shared.text import TextModel
+from tests.integration.gateway.conftest import RunningGateway, running
+from tests.support.scheduler import AnsweringScheduler
+
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+TYPES = {".js": "javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+
+
+async def ask(gateway: RunningGateway, **options: Any) -> str:
+    """The id of a request that has been answered."""
+    reply = await gateway.http.post("/v1/chat/completions", json=CHAT | options)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["dilaserve"]["request_id"])
+
+
+async def first_update(gateway: RunningGateway) -> dict[str, Any]:
+    async with gateway.http.stream("GET", "/events") as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        async for line in reply.aiter_lines():
+            update: dict[str, Any] = json.loads(line.removeprefix("data: "))
+            return update
+    raise AssertionError("no event")
+
+
+async def test_the_page_and_all_it_loads_are_served_with_their_types(lonely_gateway: RunningGateway) -> None:
+    page = await lonely_gateway.http.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    linked = set(re.findall(r'(?:href|src)="(console/[^"]+)"', page.text))
+    files = {f"console/{path.relative_to(DIRECTORY)}" for path in DIRECTORY.rglob("*") if path.suffix in TYPES}
+    assert linked <= files
+    for path in files:
+        reply = await lonely_gateway.http.get(f"/{path}")
+        assert reply.status_code == 200
+        assert TYPES[path[path.rindex(".") :]] in reply.headers["content-type"]
+        assert "default-src 'self'" in reply.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", ["/console/nothing.js", "/console/../__main__.py", "/console/%2e%2e/settings.py"])
+async def test_nothing_but_the_console_is_served(lonely_gateway: RunningGateway, path: str) -> None:
+    reply = await lonely_gateway.http.get(httpx.URL(lonely_gateway.url).copy_with(raw_path=path.encode()))
+    assert reply.status_code == 404
+    assert reply.json()["error"]["code"] == "not_found"
+
+
+async def test_the_cluster_lists_instances_by_node(gateway: RunningGateway) -> None:
+    cluster = (await gateway.http.get("/cluster")).json()
+    assert (cluster["model"], cluster["ready"], cluster["reason"]) == ("tiny-llada", True, None)
+    [node] = cluster["nodes"]
+    [instance] = node["instances"]
+    assert (node["name"], instance["id"]) == ("local", "worker-test")
+    assert (instance["state"], instance["tp_degree"]) == ("ready", 1)
+
+
+async def test_the_cluster_says_why_it_is_not_ready(lonely_gateway: RunningGateway) -> None:
+    cluster = (await lonely_gateway.http.get("/cluster")).json()
+    assert (cluster["ready"], cluster["reason"], cluster["nodes"]) == (False, "no instance is ready", [])
+
+
+async def test_requests_are_listed_the_latest_first(gateway: RunningGateway) -> None:
+    names = [await ask(gateway) for _ in range(3)]
+    listed = (await gateway.http.get("/v1/requests", params={"limit": 2})).json()["data"]
+    assert [request["id"] for request in listed] == [names[2], names[1]]
+    assert listed[0]["text"] == "The answer is 29."
+    assert listed[0]["dilaserve"]["slo_met"]
+
+
+@pytest.mark.parametrize("limit", ["0", "501", "many"])
+async def test_a_limit_out_of_range_is_refused(lonely_gateway: RunningGateway, limit: str) -> None:
+    reply = await lonely_gateway.http.get("/v1/requests", params={"limit": limit})
+    assert reply.status_code == 400
+    assert "limit" in reply.json()["error"]["param"]
+
+
+async def test_the_feed_begins_with_the_last_minutes_and_counts_requests(gateway: RunningGateway) -> None:
+    await ask(gateway)
+    update = await first_update(gateway)
+    assert update["ended"] == 1
+    assert len(update["loads"]) > 250
+    assert update["cluster"]["nodes"][0]["instances"][0]["id"] == "worker-test"
+
+
+async def test_a_gateway_started_anew_knows_the_requests_before_it(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+) -> None:
+    async with running(settings, text) as gateway:
+        await gateway.until("ready")
+        name = await ask(gateway)
+    async with running(settings, text) as gateway:
+        await gateway.until("ready")
+        listed: list[Any] = []
+        while not listed:
+            listed = (await gateway.http.get("/v1/requests")).json()["data"]
+        assert [request["id"] for request in listed] == [name]
+        assert max(load["rps"] for load in (await first_update(gateway))["loads"]) > 0
+
+
+async def test_open_feeds_end_when_the_gateway_drains(gateway: RunningGateway) -> None:
+    async with gateway.http.stream("GET", "/events") as reply:
+        lines = reply.aiter_lines()
+        assert (await anext(lines)).startswith("data: ")
+        gateway.stop.set()
+        async for line in lines:  # to the end of the stream: it is not cut off
+            assert line.startswith("data: ") or not line
+    await gateway.done
