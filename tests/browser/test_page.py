@@ -1,23 +1,26 @@
 """The console in a real browser, before a gateway whose scheduler answers at once."""
 
-
 import pytest
 from playwright.async_api import Page, expect
 
+from shared.messages.requests import OutcomeStatus
 from tests.browser.conftest import NARROW, WIDE, NewPage, overflow_px
 from tests.integration.gateway.conftest import RunningGateway
+from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = pytest.mark.browser
-VIEWS = ["playground", "cluster", "requests", "plans"]
+VIEWS = ["Playground", "Cluster", "Requests", "Plans"]
+ANSWER = "The answer is 29."
+OUTPUT_TOKENS = 64
 
 
 async def run_both(page: Page) -> None:
-    """Ask a short question with the keyboard and wait for both replies."""
+    """Ask with the keyboard alone and wait for both replies."""
     await page.get_by_label("Prompt").fill("How many pears?")
     await page.get_by_label("Slow motion").uncheck()
     await page.get_by_label("Prompt").press("Control+Enter")
     for run in ("A", "B"):
-        await expect(page.get_by_label(f"Reply of run {run}")).to_have_text("The answer is 29.")
+        await expect(page.get_by_label(f"Reply of run {run}")).to_have_text(ANSWER)
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
@@ -26,11 +29,58 @@ async def test_every_view_fits_and_the_playground_completes(
 ) -> None:
     async with new_page(gateway.url, size) as page:
         await run_both(page)
-        filled = page.locator("[data-run=A] .cell.committed")
-        assert await filled.count() == len("The answer is 29.") + 47
+        await expect(page.locator("[data-run=A] .cell.committed")).to_have_count(OUTPUT_TOKENS)
         for view in VIEWS:
-            await page.get_by_role("link", name=view.capitalize(), exact=True).click()
-            await expect(page.get_by_role("heading", name=view.capitalize(), exact=True)).to_be_visible()
+            await page.get_by_role("link", name=view, exact=True).click()
+            await expect(page.get_by_role("heading", name=view, exact=True)).to_be_visible()
             assert await overflow_px(page) == 0
         await page.get_by_role("link", name="Requests").click()
         await expect(page.locator("#requests tbody tr")).to_have_count(2)
+
+
+async def test_the_canvas_and_its_steps_are_read_by_keyboard(gateway: RunningGateway, new_page: NewPage) -> None:
+    async with new_page(gateway.url) as page:
+        await run_both(page)
+        panel = page.get_by_role("article", name="Run A")
+        canvas = panel.locator(".canvas")
+        await canvas.focus()
+        await page.keyboard.press("ArrowRight")
+        await page.keyboard.press("ArrowRight")
+        await expect(panel.locator(".readout")).to_have_text("Position 1: “h”, confidence 0.95, step 1")
+        await panel.get_by_label("Step shown").focus()
+        await page.keyboard.press("Home")
+        await expect(canvas).to_have_accessible_name(f"Canvas: 0 of {OUTPUT_TOKENS} tokens committed")
+        await page.keyboard.press("ArrowRight")
+        await expect(canvas).to_have_accessible_name(f"Canvas: 3 of {OUTPUT_TOKENS} tokens committed")
+
+
+async def test_a_request_opens_in_a_drawer_that_escape_closes(gateway: RunningGateway, new_page: NewPage) -> None:
+    async with new_page(gateway.url) as page:
+        await run_both(page)
+        await page.get_by_role("article", name="Run A").locator("a").click()
+        drawer = page.get_by_role("dialog")
+        await expect(drawer).to_contain_text(ANSWER)
+        await page.keyboard.press("Escape")
+        await expect(drawer).to_be_hidden()
+        await page.get_by_role("button", name="Open request").first.click()
+        await expect(drawer).to_contain_text("Mean threshold")
+
+
+async def test_a_request_that_fails_says_why(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
+) -> None:
+    scheduler.status = OutcomeStatus.FAILED
+    async with new_page(gateway.url) as page:
+        await page.get_by_role("article", name="Run B").get_by_role("button", name="Run").click()
+        await expect(page.get_by_label("Reply of run B")).to_have_text("this test says failed")
+        await expect(page.get_by_label("Reply of run A")).to_have_text("")
+
+
+async def test_the_theme_follows_the_system_until_one_is_chosen(gateway: RunningGateway, new_page: NewPage) -> None:
+    async with new_page(gateway.url) as page:
+        theme = page.locator("html")
+        await page.emulate_media(color_scheme="dark")
+        await expect(theme).to_have_attribute("data-theme", "dark")
+        await page.get_by_role("button", name="Use the light theme").click()
+        await page.reload()
+        await expect(theme).to_have_attribute("data-theme", "light")

@@ -9,7 +9,7 @@ export class Recording {
   constructor(length, blockLength) {
     this.length = length; // tokens
     this.blockLength = blockLength; // tokens
-    this.steps = []; // [{step, cells: [{position, text, confidence, committed}]}]
+    this.steps = []; // [{cells: [{position, text, confidence, committed}]}]
     this.whole = false; // whether all steps have come; a text may end before its last block
   }
 
@@ -112,7 +112,7 @@ export class CanvasView {
     }
     const state = this.states[this.cursor];
     this.readout.textContent = state
-      ? `Position ${this.cursor}: “${state.text.trim() || label(state.text)}”, confidence ${format.threshold(state.confidence)}, step ${state.step + 1}`
+      ? `Position ${this.cursor}: “${state.text.trim() || label(state.text)}”, confidence ${format.threshold(state.confidence)}, step ${state.index + 1}`
       : `Position ${this.cursor}: masked`;
   }
 }
