@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.integration.gateway.conftest import gateway, lonely_gateway, scheduler, settings, text
 
@@ -14,6 +14,7 @@ __all__ = ["gateway", "lonely_gateway", "scheduler", "settings", "text"]
 LIMIT_S = 30.0  # for anything that a page is waited for
 WIDE, NARROW = (1280, 900), (390, 844)
 
+expect.set_options(timeout=LIMIT_S * 1000)
 NewPage = Callable[..., AbstractAsyncContextManager[Page]]
 
 

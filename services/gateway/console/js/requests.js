@@ -151,7 +151,7 @@ function deadline(plot, sloMs) {
 }
 
 function stepTable(steps) {
-  const columns = ["Step", "Sent at", "Block", "Kind", "Threshold", "Predicted left", "To deadline", "Instance"];
+  const columns = ["Step", "Sent at", "Block", "Kind", "Threshold", "Predicted", "To deadline", "Instance"];
   const numbers = [0, 1, 2, 4, 5, 6];
   const cell = (tag, i, text) => h(tag, { className: numbers.includes(i) ? "number" : "" }, text);
   const rows = steps.map((step) =>
