@@ -17,6 +17,8 @@ from nats.js.api import (
     StreamConfig,
 )
 
+from shared.messages.plans import MAX_PLANS
+
 HEARTBEAT_S = 1.0  # an instance renews its registration, a leader its lease, this often
 INSTANCE_TTL_S = 5.0  # an instance not renewed for so long is gone
 LEASE_TTL_S = 3.0  # a leader not renewed for so long is gone
@@ -67,6 +69,12 @@ class Subjects:
     def control(self, instance_id: str) -> str:
         return f"{self.root}.control.{instance_id}"
 
+    def plans(self, plan_id: str) -> str:
+        return f"{self.root}.plans.{plan_id}"
+
+    def launch(self, node: str) -> str:
+        return f"{self.root}.launch.{node.replace('.', '_')}"
+
     @property
     def instances_bucket(self) -> str:
         return f"instances-{self.cell}"
@@ -76,7 +84,7 @@ class Subjects:
         return f"leases-{self.cell}"
 
     def stream(self, kind: str) -> str:
-        """The name of a stream; `kind` is REQUESTS, STEPS, STEP_RESULTS, OUTCOMES or CHECKPOINTS."""
+        """The name of a stream; `kind` is REQUESTS, STEPS, STEP_RESULTS, OUTCOMES, CHECKPOINTS or PLANS."""
         return f"{kind}-{self.cell}"
 
 
@@ -122,6 +130,15 @@ def streams(subjects: Subjects) -> list[StreamConfig]:
             storage=StorageType.FILE,
             max_msgs_per_subject=1,
             max_age=CHECKPOINT_AGE_S,
+            allow_direct=True,
+        ),
+        StreamConfig(
+            name=subjects.stream("PLANS"),
+            description="what the reconfigurator decided, one message a decision",
+            subjects=[subjects.plans("*")],
+            storage=StorageType.FILE,
+            max_msgs_per_subject=1,
+            max_msgs=MAX_PLANS,
             allow_direct=True,
         ),
     ]

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from services.reconfigurator.plan_input import Workload, WorkloadClass
+from shared.messages.plans import ClassLoad
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH
 
 PROMPT_EDGES = (128, 512, 2048)  # tokens: a bucket ends at each, the last is open
@@ -35,17 +36,6 @@ class ThresholdUse(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float
     steps: int
     tokens: int
-
-
-class ClassLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of one request class. Means in tokens and seconds."""
-
-    name: str
-    rps: float  # arrivals per second
-    prompt_tokens: float
-    output_tokens: float  # asked for
-    unmasked_tokens: float
-    slo_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from shared.errors import BadInput
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions
 from shared.messages.instances import Control, Instance, ModelCard
+from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, LaunchReply
+from shared.messages.plans import ClassLoad, PlanEvent, PlanRecord, PlanState
 from shared.messages.predict import PredictSteps, StepsLeft
 from shared.messages.requests import (
     Cancel,
@@ -137,6 +139,23 @@ SAMPLES: list[msgspec.Struct] = [
         batch_tokens=pack_int32([96]),
         batch_requests=pack_int32([1]),
         step_latency_s=pack_float32([0.01]),
+    ),
+    LaunchOrder(action=LaunchAction.STOP, spec=InstanceSpec(node="a", gpus=(0, 1)), grace_s=30.0),
+    LaunchReply(instances=[InstanceSpec(node="a", gpus=(0, 1))]),
+    PlanRecord(
+        plan_id="20260101T000000-000001",
+        decided_s=1.5,
+        state=PlanState.RUNNING,
+        reason="the secondary objective improves by at least 10%",
+        status="optimal",
+        mean_threshold=0.9,
+        slack_s=3.5,
+        solve_s=0.2,
+        classes=[ClassLoad(name="p128-o64", rps=2.0, prompt_tokens=9, output_tokens=64, unmasked_tokens=32, slo_s=5)],
+        tokens_per_step={0.9: 2.5},
+        before=[InstanceSpec(node="a", gpus=(0, 1))],
+        target=[InstanceSpec(node="a", gpus=(0,)), InstanceSpec(node="a", gpus=(1,))],
+        events=[PlanEvent(at_s=2.0, text="stop worker-a-0-1")],
     ),
 ]
 

@@ -1,0 +1,24 @@
+"""Decisions on the bus."""
+
+from shared.bus import Bus
+from shared.messages.plans import PlanRecord, PlanState
+from shared.plan_history import read_plans
+
+
+def record(number: int, state: PlanState = PlanState.STAYED) -> PlanRecord:
+    return PlanRecord(plan_id=f"plan-{number}", decided_s=float(number), state=state, reason="a test")
+
+
+async def test_the_newest_plans_come_first_each_in_its_last_state(bus: Bus) -> None:
+    assert await read_plans(bus, 10) == []
+    for number in range(4):
+        await bus.store(bus.subjects.plans(f"plan-{number}"), record(number, PlanState.RUNNING))
+    for number in (2, 0):
+        await bus.store(bus.subjects.plans(f"plan-{number}"), record(number, PlanState.DONE))
+    assert [(plan.plan_id, plan.state) for plan in await read_plans(bus, 10)] == [
+        ("plan-3", PlanState.RUNNING),
+        ("plan-2", PlanState.DONE),
+        ("plan-1", PlanState.RUNNING),
+        ("plan-0", PlanState.DONE),
+    ]
+    assert len(await read_plans(bus, 2)) == 2

@@ -1,0 +1,103 @@
+"""From any state of the cluster to a target, whatever is lost on the way."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.reconfigurator.transition import Action, Await, Start, Stop, next_action, overlap, without_failed
+from shared.messages.launch import InstanceSpec
+
+
+def spec(*gpus: int, node: str = "a") -> InstanceSpec:
+    return InstanceSpec(node=node, gpus=gpus)
+
+
+@st.composite
+def instances(draw: st.DrawFn) -> frozenset[InstanceSpec]:
+    """A partition of some of the GPUs of two nodes."""
+    found = set()
+    for node in ("a", "b"):
+        gpus = draw(st.permutations(range(6)))
+        cuts = sorted(draw(st.sets(st.integers(0, 6), max_size=5)))
+        for start, stop in pairwise(cuts):
+            if draw(st.booleans()):
+                found.add(InstanceSpec(node=node, gpus=tuple(sorted(gpus[start:stop]))))
+    return frozenset(found)
+
+
+class Cluster:
+    """Follows actions; holds that none of them asks for what cannot be."""
+
+    def __init__(self, running: frozenset[InstanceSpec], serving: frozenset[InstanceSpec]) -> None:
+        self.running, self.serving = set(running), set(serving)
+
+    def follow(self, action: Action) -> None:
+        match action:
+            case Start(new):
+                assert not any(overlap(new, other) for other in self.running), "its GPUs are free"
+                self.running.add(new)
+            case Stop(old):
+                self.running.remove(old)
+                self.serving.discard(old)
+            case Await(started):
+                assert started in self.running - self.serving
+                self.serving.add(started)
+
+
+@given(target=instances(), running=instances(), data=st.data())
+def test_any_state_leads_to_the_target_though_instances_are_lost(
+    target: frozenset[InstanceSpec], running: frozenset[InstanceSpec], data: st.DataObject
+) -> None:
+    serving = data.draw(st.sets(st.sampled_from(sorted(running, key=repr))) if running else st.just(set()))
+    cluster = Cluster(running, frozenset(serving))
+    losses = actions = 0
+    while (action := next_action(target, cluster.running, cluster.serving)) is not None:
+        actions += 1
+        assert actions <= len(running) + 2 * (len(target) + losses)
+        if isinstance(action, Start):
+            assert not any(s in target and s not in cluster.serving for s in cluster.running), "one launch at a time"
+        if isinstance(action, Stop):
+            assert action.spec not in target, "what is to stay is not stopped"
+            wanted = target - cluster.running
+            assert not wanted or any(overlap(action.spec, new) for new in wanted), "only stops whose GPUs are needed"
+        cluster.follow(action)
+        if losses < 3 and cluster.running and data.draw(st.booleans()):
+            losses += 1
+            lost = data.draw(st.sampled_from(sorted(cluster.running, key=repr)))
+            cluster.running.discard(lost)
+            cluster.serving.discard(lost)
+    assert cluster.running == target
+    assert cluster.running <= cluster.serving
+
+
+@given(target=instances(), before=instances(), data=st.data())
+def test_what_replaces_a_failed_launch_fits(
+    target: frozenset[InstanceSpec], before: frozenset[InstanceSpec], data: st.DataObject
+) -> None:
+    failed = data.draw(st.sets(st.sampled_from(sorted(target, key=repr))) if target else st.just(set()))
+    left = without_failed(target, before, failed)
+    assert not any(overlap(a, b) for i, a in enumerate(left) for b in left[:i])
+    assert target - failed <= set(left) <= (target | before) - failed
+
+
+def test_two_small_ones_take_the_place_of_a_large_one_and_back() -> None:
+    large, small = spec(0, 1), [spec(0), spec(1)]
+    assert next_action(small, [large], [large]) == Stop(large)
+    assert next_action(small, [], []) == Start(spec(0))
+    assert next_action(small, [spec(0)], []) == Await(spec(0))
+    assert next_action(small, [spec(0)], [spec(0)]) == Start(spec(1))
+    assert next_action(small, small, small) is None
+    assert next_action([large], small, small) == Stop(spec(0))
+    assert next_action([large], [spec(1)], [spec(1)]) == Stop(spec(1))
+
+
+def test_a_launch_on_free_gpus_comes_before_one_that_needs_a_stop() -> None:
+    assert next_action([spec(0), spec(5)], [spec(0, 1)], [spec(0, 1)]) == Start(spec(5))
+
+
+def test_a_failed_launch_brings_back_what_stood_there() -> None:
+    large, small = spec(0, 1), [spec(0), spec(1)]
+    assert without_failed([large], small, [large]) == small
+    assert without_failed(small, [large], [spec(0)]) == [spec(1)]
+    assert without_failed(small, [large], small) == [large]
