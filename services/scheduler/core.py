@@ -117,8 +117,8 @@ class SchedulerCore:
             return
         self._note_server(progressed, results.instance_id)
         self._report_progress(progressed)
-        for row in progressed.rows[self.table.block_masks_left[progressed.rows] == 0]:
-            self._end_block(int(row), now_s)
+        for row in progressed.rows[self.table.block_masks_left[progressed.rows] == 0].tolist():
+            self._end_block(row, now_s)
         for row in progressed.stalled:
             error = f"instance {results.instance_id} ran a step that unmasked nothing"
             self._finish(int(row), OutcomeStatus.FAILED, now_s, error=error)
@@ -134,9 +134,9 @@ class SchedulerCore:
                 served_by.append(instance_id)
 
     def _report_progress(self, progressed: Progressed) -> None:
-        for i in np.flatnonzero(self.table.streams[progressed.rows]):
+        for i in self.table.streams[progressed.rows].nonzero()[0].tolist():
             row = int(progressed.rows[i])
-            positions, tokens, confidences = progressed.unmasked(int(i))
+            positions, tokens, confidences = progressed.unmasked(i)
             message = Progress(
                 step=int(self.table.steps[row]) - 1,
                 positions=positions.tobytes(),
@@ -239,8 +239,7 @@ class SchedulerCore:
     def _place(self) -> None:
         """Place what has no instance, and what may move."""
         table, fleet = self.table, self.fleet
-        rows = table.active()
-        rows = rows[~table.in_flight[rows]]
+        rows = ((table.ticket != 0) & ~table.in_flight).nonzero()[0]
         placed = table.instance[rows] != NOWHERE
         closed = placed & ~fleet.open[table.instance[rows]]
         for row in rows[closed]:  # a draining instance gives its requests away
@@ -248,13 +247,14 @@ class SchedulerCore:
         rows = rows[~placed | closed | self._may_move(rows)]
         if not len(rows):
             return
+        rows = table.in_order(rows)
         for row, slot in zip(rows.tolist(), self.policy.place(rows, table, fleet).tolist(), strict=True):
             if slot != table.instance[row]:
                 self._leave(row)
                 table.instance[row] = slot
                 table.place[row] = table.entry(row).place(fleet.name(slot))
                 table.migrations[row] += len(table.entry(row).served_by) > 0
-                fleet.load(slot, int(table.prompt_length[row] + table.output_length[row]))
+                fleet.load(slot, int(table.tokens[row]))
 
     def _may_move(self, rows: Int64) -> Bool:
         """Which requests the policy may take to another instance for their next step. Shapes: [n] -> [n]."""
@@ -269,7 +269,7 @@ class SchedulerCore:
 
     def _send_steps(self, now_s: float) -> None:
         table = self.table
-        rows = np.flatnonzero((table.ticket != 0) & ~table.in_flight & (table.instance != NOWHERE))
+        rows = ((table.ticket != 0) & ~table.in_flight & (table.instance != NOWHERE)).nonzero()[0]
         if len(rows):
             choice = self.policy.choose(rows, table, self.fleet, now_s)
             table.threshold[rows] = choice.thresholds
@@ -294,5 +294,5 @@ class SchedulerCore:
         if table.instance[row] == NOWHERE:
             return
         self._writer.drop(int(table.instance[row]), int(table.ticket[row]))
-        self.fleet.load(int(table.instance[row]), -int(table.prompt_length[row] + table.output_length[row]))
+        self.fleet.load(int(table.instance[row]), -int(table.tokens[row]))
         table.instance[row] = table.holder[row] = NOWHERE

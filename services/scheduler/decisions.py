@@ -5,7 +5,7 @@ import numpy as np
 from services.scheduler.fleet import Fleet
 from services.scheduler.policies import Choice
 from services.scheduler.table import RequestTable
-from shared.arrays import Float32, Int64, pack_float32, pack_int32
+from shared.arrays import Float32, Float64, Int32, Int64, pack_float32, pack_int32
 from shared.messages.decisions import MAX_DECISIONS, StepDecisions
 
 COLUMNS = (
@@ -29,12 +29,12 @@ class DecisionLog:
         if len(self._log) < table.capacity:
             self._grow()
         slots = table.instance[rows]
-        columns = (
+        columns: tuple[Float64 | Int32 | Int64, ...] = (
             now_s - table.arrival_s[rows],
             choice.time_left_s,
             choice.thresholds,
             choice.allowed,
-            fleet.recompute_latency_s(slots, fleet.tokens[slots]),
+            choice.step_latency_s,
             table.block[rows],
             table.kind[rows],
             table.place[rows],
@@ -43,7 +43,10 @@ class DecisionLog:
         )
         at = table.steps[rows] - table.first_step[rows]
         kept = at < MAX_DECISIONS
-        self._log[rows[kept], at[kept]] = np.stack(columns, axis=1)[kept]
+        values = np.empty((len(rows), len(COLUMNS)), dtype=np.float32)
+        for i, column in enumerate(columns):
+            values[:, i] = column
+        self._log[rows[kept], at[kept]] = values[kept]
 
     def read(self, row: int) -> StepDecisions | None:
         """The steps of a row that have run; None where none has."""

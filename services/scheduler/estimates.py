@@ -30,7 +30,7 @@ class Estimates:
         """Rows, [n], of which a new estimate is to be asked; they count as asked."""
         table = self._table
         unmasked = table.asked_masks - table.masks_left
-        rows = np.flatnonzero((table.ticket != 0) & ~table.asked & (unmasked >= self._granularity))
+        rows: Int64 = ((table.ticket != 0) & ~table.asked & (unmasked >= self._granularity)).nonzero()[0]
         table.asked[rows] = True
         table.asked_masks[rows] = table.masks_left[rows]
         return rows
@@ -58,7 +58,7 @@ class Estimates:
         since = (table.steps[rows] - table.estimate_step[rows])[:, None]
         least = np.maximum(self.blocks_left(rows), 1)[:, None]
         most = np.maximum(table.masks_left[rows], 1)[:, None]
-        left: Float64 = np.clip(table.steps_left[rows] - since, least, most)
+        left: Float64 = np.minimum(np.maximum(table.steps_left[rows] - since, least), most)
         return left
 
     def recompute_left(self, rows: Int64, steps_left: Float64) -> Float64:
@@ -75,8 +75,7 @@ class Estimates:
     def blocks_left(self, rows: Int64) -> Int64:
         """Blocks with masks, the current one included. Shapes: [n] -> [n]."""
         table = self._table
-        blocks: Int64 = (table.output_length[rows] // table.block_length[rows] - table.block[rows]).astype(np.int64)
-        return blocks
+        return (table.blocks[rows] - table.block[rows]).astype(np.int64)
 
     def _one_shot(self, rows: Int64) -> None:
         """The whole output at the mean pace, counted down by the steps done: nearer than masks left at the mean pace,

@@ -1,5 +1,7 @@
 """The instances as parallel arrays, with the load that the scheduler has put on each."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from shared.arrays import Bool, Float64, Int32, Int64
@@ -8,11 +10,24 @@ from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 
 BUCKET = 32  # tokens between the points at which latencies are kept; between them they are interpolated
+KINDS = len(StepKind)
+RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are slow to look up
 POINTS = 513  # up to 16,384 tokens; above that they grow with the tokens
 
 
 Slots = Int32 | Int64
 Tokens = Int32 | Int64 | Float64
+
+
+@dataclass(frozen=True, slots=True)
+class _FullBatches:
+    """What the open instances can do at most."""
+
+    block_length: float
+    slots: Int64  # [n]
+    best_rate: float  # tokens per second of all, recomputing at their best batch sizes
+    cache_tokens: Float64  # [n], of the largest batch of cache steps
+    cache_s: Float64  # [n], what it takes
 
 
 class Fleet:
@@ -26,7 +41,8 @@ class Fleet:
         self.requests: Int32 = np.zeros(capacity, dtype=np.int32)
         self.max_tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # of one batch
         self.max_requests: Int32 = np.zeros(capacity, dtype=np.int32)
-        self.latency_s: Float64 = np.zeros((capacity, len(StepKind), POINTS))  # by step kind and bucket of tokens
+        self.latency_s: Float64 = np.zeros((capacity, KINDS, POINTS))  # by step kind and bucket of tokens
+        self._full: _FullBatches | None = None  # kept until an instance or the block length changes
 
     def __len__(self) -> int:
         return len(self.slot_of)
@@ -43,11 +59,14 @@ class Fleet:
             slot = self._free_slot()
             self.slot_of[instance.instance_id] = slot
             self.tokens[slot] = self.requests[slot] = 0
+        known = self.instances[slot]
+        if known is None or known.profile != instance.profile:
+            self.latency_s[slot] = _latency_grid(instance)
+        self._full = None
         self.instances[slot] = instance
         self.open[slot] = instance.state is InstanceState.READY
         self.max_tokens[slot] = instance.max_batch_tokens
         self.max_requests[slot] = instance.max_batch_requests
-        self.latency_s[slot] = _latency_grid(instance)
         return slot
 
     def remove(self, instance_id: str) -> int | None:
@@ -56,6 +75,7 @@ class Fleet:
         if slot is not None:
             self.instances[slot] = None
             self.open[slot] = False
+            self._full = None
         return slot
 
     def load(self, slot: int, tokens: int) -> None:
@@ -65,11 +85,11 @@ class Fleet:
 
     def recompute_latency_s(self, slots: Slots, tokens: Tokens) -> Float64:
         """Seconds of one recompute step with these batch tokens on each of these slots. Shapes: [n], [n] -> [n]."""
-        return self._latency(slots, StepKind.RECOMPUTE, tokens)
+        return self._latency(slots, RECOMPUTE, tokens)
 
     def cache_latency_s(self, slots: Slots, tokens: Tokens) -> Float64:
         """Seconds of one cache step with these batch tokens on each of these slots. Shapes: [n], [n] -> [n]."""
-        return self._latency(slots, StepKind.CACHE, tokens)
+        return self._latency(slots, CACHE, tokens)
 
     def throughput(self, request_tokens: float, block_length: float, *, caching: bool) -> float:
         """Tokens per second that all open instances can compute together.
@@ -77,25 +97,33 @@ class Fleet:
         Source: ClusterCapacity of Algorithm 2: each instance at its best batch size; with a cache that of
         Algorithm 4: full batches of cache steps, one recompute step of a mean request a block.
         """
-        slots = np.flatnonzero(self.open)
+        if self._full is None or self._full.block_length != block_length:
+            self._full = self._full_batches(block_length)
+        full = self._full
         if not caching:
-            batch = BUCKET * np.arange(1, POINTS)
-            within = np.minimum(self.max_tokens[slots], batch[-1])[:, None] >= batch
-            rates = np.where(within, batch / self.latency_s[slots, StepKind.RECOMPUTE, 1:], 0.0)
-            return float(rates.max(axis=1, initial=0.0).sum())
+            return full.best_rate
+        recompute_s = self.recompute_latency_s(full.slots, np.full(len(full.slots), request_tokens))
+        tokens = full.cache_tokens * (block_length - 1) + request_tokens
+        return float((tokens / (full.cache_s * (block_length - 1) + recompute_s)).sum())
+
+    def _full_batches(self, block_length: float) -> "_FullBatches":
+        slots = self.open.nonzero()[0]
+        batch = BUCKET * np.arange(1, POINTS)
+        within = np.minimum(self.max_tokens[slots], batch[-1])[:, None] >= batch
+        rates = np.where(within, batch / self.latency_s[slots, RECOMPUTE, 1:], 0.0)
         cache_tokens: Float64 = block_length * self.max_requests[slots].astype(np.float64)
         cache_s = self.cache_latency_s(slots, cache_tokens)
-        recompute_s = self.recompute_latency_s(slots, np.full(len(slots), request_tokens))
-        tokens = cache_tokens * (block_length - 1) + request_tokens
-        return float((tokens / (cache_s * (block_length - 1) + recompute_s)).sum())
+        return _FullBatches(block_length, slots, float(rates.max(axis=1, initial=0.0).sum()), cache_tokens, cache_s)
 
-    def _latency(self, slots: Slots, kind: StepKind, tokens: Tokens) -> Float64:
-        at: Float64 = np.asarray(tokens, dtype=np.float64) / BUCKET
-        low = np.clip(at.astype(np.int64), 0, POINTS - 2)
-        points = self.latency_s[:, kind]
-        below, above = points[slots, low], points[slots, low + 1]
-        within: Float64 = below + (np.minimum(at, POINTS - 1) - low) * (above - below)
-        latency_s: Float64 = within * np.maximum(at / (POINTS - 1), 1.0)
+    def _latency(self, slots: Slots, kind: int, tokens: Tokens) -> Float64:
+        at: Float64 = tokens / BUCKET
+        low = np.minimum(at.astype(np.int64), POINTS - 2)
+        points = self.latency_s.reshape(-1)
+        point = (slots * KINDS + kind) * POINTS + low  # in the flat array
+        below, above = points[point], points[point + 1]
+        latency_s: Float64 = below + (np.minimum(at, POINTS - 1) - low) * (above - below)
+        if at.max(initial=0.0) > POINTS - 1:
+            latency_s *= np.maximum(at / (POINTS - 1), 1.0)
         return latency_s
 
     def _free_slot(self) -> int:

@@ -10,6 +10,8 @@ from services.scheduler.table import MASKED, RequestTable
 from shared.arrays import Int32, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.steps import RequestState, StepJobs, StepKind
 
+RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are slow to look up
+
 
 class JobWriter:
     """Turns rows that are due into StepJobs, and remembers which tickets an instance may forget."""
@@ -33,7 +35,7 @@ class JobWriter:
         slots = self._table.instance[rows]
         drops, self._drops = self._drops, defaultdict(list)
         commands = []
-        for slot in sorted({*np.unique(slots).tolist(), *drops}):
+        for slot in sorted({*slots.tolist(), *drops}):
             if self._fleet.instances[slot] is not None:
                 jobs = self._jobs(rows[slots == slot], slot, drops.get(slot, []), now_s)
                 commands.append(SendJobs(self._fleet.name(slot), jobs))
@@ -51,7 +53,7 @@ class JobWriter:
             blocks=pack_int32(table.block[rows]),
             thresholds=pack_float32(table.threshold[rows]),
             kinds=pack_int32(table.kind[rows]),
-            states=[self._state(int(row)) for row in rows[~held]],
+            states=[self._state(row) for row in rows[~held].tolist()],
             drops=pack_int64(drops),
             sent_s=now_s,
         )
@@ -64,7 +66,7 @@ class JobWriter:
         held = self._table.holder[rows] == self._table.instance[rows]
         begins = self._table.block_masks_left[rows] == self._table.block_length[rows]
         cached = held & ~begins & self._caching
-        return np.where(cached, StepKind.CACHE, StepKind.RECOMPUTE).astype(np.int32)
+        return np.where(cached, CACHE, RECOMPUTE).astype(np.int32)
 
     def _state(self, row: int) -> RequestState:
         arrived = self._table.entry(row).arrived

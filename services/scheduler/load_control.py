@@ -34,11 +34,13 @@ def highest_allowed(load: Float64, lowest: Int64, capacity: float, guaranteed: B
     if count == 0:
         return np.empty(0, dtype=np.int64)
     load = np.maximum.accumulate(load, axis=1)
-    least = np.take_along_axis(load, lowest[:, None], axis=1)
-    extra = np.where(np.arange(candidates) < lowest[:, None], 0.0, load - least)  # beyond the least, [n, c]
-    free = capacity - float(least.sum()) - float(extra[guaranteed, -1].sum())
     highest = np.full(count, candidates - 1)
-    rest = np.flatnonzero(~guaranteed)
+    if float(load[:, -1].sum()) <= capacity:
+        return highest
+    least = load[np.arange(count), lowest][:, None]
+    extra = np.maximum(load - least, 0.0)  # beyond the least, [n, c]
+    free = capacity - float(least.sum()) - float(extra[guaranteed, -1].sum())
+    rest = (~guaranteed).nonzero()[0]
     highest[rest] = _take_in_order(extra[rest], lowest[rest], free)
     return highest
 
@@ -55,9 +57,9 @@ def _take_in_order(extra: Float64, lowest: Int64, free: float) -> Int64:
     while done < count:
         part = extra[done:]
         best = np.maximum((part <= free).sum(axis=1) - 1, lowest[done:])  # extra ascends with the threshold
-        wanted = np.take_along_axis(part, best[:, None], axis=1)[:, 0]
-        taken = np.cumsum(wanted)
-        over = np.flatnonzero((taken > free) & (wanted > 0))
+        wanted = part[np.arange(count - done), best]
+        taken = wanted.cumsum()
+        over = ((taken > free) & (wanted > 0)).nonzero()[0]
         settled = int(over[0]) if len(over) else count - done
         if settled == 0:  # nothing is free: all that is left stays at its lowest
             break

@@ -24,8 +24,7 @@ def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -
     """
     tokens, requests = fleet.tokens.copy(), fleet.requests.copy()
     slots = table.instance[rows].astype(np.int64)
-    needs = (table.prompt_length[rows] + table.output_length[rows]).astype(np.int64)
-    for i, (need, now) in enumerate(zip(needs.tolist(), slots.tolist(), strict=True)):
+    for i, (need, now) in enumerate(zip(table.tokens[rows].tolist(), slots.tolist(), strict=True)):
         if now != NOWHERE:
             tokens[now] -= need
             requests[now] -= 1

@@ -10,6 +10,8 @@ from services.scheduler.table import MASKED, RequestTable
 from shared.arrays import Bool, Float32, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.steps import StepKind, StepResults
 
+RECOMPUTE = int(StepKind.RECOMPUTE)  # members are slow to look up
+
 log = structlog.get_logger(__name__)
 
 
@@ -72,19 +74,21 @@ class ResultReader:
         rows = table.rows_of_tickets(columns.tickets)
         awaited = (rows >= 0) & table.in_flight[rows] & (table.instance[rows] == slot)
         awaited &= table.steps[rows] == columns.steps
-        index = np.flatnonzero(awaited)
-        _, first = np.unique(rows[index], return_index=True)
-        index = index[np.sort(first)]
+        index = awaited.nonzero()[0]
+        if len(set(rows[index].tolist())) < len(index):
+            _, first = np.unique(rows[index], return_index=True)
+            index = index[np.sort(first)]
         return rows[index], index
 
     def _apply(self, columns: _Columns, rows: Int64, index: Int64, slot: int, missing: Int64) -> Progressed:
         table = self._table
         starts = np.cumsum(columns.counts) - columns.counts
-        owner = np.repeat(np.arange(len(rows)), columns.counts[index])  # [tokens], which of `rows`
+        owner = np.arange(len(rows)).repeat(columns.counts[index])  # [tokens], which of `rows`
         flat = _ranges(starts[index], columns.counts[index])
         positions, tokens = columns.positions[flat], columns.tokens[flat]
         good = self._unmaskable(rows[owner], positions)
-        owner, positions, tokens, flat = owner[good], positions[good], tokens[good], flat[good]
+        if not good.all():
+            owner, positions, tokens, flat = owner[good], positions[good], tokens[good], flat[good]
         table.output[rows[owner], positions] = tokens
         newly = np.bincount(owner, minlength=len(rows)).astype(np.int32)
         newcomers, stalled = rows[table.holder[rows] != slot], rows[newly == 0]
@@ -108,7 +112,7 @@ class ResultReader:
         table.masks_left[rows] -= newly
         table.block_masks_left[rows] -= newly
         table.steps[rows] += 1
-        table.recompute_steps[rows] += table.kind[rows] == StepKind.RECOMPUTE
+        table.recompute_steps[rows] += table.kind[rows] == RECOMPUTE
         table.attempts[rows] = 0
         table.threshold_tokens[rows] += table.threshold[rows] * newly
         table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], table.threshold[rows])

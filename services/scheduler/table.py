@@ -19,9 +19,11 @@ NOWHERE = -1  # no instance
 _COLUMNS: dict[str, Any] = {
     "ticket": np.int64,  # 0: the row is free
     "prompt_length": np.int32,  # tokens, as all lengths
+    "tokens": np.int64,  # prompt and output
     "output_length": np.int32,
     "block_length": np.int32,
-    "block": np.int32,  # index of the current block
+    "blocks": np.int32,  # how many
+    "block": np.int32,  # index of the current one
     "masks_left": np.int32,  # in the whole output
     "block_masks_left": np.int32,  # in the current block
     "steps": np.int32,  # steps done, so also the number of the next one
@@ -77,8 +79,10 @@ class RequestTable:
 
     ticket: Int64
     prompt_length: Int32
+    tokens: Int64
     output_length: Int32
     block_length: Int32
+    blocks: Int32
     block: Int32
     masks_left: Int32
     block_masks_left: Int32
@@ -139,7 +143,9 @@ class RequestTable:
             getattr(self, name)[row] = 0
         self.prompt_length[row] = len(arrived.prompt_ids)
         self.output_length[row] = self.masks_left[row] = self.asked_masks[row] = arrived.output_length
+        self.tokens[row] = len(arrived.prompt_ids) + arrived.output_length
         self.block_length[row] = self.block_masks_left[row] = arrived.request.block_length
+        self.blocks[row] = arrived.output_length // arrived.request.block_length
         self.instance[row] = self.holder[row] = NOWHERE
         self.streams[row] = arrived.request.stream
         self.arrival_s[row] = arrived.arrival_s
@@ -170,8 +176,11 @@ class RequestTable:
         return entry
 
     def active(self) -> Int64:
-        """Rows in use, [n], in the order of service: higher priority first, then earlier arrival."""
-        rows = np.flatnonzero(self.ticket)
+        """Rows in use, [n], in the order of service."""
+        return self.in_order(self.ticket.nonzero()[0])
+
+    def in_order(self, rows: Int64) -> Int64:
+        """Rows in the order of service: higher priority first, then earlier arrival. Shapes: [n] -> [n]."""
         return rows[np.lexsort((self.arrival_s[rows], -self.priority[rows]))]
 
     def rows_of_tickets(self, tickets: Int64) -> Int64:

@@ -31,5 +31,5 @@ def choose_thresholds(left_s: Float64, slo_left_s: Float64, lowest: Int64, highe
     candidates = np.arange(left_s.shape[1])
     allowed = (candidates >= lowest[:, None]) & (candidates <= highest[:, None])
     fits = allowed & (left_s <= slo_left_s[:, None])
-    chosen: Int64 = np.where(fits, candidates, lowest[:, None]).max(axis=1)
+    chosen: Int64 = np.maximum(np.where(fits, candidates, 0).max(axis=1), lowest)
     return chosen

@@ -25,6 +25,7 @@ class Choice:
     thresholds: Float64
     allowed: Float64  # the highest that load control leaves to each request
     time_left_s: Float64  # predicted, to the last token, at the threshold; NaN where nothing is predicted
+    step_latency_s: Float64  # of a recompute step on the request's instance, at its present load
 
 
 class Policy(Protocol):

@@ -34,12 +34,13 @@ class DiLaServe:
         table.highest[rows] = len(self.candidates) - 1
         if not self.load_control or not len(rows):
             return
-        tokens = (table.prompt_length[rows] + table.output_length[rows]).astype(np.float64)
+        tokens = table.tokens[rows].astype(np.float64)
         blocks = table.block_length[rows].astype(np.float64)
         steps_left = self.estimates.steps_left(rows)
         load = request_load(steps_left, self.estimates.recompute_left(rows, steps_left), tokens, blocks)
-        throughput = fleet.throughput(float(tokens.mean()), float(blocks.mean()), caching=self.estimates.caching)
-        capacity = throughput * float(table.slo_s[rows].mean())
+        n = len(rows)
+        throughput = fleet.throughput(tokens.sum() / n, blocks.sum() / n, caching=self.estimates.caching)
+        capacity = float(throughput * table.slo_s[rows].sum() / n)
         guaranteed = np.zeros(len(rows), dtype=np.bool_)
         if self.guaranteed_priority is not None:
             guaranteed = table.priority[rows] >= self.guaranteed_priority
@@ -52,10 +53,11 @@ class DiLaServe:
         """The highest allowed threshold that meets the deadline at the instance's present load."""
         slots = table.instance[rows]
         steps_left = self.estimates.steps_left(rows)
+        recompute_latency_s = fleet.recompute_latency_s(slots, fleet.tokens[slots])
         left_s = time_left_s(
             steps_left,
             self.estimates.recompute_left(rows, steps_left),
-            fleet.recompute_latency_s(slots, fleet.tokens[slots]),
+            recompute_latency_s,
             fleet.cache_latency_s(slots, fleet.requests[slots] * table.block_length[rows]),
         )
         slo_left_s = table.arrival_s[rows] + table.slo_s[rows] - now_s
@@ -66,6 +68,7 @@ class DiLaServe:
             thresholds=self._at_least_the_floor(self.candidates[chosen], rows, table),
             allowed=self._at_least_the_floor(self.candidates[highest], rows, table),
             time_left_s=left_s[np.arange(len(rows)), chosen],
+            step_latency_s=recompute_latency_s,
         )
 
     def _at_least_the_floor(self, thresholds: Float64, rows: Int64, table: RequestTable) -> Float64:

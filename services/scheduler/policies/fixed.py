@@ -29,4 +29,10 @@ class Fixed:
 
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Choice:  # noqa: ARG002
         thresholds = np.maximum(self.threshold, table.min_threshold[rows])
-        return Choice(thresholds, allowed=thresholds, time_left_s=np.full(len(rows), np.nan))
+        slots = table.instance[rows]
+        return Choice(
+            thresholds,
+            allowed=thresholds,
+            time_left_s=np.full(len(rows), np.nan),
+            step_latency_s=fleet.recompute_latency_s(slots, fleet.tokens[slots]),
+        )
