@@ -1,12 +1,12 @@
 """A real browser, headless, that fails a test on any error in its console."""
 
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from experiments.screenshots import find_chromium
 from tests.integration.gateway.conftest import gateway, lonely_gateway, scheduler, settings, text
 
 __all__ = ["gateway", "lonely_gateway", "scheduler", "settings", "text"]
@@ -20,7 +20,7 @@ NewPage = Callable[..., AbstractAsyncContextManager[Page]]
 
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("google-chrome")
+    program = find_chromium()
     if program is None:
         pytest.skip("needs Chromium: apt install chromium")
     async with async_playwright() as playwright:

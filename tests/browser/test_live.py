@@ -1,0 +1,89 @@
+"""The console before a whole stack: real workers, real load, a worker that dies."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+
+import httpx
+import pytest
+from playwright.async_api import expect
+
+from dilaserve.commands.up import DEMO_MODEL
+from tests.browser.conftest import LIMIT_S, NewPage
+from tests.support.stack import Stack, new_data_dir, running_stack
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+QUESTION = (
+    "I have 9 cookies, get 3 more and share them equally among 2 students. How many cookies does each student get?"
+)
+SOME = re.compile("[1-9]")
+CHARTS = {  # what their values look like when there are any
+    "Requests": SOME,
+    "SLO attainment": SOME,
+    "Mean threshold": SOME,
+    "Latency": re.compile(r"\d\.\d+ s p50"),
+    "Requests in the cell": SOME,
+    "Output": SOME,
+}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with new_data_dir() as data_dir, running_stack(DEMO_MODEL, data_dir, "--instances", "2x1") as running:
+        yield running
+
+
+@asynccontextmanager
+async def load(stack: Stack) -> AsyncIterator[None]:
+    """Two clients that ask one question after another."""
+    body = {"model": "demo", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
+
+    async def ask_on() -> None:
+        async with httpx.AsyncClient(base_url=stack.url, timeout=LIMIT_S) as client:
+            while True:
+                reply = await client.post("/v1/chat/completions", json=body)
+                reply.raise_for_status()
+
+    tasks = [asyncio.create_task(ask_on()) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def test_the_charts_move_under_load(stack: Stack, new_page: NewPage) -> None:
+    async with new_page(f"{stack.url}/#cluster") as page:
+        plots = {name: page.locator(f"[data-chart='{name}']") for name in CHARTS}
+        still = {name: await plot.locator("canvas").screenshot() for name, plot in plots.items()}
+        async with load(stack):
+            for name, plot in plots.items():
+                await expect(plot.locator(".chart-values")).to_have_text(CHARTS[name])
+                assert await plot.locator("canvas").screenshot() != still[name]
+
+
+async def test_a_request_shows_the_threshold_and_instance_of_each_step(stack: Stack, new_page: NewPage) -> None:
+    async with new_page(stack.url) as page:
+        await page.get_by_label("Prompt").fill(QUESTION)
+        await page.get_by_role("button", name="Run both").click()
+        await expect(page.locator("#comparison")).to_have_text(re.compile("A took .* B "))
+        await page.get_by_role("article", name="Run A").locator("a").click()
+        steps = page.get_by_role("region", name="Steps").locator("tbody tr")
+        await expect(steps.first).to_contain_text(re.compile(r"recompute.*0\.\d+.*worker-\d"))
+        told = await page.locator("#detail dd").nth(2).inner_text()
+        assert await steps.count() == int(told.split()[0])
+
+
+async def test_the_view_follows_a_worker_that_dies_and_comes_back(stack: Stack, new_page: NewPage) -> None:
+    async with new_page(f"{stack.url}/#cluster") as page:
+        names = page.locator(".instance-name")
+        await expect(names).to_have_count(2)
+        before = await names.all_inner_texts()
+        stack.program("services.worker").kill()
+        known = page.locator(", ".join(f"[data-instance='{name}']" for name in before))
+        await expect(known).to_have_count(1)
+        await expect(names).to_have_count(2)
