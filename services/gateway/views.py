@@ -60,7 +60,7 @@ class Update(View):
     loads: list[Load]  # the latest second; in the first event the last minutes
     cluster: ClusterView
     ended: int  # counts requests that ended
-    plans: int  # counts decisions of the reconfigurator
+    plans: int  # counts what was heard of decisions
 
 
 class RequestSummary(View):
@@ -79,12 +79,44 @@ class RequestList(View):
     data: list[RequestSummary]
 
 
+class PlaceView(View):
+    """Where an instance stands: one TP rank a GPU."""
+
+    node: str
+    gpus: list[int]
+
+
+class ClassView(View):
+    """What was seen of one request class: requests a second; means in tokens and seconds."""
+
+    name: str
+    rps: float
+    prompt_tokens: float
+    output_tokens: float
+    slo_s: float
+
+
+class PlanEventView(View):
+    at_s: float  # Unix time, seconds
+    text: str
+
+
 class PlanView(View):
     """One decision of the reconfigurator."""
 
-    at_s: float  # Unix time, seconds
-    decision: str
+    plan_id: str
+    decided_s: float  # Unix time, seconds
+    ended_s: float | None
+    state: str  # stayed, running, done or failed
     reason: str
+    status: str  # optimal, feasible or fallback; empty: no plan was made
+    mean_threshold: float | None  # as planned
+    slack_s: float | None  # as planned
+    solve_s: float | None
+    classes: list[ClassView]
+    before: list[PlaceView]
+    target: list[PlaceView]
+    events: list[PlanEventView]
 
 
 class PlanList(View):

@@ -38,6 +38,7 @@ class Watch:
         self._traffic = Traffic()
         self._loads: deque[Load] = deque(maxlen=HISTORY_S)
         self._ended = 0
+        self._plans = 0
         self._ticked = asyncio.Event()
         self._closed = False
         self._recent: dict[str, tuple[float, Outcome]] = {}  # by id; when it ended; the latest comes last
@@ -45,6 +46,7 @@ class Watch:
     async def listen(self, bus: Bus) -> None:
         """Hear every outcome from now on, and read those of the recent past."""
         await bus.nc.subscribe(bus.subjects.outcomes("*"), cb=self._hear_outcome)
+        await bus.nc.subscribe(bus.subjects.plans("*"), cb=self._hear_plan)
         try:
             past = await _last_outcomes(bus, RECENT)
         except (nats.errors.Error, JetStreamError, TimeoutError) as error:
@@ -73,7 +75,7 @@ class Watch:
         """The last minutes, then an update a second, until `close`."""
         loads = list(self._loads)
         while not self._closed:
-            yield Update(loads=loads, cluster=self.cluster(), ended=self._ended, plans=0)
+            yield Update(loads=loads, cluster=self.cluster(), ended=self._ended, plans=self._plans)
             await self._ticked.wait()
             loads = [self._loads[-1]]
 
@@ -110,6 +112,9 @@ class Watch:
         request = ended(outcome, now_s)
         if request is not None:
             self._traffic.add(request)
+
+    async def _hear_plan(self, _msg: Msg) -> None:
+        self._plans += 1
 
 
 async def _last_outcomes(bus: Bus, count: int) -> dict[str, tuple[float, Outcome]]:

@@ -1,12 +1,16 @@
 """GET /cluster, /events and /plans: the cell now, as it goes on, and what was decided about it."""
 
 from collections.abc import AsyncIterator
+from typing import Annotated
 
-from fastapi import APIRouter
+import msgspec
+from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
 from services.gateway.parts import Parts
-from services.gateway.views import ClusterView, PlanList, Update
+from services.gateway.views import ClusterView, PlanList, PlanView, Update
+from shared.messages.plans import MAX_PLANS
+from shared.plan_history import read_plans
 
 
 def cluster_routes(parts: Parts) -> APIRouter:
@@ -27,9 +31,10 @@ def cluster_routes(parts: Parts) -> APIRouter:
         return StreamingResponse(_events(parts), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
     @router.get("/plans")
-    async def plans() -> PlanList:
+    async def plans(limit: Annotated[int, Query(ge=1, le=MAX_PLANS)] = 50) -> PlanList:
         """The reconfigurator's decisions, the latest first."""
-        return PlanList(data=[])
+        records = await read_plans(parts.link.bus, limit)
+        return PlanList(data=[PlanView.model_validate(msgspec.to_builtins(record)) for record in records])
 
     return router
 

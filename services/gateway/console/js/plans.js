@@ -3,34 +3,62 @@ import { get } from "./api.js";
 import { badge, byId, empty, facts, h } from "./dom.js";
 import * as format from "./format.js";
 
+const KINDS = { stayed: "", running: "info", done: "good", failed: "bad" };
+const TITLES = { stayed: "No change", running: "Changing", done: "Changed", failed: "Change failed" };
+
 export async function showPlans() {
   const plans = (await get("plans")).data;
-  byId("plans").replaceChildren(
-    ...(plans.length
-      ? plans.map(plan)
-      : [h("div", { className: "card" }, empty("No decision yet", "The reconfigurator weighs the workload from time to time; what it decides is told here, also when it decides to change nothing."))]),
+  const none = empty(
+    "No decision yet",
+    "The reconfigurator weighs the workload from time to time. What it decides is told here, also when it changes nothing.",
   );
+  byId("plans").replaceChildren(...(plans.length ? plans.map(article) : [h("div", { className: "card" }, none)]));
 }
 
-const instances = (perTp) =>
-  Object.entries(perTp ?? {})
-    .map(([tp, count]) => `${count} × TP ${tp}`)
-    .join(", ") || "none";
-
-function plan(item) {
+function article(plan) {
+  const proposed = plan.state === "stayed" ? "Proposed" : "Instances";
+  const told = [[proposed, change(plan)]];
+  if (plan.mean_threshold !== null) told.push(["Planned threshold", format.threshold(plan.mean_threshold)]);
+  if (plan.slack_s !== null) told.push(["Planned slack", `${format.number(plan.slack_s, 2)} s`]);
+  if (plan.solve_s !== null) told.push(["Solved in", `${format.duration(plan.solve_s * 1000)}${plan.status ? `, ${plan.status}` : ""}`]);
+  if (plan.classes.length) told.push(["Workload", workload(plan.classes)]);
   return h(
     "article",
     { className: "card plan" },
-    h("time", { className: "plan-when" }, format.moment(item.at_s)),
+    h("time", { className: "plan-when" }, format.moment(plan.decided_s)),
     h(
       "div",
       {},
-      h("div", { className: "plan-head" }, badge(item.decision, item.applied ? "info" : ""), h("h3", {}, item.title)),
-      h("p", {}, item.reason),
-      facts([
-        ["Instances", instances(item.instances_per_tp)],
-        ["Mean threshold", format.threshold(item.mean_threshold)],
-      ]),
+      h("div", { className: "plan-head" }, h("h3", {}, TITLES[plan.state]), badge(plan.state, KINDS[plan.state])),
+      h("p", {}, plan.reason),
+      facts(told),
+      plan.events.length ? steps(plan.events) : null,
     ),
+  );
+}
+
+/** `2 × TP 1`, by degree. */
+function instances(places) {
+  const counts = new Map();
+  for (const { gpus } of places) counts.set(gpus.length, (counts.get(gpus.length) ?? 0) + 1);
+  return [...counts].sort(([a], [b]) => a - b).map(([tp, count]) => `${count} × TP ${tp}`).join(", ") || "none";
+}
+
+function change({ before, target }) {
+  const [from, to] = [instances(before), instances(target)];
+  return from === to || !target.length ? from : `${from} → ${to}`;
+}
+
+function workload(classes) {
+  const rps = classes.reduce((sum, item) => sum + item.rps, 0);
+  return `${format.number(rps, 1)} requests/s in ${classes.length === 1 ? "1 class" : `${classes.length} classes`}`;
+}
+
+function steps(events) {
+  return h(
+    "details",
+    {},
+    h("summary", {}, format.plural(events.length, "step")),
+    h("ol", { className: "plan-steps" }, ...events.map((event) => h("li", {}, `${format.clock(event.at_s)} ${event.text}`))),
   );
 }
