@@ -28,6 +28,7 @@ def build_core(settings: SchedulerSettings, text: TextModel, card: PredictorCard
         tokens_per_step=tuple(means.tolist()),
         caching=settings.cache != "none",
         granularity=card.update_granularity if card else 1,
+        lookahead=settings.lookahead,
         step_timeout_s=settings.step_timeout_s,
     )
 

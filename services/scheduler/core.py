@@ -15,7 +15,7 @@ from services.scheduler.checkpoints import resume, take_checkpoint
 from services.scheduler.decisions import DecisionLog
 from services.scheduler.estimates import Estimates
 from services.scheduler.fleet import Fleet
-from services.scheduler.jobs import JobWriter
+from services.scheduler.jobs import CACHE, RECOMPUTE, JobWriter
 from services.scheduler.policies import Moves, Policy
 from services.scheduler.results import Progressed, ResultReader
 from services.scheduler.stats import serving_stats
@@ -41,6 +41,7 @@ class CoreSettings:
     tokens_per_step: tuple[float, ...]  # mean tokens unmasked by a step at each of them
     caching: bool = False  # whether instances keep keys and values between the steps of a block
     granularity: int = 8  # newly unmasked tokens between estimates of the steps left
+    lookahead: int = 0  # steps sent to an instance before the result of the step before is there: 0 or 1
     step_timeout_s: float = 60.0  # a step unanswered for so long is given to another instance
 
 
@@ -65,6 +66,8 @@ class SchedulerCore:
             settings.epoch, settings.mask_token_id, self.table, self.fleet, caching=settings.caching
         )
         self._decisions = DecisionLog(self.table, self.fleet)
+        stays = self.policy.moves is Moves.NEVER or (settings.caching and self.policy.moves is Moves.AT_RECOMPUTE)
+        self._looks_ahead = settings.lookahead > 0 and stays  # within a block
         self._commands: list[ev.Command] = []
         self._next_timeout_s = 0.0
 
@@ -162,7 +165,7 @@ class SchedulerCore:
         row = int(self.table.rows_of_tickets(np.array([ticket]))[0])
         if row >= 0 and self.table.in_flight[row]:
             self.table.holder[row] = NOWHERE
-            self.table.in_flight[row] = False
+            self.table.in_flight[row] = self.table.ahead[row] = False
 
     def _fail_step(self, failure: StepFailure, now_s: float) -> None:
         row = int(self.table.rows_of_tickets(np.array([failure.ticket]))[0])
@@ -202,7 +205,7 @@ class SchedulerCore:
         if table.in_flight[row]:
             table.attempts[row] += 1
         self._leave(row)
-        table.in_flight[row] = False
+        table.in_flight[row] = table.ahead[row] = False
         table.new_ticket(row)
         if table.attempts[row] >= MAX_ATTEMPTS:
             error = f"no instance could run step {table.steps[row]}: {MAX_ATTEMPTS} tries went unanswered"
@@ -275,7 +278,28 @@ class SchedulerCore:
             table.threshold[rows] = choice.thresholds
             table.kind[rows] = self._writer.kinds(rows)
             self._decisions.record(rows, choice, now_s)
-        self._commands.extend(self._writer.write(rows, now_s))
+            table.in_flight[rows] = True
+            table.sent_s[rows] = now_s
+        ahead = self._send_ahead(now_s) if self._looks_ahead else rows[:0]
+        self._commands.extend(self._writer.write(rows, ahead, now_s))
+
+    def _send_ahead(self, now_s: float) -> Int64:
+        """Decide the step after the one that is out, so that the instance need not wait for it. Returns: the rows.
+
+        It is decided one result early, and binds the request to its instance for one step more; where the step
+        before it ends the block, the instance passes it over.
+        """
+        table = self.table
+        rows = np.flatnonzero((table.ticket != 0) & table.in_flight & ~table.ahead & (table.block_masks_left > 1))
+        rows = rows[self.fleet.open[table.instance[rows]]]
+        if len(rows):
+            choice = self.policy.choose(rows, table, self.fleet, now_s)
+            table.next_threshold[rows] = choice.thresholds
+            table.next_kind[rows] = CACHE if self.settings.caching else RECOMPUTE
+            self._decisions.record(rows, choice, now_s, ahead=True)
+            table.ahead[rows] = True
+            table.sent_s[rows] = now_s
+        return rows
 
     # Ends
 

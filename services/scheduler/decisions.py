@@ -23,8 +23,9 @@ class DecisionLog:
         self._fleet = fleet
         self._log = _empty(table.capacity)  # [capacity, MAX_DECISIONS, columns]
 
-    def record(self, rows: Int64, choice: Choice, now_s: float) -> None:
-        """The decisions for the next step of each of `rows`; one for a step sent again replaces the first."""
+    def record(self, rows: Int64, choice: Choice, now_s: float, *, ahead: bool = False) -> None:
+        """The decisions for the next step of each of `rows`, or for the one `ahead` of it; one for a step sent again
+        replaces the first."""
         table, fleet = self._table, self._fleet
         if len(self._log) < table.capacity:
             self._grow()
@@ -36,12 +37,12 @@ class DecisionLog:
             choice.allowed,
             choice.step_latency_s,
             table.block[rows],
-            table.kind[rows],
+            (table.next_kind if ahead else table.kind)[rows],
             table.place[rows],
             fleet.tokens[slots],
             fleet.requests[slots],
         )
-        at = table.steps[rows] - table.first_step[rows]
+        at = table.steps[rows] - table.first_step[rows] + ahead
         kept = at < MAX_DECISIONS
         values = np.empty((len(rows), len(COLUMNS)), dtype=np.float32)
         for i, column in enumerate(columns):

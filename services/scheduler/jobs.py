@@ -7,7 +7,7 @@ import numpy as np
 from services.scheduler.events import SendJobs
 from services.scheduler.fleet import Fleet
 from services.scheduler.table import MASKED, RequestTable
-from shared.arrays import Int32, Int64, pack_float32, pack_int32, pack_int64
+from shared.arrays import Bool, Int32, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.steps import RequestState, StepJobs, StepKind
 
 RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are slow to look up
@@ -30,29 +30,30 @@ class JobWriter:
         """The instance in `slot` may forget `ticket`; told with its next message."""
         self._drops[slot].append(ticket)
 
-    def write(self, rows: Int64, now_s: float) -> list[SendJobs]:
-        """The messages for `rows`, which are then in flight, and for pending drops. Shapes: rows [n]."""
+    def write(self, rows: Int64, ahead: Int64, now_s: float) -> list[SendJobs]:
+        """The messages: the next step of each of `rows` [n], the one after it of each of `ahead` [m], the drops."""
+        is_ahead = np.repeat([False, True], [len(rows), len(ahead)])
+        rows = np.concatenate([rows, ahead])
         slots = self._table.instance[rows]
         drops, self._drops = self._drops, defaultdict(list)
         commands = []
         for slot in sorted({*slots.tolist(), *drops}):
             if self._fleet.instances[slot] is not None:
-                jobs = self._jobs(rows[slots == slot], slot, drops.get(slot, []), now_s)
+                here = slots == slot
+                jobs = self._jobs(rows[here], is_ahead[here], drops.get(slot, []), now_s)
                 commands.append(SendJobs(self._fleet.name(slot), jobs))
         return commands
 
-    def _jobs(self, rows: Int64, slot: int, drops: list[int], now_s: float) -> StepJobs:
+    def _jobs(self, rows: Int64, ahead: Bool, drops: list[int], now_s: float) -> StepJobs:
         table = self._table
-        table.in_flight[rows] = True
-        table.sent_s[rows] = now_s
-        held = table.holder[rows] == slot
+        held = ahead | (table.holder[rows] == table.instance[rows])
         return StepJobs(
             epoch=self._epoch,
             tickets=pack_int64(table.ticket[rows]),
-            steps=pack_int32(table.steps[rows]),
+            steps=pack_int32(table.steps[rows] + ahead),
             blocks=pack_int32(table.block[rows]),
-            thresholds=pack_float32(table.threshold[rows]),
-            kinds=pack_int32(table.kind[rows]),
+            thresholds=pack_float32(np.where(ahead, table.next_threshold[rows], table.threshold[rows])),
+            kinds=pack_int32(np.where(ahead, table.next_kind[rows], table.kind[rows])),
             states=[self._state(row) for row in rows[~held].tolist()],
             drops=pack_int64(drops),
             sent_s=now_s,

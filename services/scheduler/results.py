@@ -116,8 +116,17 @@ class ResultReader:
         table.attempts[rows] = 0
         table.threshold_tokens[rows] += table.threshold[rows] * newly
         table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], table.threshold[rows])
-        table.in_flight[rows] = False
         table.holder[rows] = slot
+        self._turn_to_next(rows)
+
+    def _turn_to_next(self, rows: Int64) -> None:
+        """The step sent ahead is now the one awaited; where the block has ended, the instance passes it over."""
+        table = self._table
+        ahead = table.ahead[rows]
+        table.in_flight[rows] = ahead & (table.block_masks_left[rows] > 0)
+        table.threshold[rows] = np.where(ahead, table.next_threshold[rows], table.threshold[rows])
+        table.kind[rows] = np.where(ahead, table.next_kind[rows], table.kind[rows])
+        table.ahead[rows] = False
 
 
 def _columns(results: StepResults) -> _Columns:

@@ -25,5 +25,6 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     load_control: bool = True  # of the dilaserve policy: limit thresholds by the cluster's load
     moves: Moves | None = None  # when a request may change its instance; None: as the policy has it
     guaranteed_priority: int | None = None  # from this priority on, requests keep all thresholds under any load
+    lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps of a block sent before the last result is read
     step_timeout_s: Seconds = 60.0  # a step unanswered for so long is given to another instance
     stop_at_eos: bool = True  # blocks after the one that holds the end of the text are not computed

@@ -35,14 +35,17 @@ _COLUMNS: dict[str, Any] = {
     "holder": np.int32,  # which instance holds its present state; NOWHERE: none
     "migrations": np.int32,
     "in_flight": np.bool_,  # a step job is out
+    "ahead": np.bool_,  # and the one after it, too, in the same block
     "streams": np.bool_,  # its client wants progress
     "kind": np.int32,  # StepKind of the step that is out
+    "next_kind": np.int32,  # of the step that is out ahead
     "sent_s": np.float64,  # Unix time, seconds, as all times
     "arrival_s": np.float64,
     "slo_s": np.float64,
     "priority": np.int32,
     "min_threshold": np.float64,  # the client's quality floor
     "threshold": np.float64,  # of the step that is out or comes next
+    "next_threshold": np.float64,  # of the step that is out ahead
     "lowest_threshold": np.float64,  # used so far
     "step_s": np.float64,  # computing time of the iterations that ran its steps
     "threshold_tokens": np.float64,  # sum over unmasked tokens of the threshold used
@@ -95,14 +98,17 @@ class RequestTable:
     holder: Int32
     migrations: Int32
     in_flight: Bool
+    ahead: Bool
     streams: Bool
     kind: Int32
+    next_kind: Int32
     sent_s: Float64
     arrival_s: Float64
     slo_s: Float64
     priority: Int32
     min_threshold: Float64
     threshold: Float64
+    next_threshold: Float64
     lowest_threshold: Float64
     step_s: Float64
     threshold_tokens: Float64

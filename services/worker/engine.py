@@ -13,7 +13,7 @@ import structlog
 import torch
 
 from services.worker.batch import Part, pack
-from services.worker.feeding import CacheMode, fault, part_for
+from services.worker.feeding import CacheMode, fault, is_over, part_for
 from services.worker.jobs import Job, read_jobs
 from services.worker.pool import SlotPool
 from services.worker.results import Report, StepOutcome, unmask
@@ -145,13 +145,13 @@ class Engine:
             return None
         if job.step <= sequence.last_step:
             return None  # the same name never runs twice
-        reason = fault(job, sequence, self._config)
+        reason = fault(job, sequence)
         if reason is None and self._needs_room(sequence) and len(sequence.canvas) > self._pool.size:
             reason = f"{len(sequence.canvas)} tokens; this instance's cache holds {self._pool.size}"
         if reason is not None:
             self._report.fail(job.ticket, reason)
             return None
-        return sequence
+        return None if is_over(job, sequence, self._config) else sequence
 
     def _needs_room(self, sequence: Sequence) -> bool:
         return self._mode is not CacheMode.NONE and not len(sequence.slots)

@@ -36,7 +36,7 @@ def part_for(job: Job, sequence: Sequence, mode: CacheMode, config: ModelConfig)
     return Part(sequence, job.step, job.block, 0, len(sequence.canvas), first_only)
 
 
-def fault(job: Job, sequence: Sequence, config: ModelConfig) -> str | None:
+def fault(job: Job, sequence: Sequence) -> str | None:
     """Why this job can never run; None if it can."""
     if not 0.0 <= job.threshold <= 1.0:
         return f"the threshold must be in [0, 1], got {job.threshold}"
@@ -44,7 +44,10 @@ def fault(job: Job, sequence: Sequence, config: ModelConfig) -> str | None:
         return f"the kind must be 0 (recompute) or 1 (cache), got {job.kind}"
     if not 0 <= job.block < sequence.num_blocks:
         return f"the block must be in 0..{sequence.num_blocks - 1}, got {job.block}"
-    start, stop = sequence.block_range(job.block)
-    if not (sequence.canvas[start:stop] == config.mask_token_id).any():
-        return f"block {job.block} has no mask left"
     return None
+
+
+def is_over(job: Job, sequence: Sequence, config: ModelConfig) -> bool:
+    """Whether the block has no mask left: the job was sent ahead, and the step before it ended the block."""
+    start, stop = sequence.block_range(job.block)
+    return not (sequence.canvas[start:stop] == config.mask_token_id).any()

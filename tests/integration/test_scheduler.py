@@ -45,8 +45,8 @@ class Cluster:
 
         async def answer(msg: Msg) -> None:
             await msg.ack()
-            results = worker.run(decode(msg.data, StepJobs))
-            await self.bus.publish(self.bus.subjects.step_results(name), results)
+            for results in worker.run_each(decode(msg.data, StepJobs)):
+                await self.bus.publish(self.bus.subjects.step_results(name), results)
 
         async def renew() -> None:
             while True:

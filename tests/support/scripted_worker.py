@@ -1,6 +1,9 @@
 """An instance that needs no model: for tests of what drives instances."""
 
-from shared.arrays import Int32, pack_float32, pack_int32, pack_int64, unpack_int32, unpack_int64
+import msgspec
+import numpy as np
+
+from shared.arrays import Bool, Int32, pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.steps import StepJobs, StepResults
 
 MASK_ID = 1
@@ -18,22 +21,30 @@ class ScriptedWorker:
         self.mask_id = mask_id
         self.states: dict[int, tuple[Int32, int]] = {}
 
+    def run_each(self, jobs: StepJobs) -> list[StepResults]:
+        """As a worker runs steps sent ahead: one of each request at a time; what is over is passed over."""
+        tickets = unpack_int64(jobs.tickets).tolist()
+        nth = np.array([tickets[:i].count(ticket) for i, ticket in enumerate(tickets)], dtype=np.int64)
+        turns = range(1 + max(nth.tolist(), default=0))
+        return [self.run(_part(jobs, nth == turn, first=turn == 0)) for turn in turns]
+
     def run(self, jobs: StepJobs) -> StepResults:
         for state in jobs.states:
             canvas = unpack_int32(state.canvas).copy()
             self.states[state.ticket] = (canvas[state.prompt_length :], state.block_length)
         for ticket in unpack_int64(jobs.drops):
             self.states.pop(int(ticket), None)
-        tickets, blocks = unpack_int64(jobs.tickets), unpack_int32(jobs.blocks)
+        tickets, blocks, steps = unpack_int64(jobs.tickets), unpack_int32(jobs.blocks), unpack_int32(jobs.steps)
         missing = [t for t in tickets if int(t) not in self.states]
-        ran = [i for i, t in enumerate(tickets) if int(t) in self.states]
+        held = [i for i, t in enumerate(tickets) if int(t) in self.states]
+        ran = [i for i in held if self._has_masks(int(tickets[i]), int(blocks[i]))]
         found = [self._unmask(int(tickets[i]), int(blocks[i])) for i in ran]
         positions = [p for part in found for p in part]
         return StepResults(
             instance_id=self.name,
             epoch=jobs.epoch,
             tickets=pack_int64(tickets[ran]),
-            steps=pack_int32(unpack_int32(jobs.steps)[ran]),
+            steps=pack_int32(steps[ran]),
             counts=pack_int32([len(part) for part in found]),
             positions=pack_int32(positions),
             tokens=pack_int32([self._token(p) for p in positions]),
@@ -41,6 +52,10 @@ class ScriptedWorker:
             confidence_stats=pack_float32([[0.5] * 5] * len(ran)),
             missing=pack_int64(missing),
         )
+
+    def _has_masks(self, ticket: int, block: int) -> bool:
+        output, length = self.states[ticket]
+        return bool((output[block * length : (block + 1) * length] == self.mask_id).any())
 
     def _token(self, position: int) -> int:
         return END_ID if position == self.end_at else FIRST_TOKEN + position
@@ -51,3 +66,17 @@ class ScriptedWorker:
         for position in masked[: self.per_step]:
             output[position] = self._token(position)
         return masked[: self.per_step]
+
+
+def _part(jobs: StepJobs, rows: Bool, *, first: bool) -> StepJobs:
+    """The message with these rows only; states and drops come with the first part."""
+    return msgspec.structs.replace(
+        jobs,
+        tickets=pack_int64(unpack_int64(jobs.tickets)[rows]),
+        steps=pack_int32(unpack_int32(jobs.steps)[rows]),
+        blocks=pack_int32(unpack_int32(jobs.blocks)[rows]),
+        thresholds=pack_float32(unpack_float32(jobs.thresholds)[rows]),
+        kinds=pack_int32(unpack_int32(jobs.kinds)[rows]),
+        states=jobs.states if first else [],
+        drops=jobs.drops if first else b"",
+    )

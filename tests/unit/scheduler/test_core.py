@@ -34,8 +34,8 @@ EPOCH = 7
 CARD = ModelCard(name="m", max_length=512, mask_token_id=MASK_ID, eos_token_id=END_ID, vocab_size=100)
 
 
-def make_core(step_timeout_s: float = 10.0) -> SchedulerCore:
-    settings = CoreSettings(EPOCH, MASK_ID, (0.9,), (1.0,), step_timeout_s=step_timeout_s)
+def make_core(step_timeout_s: float = 10.0, lookahead: int = 0) -> SchedulerCore:
+    settings = CoreSettings(EPOCH, MASK_ID, (0.9,), (1.0,), step_timeout_s=step_timeout_s, lookahead=lookahead)
     return SchedulerCore(settings, lambda _: Fixed(0.9), text_ended=lambda ids, _stop: END_ID in ids)
 
 
@@ -74,7 +74,8 @@ def serve(
         sent = of_kind(commands, SendJobs)
         if not sent:
             return finished
-        commands = core.cycle([StepsDone(workers[c.instance_id].run(c.jobs)) for c in sent], now_s)
+        done = [StepsDone(results) for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
+        commands = core.cycle(done, now_s)
         finished += of_kind(commands, Finish)
     raise AssertionError("never ends")
 
@@ -88,6 +89,22 @@ def test_a_request_is_denoised_block_by_block_to_its_end() -> None:
     assert (finish.stats.steps, finish.stats.instances, finish.stats.migrations) == (4, ["a-1"], 0)
     assert finish.stats.mean_threshold == pytest.approx(0.9)
     assert finish.stats.latency_s == pytest.approx(1.0)
+
+
+def test_with_lookahead_a_step_is_out_while_the_last_result_is_read_and_the_outcome_is_the_same() -> None:
+    finished = []
+    for lookahead in (0, 1):
+        core, worker = make_core(lookahead=lookahead), Worker(per_step=1)
+        [first] = of_kind(core.cycle([seen(), arrival("r")], 100.5), SendJobs)
+        assert unpack_int32(first.jobs.steps).tolist() == [*range(1 + lookahead)]
+        [result, *_] = worker.run_each(first.jobs)
+        [then] = of_kind(core.cycle([StepsDone(result)], 100.6), SendJobs)
+        assert unpack_int32(then.jobs.steps).tolist() == [1 + lookahead]
+        core = make_core(lookahead=lookahead)
+        [finish] = serve(core, {"a-1": Worker(per_step=3)}, core.cycle([seen(), arrival("r")], 100.5))
+        finished.append((finish.status, finish.output_ids.tolist(), finish.stats))
+        assert finish.decisions is not None
+    assert finished[0] == finished[1]
 
 
 def test_the_state_travels_only_with_the_first_step() -> None:
@@ -289,7 +306,7 @@ def test_progress_is_reported_only_where_a_client_streams() -> None:
 @given(data=st.data())
 def test_every_order_of_events_finishes_each_request_once_and_leaves_no_load(data: st.DataObject) -> None:
     """Results late, twice or lost, instances that come and go, cancels: each request ends exactly once."""
-    core = make_core(step_timeout_s=5.0)
+    core = make_core(step_timeout_s=5.0, lookahead=data.draw(st.integers(0, 1)))
     workers = {name: Worker(name, per_step=data.draw(st.integers(1, 5))) for name in ("a-1", "b-1")}
     names = [f"r{i}" for i in range(data.draw(st.integers(1, 6)))]
     now_s, finished, outbox = 100.0, [], list[StepsDone]()
@@ -307,7 +324,8 @@ def test_every_order_of_events_finishes_each_request_once_and_leaves_no_load(dat
         now_s += 6.0 if data.draw(st.booleans()) else 0.01
         commands = core.cycle(events, now_s)  # type: ignore[arg-type]
         finished += of_kind(commands, Finish)
-        answers = [StepsDone(workers[c.instance_id].run(c.jobs)) for c in of_kind(commands, SendJobs)]
+        sent = of_kind(commands, SendJobs)
+        answers = [StepsDone(results) for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
         outbox = [answer for answer in answers if data.draw(st.booleans())]
     commands = core.cycle([*pending, *outbox], now_s + 6)  # type: ignore[list-item]
     finished += serve(core, workers, commands, now_s + 6)

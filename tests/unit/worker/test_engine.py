@@ -188,11 +188,20 @@ def test_a_bad_job_is_a_failure(runner: Runner, change: dict[str, bytes], compla
     assert complaint in results.failures[0].message
 
 
-def test_a_block_without_a_mask_is_a_failure(runner: Runner) -> None:
-    decode = request(1)
-    decode.output[:16] = 3
-    jobs = msgspec.structs.replace(jobs_for([decode]), blocks=pack_int32([0]))
-    assert "no mask left" in run(engine_of(runner), jobs).failures[0].message
+def test_a_step_sent_ahead_runs_at_once_and_is_passed_over_where_its_block_is_over(runner: Runner) -> None:
+    engine, decode = engine_of(runner), request(1, threshold=1.0)  # a token a step
+    message = jobs_for([decode])
+    engine.accept(message, 0.0)
+    for ahead in range(1, 20):
+        engine.accept(msgspec.structs.replace(message, steps=pack_int32([ahead]), states=[]), 0.0)
+        results = engine.iterate()
+        if ahead > 16:  # the block's length
+            assert results is None
+        else:
+            assert results is not None
+            assert not results.failures
+            read_results(results, [decode])
+    assert (decode.output[:16] != MASK_ID).all()
 
 
 @pytest.mark.parametrize("change", [{"steps": b""}, {"tickets": b"123"}, {"drops": b"1"}, {"thresholds": b"12345678"}])
