@@ -78,7 +78,7 @@ class SchedulerCore:
         self._expire_steps(now_s)
         self._ask_estimates()
         self.policy.control(self.table, self.fleet, now_s)
-        self._place()
+        self._place(now_s)
         self._send_steps(now_s)
         commands, self._commands = self._commands, []
         return commands
@@ -239,15 +239,17 @@ class SchedulerCore:
             self.estimates.blocks_left(rows),
         )
 
-    def _place(self) -> None:
-        """Place what has no instance, and what may move."""
+    def _place(self, now_s: float) -> None:
+        """Place what has no instance, what may move, and what must: a draining instance gives its requests away, at
+        their next recompute step, when it costs nothing, or when its time is up."""
         table, fleet = self.table, self.fleet
         rows = ((table.ticket != 0) & ~table.in_flight).nonzero()[0]
         placed = table.instance[rows] != NOWHERE
         closed = placed & ~fleet.open[table.instance[rows]]
-        for row in rows[closed]:  # a draining instance gives its requests away
+        must = closed & (self._recomputes(rows) | (fleet.drain_until_s[table.instance[rows]] <= now_s))
+        for row in rows[must]:
             self._leave(int(row))
-        rows = rows[~placed | closed | self._may_move(rows)]
+        rows = rows[~placed | must | (self._may_move(rows) & ~closed)]
         if not len(rows):
             return
         rows = table.in_order(rows)
@@ -264,11 +266,15 @@ class SchedulerCore:
         match self.policy.moves:
             case Moves.NEVER:
                 return np.zeros(len(rows), dtype=np.bool_)
-            case Moves.AT_RECOMPUTE if self.settings.caching:
-                at_start: Bool = self.table.block_masks_left[rows] == self.table.block_length[rows]
-                return at_start
+            case Moves.AT_RECOMPUTE:
+                return self._recomputes(rows)
             case _:
                 return np.ones(len(rows), dtype=np.bool_)
+
+    def _recomputes(self, rows: Int64) -> Bool:
+        """For which requests the next step is a recompute step wherever it runs. Shapes: [n] -> [n]."""
+        at_start: Bool = self.table.block_masks_left[rows] == self.table.block_length[rows]
+        return at_start | (not self.settings.caching)
 
     def _send_steps(self, now_s: float) -> None:
         table = self.table

@@ -37,6 +37,7 @@ class Fleet:
         self.instances: list[Instance | None] = [None] * capacity
         self.slot_of: dict[str, int] = {}
         self.open: Bool = np.zeros(capacity, dtype=np.bool_)  # takes requests it does not hold yet
+        self.drain_until_s: Float64 = np.zeros(capacity)  # Unix time; closed, it keeps requests mid-block so long
         self.tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # prompt and output tokens of its requests
         self.requests: Int32 = np.zeros(capacity, dtype=np.int32)
         self.max_tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # of one batch
@@ -65,6 +66,7 @@ class Fleet:
         self._full = None
         self.instances[slot] = instance
         self.open[slot] = instance.state is InstanceState.READY
+        self.drain_until_s[slot] = instance.drain_until_s
         self.max_tokens[slot] = instance.max_batch_tokens
         self.max_requests[slot] = instance.max_batch_requests
         return slot
@@ -132,7 +134,7 @@ class Fleet:
                 return slot
         slot = len(self.instances)
         self.instances.extend([None] * slot)
-        for name in ("open", "tokens", "requests", "max_tokens", "max_requests", "latency_s"):
+        for name in ("open", "drain_until_s", "tokens", "requests", "max_tokens", "max_requests", "latency_s"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
         return slot

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 import structlog
+from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from services.scheduler.events import InstanceGone, InstanceSeen
@@ -11,7 +12,7 @@ from services.scheduler.inbox import Inbox
 from shared.bus import Bus, last_token
 from shared.codec import decode
 from shared.errors import BadInput
-from shared.messages.instances import Instance
+from shared.messages.instances import Instance, InstanceState
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 from shared.subjects import HEARTBEAT_S, INSTANCE_TTL_S
@@ -59,7 +60,7 @@ class Registry:
         except BadInput as error:
             log.warning("unreadable registration", instance=instance_id, error=error.message)
             return
-        if not self._is_usable(instance):
+        if instance.state is InstanceState.STARTING or not self._is_usable(instance):
             return
         known = self._known.get(instance_id)
         self._known[instance_id] = _Known(instance, asyncio.get_running_loop().time())
@@ -113,4 +114,4 @@ def _name(instance: Instance) -> str:
 
 def _same(a: Instance, b: Instance) -> bool:
     """Whether nothing but the heartbeat differs."""
-    return (a.state, a.max_batch_tokens, a.max_batch_requests) == (b.state, b.max_batch_tokens, b.max_batch_requests)
+    return replace(a, heartbeat=0, requests=0) == replace(b, heartbeat=0, requests=0)

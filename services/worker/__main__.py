@@ -7,10 +7,12 @@ import secrets
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import structlog
 import uvloop
+from msgspec.structs import replace
 
 from services.worker.engine import Engine, Limits
 from services.worker.feeding import CacheMode
@@ -20,13 +22,13 @@ from services.worker.registration import Registration
 from services.worker.runner import Runner
 from services.worker.settings import WorkerSettings
 from services.worker.shell import Worker
+from services.worker.starting import announced
 from services.worker.stored_profile import default_cache, given_profile, stored_profile
 from shared.bus import Bus
 from shared.errors import BadInput
 from shared.logs import configure_logs
 from shared.messages.instances import Instance
 from shared.model_files import find_model
-from shared.profile import LatencyProfile
 from shared.settings import read_settings
 from shared.text import read_model_card
 
@@ -35,21 +37,25 @@ log = structlog.get_logger(__name__)
 
 def main(environ: Mapping[str, str]) -> int:
     """Returns: the exit status: 0 after a clean stop, 2 for wrong settings or an unusable model, 1 otherwise."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it serves, it just ends
     try:
         settings = read_settings(WorkerSettings, environ)
         configure_logs("worker", level=settings.log_level, form=settings.log_format)
         choice = ModelChoice(settings.model, settings.device, settings.dtype, settings.tp, settings.threads)
         given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
-        with open_runner(choice, _cache_room(settings)) as runner:
-            profile = given or stored_profile(choice, runner, default_cache(environ))
-            return _run(settings, runner, profile)
+        instance = _describe(settings)
+        with ExitStack() as starting:
+            starting.enter_context(announced(settings, instance))
+            with open_runner(choice, _cache_room(settings)) as runner:
+                profile = given or stored_profile(choice, runner, default_cache(environ))
+                starting.close()
+                return _run(settings, runner, replace(instance, device=runner.device.type, profile=profile.to_csv()))
     except BadInput as error:
         print(f"worker: {error.message}", file=sys.stderr)  # noqa: T201
         return 2
 
 
-def _run(settings: WorkerSettings, runner: Runner | ParallelRunner, profile: LatencyProfile) -> int:
-    instance = _describe(settings, runner, profile)
+def _run(settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance) -> int:
     try:
         uvloop.run(_serve(settings, runner, instance))
     except Exception as error:
@@ -65,7 +71,8 @@ def _cache_room(settings: WorkerSettings) -> CacheRoom:
     return CacheRoom(settings.max_batch_requests, settings.cache_tokens)
 
 
-def _describe(settings: WorkerSettings, runner: Runner | ParallelRunner, profile: LatencyProfile) -> Instance:
+def _describe(settings: WorkerSettings) -> Instance:
+    """What is known before the model is loaded."""
     directory = find_model(settings.model)
     return Instance(
         instance_id=f"{settings.instance}-{secrets.token_hex(3)}",
@@ -73,10 +80,8 @@ def _describe(settings: WorkerSettings, runner: Runner | ParallelRunner, profile
         tp_degree=settings.tp,
         node=settings.node,
         gpus=list(settings.gpus),
-        device=runner.device.type,
         max_batch_tokens=settings.max_batch_tokens,
         max_batch_requests=settings.max_batch_requests,
-        profile=profile.to_csv(),
     )
 
 
@@ -94,7 +99,7 @@ async def _serve(settings: WorkerSettings, runner: Runner | ParallelRunner, inst
     limits = Limits(settings.max_batch_tokens, settings.max_batch_requests)
     engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
     try:
-        await Worker(bus, engine, Registration(bus, instance)).run(stop)
+        await Worker(bus, engine, Registration(bus, instance, lambda: engine.num_held)).run(stop)
     finally:
         with contextlib.suppress(Exception):
             await bus.close()

@@ -1,6 +1,7 @@
 """The instance's entry in the instances bucket: put, renewed, deleted."""
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 import nats.errors
@@ -20,13 +21,17 @@ AWAY = (nats.errors.Error, JetStreamError, TimeoutError)
 class Registration:
     """Says that the instance is here, for as long as `keep` runs."""
 
-    def __init__(self, bus: Bus, instance: Instance) -> None:
+    def __init__(self, bus: Bus, instance: Instance, held: Callable[[], int] = lambda: 0) -> None:
+        """`held()` tells how many requests the instance holds."""
         self._bus = bus
+        self._held = held
         self.instance = instance
 
     async def put(self) -> None:
         """Write the entry now. A bus that is away is said in the log and met again at the next renewal."""
-        self.instance = msgspec.structs.replace(self.instance, heartbeat=self.instance.heartbeat + 1)
+        self.instance = msgspec.structs.replace(
+            self.instance, heartbeat=self.instance.heartbeat + 1, requests=self._held()
+        )
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 await (await self._bucket()).put(self.instance.instance_id, encode(self.instance))
@@ -39,9 +44,9 @@ class Registration:
             await self.put()
             await asyncio.sleep(HEARTBEAT_S)
 
-    async def drain(self) -> None:
-        """From now on the instance takes no request that it does not hold."""
-        self.instance = msgspec.structs.replace(self.instance, state=InstanceState.DRAINING)
+    async def drain(self, until_s: float = 0.0) -> None:
+        """From now on the instance takes no request that it does not hold; those leave it by `until_s`, Unix time."""
+        self.instance = msgspec.structs.replace(self.instance, state=InstanceState.DRAINING, drain_until_s=until_s)
         await self.put()
 
     async def delete(self) -> None:

@@ -73,7 +73,7 @@ class Worker:
             return
         log.info("told to", action=order.action)
         if order.action == "drain":
-            await self._registration.drain()
+            await self._registration.drain(time.time() + order.within_s)
         elif order.action == "stop":
             stop.set()
 

@@ -6,6 +6,7 @@ import msgspec
 
 
 class InstanceState(enum.StrEnum):
+    STARTING = "starting"  # loads its model
     READY = "ready"
     DRAINING = "draining"  # takes no request it does not already hold
 
@@ -37,6 +38,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_tokens: int = 8192
     max_batch_requests: int = 64
     profile: str = ""  # latency profile of this instance's TP degree, as PROFILE.csv; empty: not measured
+    requests: int = 0  # that it holds
+    drain_until_s: float = 0.0  # Unix time, seconds; draining, it keeps requests so long if moving them costs a step
     heartbeat: int = 0  # counts renewals
 
 
@@ -44,3 +47,4 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     """Reconfigurator -> worker, scheduler. Subject: dilaserve.<cell>.control.<instance>. Core NATS."""
 
     action: str  # "drain" or "stop"
+    within_s: float = 0.0  # of "drain": how long requests may wait for their next recompute step before they move

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -137,8 +138,10 @@ async def test_the_registration_is_renewed_and_deleted_at_a_clean_exit(
     start_worker: Start, registered: Registrations
 ) -> None:
     worker = start_worker(instance="w7", gpus="3")
+    starting = await registered.instance(InstanceState.STARTING)
     first = await registered.instance()
     second = await registered.instance()
+    assert starting.instance_id == first.instance_id
     assert first.instance_id.startswith("w7-")
     assert (first.gpus, first.tp_degree, first.device) == ([3], 1, "cpu")
     assert LatencyProfile.from_csv(first.profile).tp_degrees == [1]
@@ -167,8 +170,9 @@ async def test_it_drains_and_stops_when_told(bus: Bus, start_worker: Start, regi
     worker = start_worker()
     instance = await registered.instance()
     subject = bus.subjects.control(instance.instance_id)
-    await bus.publish(subject, Control(action="drain"))
-    await registered.instance(InstanceState.DRAINING)
+    await bus.publish(subject, Control(action="drain", within_s=5.0))
+    draining = await registered.instance(InstanceState.DRAINING)
+    assert draining.drain_until_s > time.time()
     assert worker.poll() is None
     await bus.publish(subject, Control(action="stop"))
     assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0

@@ -34,8 +34,10 @@ EPOCH = 7
 CARD = ModelCard(name="m", max_length=512, mask_token_id=MASK_ID, eos_token_id=END_ID, vocab_size=100)
 
 
-def make_core(step_timeout_s: float = 10.0, lookahead: int = 0) -> SchedulerCore:
-    settings = CoreSettings(EPOCH, MASK_ID, (0.9,), (1.0,), step_timeout_s=step_timeout_s, lookahead=lookahead)
+def make_core(step_timeout_s: float = 10.0, lookahead: int = 0, *, caching: bool = False) -> SchedulerCore:
+    settings = CoreSettings(
+        EPOCH, MASK_ID, (0.9,), (1.0,), step_timeout_s=step_timeout_s, lookahead=lookahead, caching=caching
+    )
     return SchedulerCore(settings, lambda _: Fixed(0.9), text_ended=lambda ids, _stop: END_ID in ids)
 
 
@@ -44,7 +46,9 @@ def arrival(name: str, output: int = 8, block: int = 4, **options: object) -> Re
     return RequestArrived(request, np.array([1, 2, 3], np.int32), output, slo_s=5.0, arrival_s=100.0, delivery=name)
 
 
-def seen(name: str = "a-1", *, draining: bool = False, requests: int = 64, tokens: int = 8192) -> InstanceSeen:
+def seen(
+    name: str = "a-1", *, draining: bool = False, until_s: float = 0.0, requests: int = 64, tokens: int = 8192
+) -> InstanceSeen:
     state = InstanceState.DRAINING if draining else InstanceState.READY
     return InstanceSeen(
         Instance(
@@ -52,6 +56,7 @@ def seen(name: str = "a-1", *, draining: bool = False, requests: int = 64, token
             model=CARD,
             tp_degree=1,
             state=state,
+            drain_until_s=until_s,
             max_batch_requests=requests,
             max_batch_tokens=tokens,
         )
@@ -252,6 +257,32 @@ def test_a_draining_instance_gives_its_requests_away_after_their_step() -> None:
     assert core.cycle([seen("a-1", draining=True), seen("b-1")], 100.1) == []
     commands = core.cycle([StepsDone(worker.run(first.jobs))], 100.2)
     assert {c.instance_id for c in of_kind(commands, SendJobs) if c.jobs.tickets} == {"b-1"}
+
+
+def where(commands: Iterable[Command]) -> set[str]:
+    """The instances that got a step to run."""
+    return {command.instance_id for command in of_kind(commands, SendJobs) if command.jobs.tickets}
+
+
+def test_with_a_cache_a_draining_instance_keeps_a_request_to_the_end_of_its_block() -> None:
+    core = make_core(caching=True)
+    worker = Worker("a-1", per_step=1)
+    [job] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
+    core.cycle([seen("a-1", draining=True, until_s=200.0), seen("b-1")], 100.1)
+    for _ in range(3):
+        [job] = of_kind(core.cycle([StepsDone(worker.run(job.jobs))], 100.2), SendJobs)
+        assert job.instance_id == "a-1"
+    assert where(core.cycle([StepsDone(worker.run(job.jobs))], 100.3)) == {"b-1"}
+
+
+def test_a_draining_instance_keeps_no_request_beyond_its_time() -> None:
+    core = make_core(caching=True)
+    worker = Worker("a-1", per_step=1)
+    [job] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
+    core.cycle([seen("a-1", draining=True, until_s=105.0), seen("b-1"), arrival("new")], 100.1)
+    commands = core.cycle([StepsDone(worker.run(job.jobs))], 105.0)
+    assert where(commands) == {"b-1"}
+    assert any(command.jobs.drops for command in of_kind(commands, SendJobs) if command.instance_id == "a-1")
 
 
 def test_an_unanswered_step_is_given_away_after_its_time_and_given_up_after_some_tries() -> None:
