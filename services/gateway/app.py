@@ -5,6 +5,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from services.gateway.errors import install_handlers
+from services.gateway.openapi import ERRORS, document
 from services.gateway.parts import Parts
 from services.gateway.routes.cluster import cluster_routes
 from services.gateway.routes.completions import completion_routes
@@ -15,9 +16,16 @@ from services.gateway.routes.requests import request_routes
 
 
 def build_app(parts: Parts) -> FastAPI:
-    app = FastAPI(title="DiLaServe", version=version("dilaserve"), redirect_slashes=False)
+    app = FastAPI(
+        title="DiLaServe",
+        version=version("dilaserve"),
+        description="OpenAI's API for diffusion language models, with SLOs.",
+        redirect_slashes=False,
+        responses=ERRORS,
+    )
     for routes in (completion_routes, model_routes, request_routes, cluster_routes, health_routes):
         app.include_router(routes(parts))
     install_console(app)
     install_handlers(app)
+    document(app)
     return app

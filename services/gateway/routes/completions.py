@@ -3,6 +3,7 @@
 import asyncio
 import time
 import uuid
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -12,25 +13,34 @@ from services.gateway.calls import Call
 from services.gateway.compose import compose
 from services.gateway.errors import ApiError, as_api_error, no_such_model, outcome_error
 from services.gateway.event_stream import EventStream
+from services.gateway.openapi import json_body
 from services.gateway.parts import Parts
 from services.gateway.record import Record
 from services.gateway.replies import ChatForm, Form, Replies, TextForm
 from services.gateway.schema import ChatBody, CompletionBody, TextBody
+from services.gateway.shapes import ChatCompletion, Completion, TextCompletion
 from shared.messages.requests import Outcome
 
 
 def completion_routes(parts: Parts) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
-    @router.post("/chat/completions")
+    @router.post("/chat/completions", responses=_replies(ChatCompletion), openapi_extra=json_body(ChatBody))
     async def chat(request: Request) -> Response:
+        """A reply to a conversation, whole or as a stream of committed text."""
         return await _complete(parts, request, ChatBody, ChatForm())
 
-    @router.post("/completions")
+    @router.post("/completions", responses=_replies(TextCompletion), openapi_extra=json_body(TextBody))
     async def completions(request: Request) -> Response:
+        """What follows a plain prompt, whole or as a stream of committed text."""
         return await _complete(parts, request, TextBody, TextForm())
 
     return router
+
+
+def _replies(whole: type[Completion]) -> dict[int | str, dict[str, Any]]:
+    stream = {"text/event-stream": {"schema": {"type": "string"}}}
+    return {200: {"model": whole, "content": stream, "description": "whole; with `stream`, server-sent events"}}
 
 
 async def _complete(parts: Parts, http: Request, kind: type[CompletionBody], form: Form) -> Response:

@@ -1,28 +1,30 @@
 """GET /health, /ready and /metrics: for supervisors, load balancers and Prometheus."""
 
 from fastapi import APIRouter
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from services.gateway.parts import Parts
+from services.gateway.shapes import Status
 
 
 def health_routes(parts: Parts) -> APIRouter:
     router = APIRouter()
 
     @router.get("/health")
-    async def health() -> dict[str, str]:
+    async def health() -> Status:
         """The process lives."""
-        return {"status": "ok"}
+        return Status(status="ok")
 
     @router.get("/ready")
-    async def ready() -> dict[str, str]:
+    async def ready() -> Status:
         """Requests can be served; else 503 with the reason."""
         parts.readiness.check()
-        return {"status": "ready"}
+        return Status(status="ready")
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
+        """For Prometheus."""
         parts.metrics.active.set(parts.calls.active)
         return Response(parts.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 

@@ -1,7 +1,7 @@
 """GET /v1/requests and /v1/requests/{id}: how requests ended; also for a client that lost its connection."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
@@ -10,6 +10,7 @@ from services.gateway.decisions import step_list
 from services.gateway.errors import ApiError
 from services.gateway.parts import Parts
 from services.gateway.replies import ChatForm, TextForm, serving, usage
+from services.gateway.shapes import OutcomeError, Serving, StoredRequest, Usage
 from services.gateway.views import RequestList, RequestSummary
 from services.gateway.watch import RECENT
 from shared.messages.requests import Outcome
@@ -26,8 +27,8 @@ def request_routes(parts: Parts) -> APIRouter:
         """The requests that ended last, the latest first."""
         return RequestList(data=[summary(outcome) for outcome in parts.watch.recent(limit)])
 
-    @router.get("/{name}")
-    async def get_request(name: str) -> dict[str, Any]:
+    @router.get("/{name}", response_model_exclude_unset=True)
+    async def get_request(name: str) -> StoredRequest:
         """`name` is the request's id, or the id of the reply."""
         request_id = name.removeprefix(ChatForm.id_prefix).removeprefix(TextForm.id_prefix)
         known = REQUEST_ID.fullmatch(request_id)
@@ -35,17 +36,17 @@ def request_routes(parts: Parts) -> APIRouter:
         if outcome is None:
             raise ApiError(404, "no request of this id has ended in the last day", param="id", code="not_found")
         error = outcome.error
-        return {
-            "object": "dilaserve.request",
-            "id": outcome.request_id,
-            "status": outcome.status.value,
-            "text": outcome.text,
-            "finish_reason": outcome.finish_reason,
-            "usage": usage(outcome),
-            "error": {"message": error.message, "param": error.field} if error else None,
-            "dilaserve": serving(outcome),
-            "steps": step_list(outcome.decisions, outcome.stats.slo_s) if outcome.stats else [],
-        }
+        return StoredRequest(
+            object="dilaserve.request",
+            id=outcome.request_id,
+            status=outcome.status,
+            text=outcome.text,
+            finish_reason=outcome.finish_reason,
+            usage=Usage(**usage(outcome)),
+            error=OutcomeError(message=error.message, param=error.field) if error else None,
+            dilaserve=Serving(**serving(outcome)),
+            steps=step_list(outcome.decisions, outcome.stats.slo_s) if outcome.stats else [],
+        )
 
     return router
 

@@ -1,0 +1,39 @@
+"""The OpenAPI document: FastAPI's own, with the bodies that routes read themselves, bounded in size."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from services.gateway.schema import ChatBody, TextBody
+from services.gateway.shapes import ErrorBody
+
+REF = "#/components/schemas/{model}"
+BODIES: Sequence[type[BaseModel]] = (ChatBody, TextBody)
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorBody, "description": "what is wrong with the request, and with which field"},
+    "5XX": {"model": ErrorBody, "description": "the server's fault, or not now: 503 comes with Retry-After"},
+}
+
+
+def json_body(body: type[BaseModel]) -> dict[str, Any]:
+    """For a route's `openapi_extra`: it takes a `body`, one of BODIES."""
+    content = {"application/json": {"schema": {"$ref": REF.format(model=body.__name__)}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def document(app: FastAPI) -> None:
+    """Give `app` its document, made when first asked for."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            _, bodies = models_json_schema([(body, "validation") for body in BODIES], ref_template=REF)
+            made["components"]["schemas"] |= bodies["$defs"]
+            app.openapi_schema = made
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

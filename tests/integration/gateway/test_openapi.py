@@ -1,0 +1,57 @@
+"""The OpenAPI document against the running gateway: nothing that fits it ends in a 5xx or in an undeclared reply."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.integration.gateway.conftest import RunningGateway
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+ENDLESS = "/events"
+
+
+async def test_the_document_describes_the_bodies_and_replies(lonely_gateway: RunningGateway) -> None:
+    document = (await lonely_gateway.http.get("/openapi.json")).json()
+    chat = document["paths"]["/v1/chat/completions"]["post"]
+    assert chat["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ChatBody"}
+    properties = document["components"]["schemas"]["ChatBody"]["properties"]
+    assert {"messages", "max_completion_tokens", "slo_ms", "min_threshold", "canvas"} <= set(properties)
+    assert {"200", "4XX", "5XX"} <= set(chat["responses"])
+
+
+@pytest.mark.parametrize("examples", [10, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+async def test_what_fits_the_document_is_answered_as_it_says(gateway: RunningGateway, examples: int) -> None:
+    schema = await asyncio.to_thread(schemathesis.openapi.from_url, f"{gateway.url}/openapi.json")
+    operations: list[Any] = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+    tried = [operation for operation in operations if operation.path != ENDLESS]
+    assert tried
+    for operation in tried:
+        await asyncio.to_thread(_try, operation, examples)
+    assert await gateway.readiness() == "ready"
+
+
+def _try(operation: Any, examples: int) -> None:
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+    @given(case=st.one_of(operation.as_strategy(), operation.as_strategy(schemathesis.GenerationMode.NEGATIVE)))
+    def answers_as_declared(case: Any) -> None:
+        case.call_and_validate(checks=CHECKS)
+
+    answers_as_declared()
