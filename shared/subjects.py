@@ -75,6 +75,9 @@ class Subjects:
     def launch(self, node: str) -> str:
         return f"{self.root}.launch.{node.replace('.', '_')}"
 
+    def stats(self, service: str) -> str:
+        return f"{self.root}.stats.{service}"
+
     @property
     def instances_bucket(self) -> str:
         return f"instances-{self.cell}"

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from services.scheduler.events import StepsLost
 from services.scheduler.inbox import Inbox
 from services.scheduler.intake import Intake
 from services.scheduler.lease import Lease
+from services.scheduler.measures import Measures
 from services.scheduler.outcomes import OutcomeStore
 from services.scheduler.predictions import Predictions
 from services.scheduler.registry import Registry
@@ -60,7 +62,8 @@ async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCar
     log.info("leading", epoch=lease.epoch, policy=settings.policy)
     inbox, outcomes = Inbox(), OutcomeStore(bus, text)
     core = build_core(settings, text, card, lease.epoch)
-    shell = Shell(bus, core, inbox, outcomes, Predictions(bus, core.settings.thresholds, inbox))
+    predictions = Predictions(bus, core.settings.thresholds, inbox)
+    shell = Shell(bus, core, inbox, outcomes, predictions, Measures(core, settings.policy, time.time()))
     intake = Intake(bus, text, settings.default_slo_s, inbox, outcomes, await Backlog.measure(bus))
     await shell.take_cancels()
     background = [
@@ -68,6 +71,7 @@ async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCar
         bus.keep_set_up(on_loss=lambda: inbox.put(StepsLost())),
         Registry(bus, text.card.name, inbox, needs_profile=settings.policy == "dilaserve").run(),
         shell.take_results(lease.epoch),
+        shell.tell_stats(),
         intake.run(lease.epoch),
         outcomes.fail(),
     ]

@@ -21,8 +21,8 @@ from services.scheduler.results import Progressed, ResultReader
 from services.scheduler.stats import serving_stats
 from services.scheduler.table import MASKED, NOWHERE, RequestTable
 from shared.arrays import Bool, Int32, Int64
-from shared.features import state_features
 from shared.messages.requests import OutcomeStatus, Progress
+from shared.messages.stats import ClusterLoad
 from shared.messages.steps import StepFailure, StepResults
 
 log = structlog.get_logger(__name__)
@@ -68,6 +68,8 @@ class SchedulerCore:
         self._decisions = DecisionLog(self.table, self.fleet)
         stays = self.policy.moves is Moves.NEVER or (settings.caching and self.policy.moves is Moves.AT_RECOMPUTE)
         self._looks_ahead = settings.lookahead > 0 and stays  # within a block
+        self.done = self._reader.done
+        self.load: ClusterLoad | None = None  # as load control saw it in the last cycle
         self._commands: list[ev.Command] = []
         self._next_timeout_s = 0.0
 
@@ -77,7 +79,7 @@ class SchedulerCore:
             self._take(event, now_s)
         self._expire_steps(now_s)
         self._ask_estimates()
-        self.policy.control(self.table, self.fleet, now_s)
+        self.load = self.policy.control(self.table, self.fleet)
         self._place(now_s)
         self._send_steps(now_s)
         commands, self._commands = self._commands, []
@@ -214,30 +216,9 @@ class SchedulerCore:
     # Decisions
 
     def _ask_estimates(self) -> None:
-        if not self.policy.uses_estimates:
-            return
-        rows = self.estimates.due()
-        if len(rows):
-            self._commands.append(self._question(rows))
-
-    def _question(self, rows: Int64) -> ev.AskEstimates:
-        table = self.table
-        features = state_features(
-            output_length=table.output_length[rows],
-            block_length=table.block_length[rows],
-            steps=table.steps[rows],
-            masks_left=table.masks_left[rows],
-            block=table.block[rows],
-            block_masks_left=table.block_masks_left[rows],
-            confidence_stats=table.confidence_stats[rows],
-        )
-        return ev.AskEstimates(
-            table.ticket[rows],
-            table.steps[rows],
-            features,
-            table.masks_left[rows],
-            self.estimates.blocks_left(rows),
-        )
+        question = self.estimates.ask() if self.policy.uses_estimates else None
+        if question is not None:
+            self._commands.append(question)
 
     def _place(self, now_s: float) -> None:
         """Place what has no instance, what may move, and what must: a draining instance gives its requests away, at

@@ -6,8 +6,10 @@ predictor is away. Between answers every step done takes one off.
 
 import numpy as np
 
+from services.scheduler.events import AskEstimates
 from services.scheduler.table import NOWHERE, RequestTable
 from shared.arrays import Float64, Int32, Int64
+from shared.features import state_features
 
 
 class Estimates:
@@ -26,14 +28,27 @@ class Estimates:
         """The one-shot estimate of a new request."""
         self._one_shot(np.array([row]))
 
-    def due(self) -> Int64:
-        """Rows, [n], of which a new estimate is to be asked; they count as asked."""
+    def ask(self) -> AskEstimates | None:
+        """The question about all requests that are due for a new estimate, which then count as asked."""
         table = self._table
         unmasked = table.asked_masks - table.masks_left
         rows: Int64 = ((table.ticket != 0) & ~table.asked & (unmasked >= self._granularity)).nonzero()[0]
+        if not len(rows):
+            return None
         table.asked[rows] = True
         table.asked_masks[rows] = table.masks_left[rows]
-        return rows
+        features = state_features(
+            output_length=table.output_length[rows],
+            block_length=table.block_length[rows],
+            steps=table.steps[rows],
+            masks_left=table.masks_left[rows],
+            block=table.block[rows],
+            block_masks_left=table.block_masks_left[rows],
+            confidence_stats=table.confidence_stats[rows],
+        )
+        return AskEstimates(
+            table.ticket[rows], table.steps[rows], features, table.masks_left[rows], self.blocks_left(rows)
+        )
 
     def take(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:
         """The predictor's answer for requests as they were after so many steps. Shapes: [n], [n], [n, c]."""

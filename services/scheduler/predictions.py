@@ -5,7 +5,6 @@ import asyncio
 import nats.errors
 import numpy as np
 import structlog
-from prometheus_client import Counter
 
 from services.scheduler.events import AskEstimates, EstimatesCame, EstimatesLost
 from services.scheduler.inbox import Inbox
@@ -19,8 +18,6 @@ log = structlog.get_logger(__name__)
 
 ANSWER_S = 1.0  # a predictor that does not answer within this is taken for away
 HOLD_OFF_S = 1.0  # how long an absent predictor is not asked again
-
-FALLBACKS = Counter("dilaserve_predictor_fallbacks", "estimates that fell back to the one-shot estimate")
 
 
 class Predictions:
@@ -65,5 +62,4 @@ class Predictions:
             self._inbox.put(EstimatesCame(question.tickets, question.steps, steps_left))
 
     def _lose(self, question: AskEstimates) -> None:
-        FALLBACKS.inc(len(question.tickets))
         self._inbox.put(EstimatesLost(question.tickets))

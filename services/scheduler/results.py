@@ -45,6 +45,15 @@ class _Columns:
     stats: Float32  # [n, 5]
 
 
+@dataclass(slots=True)
+class Done:
+    """What has been taken into the table, from the start."""
+
+    steps: int = 0
+    tokens: int = 0
+    threshold_tokens: float = 0.0  # sum over the tokens of the threshold used
+
+
 class ResultReader:
     """Applies results of one epoch to the table."""
 
@@ -52,6 +61,7 @@ class ResultReader:
         self._epoch = epoch
         self._table = table
         self._fleet = fleet
+        self.done = Done()
 
     def read(self, results: StepResults) -> Progressed | None:
         """Unmask what an iteration found. Returns: None if nothing of it is in force (all late, or malformed)."""
@@ -114,7 +124,11 @@ class ResultReader:
         table.steps[rows] += 1
         table.recompute_steps[rows] += table.kind[rows] == RECOMPUTE
         table.attempts[rows] = 0
-        table.threshold_tokens[rows] += table.threshold[rows] * newly
+        threshold_tokens = table.threshold[rows] * newly
+        table.threshold_tokens[rows] += threshold_tokens
+        self.done.steps += len(rows)
+        self.done.tokens += int(newly.sum())
+        self.done.threshold_tokens += float(threshold_tokens.sum())
         table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], table.threshold[rows])
         table.holder[rows] = slot
         self._turn_to_next(rows)

@@ -10,10 +10,12 @@ from nats.aio.msg import Msg
 from services.scheduler import events as ev
 from services.scheduler.core import SchedulerCore
 from services.scheduler.inbox import Inbox
+from services.scheduler.measures import Measures
 from services.scheduler.outcomes import OutcomeStore
 from services.scheduler.predictions import Predictions
 from shared.bus import Bus, last_token, read_or_none
 from shared.messages.requests import Cancel
+from shared.messages.stats import STATS_S
 from shared.messages.steps import StepResults
 from shared.subjects import result_consumer
 
@@ -27,13 +29,20 @@ class Shell:
     """Runs one core on one bus."""
 
     def __init__(
-        self, bus: Bus, core: SchedulerCore, inbox: Inbox, outcomes: OutcomeStore, predictions: Predictions
+        self,
+        bus: Bus,
+        core: SchedulerCore,
+        inbox: Inbox,
+        outcomes: OutcomeStore,
+        predictions: Predictions,
+        measures: Measures,
     ) -> None:
         self._bus = bus
         self._core = core
         self._inbox = inbox
         self._outcomes = outcomes
         self._predictions = predictions
+        self._measures = measures
 
     async def take_results(self, epoch: int) -> None:
         """Take the step results of an epoch that begins now, until cancelled."""
@@ -48,8 +57,17 @@ class Shell:
         """Receive, decide, do, until `stop`; requests that are not done then are delivered again to the next."""
         while not stop.is_set():
             events = await self._inbox.take(within_s=TICK_S)
-            for command in self._core.cycle(events, time.time()):
+            now_s, started_s = time.time(), time.perf_counter()
+            commands = self._core.cycle(events, now_s)
+            self._measures.note(events, commands, now_s, time.perf_counter() - started_s)
+            for command in commands:
                 await self._do(command)
+
+    async def tell_stats(self) -> None:
+        """Say once a second how it goes, until cancelled."""
+        while True:
+            await asyncio.sleep(STATS_S)
+            await self._bus.publish(self._bus.subjects.stats("scheduler"), self._measures.stats(time.time()))
 
     async def _do(self, command: ev.Command) -> None:
         subjects = self._bus.subjects

@@ -29,6 +29,7 @@ from shared.messages.requests import (
     Request,
     ServingStats,
 )
+from shared.messages.stats import ClusterLoad, InstanceLoad, SchedulerStats
 from shared.messages.steps import RequestState, StepFailure, StepJobs, StepResults
 
 DIRECTORY = Path(__file__).parent / "samples"
@@ -126,6 +127,48 @@ SAMPLES: list[msgspec.Struct] = [
         blocks_left=pack_int32([1]),
     ),
     StepsLeft(steps_left=pack_float32([[4.0]]), predictor="v1"),
+    SchedulerStats(
+        at_s=9.5,
+        epoch=3,
+        policy="dilaserve",
+        thresholds=[0.7, 0.9],
+        window_s=30.0,
+        active=2,
+        deferred=1,
+        steps_in_flight=1,
+        arrived=9,
+        completed=5,
+        failed=1,
+        cancelled=1,
+        migrations=2,
+        steps=70,
+        tokens=200,
+        predictions=20,
+        predictor_fallbacks=1,
+        rps=0.3,
+        completed_per_s=0.2,
+        tokens_per_s=7.0,
+        steps_per_s=2.0,
+        slo_attainment=0.8,
+        mean_threshold=None,
+        latency_p50_s=0.5,
+        latency_p99_s=None,
+        cycles_per_s=10.0,
+        cycle_mean_s=0.001,
+        cycle_max_s=0.002,
+        load=ClusterLoad(least_tokens=10.0, committed_tokens=20.0, capacity_tokens=30.0, throughput_tokens_per_s=15.0),
+        instances=[
+            InstanceLoad(
+                instance_id="a-1",
+                open=True,
+                requests=1,
+                max_requests=64,
+                tokens=96,
+                max_tokens=8192,
+                step_latency_s=0.01,
+            )
+        ],
+    ),
     StepDecisions(
         first_step=2,
         instances=["a-1"],

@@ -8,6 +8,7 @@ from typing import Protocol
 from services.scheduler.fleet import Fleet
 from services.scheduler.table import RequestTable
 from shared.arrays import Float64, Int64
+from shared.messages.stats import ClusterLoad
 
 
 class Moves(enum.StrEnum):
@@ -39,8 +40,8 @@ class Policy(Protocol):
         """Whether the step predictor is to be asked."""
         ...
 
-    def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:
-        """Once a cycle, before anything is placed."""
+    def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:
+        """Once a cycle, before anything is placed. Returns: what was judged by; None if nothing was."""
         ...
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:

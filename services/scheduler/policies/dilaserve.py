@@ -12,6 +12,7 @@ from services.scheduler.policies import Choice, Moves
 from services.scheduler.table import RequestTable
 from services.scheduler.thresholds import choose_thresholds, time_left_s
 from shared.arrays import Float64, Int64
+from shared.messages.stats import ClusterLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class DiLaServe:
     load_control: bool = True
     guaranteed_priority: int | None = None
 
-    def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:  # noqa: ARG002
+    def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:
         """Adaptive load control over all requests; writes `highest`.
 
         The window is the mean SLO of the active requests (the paper's extension to SLOs of their own).
@@ -33,7 +34,7 @@ class DiLaServe:
         rows = table.active()
         table.highest[rows] = len(self.candidates) - 1
         if not self.load_control or not len(rows):
-            return
+            return None
         tokens = table.tokens[rows].astype(np.float64)
         blocks = table.block_length[rows].astype(np.float64)
         steps_left = self.estimates.steps_left(rows)
@@ -44,7 +45,15 @@ class DiLaServe:
         guaranteed = np.zeros(len(rows), dtype=np.bool_)
         if self.guaranteed_priority is not None:
             guaranteed = table.priority[rows] >= self.guaranteed_priority
-        table.highest[rows] = highest_allowed(load, self._lowest(rows, table), capacity, guaranteed)
+        lowest = self._lowest(rows, table)
+        table.highest[rows] = highest_allowed(load, lowest, capacity, guaranteed)
+        each = np.arange(len(rows))
+        return ClusterLoad(
+            least_tokens=float(load[each, lowest].sum()),
+            committed_tokens=float(load[each, table.highest[rows]].sum()),
+            capacity_tokens=capacity,
+            throughput_tokens_per_s=throughput,
+        )
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
         return place_in_order(rows, table, fleet, step_latency)

@@ -21,7 +21,7 @@ class Fixed:
     moves: Moves = Moves.NEVER
     uses_estimates: bool = False
 
-    def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:
+    def control(self, table: RequestTable, fleet: Fleet) -> None:
         """Nothing is adjusted to the load."""
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:

@@ -53,8 +53,11 @@ class Cell:
         self.finished += [c for c in commands if isinstance(c, Finish)]
         return commands
 
+    def answers(self, commands: list[Command]) -> list[Event]:
+        return [StepsDone(self.workers[c.instance_id].run(c.jobs)) for c in jobs_in(commands)]
+
     def answer(self, commands: list[Command]) -> list[Command]:
-        return self.send(*[StepsDone(self.workers[c.instance_id].run(c.jobs)) for c in jobs_in(commands)])
+        return self.send(*self.answers(commands))
 
     def serve(self, commands: list[Command]) -> None:
         while jobs_in(commands):
