@@ -91,5 +91,5 @@ class Shell:
             self._inbox.put(ev.StepsDone(results))
 
     async def _on_cancel(self, msg: Msg) -> None:
-        if read_or_none(msg, Cancel) is not None:
+        if not msg.data or read_or_none(msg, Cancel) is not None:  # nothing is as good as {}
             self._inbox.put(ev.RequestCancelled(last_token(msg.subject)))

@@ -11,10 +11,12 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 
+from shared.arrays import unpack_float32
 from shared.bus import Bus
 from shared.codec import decode, encode
 from shared.messages.instances import Instance
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Progress, Request
+from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
 from shared.subjects import step_consumer
 from shared.text import read_model_card
@@ -168,14 +170,33 @@ async def test_progress_streams_every_token_before_the_outcome(cluster: Cluster)
             assert seen == set(range(32))
 
 
-async def test_a_cancelled_request_ends_as_cancelled(cluster: Cluster) -> None:
+async def test_the_scheduler_says_how_it_goes_and_an_outcome_how_each_step_was_decided(cluster: Cluster) -> None:
+    with service("scheduler", cluster.settings, cluster.log):
+        stats = await cluster.bus.nc.subscribe(cluster.bus.subjects.stats("scheduler"))
+        async with cluster.instance():
+            outcome = await cluster.outcome(Request(request_id="r1", prompt="x", output_tokens=32))
+            assert outcome.stats is not None
+            assert outcome.decisions is not None
+            assert outcome.decisions.instances == ["w-1"]
+            assert len(unpack_float32(outcome.decisions.thresholds)) == outcome.stats.steps
+            async with asyncio.timeout(LIMIT_S):
+                while True:
+                    said = decode((await stats.next_msg(timeout=LIMIT_S)).data, SchedulerStats)
+                    if said.completed:
+                        break
+            assert (said.arrived, said.tokens, said.slo_attainment) == (1, 32, 1.0)
+            assert [load.instance_id for load in said.instances] == ["w-1"]
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", encode(Cancel(reason="enough"))])
+async def test_a_cancelled_request_ends_as_cancelled(cluster: Cluster, payload: bytes) -> None:
     subjects = cluster.bus.subjects
     with service("scheduler", cluster.settings, cluster.log):
         outcomes = await cluster.bus.nc.subscribe(subjects.outcomes("r1"))
         await cluster.bus.store(subjects.requests, Request(request_id="r1", prompt="x"))
         async with asyncio.timeout(LIMIT_S):  # the scheduler may not hold it yet
             while True:
-                await cluster.bus.publish(subjects.cancel("r1"), Cancel())
+                await cluster.bus.nc.publish(subjects.cancel("r1"), payload)
                 try:
                     msg = await outcomes.next_msg(timeout=0.2)
                     break
