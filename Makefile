@@ -11,7 +11,7 @@ serve: $(READY)
 	$(BIN)/dilaserve up
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not cuda" --numprocesses auto --maxprocesses 4 --dist loadscope $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not cuda and not docker" --numprocesses auto --maxprocesses 4 --dist loadscope $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

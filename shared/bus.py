@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from opentelemetry import propagate
 from opentelemetry.context import Context
 
 from shared import subjects as declared
+from shared.alive import keep_alive_file
 from shared.codec import decode, encode
 from shared.consume import consume
 from shared.errors import BadInput, RetryLater
@@ -34,14 +36,18 @@ CONNECT_WAIT_S = (0.05, 2.0)  # first and longest wait between attempts to conne
 class Bus:
     """One connection to the bus, for one cell. `nc` and `js` are there for subscriptions."""
 
-    def __init__(self, client: Client, cell: str) -> None:
+    def __init__(self, client: Client, cell: str, alive_file: str = "") -> None:
         self.nc = client
         self.js: JetStreamContext = client.jetstream(timeout=10)
         self.subjects = Subjects(cell)
+        self._alive = asyncio.create_task(keep_alive_file(Path(alive_file))) if alive_file else None
 
     @classmethod
-    async def connect(cls, url: str, cell: str, *, name: str) -> "Bus":
-        """Connect, waiting with back-off for as long as the server is away; later losses mend themselves."""
+    async def connect(cls, url: str, cell: str, *, name: str, alive_file: str = "") -> "Bus":
+        """Connect, waiting with back-off for as long as the server is away; later losses mend themselves.
+
+        From then on `alive_file`, if given, is touched for as long as the event loop turns.
+        """
         wait_s, longest_s = CONNECT_WAIT_S
         while True:
             try:
@@ -56,7 +62,7 @@ class Bus:
                     reconnected_cb=_log_reconnect,
                     connect_timeout=2,
                 )
-                return cls(client, cell)
+                return cls(client, cell, alive_file)
             except (nats.errors.Error, OSError, TimeoutError) as error:
                 log.warning("bus away", url=url, error=str(error) or type(error).__name__, retry_s=wait_s)
                 await asyncio.sleep(wait_s)
@@ -142,6 +148,8 @@ class Bus:
 
     async def close(self) -> None:
         """Send what is under way and disconnect."""
+        if self._alive is not None:
+            self._alive.cancel()
         if not self.nc.is_closed:
             await self.nc.drain()
 

@@ -24,6 +24,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     nats_url: str = "nats://127.0.0.1:4222"
     cell: CellName = "cell0"
+    alive_file: str = ""  # touched every few seconds once the bus is joined, for health checks; empty: none
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: Annotated[str, msgspec.Meta(pattern="^(console|json)$")] = "console"
 

@@ -95,7 +95,7 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
 
 
 async def connect(settings: GatewaySettings, link: Link, instances: Instances, watch: Watch) -> None:
-    bus = await link.connect(settings.nats_url, settings.cell)
+    bus = await link.connect(settings.nats_url, settings.cell, settings.alive_file)
     await instances.listen(bus)
     await watch.listen(bus)
 

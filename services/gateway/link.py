@@ -12,9 +12,9 @@ class Link:
     def __init__(self) -> None:
         self._bus: Bus | None = None
 
-    async def connect(self, url: str, cell: str) -> Bus:
+    async def connect(self, url: str, cell: str, alive_file: str = "") -> Bus:
         """Wait for the bus for as long as it takes; later losses mend themselves."""
-        self._bus = await Bus.connect(url, cell, name="gateway")
+        self._bus = await Bus.connect(url, cell, name="gateway", alive_file=alive_file)
         return self._bus
 
     @property

@@ -37,7 +37,9 @@ async def serve(settings: PredictorSettings, predictor: StepPredictor, version: 
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    connecting = asyncio.ensure_future(Bus.connect(settings.nats_url, settings.cell, name="predictor"))
+    connecting = asyncio.ensure_future(
+        Bus.connect(settings.nats_url, settings.cell, name="predictor", alive_file=settings.alive_file)
+    )
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not connecting.done():

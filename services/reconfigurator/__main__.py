@@ -34,7 +34,7 @@ async def serve(settings: ReconfiguratorSettings, engine: AsyncEngine) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    bus = await Bus.connect(settings.nats_url, settings.cell, name="reconfigurator")
+    bus = await Bus.connect(settings.nats_url, settings.cell, name="reconfigurator", alive_file=settings.alive_file)
     await monitor(bus, engine, stop)
     await engine.dispose()
     await bus.close()

@@ -26,3 +26,8 @@ class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
     drain_s: Seconds = 10.0  # how long a drained instance keeps requests until their next recompute step
     start_s: Seconds = 300.0  # how long an instance may take from its launch until it serves
     stop_s: Seconds = 30.0  # how long a stopped one may take to end before it is killed
+    worker_image: str = "dilaserve/worker"  # of the containers that the launchers docker and swarm start
+    worker_network: str = ""  # that they join; empty: the engine's default
+    worker_gpus: bool = False  # whether they get the GPUs of their place; else they compute on CPUs
+    worker_volumes: tuple[str, ...] = ()  # SOURCE:TARGET or SOURCE:TARGET:ro, as `docker run --volume` takes them
+    worker_project: str = ""  # the docker-compose project that they are shown and removed with

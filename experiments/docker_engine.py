@@ -1,0 +1,79 @@
+"""A Docker Engine for experiments and tests: the one that runs, or one started here and stopped at the end."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+START_S = 60.0
+STOP_S = 60.0
+
+
+class NoEngine(Exception):  # noqa: N818  (a fact of the machine)
+    """No Docker Engine runs here and none can be started; the message says why."""
+
+
+@contextmanager
+def docker_engine() -> Iterator[None]:
+    """Raises: NoEngine."""
+    if _answers():
+        yield
+        return
+    program = shutil.which("dockerd")
+    if program is None:
+        raise NoEngine("no Docker Engine is installed (apt install docker.io)")
+    if os.geteuid() != 0:
+        raise NoEngine("no Docker Engine runs, and only root can start one")
+    with TemporaryDirectory(prefix="dilaserve-dockerd-") as directory:
+        log = Path(directory) / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen([program], stdout=out, stderr=out, start_new_session=True)
+        try:
+            _wait(process, log)
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def swarm() -> Iterator[None]:
+    """The engine as a manager of a Swarm: one it is in already, or one of this node alone, left at the end."""
+    if docker("info", "--format", "{{.Swarm.LocalNodeState}}").strip() == "active":
+        yield
+        return
+    docker("swarm", "init", "--advertise-addr", "127.0.0.1")
+    try:
+        yield
+    finally:
+        docker("swarm", "leave", "--force")
+
+
+def docker(*arguments: str) -> str:
+    """What the docker command prints. Raises: RuntimeError with what it says if it fails."""
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)  # noqa: S607
+    if done.returncode:
+        raise RuntimeError(f"docker {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _answers() -> bool:
+    command = ["docker", "version", "--format", "{{.Server.Version}}"]
+    return bool(shutil.which("docker")) and subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline_s = time.monotonic() + START_S
+    while not _answers():
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            last = (log.read_text(errors="replace").strip().splitlines() or ["it says nothing"])[-1]
+            raise NoEngine(f"the Docker Engine does not start: {last}")
+        time.sleep(0.2)

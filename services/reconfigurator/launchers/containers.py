@@ -1,0 +1,78 @@
+"""What the container of an instance is made of, whichever engine starts it. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from services.reconfigurator.settings import ReconfiguratorSettings
+from shared.messages.launch import InstanceSpec
+from shared.settings import PREFIX, to_environ
+
+LABEL = "dilaserve."
+CELL, NODE, GPUS = LABEL + "cell", LABEL + "node", LABEL + "gpus"
+COMMON = (
+    "nats_url",
+    "cell",
+    "log_level",
+    "log_format",
+    "cache",
+)  # settings that workers have as the reconfigurator has
+SHM_BYTES = 1 << 30  # NCCL's ranks meet in shared memory; an engine gives 64 MiB unasked
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTemplate:
+    """What all containers of a cell's workers share."""
+
+    cell: str
+    image: str
+    network: str  # to join; empty: the engine's default
+    gpus: bool  # whether they get the GPUs of their spec; else they compute on CPUs
+    volumes: tuple[str, ...]  # each SOURCE:TARGET or SOURCE:TARGET:ro
+    environ: Mapping[str, str]
+    stop_s: float  # an engine that stops one by itself gives it so long
+    labels: Mapping[str, str]  # beside those that tell instances apart
+
+    def name(self, spec: InstanceSpec) -> str:
+        """Of the container: one a place, so that an engine refuses a second."""
+        return f"{self.cell}-{spec.name}"
+
+    def labels_of(self, spec: InstanceSpec) -> dict[str, str]:
+        return {**self.labels, CELL: self.cell, NODE: spec.node, GPUS: ",".join(map(str, spec.gpus))}
+
+    def environ_of(self, spec: InstanceSpec) -> dict[str, str]:
+        device = "cuda" if self.gpus else "cpu"
+        own = {"instance": spec.name, "node": spec.node, "gpus": spec.gpus, "tp": spec.tp, "device": device}
+        return {**self.environ, **to_environ(own)}
+
+
+def read_template(settings: ReconfiguratorSettings, environ: Mapping[str, str]) -> WorkerTemplate:
+    """Workers get the `DILASERVE_*` and `OTEL_*` entries of `environ` that are not the reconfigurator's own."""
+    own = {PREFIX + field.name.upper() for field in msgspec.structs.fields(ReconfiguratorSettings)}
+    passed = {key: value for key, value in environ.items() if key.startswith((PREFIX, "OTEL_")) and key not in own}
+    return WorkerTemplate(
+        cell=settings.cell,
+        image=settings.worker_image,
+        network=settings.worker_network,
+        gpus=settings.worker_gpus,
+        volumes=settings.worker_volumes,
+        stop_s=settings.stop_s,
+        environ={**passed, **to_environ({name: getattr(settings, name) for name in COMMON})},
+        labels=_compose_labels(settings.worker_project) if settings.worker_project else {},
+    )
+
+
+def read_spec(labels: Mapping[str, str]) -> InstanceSpec | None:
+    """The instance that a container's labels tell of; None if they tell of none."""
+    try:
+        gpus = tuple(int(gpu) for gpu in labels[GPUS].split(","))
+        return msgspec.convert({"node": labels[NODE], "gpus": gpus}, InstanceSpec)
+    except (KeyError, ValueError, msgspec.ValidationError):
+        return None
+
+
+def _compose_labels(project: str) -> dict[str, str]:
+    """Make docker-compose show and remove the workers with the rest of its project."""
+    labels = {"project": project, "service": "worker", "container-number": "1", "oneoff": "False"}
+    return {f"com.docker.compose.{key}": value for key, value in labels.items()}

@@ -1,0 +1,53 @@
+"""A real Docker Engine; where there is none, the tests here are skipped and say why."""
+
+import io
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments.docker_engine import NoEngine, docker, docker_engine, swarm
+
+IDLE_IMAGE = "dilaserve-test/idle"
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[None]:
+    try:
+        with docker_engine():
+            yield
+    except NoEngine as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def single_node_swarm(engine: None) -> Iterator[str]:
+    """The name of its node."""
+    with swarm():
+        yield docker("info", "--format", "{{.Name}}").strip()
+
+
+@pytest.fixture(scope="session")
+def idle_image(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An image that does nothing until it is stopped: this machine's `sleep` and its libraries, for no registry."""
+    tree = tmp_path_factory.mktemp("idle") / "tree.tar"
+    tree.write_bytes(_tar("sleep"))
+    docker("import", "--change", 'CMD ["/sleep", "infinity"]', str(tree), IDLE_IMAGE)
+    yield IDLE_IMAGE
+    docker("image", "rm", "--force", IDLE_IMAGE)
+
+
+def _tar(program: str) -> bytes:
+    path = shutil.which(program)
+    assert path is not None
+    linked = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
+    libraries = [word for word in linked.split() if word.startswith("/")]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", dereference=True) as tar:
+        tar.add(path, arcname=program)
+        for library in libraries:
+            tar.add(library, arcname=str(Path(library)))
+    return buffer.getvalue()

@@ -1,0 +1,123 @@
+"""The launchers docker and swarm on a real engine."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from experiments.docker_engine import docker
+from services.reconfigurator.launchers import Launcher
+from services.reconfigurator.launchers.containers import read_template
+from services.reconfigurator.launchers.docker import DockerLauncher
+from services.reconfigurator.launchers.swarm import SwarmLauncher
+from services.reconfigurator.nodes import Node
+from services.reconfigurator.settings import ReconfiguratorSettings
+from shared.errors import BadInput, RetryLater
+from shared.messages.launch import InstanceSpec
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+
+CELL = "launchertest"
+WITHIN_S = 60.0
+
+
+def settings(image: str, **changes: object) -> ReconfiguratorSettings:
+    return ReconfiguratorSettings(cell=CELL, worker_image=image, stop_s=5, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def node(single_node_swarm: str) -> str:
+    return single_node_swarm
+
+
+@pytest.fixture(params=[DockerLauncher, SwarmLauncher])
+async def launcher(request: pytest.FixtureRequest, idle_image: str, node: str) -> AsyncIterator[Launcher]:
+    made = request.param(read_template(settings(idle_image), {"DILASERVE_MODEL": "m"}), [Node(name=node, gpus=2)])
+    yield made
+    for spec in await made.running():
+        await made.stop(spec, 1)
+    await made.close()
+
+
+def containers(spec: InstanceSpec) -> list[str]:
+    """Identifiers of the containers that run, under either launcher."""
+    name = f"{CELL}-{spec.name}"
+    return docker("ps", "--quiet", "--no-trunc", "--filter", f"name={name}").split()
+
+
+async def is_up(spec: InstanceSpec) -> bool:
+    return bool(containers(spec))
+
+
+async def test_what_is_started_runs_and_what_is_stopped_is_gone(launcher: Launcher, node: str) -> None:
+    spec = InstanceSpec(node=node, gpus=(0, 1))
+    await launcher.start(spec)
+    await until(lambda: is_up(spec), WITHIN_S)
+    assert list(await launcher.running()) == [spec]
+    await launcher.stop(spec, 1)
+    assert list(await launcher.running()) == []
+    assert containers(spec) == []
+
+
+async def test_every_order_may_be_repeated(launcher: Launcher, node: str) -> None:
+    spec = InstanceSpec(node=node, gpus=(1,))
+    await launcher.start(spec)
+    await until(lambda: is_up(spec), WITHIN_S)
+    before = containers(spec)
+    await launcher.start(spec)
+    assert containers(spec) == before
+    await launcher.stop(spec, 1)
+    await launcher.stop(spec, 1)
+    await launcher.start(spec)
+    await until(lambda: is_up(spec), WITHIN_S)
+    assert list(await launcher.running()) == [spec]
+
+
+async def test_a_worker_is_told_its_place(launcher: Launcher, node: str) -> None:
+    spec = InstanceSpec(node=node, gpus=(0, 1))
+    await launcher.start(spec)
+    await until(lambda: is_up(spec), WITHIN_S)
+    environ = docker("inspect", "--format", "{{range .Config.Env}}{{println .}}{{end}}", *containers(spec)).split()
+    told = {f"DILASERVE_INSTANCE={spec.name}", f"DILASERVE_NODE={node}", "DILASERVE_GPUS=0,1", "DILASERVE_TP=2"}
+    assert told | {f"DILASERVE_CELL={CELL}", "DILASERVE_MODEL=m"} <= set(environ)
+
+
+async def test_an_instance_whose_container_was_killed_can_be_started_again(launcher: Launcher, node: str) -> None:
+    spec = InstanceSpec(node=node, gpus=(0,))
+    await launcher.start(spec)
+    await until(lambda: is_up(spec), WITHIN_S)
+    killed = containers(spec)
+    docker("kill", *killed)
+    await launcher.start(spec)
+
+    async def another_runs() -> bool:
+        return bool(set(containers(spec)) - set(killed))
+
+    await until(another_runs, WITHIN_S)
+    assert list(await launcher.running()) == [spec]
+
+
+async def test_of_the_configured_nodes_those_are_there_that_the_engine_knows(idle_image: str, node: str) -> None:
+    launcher = SwarmLauncher(
+        read_template(settings(idle_image), {}), [Node(name=node, gpus=2), Node(name="gone", gpus=2)]
+    )
+    assert list(await launcher.nodes()) == [node]
+    await launcher.close()
+
+
+async def test_an_image_that_is_not_there_is_bad_input(node: str) -> None:
+    launcher = DockerLauncher(read_template(settings("dilaserve-test/none"), {}), [Node(name=node, gpus=1)])
+    with pytest.raises(BadInput, match="no image"):
+        await launcher.start(InstanceSpec(node=node, gpus=(0,)))
+    await launcher.close()
+
+
+@pytest.mark.parametrize("kind", [DockerLauncher, SwarmLauncher])
+async def test_an_engine_that_does_not_answer_is_to_be_asked_again(
+    kind: type[DockerLauncher] | type[SwarmLauncher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    launcher = kind(read_template(settings("any"), {}), [Node(name="a", gpus=1)])
+    with pytest.raises(RetryLater):
+        await launcher.nodes()
+    await launcher.close()

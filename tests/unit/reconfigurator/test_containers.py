@@ -1,0 +1,41 @@
+"""What the containers of instances are made of."""
+
+from services.reconfigurator.launchers.containers import WorkerTemplate, read_spec, read_template
+from services.reconfigurator.settings import ReconfiguratorSettings
+from shared.messages.launch import InstanceSpec
+
+SPEC = InstanceSpec(node="node.a", gpus=(2, 3))
+
+
+def template(environ: dict[str, str] | None = None, **settings: object) -> WorkerTemplate:
+    return read_template(ReconfiguratorSettings(cell="east", **settings), environ or {})  # type: ignore[arg-type]
+
+
+def test_labels_tell_which_instance_it_is() -> None:
+    assert read_spec(template().labels_of(SPEC)) == SPEC
+
+
+def test_labels_of_others_tell_of_no_instance() -> None:
+    assert read_spec({"dilaserve.node": "a", "dilaserve.gpus": "x"}) is None
+    assert read_spec({}) is None
+
+
+def test_workers_share_the_settings_that_are_theirs_and_no_secret() -> None:
+    environ = {"DILASERVE_DATABASE_URL": "secret", "DILASERVE_MODEL": "m", "OTEL_X": "y", "HOME": "/"}
+    told = template(environ, nats_url="nats://bus", cache="dual").environ_of(SPEC)
+    assert (told["DILASERVE_MODEL"], told["OTEL_X"]) == ("m", "y")
+    assert (told["DILASERVE_NATS_URL"], told["DILASERVE_CACHE"], told["DILASERVE_CELL"]) == (
+        "nats://bus",
+        "dual",
+        "east",
+    )
+    assert not {"DILASERVE_DATABASE_URL", "HOME"} & set(told)
+
+
+def test_a_worker_computes_on_gpus_only_where_it_gets_some() -> None:
+    assert template(worker_gpus=True).environ_of(SPEC)["DILASERVE_DEVICE"] == "cuda"
+    assert template(worker_gpus=False).environ_of(SPEC)["DILASERVE_DEVICE"] == "cpu"
+
+
+def test_a_place_gives_a_container_its_name() -> None:
+    assert template().name(SPEC) == "east-worker-node_a-2-3"
