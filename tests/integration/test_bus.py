@@ -1,11 +1,13 @@
 """The shared bus against a real server."""
 
+import asyncio
 from pathlib import Path
 
 from shared.bus import Bus
 from shared.codec import decode
 from shared.messages.requests import Outcome, OutcomeStatus
 from tests.support.nats import NatsServer
+from tests.support.waiting import until
 
 
 async def test_a_stored_outcome_is_read_back_by_its_request(bus: Bus) -> None:
@@ -32,3 +34,12 @@ async def test_what_is_stored_survives_a_killed_server(tmp_path: Path) -> None:
         await bus.nc.close()
     finally:
         server.stop()
+
+
+async def test_the_alive_file_is_there_once_the_bus_is_joined(nats_server: NatsServer, tmp_path: Path) -> None:
+    alive = tmp_path / "alive"
+    bus = await Bus.connect(nats_server.url, "alive", name="test", alive_file=str(alive))
+    try:
+        await until(lambda: asyncio.to_thread(alive.exists))
+    finally:
+        await bus.close()
