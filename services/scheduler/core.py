@@ -17,7 +17,7 @@ from services.scheduler.estimates import Estimates
 from services.scheduler.fleet import Fleet
 from services.scheduler.jobs import CACHE, RECOMPUTE, JobWriter
 from services.scheduler.policies import Moves, Policy
-from services.scheduler.results import Progressed, ResultReader
+from services.scheduler.results import Progressed, ResultReader, of_different_instances
 from services.scheduler.stats import serving_stats
 from services.scheduler.table import MASKED, NOWHERE, RequestTable
 from shared.arrays import Bool, Int32, Int64
@@ -74,7 +74,13 @@ class SchedulerCore:
         self._next_timeout_s = 0.0
 
     def cycle(self, events: Sequence[ev.Event], now_s: float) -> list[ev.Command]:
-        """Take in `events`, then decide. Units: now_s is Unix time in seconds. Returns: what is to be done."""
+        """Take in `events`, then decide. Units: now_s is Unix time in seconds. Returns: what is to be done.
+
+        Results of all instances are read together, before anything else that has happened.
+        """
+        done = (event.results for event in events if isinstance(event, ev.StepsDone))
+        for results in of_different_instances(done):
+            self._take_results(results, now_s)
         for event in events:
             self._take(event, now_s)
         self._expire_steps(now_s)
@@ -89,8 +95,6 @@ class SchedulerCore:
 
     def _take(self, event: ev.Event, now_s: float) -> None:
         match event:
-            case ev.StepsDone(results):
-                self._take_results(results, now_s)
             case ev.StepsLost():
                 self._retry_steps(now_s)
             case ev.RequestArrived():
@@ -116,25 +120,26 @@ class SchedulerCore:
                 resume(self.table, row, arrived.checkpoint)
             self.estimates.start(row)
 
-    def _take_results(self, results: StepResults, now_s: float) -> None:
+    def _take_results(self, results: Sequence[StepResults], now_s: float) -> None:
         progressed = self._reader.read(results)
         if progressed is None:
             return
-        self._note_server(progressed, results.instance_id)
+        self._note_servers(progressed)
         self._report_progress(progressed)
         for row in progressed.rows[self.table.block_masks_left[progressed.rows] == 0].tolist():
             self._end_block(row, now_s)
-        for row in progressed.stalled:
-            error = f"instance {results.instance_id} ran a step that unmasked nothing"
-            self._finish(int(row), OutcomeStatus.FAILED, now_s, error=error)
+        for row in progressed.stalled.tolist():
+            error = f"instance {self.fleet.name(self.table.instance[row])} ran a step that unmasked nothing"
+            self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
         for ticket in progressed.missing:
             self._forget_state(int(ticket))
-        for failure in results.failures:
+        for failure in progressed.failures:
             self._fail_step(failure, now_s)
 
-    def _note_server(self, progressed: Progressed, instance_id: str) -> None:
-        for row in progressed.newcomers:
-            served_by = self.table.entry(int(row)).served_by
+    def _note_servers(self, progressed: Progressed) -> None:
+        for row in progressed.newcomers.tolist():
+            instance_id = self.fleet.name(self.table.instance[row])
+            served_by = self.table.entry(row).served_by
             if instance_id not in served_by:
                 served_by.append(instance_id)
 

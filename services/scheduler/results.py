@@ -1,14 +1,15 @@
-"""Reads an instance's results into the table, a whole iteration at once. Late and duplicate ones fall out here."""
+"""Reads instances' results into the table, whole iterations at once. Late and duplicate ones fall out here."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 import structlog
 
 from services.scheduler.fleet import Fleet
 from services.scheduler.table import MASKED, RequestTable
-from shared.arrays import Bool, Float32, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
-from shared.messages.steps import StepKind, StepResults
+from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
+from shared.messages.steps import StepFailure, StepKind, StepResults
 
 RECOMPUTE = int(StepKind.RECOMPUTE)  # members are slow to look up
 
@@ -20,13 +21,14 @@ class Progressed:
     """What was taken into the table: one entry a row, its unmasked tokens in a slice of the flat arrays."""
 
     rows: Int64  # [n]
-    newcomers: Int64  # [k], those of `rows` that this instance ran without having run their step before
+    newcomers: Int64  # [k], those of `rows` whose instance had not run their step before
     stalled: Int64  # [j], those of `rows` of which nothing was unmasked: never an instance that works
     ends: Int64  # [n], where each row's slice ends
     positions: Int32  # [tokens]
     tokens: Int32  # [tokens]
     confidences: Float32  # [tokens]
-    missing: Int64  # [m], tickets whose state the instance lacks
+    missing: Int64  # [m], tickets whose state their instance lacks
+    failures: list[StepFailure]
 
     def unmasked(self, i: int) -> tuple[Int32, Int32, Float32]:
         """Positions, tokens and confidences of the i-th row."""
@@ -36,6 +38,8 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
+    slots: Int64  # of the instance
+    latency_s: Float64  # of the iteration
     tickets: Int64
     steps: Int32
     counts: Int32
@@ -43,6 +47,7 @@ class _Columns:
     tokens: Int32
     confidences: Float32
     stats: Float32  # [n, 5]
+    missing: Int64
 
 
 @dataclass(slots=True)
@@ -63,26 +68,33 @@ class ResultReader:
         self._fleet = fleet
         self.done = Done()
 
-    def read(self, results: StepResults) -> Progressed | None:
-        """Unmask what an iteration found. Returns: None if nothing of it is in force (all late, or malformed)."""
-        slot = self._fleet.slot_of.get(results.instance_id)
-        if results.epoch != self._epoch or slot is None:
-            return None
-        try:
-            columns = _columns(results)
-            missing = unpack_int64(results.missing)
-        except ValueError as error:
-            log.warning("malformed results dropped", instance=results.instance_id, error=str(error))
-            return None
-        rows, of_row = self._in_force(columns, slot)
-        self._table.step_s[rows] += results.latency_s
-        return self._apply(columns, rows, of_row, slot, missing)
+    def read(self, messages: Sequence[StepResults]) -> Progressed | None:
+        """Unmask what iterations of different instances found.
 
-    def _in_force(self, columns: _Columns, slot: int) -> tuple[Int64, Int64]:
-        """The rows whose awaited step this is, and where each stands in the message; a repeated one counts once."""
+        Returns: None if nothing of it is in force (all late, or malformed).
+        """
+        parts, failures = [], []
+        for message in messages:
+            slot = self._fleet.slot_of.get(message.instance_id)
+            if message.epoch != self._epoch or slot is None:
+                continue
+            try:
+                parts.append(_columns(message, slot))
+            except ValueError as error:
+                log.warning("malformed results dropped", instance=message.instance_id, error=str(error))
+            else:
+                failures += message.failures
+        if not parts:
+            return None
+        columns = parts[0] if len(parts) == 1 else _joined(parts)
+        rows, of_row = self._in_force(columns)
+        return self._apply(columns, rows, of_row, failures)
+
+    def _in_force(self, columns: _Columns) -> tuple[Int64, Int64]:
+        """The rows whose awaited step this is, and where each stands in the columns; a repeated one counts once."""
         table = self._table
         rows = table.rows_of_tickets(columns.tickets)
-        awaited = (rows >= 0) & table.in_flight[rows] & (table.instance[rows] == slot)
+        awaited = (rows >= 0) & table.in_flight[rows] & (table.instance[rows] == columns.slots)
         awaited &= table.steps[rows] == columns.steps
         index = awaited.nonzero()[0]
         if len(set(rows[index].tolist())) < len(index):
@@ -90,23 +102,24 @@ class ResultReader:
             index = index[np.sort(first)]
         return rows[index], index
 
-    def _apply(self, columns: _Columns, rows: Int64, index: Int64, slot: int, missing: Int64) -> Progressed:
-        table = self._table
-        starts = np.cumsum(columns.counts) - columns.counts
-        owner = np.arange(len(rows)).repeat(columns.counts[index])  # [tokens], which of `rows`
-        flat = _ranges(starts[index], columns.counts[index])
+    def _apply(self, columns: _Columns, rows: Int64, index: Int64, failures: list[StepFailure]) -> Progressed:
+        table, counts = self._table, columns.counts[index]
+        starts = columns.counts.cumsum() - columns.counts
+        owner = np.arange(len(rows)).repeat(counts)  # [tokens], which of `rows`
+        flat = _ranges(starts[index], counts)
         positions, tokens = columns.positions[flat], columns.tokens[flat]
         good = self._unmaskable(rows[owner], positions)
         if not good.all():
             owner, positions, tokens, flat = owner[good], positions[good], tokens[good], flat[good]
         table.output[rows[owner], positions] = tokens
         newly = np.bincount(owner, minlength=len(rows)).astype(np.int32)
-        newcomers, stalled = rows[table.holder[rows] != slot], rows[newly == 0]
-        self._advance(rows, newly, slot)
+        newcomers, stalled = rows[table.holder[rows] != table.instance[rows]], rows[newly == 0]
+        self._advance(rows, newly)
+        table.step_s[rows] += columns.latency_s[index]
         table.confidence_stats[rows] = columns.stats[index]
         confidences = columns.confidences[flat]
-        ends = np.cumsum(newly, dtype=np.int64)
-        return Progressed(rows, newcomers, stalled, ends, positions, tokens, confidences, missing)
+        ends = newly.cumsum(dtype=np.int64)
+        return Progressed(rows, newcomers, stalled, ends, positions, tokens, confidences, columns.missing, failures)
 
     def _unmaskable(self, rows: Int64, positions: Int32) -> Bool:
         """Which positions may be unmasked: masked ones of the row's current block."""
@@ -117,7 +130,7 @@ class ResultReader:
         unmaskable: Bool = inside & (table.output[rows, safe] == MASKED)
         return unmaskable
 
-    def _advance(self, rows: Int64, newly: Int32, slot: int) -> None:
+    def _advance(self, rows: Int64, newly: Int32) -> None:
         table = self._table
         table.masks_left[rows] -= newly
         table.block_masks_left[rows] -= newly
@@ -130,7 +143,7 @@ class ResultReader:
         self.done.tokens += int(newly.sum())
         self.done.threshold_tokens += float(threshold_tokens.sum())
         table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], table.threshold[rows])
-        table.holder[rows] = slot
+        table.holder[rows] = table.instance[rows]
         self._turn_to_next(rows)
 
     def _turn_to_next(self, rows: Int64) -> None:
@@ -138,21 +151,26 @@ class ResultReader:
         table = self._table
         ahead = table.ahead[rows]
         table.in_flight[rows] = ahead & (table.block_masks_left[rows] > 0)
-        table.threshold[rows] = np.where(ahead, table.next_threshold[rows], table.threshold[rows])
-        table.kind[rows] = np.where(ahead, table.next_kind[rows], table.kind[rows])
-        table.ahead[rows] = False
+        if ahead.any():
+            table.threshold[rows] = np.where(ahead, table.next_threshold[rows], table.threshold[rows])
+            table.kind[rows] = np.where(ahead, table.next_kind[rows], table.kind[rows])
+            table.ahead[rows] = False
 
 
-def _columns(results: StepResults) -> _Columns:
+def _columns(results: StepResults, slot: int) -> _Columns:
     """Raises: ValueError if columns do not fit together."""
+    tickets = unpack_int64(results.tickets)
     columns = _Columns(
-        unpack_int64(results.tickets),
+        np.full(len(tickets), slot),
+        np.full(len(tickets), results.latency_s),
+        tickets,
         unpack_int32(results.steps),
         unpack_int32(results.counts),
         unpack_int32(results.positions),
         unpack_int32(results.tokens),
         unpack_float32(results.confidences),
         unpack_float32(results.confidence_stats).reshape(-1, 5),
+        unpack_int64(results.missing),
     )
     n, total = len(columns.tickets), len(columns.positions)
     if not len(columns.steps) == len(columns.counts) == len(columns.stats) == n:
@@ -164,9 +182,23 @@ def _columns(results: StepResults) -> _Columns:
     return columns
 
 
+def of_different_instances(messages: Iterable[StepResults]) -> list[list[StepResults]]:
+    """The messages, in their order, in groups in which no instance occurs twice: to be read one after another."""
+    groups: list[dict[str, StepResults]] = []
+    for message in messages:
+        if not groups or message.instance_id in groups[-1]:
+            groups.append({})
+        groups[-1][message.instance_id] = message
+    return [list(group.values()) for group in groups]
+
+
+def _joined(parts: Sequence[_Columns]) -> _Columns:
+    return _Columns(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(_Columns)))
+
+
 def _ranges(starts: Int32, counts: Int32) -> Int64:
     """The concatenation of range(start, start + count) for each pair. Shapes: [n], [n] -> [sum of counts]."""
-    ends = np.cumsum(counts)
+    ends = counts.cumsum()
     total = int(ends[-1]) if len(ends) else 0
-    ranges: Int64 = np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
+    ranges: Int64 = np.arange(total, dtype=np.int64) + (starts - (ends - counts)).repeat(counts)
     return ranges
