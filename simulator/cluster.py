@@ -5,7 +5,8 @@ as a live scheduler takes in whatever has come while it was busy. Its own time c
 """
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -24,7 +25,7 @@ from services.scheduler.events import (
     StepsDone,
 )
 from services.scheduler.settings import SchedulerSettings
-from shared.arrays import Float64, pack_float32, pack_int32
+from shared.arrays import Float32, Float64, Int64, pack_float32, pack_int32, unpack_int64
 from shared.messages.instances import Instance
 from shared.messages.requests import Request
 from shared.messages.steps import StepResults
@@ -33,7 +34,7 @@ from simulator.clock import Clock
 from simulator.confidences import Confidences
 from simulator.denoising import GRID, LEVELS, Denoising
 from simulator.estimates import Predictor
-from simulator.instance import Batch, SimulatedInstance
+from simulator.instance import Batch, SimulatedInstance, joined, read_jobs
 from simulator.result import Records
 from simulator.workload import Workload
 
@@ -70,13 +71,15 @@ class Cluster:
         self._chance = chance
         self._inbox: list[Event] = []
         self._answers: deque[tuple[float, EstimatesCame]] = deque()  # and when they come
+        self._ended: list[SimulatedInstance] = []  # their iterations have, and are not yet told of
         self._waiting: dict[str, SimulatedInstance] = {}  # those that may have an iteration to start
         self._lengths = workload.prompt_tokens + workload.output_tokens
         self._levels = difficulties.integers(LEVELS, size=len(workload))
-        self._masks = np.full(len(workload), denoising.block_length)  # left in the current block
+        self._left = workload.output_tokens.copy()  # masks
         with_confidences = predictor is not None and predictor.needs_confidences
         self._confidences = Confidences(denoising, len(workload)) if with_confidences else None
         self._request_of: dict[int, int] = {}  # ticket: request
+        self._ticket_of = np.zeros(len(workload), dtype=np.int64)  # the last
         self._prompt = np.zeros(int(workload.prompt_tokens.max(initial=0)), dtype=np.int32)
 
     def run(self, on_finished: Callable[[int], None] = lambda _: None) -> Records:
@@ -84,7 +87,7 @@ class Cluster:
         self._arrive_from(0)
         while self.clock:
             self.clock.advance(DECISION_S)
-            inbox, self._inbox = [*self._come(), *self._inbox], []
+            inbox, self._inbox = [*self._come(), *self._inbox, *self._unmask()], []
             commands = self._core.cycle(inbox, self.clock.now_s)
             self.records.cycles += 1
             finished = [command for command in commands if isinstance(command, Finish)]
@@ -139,49 +142,54 @@ class Cluster:
     def _end_iteration(self, instance: SimulatedInstance) -> None:
         instance_id = instance.instance.instance_id
         if self.instances.get(instance_id) is instance:  # else it died meanwhile
-            self._inbox.append(StepsDone(self._unmask(instance.finish(), instance_id)))
+            self._ended.append(instance)
             self._waiting[instance_id] = instance
 
-    def _unmask(self, batch: Batch, instance_id: str) -> StepResults:
-        """What an iteration did to its requests: masks go in the order of their positions."""
-        before, levels = self._masks[batch.requests], self._levels[batch.requests]
-        stats = bytes(4 * 5 * len(batch))
-        if self._confidences is None:
-            counts = self._denoising.unmask(self._chance, levels, batch.hundredths, before)
-        else:
-            counts, told = self._confidences.unmask(self._chance, batch.requests, levels, batch.hundredths, before)
-            stats = pack_float32(told)
-        left = before - counts
-        block_length = self._denoising.block_length
-        self._masks[batch.requests] = np.where(left == 0, block_length, left)
+    def _unmask(self) -> list[StepsDone]:
+        """What the ended iterations did to their requests: masks go in the order of their positions."""
+        if not self._ended:
+            return []
+        names = [instance.instance.instance_id for instance in self._ended]
+        batches = [instance.finish() for instance in self._ended]
+        self._ended = []
+        batch = joined(batches)
+        counts, stats = self._denoise(batch)
+        ends = counts.cumsum()
+        done = self._workload.output_tokens[batch.requests] - self._left[batch.requests]
+        self._left[batch.requests] -= counts
         self.records.tokens_at += np.bincount(batch.hundredths, counts, GRID).astype(np.int64)
         self.records.steps_run += len(batch)
-        ends = np.cumsum(counts)
-        first = batch.blocks * block_length + block_length - before - (ends - counts)
-        positions = np.arange(ends[-1]) + np.repeat(first, counts)
-        nothing = bytes(4 * len(positions))
-        return StepResults(
-            instance_id=instance_id,
-            epoch=EPOCH,
-            tickets=batch.tickets.tobytes(),
-            steps=batch.steps.tobytes(),
-            counts=pack_int32(counts),
-            positions=pack_int32(positions),
-            tokens=nothing,
-            confidences=nothing,
-            confidence_stats=stats,
+        unmasked = _Unmasked(
+            batch, counts, np.arange(int(ends[-1])) + (done - ends + counts).repeat(counts).astype(np.int64), stats
         )
+        return [StepsDone(results) for results in unmasked.by_instance(names, [len(part) for part in batches])]
+
+    def _denoise(self, batch: Batch) -> tuple[Int64, Float32]:
+        """Tokens unmasked by each step, and the confidence statistics after it. Shapes: [n], [n, 5]."""
+        levels = self._levels[batch.requests]
+        masks = (self._left[batch.requests] - 1) % self._denoising.block_length + 1  # in the current block
+        if self._confidences is not None:
+            return self._confidences.unmask(self._chance, batch.requests, levels, batch.hundredths, masks)
+        counts = self._denoising.unmask(self._chance, levels, batch.hundredths, masks)
+        return counts, np.zeros((len(batch), 5), dtype=np.float32)
 
     # What the scheduler wants
 
     def _deliver(self, command: SendJobs) -> None:
-        instance = self.instances.get(command.instance_id)
+        instance, jobs = self.instances.get(command.instance_id), command.jobs
         if instance is None:
             return  # dead, and the scheduler does not know yet
-        for state in command.jobs.states:
-            self._request_of[state.ticket] = int(state.request_id)
-        instance.accept(command.jobs, self._lengths)
-        self._waiting[command.instance_id] = instance
+        for state in jobs.states:
+            index = int(state.request_id)
+            self._request_of[state.ticket] = index
+            self._ticket_of[index] = state.ticket
+        if jobs.tickets:
+            requests = self._requests_of(unpack_int64(jobs.tickets))
+            instance.accept(read_jobs(jobs, requests, self._lengths[requests], self._denoising.block_length))
+            self._waiting[command.instance_id] = instance
+
+    def _requests_of(self, tickets: Int64) -> Int64:
+        return np.array([self._request_of[ticket] for ticket in tickets.tolist()])
 
     def _start(self, instance: SimulatedInstance) -> None:
         latency_s = instance.start()
@@ -193,8 +201,8 @@ class Cluster:
         self.records.instances_at.append((self.clock.now_s, dict(present)))
 
     def _ask(self, question: AskEstimates, predictor: Predictor) -> None:
-        requests = np.array([self._request_of[ticket] for ticket in question.tickets.tolist()])
-        self._answers.append((self.clock.now_s + PREDICTION_S, predictor.answer(question, self._levels[requests])))
+        levels = self._levels[self._requests_of(question.tickets)]
+        self._answers.append((self.clock.now_s + PREDICTION_S, predictor.answer(question, levels)))
 
     def _come(self) -> list[EstimatesCame]:
         """Answers that have come by now: no decision waits for one, and none is taken because of one."""
@@ -204,13 +212,46 @@ class Cluster:
         return come
 
     def _record(self, end: Finish) -> None:
+        index, records = int(end.arrived.request.request_id), self.records
+        self._request_of.pop(int(self._ticket_of[index]), None)
         if end.stats is None or end.error:
             return
-        index, records = int(end.arrived.request.request_id), self.records
         records.latency_s[index] = end.stats.latency_s
         records.steps[index] = end.stats.steps
         records.mean_threshold[index] = end.stats.mean_threshold
         records.migrations[index] = end.stats.migrations
+
+
+@dataclass(frozen=True, slots=True)
+class _Unmasked:
+    """What steps did, in the order of their batch."""
+
+    batch: Batch
+    counts: Int64
+    positions: Int64  # [sum of counts]
+    stats: Float32  # [n, 5]
+
+    def by_instance(self, names: Sequence[str], steps: Sequence[int]) -> Iterator[StepResults]:
+        """The messages of instances that ran so many of the steps each, one after the other."""
+        tickets, numbers, counts = self.batch.tickets.tobytes(), self.batch.steps.tobytes(), pack_int32(self.counts)
+        positions, stats = pack_int32(self.positions), pack_float32(self.stats)
+        nothing = bytes(len(positions))
+        start = first = 0
+        for name, number in zip(names, steps, strict=True):
+            end = start + number
+            last = first + int(self.counts[start:end].sum())
+            yield StepResults(
+                instance_id=name,
+                epoch=EPOCH,
+                tickets=tickets[8 * start : 8 * end],
+                steps=numbers[4 * start : 4 * end],
+                counts=counts[4 * start : 4 * end],
+                positions=positions[4 * first : 4 * last],
+                tokens=nothing[4 * first : 4 * last],
+                confidences=nothing[4 * first : 4 * last],
+                confidence_stats=stats[20 * start : 20 * end],
+            )
+            start, first = end, last
 
 
 def build_core(settings: SchedulerSettings, tokens_per_step: Callable[[Float64], Float64]) -> SchedulerCore:

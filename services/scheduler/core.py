@@ -27,6 +27,7 @@ from shared.messages.steps import StepFailure, StepResults
 
 log = structlog.get_logger(__name__)
 
+CONTROL_S = 0.05  # load control judges anew after so long, less than a step, and when requests or instances come or go
 MAX_ATTEMPTS = 5  # a request taken from so many instances that did not answer is given up: it may be their end
 
 TextEnded = Callable[[Int32, Sequence[str]], bool]
@@ -69,9 +70,10 @@ class SchedulerCore:
         stays = self.policy.moves is Moves.NEVER or (settings.caching and self.policy.moves is Moves.AT_RECOMPUTE)
         self._looks_ahead = settings.lookahead > 0 and stays  # within a block
         self.done = self._reader.done
-        self.load: ClusterLoad | None = None  # as load control saw it in the last cycle
+        self.load: ClusterLoad | None = None  # as load control saw it last
         self._commands: list[ev.Command] = []
         self._next_timeout_s = 0.0
+        self._next_control_s = 0.0
 
     def cycle(self, events: Sequence[ev.Event], now_s: float) -> list[ev.Command]:
         """Take in `events`, then decide. Units: now_s is Unix time in seconds. Returns: what is to be done.
@@ -85,7 +87,9 @@ class SchedulerCore:
             self._take(event, now_s)
         self._expire_steps(now_s)
         self._ask_estimates()
-        self.load = self.policy.control(self.table, self.fleet)
+        if now_s >= self._next_control_s:
+            self.load = self.policy.control(self.table, self.fleet)
+            self._next_control_s = now_s + CONTROL_S
         self._place(now_s)
         self._send_steps(now_s)
         commands, self._commands = self._commands, []
@@ -104,6 +108,7 @@ class SchedulerCore:
                     self._finish(self.table.row_of[request_id], OutcomeStatus.CANCELLED, now_s)
             case ev.InstanceSeen(instance):
                 self.fleet.update(instance)
+                self._next_control_s = 0.0
             case ev.InstanceGone(instance_id):
                 self._lose_instance(instance_id, now_s)
             case ev.EstimatesCame(tickets, steps, steps_left):
@@ -116,6 +121,7 @@ class SchedulerCore:
             self._commands.append(ev.Acknowledge(arrived.delivery))
         else:
             row = self.table.add(arrived)
+            self._next_control_s = 0.0
             if arrived.checkpoint is not None:
                 resume(self.table, row, arrived.checkpoint)
             self.estimates.start(row)
@@ -186,6 +192,7 @@ class SchedulerCore:
         rows = np.flatnonzero((self.table.ticket != 0) & (self.table.instance == slot))
         held = np.flatnonzero((self.table.ticket != 0) & (self.table.holder == slot))
         self.table.holder[held] = NOWHERE
+        self._next_control_s = 0.0
         log.warning("instance lost", instance=instance_id, requests=len(rows))
         for row in rows:
             self._retry(int(row), now_s)
@@ -303,6 +310,7 @@ class SchedulerCore:
         self._commands.append(ev.Finish(arrived, status, output_ids, stats, self._decisions.read(row), error))
         self._leave(row)
         table.remove(row)
+        self._next_control_s = 0.0
 
     def _leave(self, row: int) -> None:
         """Take a request off its instance, which is told to forget it."""

@@ -200,5 +200,4 @@ def _ranges(starts: Int32, counts: Int32) -> Int64:
     """The concatenation of range(start, start + count) for each pair. Shapes: [n], [n] -> [sum of counts]."""
     ends = counts.cumsum()
     total = int(ends[-1]) if len(ends) else 0
-    ranges: Int64 = np.arange(total, dtype=np.int64) + (starts - (ends - counts)).repeat(counts)
-    return ranges
+    return np.arange(total, dtype=np.int64) + (starts - (ends - counts)).astype(np.int64).repeat(counts)

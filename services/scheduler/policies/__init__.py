@@ -41,7 +41,10 @@ class Policy(Protocol):
         ...
 
     def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:
-        """Once a cycle, before anything is placed. Returns: what was judged by; None if nothing was."""
+        """Before anything is placed, in most cycles: always when requests or instances have come or gone.
+
+        Returns: what was judged by; None if nothing was.
+        """
         ...
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:

@@ -32,8 +32,10 @@ class DiLaServe:
         The window is the mean SLO of the active requests (the paper's extension to SLOs of their own).
         """
         rows = table.active()
-        table.highest[rows] = len(self.candidates) - 1
-        if not self.load_control or not len(rows):
+        if not len(rows):
+            return None
+        if not self.load_control:
+            table.highest[rows] = len(self.candidates) - 1
             return None
         tokens = table.tokens[rows].astype(np.float64)
         blocks = table.block_length[rows].astype(np.float64)

@@ -6,9 +6,9 @@ import pytest
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.messages.instances import Instance, ModelCard
-from shared.messages.steps import RequestState, StepJobs, StepKind
+from shared.messages.steps import StepJobs, StepKind
 from shared.profile import LatencyProfile
-from simulator.instance import SimulatedInstance
+from simulator.instance import SimulatedInstance, read_jobs
 from simulator.isolated import isolated_latency_s
 from simulator.result import Records, summarize
 from simulator.scenario import Failure, Scenario, simulate
@@ -70,12 +70,8 @@ def test_an_iteration_of_both_kinds_costs_the_sum_of_two_lookups() -> None:
         blocks=pack_int32([0, 0, 0]),
         thresholds=pack_float32([0.9, 0.9, 0.9]),
         kinds=pack_int32([recompute, recompute, cached]),
-        states=[
-            RequestState(ticket=ticket, request_id=str(index), prompt_length=100, block_length=32, canvas=b"")
-            for index, ticket in enumerate((7, 8, 9))
-        ],
     )
-    instance.accept(jobs, np.array([164, 164, 164]))
+    instance.accept(read_jobs(jobs, np.arange(3), np.array([164, 164, 164]), 32))
     assert instance.start() == pytest.approx((0.030 + 0.04e-3 * 328) + (0.020 + 0.2e-3 * 32))
 
 
