@@ -1,26 +1,27 @@
 """The database: its tables as SQLAlchemy models, and bringing a database up to them.
 
-Postgres holds the workload's history: one row a finished request, written by the workload monitor.
+Postgres holds the workload's history, one row a request, and the reconfigurator's, one row a decision; the workload
+monitor writes both.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, DateTime, MetaData, Text, make_url, text
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import Connection, DateTime, Float, Integer, MetaData, Text, make_url, text
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from shared.errors import BadInput
-from shared.messages.requests import Outcome
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 MIGRATION_LOCK = 0x64694C61  # an advisory lock of Postgres: one process migrates at a time
 CONNECT_S = 5.0
+ACTIVE = "active"
 
 
 class Base(DeclarativeBase):
@@ -32,13 +33,14 @@ class Base(DeclarativeBase):
 
 
 class RequestRow(Base):
-    """How one request ended. Columns that only a served request has are NULL for others."""
+    """One request: its arrival, then how it ended. Columns that only a served request has are NULL for others."""
 
     __tablename__ = "requests"
 
     request_id: Mapped[str] = mapped_column(Text, primary_key=True)
-    status: Mapped[str] = mapped_column(Text)  # an OutcomeStatus
+    status: Mapped[str] = mapped_column(Text)  # ACTIVE until it has ended, then an OutcomeStatus
     arrived_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)
+    request_class: Mapped[str | None] = mapped_column(Text)  # bucket of prompt and output length
     prompt_tokens: Mapped[int]
     completion_tokens: Mapped[int]
     output_tokens: Mapped[int]  # asked for, in whole blocks
@@ -49,36 +51,32 @@ class RequestRow(Base):
     recompute_steps: Mapped[int | None]
     mean_threshold: Mapped[float | None]
     min_threshold: Mapped[float | None]
+    unmasked_tokens: Mapped[int | None]
+    thresholds: Mapped[list[float] | None] = mapped_column(ARRAY(Float))  # those used; and at each of them
+    threshold_steps: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # the steps that ran
+    threshold_tokens: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # the tokens they unmasked
     instances: Mapped[list[str]] = mapped_column(ARRAY(Text))  # in the order of first use
     migrations: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(Text)
 
 
-def request_values(outcome: Outcome) -> dict[str, Any]:
-    """The columns of an outcome's row. Raises: BadInput if its arrival time is none."""
-    try:
-        arrived_at = datetime.fromtimestamp(outcome.arrival_s, UTC)
-    except (ValueError, OverflowError, OSError):
-        raise BadInput(f"arrival_s {outcome.arrival_s} is not a time", "arrival_s") from None
-    stats = outcome.stats
-    return {
-        "request_id": outcome.request_id,
-        "status": outcome.status.value,
-        "arrived_at": arrived_at,
-        "prompt_tokens": outcome.prompt_tokens,
-        "completion_tokens": outcome.completion_tokens,
-        "output_tokens": outcome.output_tokens,
-        "slo_s": stats and stats.slo_s,
-        "latency_s": stats and stats.latency_s,
-        "slo_met": stats and stats.slo_met,
-        "steps": stats and stats.steps,
-        "recompute_steps": stats and stats.recompute_steps,
-        "mean_threshold": stats and stats.mean_threshold,
-        "min_threshold": stats and stats.min_threshold,
-        "instances": stats.instances if stats else [],
-        "migrations": stats and stats.migrations,
-        "error": outcome.error.message if outcome.error else None,
-    }
+class PlanRow(Base):
+    """One decision of the reconfigurator, taken or not; see PlanRecord."""
+
+    __tablename__ = "plans"
+
+    plan_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    decided_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)
+    ended_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    state: Mapped[str] = mapped_column(Text)  # a PlanState
+    reason: Mapped[str] = mapped_column(Text)
+    status: Mapped[str] = mapped_column(Text)
+    mean_threshold: Mapped[float | None]
+    slack_s: Mapped[float | None]
+    solve_s: Mapped[float | None]
+    inputs: Mapped[dict[str, Any]] = mapped_column(JSONB)  # the workload as it was seen, and what ran
+    target: Mapped[list[Any]] = mapped_column(JSONB)  # what is to run
+    events: Mapped[list[Any]] = mapped_column(JSONB)  # what was done
 
 
 def open_database(url: str) -> AsyncEngine:

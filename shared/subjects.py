@@ -22,6 +22,7 @@ from shared.messages.plans import MAX_PLANS
 HEARTBEAT_S = 1.0  # an instance renews its registration, a leader its lease, this often
 INSTANCE_TTL_S = 5.0  # an instance not renewed for so long is gone
 LEASE_TTL_S = 3.0  # a leader not renewed for so long is gone
+ARRIVAL_AGE_S = 24 * 3600.0  # how long one waits to be written down
 OUTCOME_AGE_S = 24 * 3600.0  # how long an outcome can be fetched
 CHECKPOINT_AGE_S = 3600.0  # a request idle for longer begins anew after a crash
 REQUEST_ACK_WAIT_S = 24 * 3600.0  # a new scheduler takes over at once by a new consumer, so this only bounds
@@ -43,6 +44,10 @@ class Subjects:
     @property
     def requests(self) -> str:
         return f"{self.root}.requests"
+
+    @property
+    def arrivals(self) -> str:
+        return f"{self.root}.arrivals"
 
     def cancel(self, request_id: str) -> str:
         return f"{self.root}.cancel.{request_id}"
@@ -87,7 +92,7 @@ class Subjects:
         return f"leases-{self.cell}"
 
     def stream(self, kind: str) -> str:
-        """The name of a stream; `kind` is REQUESTS, STEPS, STEP_RESULTS, OUTCOMES, CHECKPOINTS or PLANS."""
+        """The name of a stream; `kind` is REQUESTS, ARRIVALS, STEPS, STEP_RESULTS, OUTCOMES, CHECKPOINTS or PLANS."""
         return f"{kind}-{self.cell}"
 
 
@@ -101,6 +106,13 @@ def streams(subjects: Subjects) -> list[StreamConfig]:
             retention=RetentionPolicy.WORK_QUEUE,
             storage=StorageType.FILE,
             discard=DiscardPolicy.NEW,
+        ),
+        StreamConfig(
+            name=subjects.stream("ARRIVALS"),
+            description="requests as they arrived, for the workload's statistics",
+            subjects=[subjects.arrivals],
+            storage=StorageType.FILE,
+            max_age=ARRIVAL_AGE_S,
         ),
         StreamConfig(
             name=subjects.stream("STEPS"),
@@ -197,11 +209,10 @@ def step_consumer(subjects: Subjects, instance_id: str) -> ConsumerConfig:
     )
 
 
-def outcome_consumer(subjects: Subjects) -> ConsumerConfig:
-    """The workload monitor's consumer of OUTCOMES."""
+def monitor_consumer() -> ConsumerConfig:
+    """The workload monitor's consumer of a stream that it writes down: ARRIVALS, OUTCOMES or PLANS."""
     return ConsumerConfig(
         durable_name="monitor",
-        filter_subject=subjects.outcomes("*"),
         deliver_policy=DeliverPolicy.ALL,
         ack_policy=AckPolicy.EXPLICIT,
         ack_wait=60,

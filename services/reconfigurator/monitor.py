@@ -1,31 +1,36 @@
-"""The workload monitor: every outcome on the bus becomes one row in Postgres.
+"""The workload monitor: every arrival and outcome on the bus, and every plan, becomes a row in Postgres.
 
-Postgres may be away: serving goes on, the outcomes stay in their stream (for OUTCOME_AGE_S; older ones are lost to
-the statistics) and are written when it is back. Messages are acknowledged after their rows are committed, and
-writing a row twice changes nothing, so each outcome counts exactly once.
+Postgres may be away: serving goes on, the messages stay in their streams (for ARRIVAL_AGE_S and OUTCOME_AGE_S, and the
+newest MAX_PLANS; older ones are lost to the statistics) and are written when it is back. They are acknowledged after
+their rows are committed, and writing a row twice changes nothing, so each counts exactly once.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
+from sqlalchemy import func
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from services.reconfigurator.rows import Row, arrival_row, outcome_row, plan_row
 from shared.bus import Bus
 from shared.codec import decode
-from shared.database import RequestRow, request_values, upgrade
+from shared.database import Base, PlanRow, RequestRow, upgrade
 from shared.errors import BadInput, RetryLater
-from shared.messages.requests import Outcome
-from shared.subjects import outcome_consumer
+from shared.messages.plans import PlanRecord
+from shared.messages.requests import Arrival, Outcome
+from shared.subjects import monitor_consumer
 
 log = structlog.get_logger(__name__)
 
@@ -33,25 +38,49 @@ BATCH = 500  # rows a transaction
 IDLE_S = 0.5  # how long a batch may take to fill; so also how old a row may be
 RETRY_S = (0.2, 5.0)  # first and longest wait while the bus or the database is away
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A stream whose messages become rows of a table."""
+
+    stream: str
+    kind: type[msgspec.Struct]
+    table: type[Base]
+    row: Callable[[Any], Row]
+    replaces: bool = True  # else a row that is there stays as it is
+
+
+FEEDS = (
+    Feed("ARRIVALS", Arrival, RequestRow, arrival_row, replaces=False),  # it may come after the outcome
+    Feed("OUTCOMES", Outcome, RequestRow, outcome_row),
+    Feed("PLANS", PlanRecord, PlanRow, plan_row),
+)
 
 
 async def monitor(bus: Bus, engine: AsyncEngine, stop: asyncio.Event) -> None:
-    """Write outcomes until `stop` is set. Brings the database's tables up to date first."""
+    """Write rows until `stop` is set. Brings the database's tables up to date first."""
     await eventually(partial(upgrade, engine), stop)
+    async with asyncio.TaskGroup() as group:
+        for feed in FEEDS:
+            group.create_task(_follow(feed, bus, engine, stop))
+
+
+async def _follow(feed: Feed, bus: Bus, engine: AsyncEngine, stop: asyncio.Event) -> None:
     while not stop.is_set():
-        await eventually(partial(record_outcomes, bus, engine, stop), stop)
+        await eventually(partial(_record_stream, feed, bus, engine, stop), stop)
 
 
-async def record_outcomes(bus: Bus, engine: AsyncEngine, stop: asyncio.Event) -> None:
+async def _record_stream(feed: Feed, bus: Bus, engine: AsyncEngine, stop: asyncio.Event) -> None:
     """Raises: RetryLater when the bus does not answer."""
-    stream = bus.subjects.stream("OUTCOMES")
+    stream = bus.subjects.stream(feed.stream)
     subscription = None
     try:
-        await bus.js.add_consumer(stream, outcome_consumer(bus.subjects))
-        subscription = await bus.js.pull_subscribe_bind(outcome_consumer(bus.subjects).durable_name, stream)
+        if not await _there(bus, stream, stop):
+            return
+        await bus.js.add_consumer(stream, monitor_consumer())
+        subscription = await bus.js.pull_subscribe_bind(monitor_consumer().durable_name, stream)
         while not stop.is_set():
-            await _record(await _next_batch(subscription), engine, stop)
+            await _record(feed, await _next_batch(subscription), engine, stop)
     except (nats.errors.Error, APIError, TimeoutError) as error:
         raise RetryLater(f"the bus does not answer: {error!r}") from error
     finally:
@@ -59,18 +88,33 @@ async def record_outcomes(bus: Bus, engine: AsyncEngine, stop: asyncio.Event) ->
             await subscription.unsubscribe()
 
 
-async def write_rows(engine: AsyncEngine, rows: Sequence[Row]) -> None:
-    """Insert or replace rows, all or none.
+async def _there(bus: Bus, stream: str, stop: asyncio.Event) -> bool:
+    """Wait until the scheduler has made the stream. Returns: False if `stop` came first."""
+    waiting = asyncio.ensure_future(bus.wait_for_stream(stream))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        stopping.cancel()
+    return not stop.is_set()
+
+
+async def write_rows(feed: Feed, engine: AsyncEngine, rows: Sequence[Row]) -> None:
+    """Insert rows, or take over what they say of rows that are there, all or none.
 
     Raises: BadInput if Postgres cannot hold a value; RetryLater if it is away.
     """
-    statement = insert(RequestRow)
-    replaced = {column.name: statement.excluded[column.name] for column in RequestRow.__table__.columns}
+    statement = insert(feed.table)
+    columns, keys = feed.table.__table__.columns, [key.name for key in feed.table.__table__.primary_key]
+    if feed.replaces:
+        said = {name: func.coalesce(statement.excluded[name], columns[name]) for name in rows[0]}
+        statement = statement.on_conflict_do_update(index_elements=keys, set_=said)
+    else:
+        statement = statement.on_conflict_do_nothing(index_elements=keys)
     try:
         async with engine.begin() as connection:
-            await connection.execute(
-                statement.on_conflict_do_update(index_elements=["request_id"], set_=replaced), rows
-            )
+            await connection.execute(statement, rows)
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         if _is_about_values(error):
             raise BadInput(f"not a row: {_reason(error)}") from error
@@ -100,33 +144,33 @@ async def _next_batch(subscription: JetStreamContext.PullSubscription) -> list[M
         return []
 
 
-async def _record(messages: Sequence[Msg], engine: AsyncEngine, stop: asyncio.Event) -> None:
+async def _record(feed: Feed, messages: Sequence[Msg], engine: AsyncEngine, stop: asyncio.Event) -> None:
     """Write a batch and settle it. Interrupted by `stop`, it is delivered again to the next monitor."""
-    readable = [(msg, row) for msg in messages if (row := await _read(msg)) is not None]
+    readable = [(msg, row) for msg in messages if (row := await _read(feed, msg)) is not None]
     if not readable:
         return
     try:
-        if await eventually(partial(write_rows, engine, [row for _, row in readable]), stop):
+        if await eventually(partial(write_rows, feed, engine, [row for _, row in readable]), stop):
             await asyncio.gather(*(msg.ack() for msg, _ in readable))
     except BadInput as error:
         if len(readable) == 1:
             await _bury(readable[0][0], error)
             return
         for msg, _ in readable:  # one at a time, to find it
-            await _record([msg], engine, stop)
+            await _record(feed, [msg], engine, stop)
 
 
-async def _read(msg: Msg) -> Row | None:
-    """The row of an outcome; None if there is none in the message, which is then buried."""
+async def _read(feed: Feed, msg: Msg) -> Row | None:
+    """The row of a message; None if there is none in it, and it is buried."""
     try:
-        return request_values(decode(msg.data, Outcome))
+        return feed.row(decode(msg.data, feed.kind))
     except BadInput as error:
         await _bury(msg, error)
         return None
 
 
 async def _bury(msg: Msg, error: BadInput) -> None:
-    log.warning("unreadable outcome buried", subject=msg.subject, error=error.message)
+    log.warning("unreadable message buried", subject=msg.subject, error=error.message)
     await msg.term()
 
 

@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from services.reconfigurator.plan_input import Workload, WorkloadClass
 from shared.messages.plans import ClassLoad
-from shared.messages.requests import DEFAULT_BLOCK_LENGTH
+from shared.messages.requests import DEFAULT_BLOCK_LENGTH, ThresholdUse
 
 PROMPT_EDGES = (128, 512, 2048)  # tokens: a bucket ends at each, the last is open
 OUTPUT_EDGES = (64, 128, 256, 512, 1024)
@@ -28,14 +27,6 @@ class Seen:
     output_tokens: int  # asked for
     slo_s: float
     unmasked_tokens: int | None = None  # by the steps it took, less than asked where its text ended; None: not ended
-
-
-class ThresholdUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps run at one threshold, and the tokens they unmasked."""
-
-    threshold: float
-    steps: int
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class SchedulerCore:
         )
         self.policy = make_policy(self.estimates)
         self._text_ended = text_ended
-        self._reader = ResultReader(settings.epoch, self.table, self.fleet)
+        self._reader = ResultReader(settings.epoch, settings.thresholds, self.table, self.fleet)
         self._writer = JobWriter(
             settings.epoch, settings.mask_token_id, self.table, self.fleet, caching=settings.caching
         )
@@ -306,7 +306,7 @@ class SchedulerCore:
         table = self.table
         masked = np.flatnonzero(table.output_ids(row) == MASKED)
         output_ids = table.output_ids(row)[: masked[0] if len(masked) else None].copy()
-        arrived, stats = table.entry(row).arrived, serving_stats(table, row, now_s)
+        arrived, stats = table.entry(row).arrived, serving_stats(table, row, self.settings.thresholds, now_s)
         self._commands.append(ev.Finish(arrived, status, output_ids, stats, self._decisions.read(row), error))
         self._leave(row)
         table.remove(row)

@@ -15,7 +15,7 @@ from services.scheduler.outcomes import OutcomeStore
 from shared.bus import Bus
 from shared.codec import decode, is_json
 from shared.errors import BadInput
-from shared.messages.requests import Request, RequestId
+from shared.messages.requests import Arrival, Request, RequestId
 from shared.subjects import consumer_epoch, request_consumer
 from shared.text import TextModel, whole_blocks
 
@@ -69,7 +69,9 @@ class Intake:
                 await msg.ack()
                 return
             try:
-                self._inbox.put(await self._read(request, delivery))
+                arrived = await self._read(request, delivery)
+                self._inbox.put(arrived)
+                await self._bus.publish(self._bus.subjects.arrivals, _arrival(arrived))
             except BadInput as error:
                 log.info("request rejected", error=error.message)
                 self._outcomes.reject(request.request_id, delivery, error)
@@ -106,6 +108,16 @@ class Intake:
             trace={key: value for key, value in (delivery.msg.headers or {}).items() if key in TRACE_HEADERS},
             checkpoint=await self._backlog.checkpoint(request.request_id, delivery.msg.metadata.sequence.stream),
         )
+
+
+def _arrival(arrived: RequestArrived) -> Arrival:
+    return Arrival(
+        request_id=arrived.request.request_id,
+        arrival_s=arrived.arrival_s,
+        prompt_tokens=len(arrived.prompt_ids),
+        output_tokens=arrived.output_length,
+        slo_s=arrived.slo_s,
+    )
 
 
 class _Named(msgspec.Struct):

@@ -62,8 +62,10 @@ class Done:
 class ResultReader:
     """Applies results of one epoch to the table."""
 
-    def __init__(self, epoch: int, table: RequestTable, fleet: Fleet) -> None:
+    def __init__(self, epoch: int, thresholds: Sequence[float], table: RequestTable, fleet: Fleet) -> None:
+        """`thresholds` are the candidates, ascending: tokens and steps are counted at each."""
         self._epoch = epoch
+        self._thresholds = np.array(thresholds)
         self._table = table
         self._fleet = fleet
         self.done = Done()
@@ -142,6 +144,9 @@ class ResultReader:
         self.done.steps += len(rows)
         self.done.tokens += int(newly.sum())
         self.done.threshold_tokens += float(threshold_tokens.sum())
+        at = np.minimum(np.searchsorted(self._thresholds, table.threshold[rows]), len(self._thresholds) - 1)
+        table.steps_at[rows, at] += 1
+        table.tokens_at[rows, at] += newly
         table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], table.threshold[rows])
         table.holder[rows] = table.instance[rows]
         self._turn_to_next(rows)

@@ -1,11 +1,13 @@
 """How a request was served, in numbers, read off its row."""
 
+from collections.abc import Sequence
+
 from services.scheduler.table import RequestTable
-from shared.messages.requests import ServingStats
+from shared.messages.requests import ServingStats, ThresholdUse
 
 
-def serving_stats(table: RequestTable, row: int, now_s: float) -> ServingStats | None:
-    """None where no token was unmasked. Units: now_s is Unix time in seconds."""
+def serving_stats(table: RequestTable, row: int, candidates: Sequence[float], now_s: float) -> ServingStats | None:
+    """None where no token was unmasked. `candidates` are the thresholds [c], ascending; now_s is Unix time, seconds."""
     unmasked = int(table.output_length[row] - table.masks_left[row])
     if unmasked == 0:
         return None
@@ -17,6 +19,12 @@ def serving_stats(table: RequestTable, row: int, now_s: float) -> ServingStats |
         min_threshold=float(table.lowest_threshold[row]),
         slo_s=float(table.slo_s[row]),
         latency_s=latency_s,
+        unmasked_tokens=unmasked,
+        thresholds=[
+            ThresholdUse(threshold=threshold, steps=int(steps), tokens=int(tokens))
+            for threshold, steps, tokens in zip(candidates, table.steps_at[row], table.tokens_at[row], strict=True)
+            if steps
+        ],
         step_s=float(table.step_s[row]),
         slo_met=latency_s <= float(table.slo_s[row]),
         instances=list(table.entry(row).served_by),

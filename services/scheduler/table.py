@@ -50,6 +50,8 @@ _COLUMNS: dict[str, Any] = {
     "step_s": np.float64,  # computing time of the iterations that ran its steps
     "threshold_tokens": np.float64,  # sum over unmasked tokens of the threshold used
     "confidence_stats": (np.float32, 5),
+    "steps_at": (np.int32, "c"),  # steps done at each candidate threshold
+    "tokens_at": (np.int32, "c"),  # tokens they unmasked
     "steps_left": (np.float64, "c"),  # estimate at each candidate threshold, after `estimate_step` steps
     "estimate_step": np.int32,
     "asked": np.bool_,  # a new estimate is on its way
@@ -113,6 +115,8 @@ class RequestTable:
     step_s: Float64
     threshold_tokens: Float64
     confidence_stats: Float32  # [capacity, 5]
+    steps_at: Int32  # [capacity, c]
+    tokens_at: Int32  # [capacity, c]
     steps_left: Float64  # [capacity, c]
     estimate_step: Int32
     asked: Bool

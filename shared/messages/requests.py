@@ -44,6 +44,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     arrival_s: float | None = None  # Unix time, seconds; None: when the bus took the message
 
 
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """Scheduler -> workload monitor: a request was read and will be served.
+
+    Subject: dilaserve.<cell>.arrivals. Stream: ARRIVALS (file, limited age). Unique by request_id.
+    """
+
+    request_id: str
+    arrival_s: float  # Unix time, seconds
+    prompt_tokens: int
+    output_tokens: int  # asked for, in whole blocks
+    slo_s: float
+
+
 class OutcomeStatus(enum.StrEnum):
     COMPLETED = "completed"
     REJECTED = "rejected"  # the request itself is wrong; `error` says what
@@ -61,6 +74,14 @@ class OutcomeError(msgspec.Struct, frozen=True, kw_only=True):
     field: str | None = None  # the request's field at fault
 
 
+class ThresholdUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps that ran at one threshold, and the tokens they unmasked."""
+
+    threshold: float  # the nearest candidate from above, if it is none itself
+    steps: int
+    tokens: int
+
+
 class ServingStats(msgspec.Struct, frozen=True, kw_only=True):
     """How a request was served."""
 
@@ -73,6 +94,8 @@ class ServingStats(msgspec.Struct, frozen=True, kw_only=True):
     slo_met: bool
     instances: list[str]  # in the order of first use
     migrations: int
+    unmasked_tokens: int = 0
+    thresholds: list[ThresholdUse] = []  # those used, ascending
     step_s: float = 0.0  # of the latency, computing: the iterations that ran its steps
 
 

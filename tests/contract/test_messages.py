@@ -19,6 +19,7 @@ from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, Laun
 from shared.messages.plans import ClassLoad, PlanEvent, PlanRecord, PlanState
 from shared.messages.predict import PredictSteps, StepsLeft
 from shared.messages.requests import (
+    Arrival,
     Cancel,
     ChatMessage,
     FinishReason,
@@ -109,6 +110,7 @@ SAMPLES: list[msgspec.Struct] = [
         tp_degree=2,
         gpus=[0, 1],
     ),
+    Arrival(request_id="r-1", arrival_s=1.5, prompt_tokens=9, output_tokens=64, slo_s=2.5),
     Control(action="drain"),
     Checkpoint(
         output_ids=pack_int32([1, 2]),

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -13,11 +14,15 @@ from nats.js.errors import NotFoundError
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.reconfigurator.monitor import monitor
+from services.reconfigurator.history import read_window
+from services.reconfigurator.monitor import FEEDS, monitor
+from services.reconfigurator.window import Seen
 from shared.bus import Bus
-from shared.database import Base, RequestRow, open_database, upgrade
+from shared.database import Base, PlanRow, RequestRow, open_database, upgrade
 from shared.errors import BadInput
-from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus, ServingStats
+from shared.messages.launch import InstanceSpec
+from shared.messages.plans import PlanRecord, PlanState
+from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus, ServingStats, ThresholdUse
 from tests.support.postgres import PostgresServer
 from tests.support.stack import new_data_dir
 from tests.support.waiting import until
@@ -42,7 +47,21 @@ SERVED = Outcome(
         slo_met=True,
         instances=["worker-0-abc"],
         migrations=0,
+        unmasked_tokens=32,
+        thresholds=[ThresholdUse(threshold=0.8, steps=4, tokens=20), ThresholdUse(threshold=0.9, steps=5, tokens=12)],
     ),
+)
+ARRIVED = Arrival(request_id="served", arrival_s=SERVED.arrival_s, prompt_tokens=12, output_tokens=32, slo_s=5.0)
+PLANNED = PlanRecord(
+    plan_id="20270115-1",
+    decided_s=1_800_000_000.0,
+    state=PlanState.RUNNING,
+    reason="the current instances cannot meet every SLO; the proposal can",
+    status="optimal",
+    mean_threshold=0.9,
+    tokens_per_step={0.9: 2.5},
+    before=[InstanceSpec(node="a", gpus=(0, 1))],
+    target=[InstanceSpec(node="a", gpus=(0,)), InstanceSpec(node="a", gpus=(1,))],
 )
 
 
@@ -96,14 +115,14 @@ async def store(bus: Bus, *outcomes: Outcome) -> None:
 
 
 async def all_settled(bus: Bus) -> None:
-    """Until the monitor has acknowledged or buried everything in the stream."""
+    """Until the monitor has acknowledged or buried everything in its streams."""
 
     async def settled() -> bool:
         try:
-            info = await bus.js.consumer_info(bus.subjects.stream("OUTCOMES"), "monitor")
+            infos = [await bus.js.consumer_info(bus.subjects.stream(feed.stream), "monitor") for feed in FEEDS]
         except NotFoundError:  # the monitor has not begun
             return False
-        return not info.num_pending and not info.num_ack_pending
+        return not any(info.num_pending or info.num_ack_pending for info in infos)
 
     await until(settled, WAIT_S)
 
@@ -143,6 +162,47 @@ async def test_an_outcome_becomes_its_row(bus: Bus, database: AsyncEngine) -> No
     assert served.arrived_at == datetime.fromtimestamp(1_800_000_000.25, UTC)
     assert (served.steps, served.latency_s, served.slo_met, served.instances) == (9, 1.5, True, ["worker-0-abc"])
     assert (refused.status, refused.steps, refused.error) == ("rejected", None, "prompt must not be empty")
+
+
+async def test_a_request_is_a_row_from_its_arrival_on(bus: Bus, database: AsyncEngine) -> None:
+    waiting = msgspec.structs.replace(ARRIVED, request_id="waiting")
+    await store(bus, SERVED)
+    for arrival in (ARRIVED, waiting):
+        await bus.store(bus.subjects.arrivals, arrival)
+    async with monitoring(bus, database):
+        await all_settled(bus)
+    async with database.connect() as connection:
+        served, active = (await connection.execute(select(RequestRow).order_by(RequestRow.request_id))).all()
+    assert (served.status, served.thresholds, served.threshold_steps) == ("completed", [0.8, 0.9], [4, 5])
+    assert (active.status, active.request_class, active.slo_s) == ("active", "p128-o64", 5.0)
+    seen, uses = await read_window(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s)
+    assert sorted(seen, key=repr) == [Seen(12, 32, 5.0, 32), Seen(12, 32, 5.0, None)]
+    assert uses == SERVED.stats.thresholds if SERVED.stats else False
+    assert await read_window(database, ARRIVED.arrival_s + 1, ARRIVED.arrival_s + 2) == ([], [])
+
+
+async def test_a_request_cancelled_before_its_first_step_keeps_what_its_arrival_said(
+    bus: Bus, database: AsyncEngine
+) -> None:
+    await bus.store(bus.subjects.arrivals, ARRIVED)
+    async with monitoring(bus, database):
+        await all_settled(bus)
+        await store(bus, msgspec.structs.replace(SERVED, status=OutcomeStatus.CANCELLED, stats=None))
+        await all_settled(bus)
+    seen, _ = await read_window(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s + 1)
+    assert [request.slo_s for request in seen] == [5.0]
+
+
+async def test_a_plan_is_one_row_in_its_last_state(bus: Bus, database: AsyncEngine) -> None:
+    async with monitoring(bus, database):
+        for state in (PlanState.RUNNING, PlanState.DONE):
+            record = msgspec.structs.replace(PLANNED, state=state)
+            await bus.store(bus.subjects.plans(record.plan_id), record)
+            await all_settled(bus)
+    async with database.connect() as connection:
+        [plan] = (await connection.execute(select(PlanRow))).all()
+    assert (plan.state, plan.target) == ("done", [{"node": "a", "gpus": [0]}, {"node": "a", "gpus": [1]}])
+    assert plan.inputs["tokens_per_step"] == {"0.9": 2.5}
 
 
 async def test_each_outcome_is_one_row_though_postgres_goes_away_in_between(

@@ -9,12 +9,12 @@ from services.reconfigurator.window import (
     LEAST_STEPS,
     Planning,
     Seen,
-    ThresholdUse,
     class_loads,
     request_class,
     tokens_per_step,
     workload,
 )
+from shared.messages.requests import ThresholdUse
 from tests.support.workloads import PROFILE
 
 PLANNING = Planning(thresholds=[0.5, 0.9], tp_degrees=[1, 2], batch_sizes=[32, 256], rps_buffer=0.1)

@@ -1,0 +1,35 @@
+"""Reads the requests of a window of time from Postgres."""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from services.reconfigurator.window import Seen
+from shared.database import RequestRow
+from shared.errors import RetryLater
+from shared.messages.requests import ThresholdUse
+
+
+async def read_window(engine: AsyncEngine, start_s: float, end_s: float) -> tuple[list[Seen], list[ThresholdUse]]:
+    """The requests that arrived from `start_s` to `end_s`, Unix time, and the steps they took by threshold.
+
+    Requests that were rejected count for nothing. Raises: RetryLater if Postgres is away.
+    """
+    row = RequestRow
+    columns = (row.prompt_tokens, row.output_tokens, row.slo_s, row.unmasked_tokens)
+    uses = (row.thresholds, row.threshold_steps, row.threshold_tokens)
+    first, last = (datetime.fromtimestamp(at_s, UTC) for at_s in (start_s, end_s))
+    wanted = select(*columns, *uses).where(row.arrived_at.between(first, last), row.slo_s.is_not(None))
+    try:
+        async with engine.connect() as connection:
+            found = (await connection.execute(wanted)).all()
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise RetryLater(f"Postgres is away: {error!r}") from error
+    seen = [Seen(prompt, output, slo_s, unmasked) for prompt, output, slo_s, unmasked, *_ in found if slo_s]
+    return seen, [
+        ThresholdUse(threshold=threshold, steps=steps, tokens=tokens)
+        for *_, at, of_steps, of_tokens in found
+        for threshold, steps, tokens in zip(at or [], of_steps or [], of_tokens or [], strict=True)
+    ]
