@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: serve test check fix lock clean
+.PHONY: serve test check fix lock screenshots clean
 
 serve: $(READY)
 	$(BIN)/dilaserve up
@@ -35,6 +35,10 @@ lock:
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --extra dev --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml --output-file requirements.lock
 	sed -i 's/^\(torch==[0-9.]*\)+.*/\1/' requirements.lock  # any build of that version: CPU or CUDA
+
+# Needs Chromium: apt install chromium
+screenshots: $(READY)
+	$(BIN)/python -m experiments.screenshots
 
 clean:
 	rm -rf $(VENV) .data

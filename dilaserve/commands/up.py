@@ -99,6 +99,7 @@ def _say_ready(options: "StackOptions", addresses: "Addresses") -> None:
         markup=False,
     )
     console.print(
+        f"  Console:        {addresses.url}/\n"
         f"  OpenAI clients: base_url={addresses.url}/v1, any api_key\n"
         f"  Cluster:        dilaserve status --data-dir {options.data_dir}\n"
         "  Stop:           Ctrl-C\n",

@@ -10,38 +10,37 @@ class View(BaseModel):
 
 
 class Load(View):
-    """The cell over the last ten seconds. None: nothing to tell it by."""
+    """The cell over the last half minute, as its scheduler tells it. None: nothing to tell it by."""
 
     t_s: float  # Unix time, seconds
-    rps: float  # requests that ended, a second
-    slo_attainment: float | None  # 0 to 1
-    mean_threshold: float | None  # weighted by tokens
-    latency_p50_ms: float | None
-    latency_p99_ms: float | None
-    tokens_per_s: float  # tokens of the texts of requests that ended
-    active: int | None = None  # requests now placed on instances
-    waiting: int | None = None  # requests now held, not placed
+    rps: float | None = None  # requests that arrived, a second
+    slo_attainment: float | None = None  # 0 to 1
+    mean_threshold: float | None = None  # weighted by tokens
+    latency_p50_ms: float | None = None
+    latency_p99_ms: float | None = None
+    tokens_per_s: float | None = None  # unmasked
+    running: int | None = None  # requests now on instances
+    waiting: int | None = None  # requests now without a place
 
 
 class InstanceView(View):
-    """One instance: one TP group."""
+    """One instance: one TP group. What it carries is None where no scheduler tells."""
 
     id: str
     state: str  # starting, ready or draining
     tp_degree: int
     gpus: list[int]  # of its node; empty on a CPU
     device: str
-    requests: int | None  # placed on it; None: not known
-    max_batch_requests: int
-    max_batch_tokens: int
+    requests: int | None  # placed on it
+    max_requests: int  # of one batch
+    tokens: int | None  # prompt and output tokens of its requests
+    max_tokens: int  # of one batch
+    step_latency_ms: float | None  # of a recompute step of all its requests
 
 
 class NodeView(View):
-    """The instances of one node."""
-
     name: str
     instances: list[InstanceView]
-    free_gpus: list[int]
 
 
 class ClusterView(View):
@@ -49,6 +48,7 @@ class ClusterView(View):
 
     cell: str
     model: str
+    policy: str | None  # None: no scheduler leads
     ready: bool
     reason: str | None  # why it is not ready
     nodes: list[NodeView]
@@ -57,7 +57,7 @@ class ClusterView(View):
 class Update(View):
     """One event of GET /events."""
 
-    loads: list[Load]  # the latest second; in the first event the last minutes
+    loads: list[Load]  # since the event before; in the first event the last minutes
     cluster: ClusterView
     ended: int  # counts requests that ended
     plans: int  # counts what was heard of decisions

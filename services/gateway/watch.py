@@ -1,4 +1,4 @@
-"""What the console shows, kept by ear: how requests end, second by second. Holds nothing that matters."""
+"""What the console shows, kept by ear: what the scheduler says each second, how requests end, what was planned."""
 
 import asyncio
 import time
@@ -12,19 +12,20 @@ from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
-from services.gateway.cluster import nodes
+from services.gateway.cluster import load_of, nodes
 from services.gateway.instances import Instances
 from services.gateway.readiness import Readiness
-from services.gateway.traffic import Traffic, ended, replay
 from services.gateway.views import ClusterView, Load, Update
 from shared.bus import Bus, read_or_none
 from shared.errors import RetryLater
 from shared.messages.requests import Outcome
+from shared.messages.stats import STATS_S, SchedulerStats
 
 log = structlog.get_logger(__name__)
 
-HISTORY_S = 300  # of the charts
+HISTORY = 300  # loads remembered, one a second
 RECENT = 500  # requests remembered, and read from the stream at the start
+SILENT_S = 3 * STATS_S  # a scheduler that has said nothing for so long does not lead
 
 
 class Watch:
@@ -35,49 +36,47 @@ class Watch:
         self._model_name = model_name
         self._instances = instances
         self._readiness = readiness
-        self._traffic = Traffic()
-        self._loads: deque[Load] = deque(maxlen=HISTORY_S)
+        self._stats: SchedulerStats | None = None  # the last
+        self._heard_s = 0.0  # when it came, Unix time
+        self._loads: deque[Load] = deque(maxlen=HISTORY)
+        self._recent: dict[str, Outcome] = {}  # by id; the latest to end comes last
         self._ended = 0
         self._plans = 0
         self._ticked = asyncio.Event()
         self._closed = False
-        self._recent: dict[str, tuple[float, Outcome]] = {}  # by id; when it ended; the latest comes last
 
     async def listen(self, bus: Bus) -> None:
-        """Hear every outcome from now on, and read those of the recent past."""
+        """Hear all from now on, and read how the latest requests ended."""
+        await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=self._hear_stats)
         await bus.nc.subscribe(bus.subjects.outcomes("*"), cb=self._hear_outcome)
         await bus.nc.subscribe(bus.subjects.plans("*"), cb=self._hear_plan)
         try:
-            past = await _last_outcomes(bus, RECENT)
+            self._recent = {**await _last_outcomes(bus, RECENT), **self._recent}
         except (nats.errors.Error, JetStreamError, TimeoutError) as error:
-            log.warning("the console begins without a past", error=repr(error))
-        else:
-            self._remember(past)
-
-    def recent(self, limit: int) -> list[Outcome]:
-        """The requests that ended last, the latest first."""
-        return [outcome for _, outcome in islice(reversed(self._recent.values()), limit)]
+            log.warning("the console begins without past requests", error=repr(error))
 
     async def run(self) -> None:
-        """Note the load each second, until cancelled."""
+        """Tell those who follow `updates` each second, until cancelled."""
         while True:
-            self._loads.append(self._traffic.load(time.time()))
+            if self.stats is None:
+                self._loads.append(Load(t_s=time.time()))  # a gap in the charts
             self._ticked.set()
             self._ticked = asyncio.Event()
-            await asyncio.sleep(1)
+            await asyncio.sleep(STATS_S)
 
     def close(self) -> None:
         """End `updates`."""
         self._closed = True
         self._ticked.set()
 
-    async def updates(self) -> AsyncIterator[Update]:
-        """The last minutes, then an update a second, until `close`."""
-        loads = list(self._loads)
-        while not self._closed:
-            yield Update(loads=loads, cluster=self.cluster(), ended=self._ended, plans=self._plans)
-            await self._ticked.wait()
-            loads = [self._loads[-1]]
+    @property
+    def stats(self) -> SchedulerStats | None:
+        """What the scheduler says of itself; None when none leads."""
+        return self._stats if time.time() - self._heard_s < SILENT_S else None
+
+    def recent(self, limit: int) -> list[Outcome]:
+        """The requests that ended last, the latest first."""
+        return list(islice(reversed(self._recent.values()), limit))
 
     def cluster(self) -> ClusterView:
         """The cell now."""
@@ -86,39 +85,46 @@ class Watch:
             reason = None
         except RetryLater as error:
             reason = str(error)
+        stats = self.stats
         return ClusterView(
             cell=self._cell,
             model=self._model_name,
+            policy=stats.policy if stats else None,
             ready=reason is None,
             reason=reason,
-            nodes=nodes(self._instances.known(), {}),
+            nodes=nodes(self._instances.known(), stats.instances if stats else ()),
         )
 
-    def _remember(self, past: dict[str, tuple[float, Outcome]]) -> None:
-        """Put the past before what has been heard meanwhile, and the charts with it."""
-        self._recent = {**past, **self._recent}
-        requests = [request for at_s, outcome in self._recent.values() if (request := ended(outcome, at_s))]
-        self._traffic, loads = replay(sorted(requests, key=lambda request: request.at_s), time.time(), HISTORY_S)
-        self._loads = deque(loads, maxlen=HISTORY_S)
+    async def updates(self) -> AsyncIterator[Update]:
+        """The last minutes, then an update a second, until `close`."""
+        told_s = 0.0
+        while not self._closed:
+            loads = [load for load in self._loads if load.t_s > told_s]
+            told_s = loads[-1].t_s if loads else told_s
+            yield Update(loads=loads, cluster=self.cluster(), ended=self._ended, plans=self._plans)
+            await self._ticked.wait()
+
+    async def _hear_stats(self, msg: Msg) -> None:
+        stats = read_or_none(msg, SchedulerStats)
+        if stats is not None:
+            self._stats, self._heard_s = stats, time.time()
+            self._loads.append(load_of(stats, self._heard_s))
 
     async def _hear_outcome(self, msg: Msg) -> None:
-        outcome, now_s = read_or_none(msg, Outcome), time.time()
+        outcome = read_or_none(msg, Outcome)
         if outcome is None or outcome.request_id in self._recent:  # it may come twice
             return
         self._ended += 1
-        self._recent[outcome.request_id] = (now_s, outcome)
+        self._recent[outcome.request_id] = outcome
         if len(self._recent) > RECENT:
             del self._recent[next(iter(self._recent))]
-        request = ended(outcome, now_s)
-        if request is not None:
-            self._traffic.add(request)
 
     async def _hear_plan(self, _msg: Msg) -> None:
         self._plans += 1
 
 
-async def _last_outcomes(bus: Bus, count: int) -> dict[str, tuple[float, Outcome]]:
-    """The last of the stream by request, each with when it was stored (Unix time, s); the latest comes last."""
+async def _last_outcomes(bus: Bus, count: int) -> dict[str, Outcome]:
+    """The last of the stream by request, the latest last."""
     stream = bus.subjects.stream("OUTCOMES")
     await bus.wait_for_stream(stream)
     last = (await bus.js.stream_info(stream)).state.last_seq
@@ -133,5 +139,5 @@ async def _last_outcomes(bus: Bus, count: int) -> dict[str, tuple[float, Outcome
     pending = (await past.consumer_info()).num_pending or 0
     msgs = await past.fetch(pending, timeout=5) if pending else []
     await past.unsubscribe()
-    found = [(msg.metadata.timestamp.timestamp(), read_or_none(msg, Outcome)) for msg in msgs]
-    return {outcome.request_id: (at_s, outcome) for at_s, outcome in found if outcome is not None}
+    outcomes = [outcome for msg in msgs if (outcome := read_or_none(msg, Outcome))]
+    return {outcome.request_id: outcome for outcome in outcomes}

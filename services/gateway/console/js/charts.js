@@ -31,7 +31,7 @@ const CHARTS = [
   {
     title: "Requests in the cell",
     lines: [
-      ["active", "--series-1", (l) => l.active, (v) => [format.number(v), ""]],
+      ["running", "--series-1", (l) => l.running, (v) => [format.number(v), ""]],
       ["waiting", "--series-2", (l) => l.waiting, (v) => [format.number(v), ""]],
     ],
   },

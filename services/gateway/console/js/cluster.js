@@ -1,62 +1,59 @@
-// The cluster as it is: nodes, their GPUs, and the instances on them with load and state.
+// The cluster as it is: nodes, and the instances on their GPUs with load and state.
 import { badge, byId, empty, h, keyed } from "./dom.js";
 import * as format from "./format.js";
 
 const STATE_KIND = { ready: "good", draining: "warn", starting: "info" };
 
 export function showCluster(cluster) {
-  const instances = cluster.nodes.flatMap((node) => node.instances);
-  const gpus = instances.reduce((sum, instance) => sum + instance.tp_degree, 0);
-  byId("cluster-summary").textContent =
-    `${cluster.model} on ${format.plural(instances.length, "instance")} of ${format.plural(gpus, "rank")} in all, cell ${cluster.cell}`;
+  const count = cluster.nodes.reduce((sum, node) => sum + node.instances.length, 0);
+  byId("cluster-summary").textContent = [
+    `Model ${cluster.model}`,
+    `cell ${cluster.cell}`,
+    cluster.policy === null ? "no scheduler leads" : `policy ${cluster.policy}`,
+    `${format.plural(count, "instance")} on ${format.plural(cluster.nodes.length, "node")}`,
+  ].join(" · ");
   const nodes = byId("nodes");
-  if (cluster.nodes.length === 0) {
-    nodes.replaceChildren(h("div", { className: "card grow" }, empty("No instance", "Workers appear here as soon as they have registered on the bus.")));
-    return;
-  }
-  nodes.querySelector(".card.grow")?.remove();
+  nodes.querySelector(".no-node")?.remove();
   keyed(nodes, cluster.nodes, (node) => node.name, makeNode, updateNode);
+  if (count === 0) {
+    const none = empty("No instance", "Workers appear here as soon as they have registered on the bus.");
+    nodes.append(h("div", { className: "card grow no-node" }, none));
+  }
 }
 
 function makeNode(node) {
   return h(
     "article",
     { className: "card node", "aria-label": `Node ${node.name}` },
-    h("div", { className: "node-head" }, h("h3", {}, node.name), h("span", { className: "muted" })),
+    h("h3", {}, node.name),
     h("div", { className: "instances" }),
   );
 }
 
 function updateNode(element, node) {
-  const used = node.instances.reduce((sum, instance) => sum + instance.tp_degree, 0);
-  element.querySelector(".node-head .muted").textContent =
-    node.free_gpus.length ? `${used} of ${used + node.free_gpus.length} in use` : `${used} in use`;
-  const free = node.free_gpus.map((gpu) => ({ id: `free-${gpu}`, gpu }));
-  keyed(
-    element.querySelector(".instances"),
-    [...node.instances, ...free],
-    (item) => item.id,
-    (item) => ("gpu" in item ? h("div", { className: "gpu free" }, `${item.gpu}`) : makeInstance(item)),
-    (child, item) => "gpu" in item || updateInstance(child, item),
-  );
+  keyed(element.querySelector(".instances"), node.instances, (instance) => instance.id, makeInstance, updateInstance);
 }
 
 function makeInstance(instance) {
-  const names = instance.gpus.length ? instance.gpus.map((gpu) => `GPU ${gpu}`) : Array(instance.tp_degree).fill(instance.device);
+  const ranks = instance.gpus.length ? instance.gpus.map((gpu) => `GPU ${gpu}`) : Array(instance.tp_degree).fill(instance.device);
   return h(
     "div",
     { className: "instance", "data-instance": instance.id },
     h("div", { className: "instance-head" }, h("span", { className: "instance-name" }, instance.id), h("span", {})),
-    h("div", { className: "gpus" }, ...names.map((name) => h("div", { className: "gpu" }, h("span", {}, name)))),
+    h("div", { className: "gpus" }, ...ranks.map((name) => h("div", { className: "gpu" }, h("span", {}, name)))),
     h("div", { className: "instance-load" }, h("span", {}, `TP ${instance.tp_degree}`), h("span", {})),
+    h("div", { className: "instance-load" }, h("span", {}, "Recompute step"), h("span", {})),
   );
 }
 
 function updateInstance(element, instance) {
-  const load = instance.requests === null ? null : instance.requests / instance.max_batch_requests;
+  const known = instance.requests !== null;
+  const share = known ? Math.max(instance.requests / instance.max_requests, instance.tokens / instance.max_tokens) : 0;
+  const [first, second] = element.querySelectorAll(".instance-load");
   element.dataset.state = instance.state;
   element.querySelector(".instance-head").lastChild.replaceWith(badge(instance.state, STATE_KIND[instance.state]));
-  element.querySelector(".gpus").style.setProperty("--load", load === null ? "0%" : `${Math.min(100, load * 100)}%`);
-  element.querySelector(".instance-load").lastChild.textContent =
-    load === null ? "" : `${format.plural(instance.requests, "request")} of ${instance.max_batch_requests}`;
+  element.querySelector(".gpus").style.setProperty("--load", `${Math.min(100, share * 100).toFixed(1)}%`);
+  first.lastChild.textContent = known ? `${format.plural(instance.requests, "request")}, ${format.number(instance.tokens)} tokens` : "";
+  second.hidden = !known || instance.step_latency_ms === null;
+  second.lastChild.textContent = format.duration(instance.step_latency_ms);
 }

@@ -8,9 +8,9 @@ const ROWS = 100;
 const COLUMNS = [
   ["Arrived", ""],
   ["Request", ""],
-  ["SLO", ""],
+  ["Outcome", ""],
   ["Latency", "number"],
-  ["of", "number narrow-hide"],
+  ["SLO", "number narrow-hide"],
   ["Steps", "number narrow-hide"],
   ["Threshold", "number narrow-hide"],
   ["Reply", "narrow-hide"],
@@ -36,7 +36,7 @@ function makeTable(place) {
 
 function verdict(request) {
   if (request.status !== "completed") return badge(request.status, request.status === "cancelled" ? "" : "bad");
-  return request.dilaserve.slo_met ? badge("met", "good") : badge("missed", "warn");
+  return request.dilaserve.slo_met ? badge("SLO met", "good") : badge("SLO missed", "warn");
 }
 
 function row(request) {
@@ -120,7 +120,7 @@ function steps(request) {
   stepsChart = new Chart(place, () => ({
     height: 200,
     legend: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [8, 20, 0, 0],
     cursor: { y: false, drag: { x: false, y: false } },
     scales: { x: { time: false, range: () => [0, endMs] }, y: { range: () => [0, 1] } },
     axes: [axis({ size: 28, values: (_, at) => at.map((ms) => format.duration(ms)) }), axis({ size: 36 })],
