@@ -35,6 +35,7 @@ async def test_instances_come_drain_and_go(
         await expect(node).to_have_count(0)
 
 
+@pytest.mark.slow
 async def test_the_status_says_why_nothing_is_served(lonely_gateway: RunningGateway, new_page: NewPage) -> None:
     async with new_page(f"{lonely_gateway.url}/#cluster") as page:
         await expect(page.locator("#status")).to_have_text("no instance is ready")

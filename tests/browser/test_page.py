@@ -38,6 +38,7 @@ async def test_every_view_fits_and_the_playground_completes(
         await expect(page.locator("#requests tbody tr")).to_have_count(2)
 
 
+@pytest.mark.slow
 async def test_the_canvas_and_its_steps_are_read_by_keyboard(gateway: RunningGateway, new_page: NewPage) -> None:
     async with new_page(gateway.url) as page:
         await run_both(page)
@@ -54,6 +55,7 @@ async def test_the_canvas_and_its_steps_are_read_by_keyboard(gateway: RunningGat
         await expect(canvas).to_have_accessible_name(f"Canvas: 3 of {OUTPUT_TOKENS} tokens committed")
 
 
+@pytest.mark.slow
 async def test_a_request_opens_in_a_drawer_that_escape_closes(gateway: RunningGateway, new_page: NewPage) -> None:
     async with new_page(gateway.url) as page:
         await run_both(page)
@@ -66,6 +68,7 @@ async def test_a_request_opens_in_a_drawer_that_escape_closes(gateway: RunningGa
         await expect(drawer).to_contain_text("Mean threshold")
 
 
+@pytest.mark.slow
 async def test_a_request_that_fails_says_why(
     gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
 ) -> None:
@@ -76,6 +79,7 @@ async def test_a_request_that_fails_says_why(
         await expect(page.get_by_label("Reply of run A")).to_have_text("")
 
 
+@pytest.mark.slow
 async def test_the_theme_follows_the_system_until_one_is_chosen(gateway: RunningGateway, new_page: NewPage) -> None:
     async with new_page(gateway.url) as page:
         theme = page.locator("html")

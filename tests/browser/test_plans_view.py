@@ -11,7 +11,7 @@ from shared.messages.plans import PlanEvent, PlanRecord, PlanState
 from tests.browser.conftest import NARROW, NewPage, overflow_px
 from tests.integration.gateway.conftest import RunningGateway
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def plan(state: PlanState, reason: str, *events: str) -> PlanRecord:
