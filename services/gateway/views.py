@@ -1,8 +1,11 @@
 """What the gateway tells of the cluster, as the OpenAPI document describes it."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from services.gateway.shapes import OutcomeError, Serving
+from shared.messages.requests import OutcomeStatus
 
 
 class View(BaseModel):
@@ -67,15 +70,15 @@ class RequestSummary(View):
     """A request that has ended."""
 
     id: str
-    status: str
+    status: OutcomeStatus
     arrival_s: float  # Unix time, seconds
     text: str  # its beginning
-    error: dict[str, str | None] | None
-    dilaserve: dict[str, Any]
+    error: OutcomeError | None
+    dilaserve: Serving
 
 
 class RequestList(View):
-    object: Literal["list"] = "list"
+    object: Literal["list"]
     data: list[RequestSummary]
 
 

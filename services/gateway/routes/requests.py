@@ -22,10 +22,10 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 def request_routes(parts: Parts) -> APIRouter:
     router = APIRouter(prefix="/v1/requests")
 
-    @router.get("")
+    @router.get("", response_model_exclude_unset=True)
     async def list_requests(limit: Annotated[int, Query(ge=1, le=RECENT)] = 50) -> RequestList:
         """The requests that ended last, the latest first."""
-        return RequestList(data=[summary(outcome) for outcome in parts.watch.recent(limit)])
+        return RequestList(object="list", data=[summary(outcome) for outcome in parts.watch.recent(limit)])
 
     @router.get("/{name}", response_model_exclude_unset=True)
     async def get_request(name: str) -> StoredRequest:
@@ -55,9 +55,9 @@ def summary(outcome: Outcome) -> RequestSummary:
     error = outcome.error
     return RequestSummary(
         id=outcome.request_id,
-        status=outcome.status.value,
+        status=outcome.status,
         arrival_s=outcome.arrival_s,
         text=outcome.text[:PREVIEW],
-        error={"message": error.message, "param": error.field} if error else None,
-        dilaserve=serving(outcome),
+        error=OutcomeError(message=error.message, param=error.field) if error else None,
+        dilaserve=Serving(**serving(outcome)),
     )

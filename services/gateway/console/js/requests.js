@@ -84,6 +84,7 @@ function fill(drawer, request) {
     h("div", {}, verdict(request)),
     facts([
       ["Latency", format.duration(told.latency_ms)],
+      ["Computing", format.duration(told.step_ms)],
       ["SLO", format.duration(told.slo_ms)],
       ["Steps", told.steps === undefined ? "–" : `${told.steps} (${told.recompute_steps} recompute)`],
       ["Mean threshold", format.threshold(told.mean_threshold)],
