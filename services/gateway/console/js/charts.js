@@ -49,7 +49,7 @@ class LoadChart {
     const figure = h(
       "figure",
       { className: "card chart", "data-chart": title, style: { margin: "0" } },
-      h("div", { className: "chart-head" }, h("h3", {}, title), this.at),
+      h("div", { className: "chart-head" }, h("h2", {}, title), this.at),
       h(
         "div",
         { className: "chart-values" },

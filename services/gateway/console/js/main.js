@@ -50,6 +50,12 @@ function onUpdate(update) {
   refresh(false);
 }
 
+/** The gateway did not answer: the feed says so, and the next update tries again. */
+function later(error) {
+  console.debug(error);
+  shown = { ended: null, plans: null };
+}
+
 function refresh(entered) {
   if (latest === null) return;
   if (current === "cluster") {
@@ -59,15 +65,15 @@ function refresh(entered) {
   }
   if (current === "requests" && (entered || latest.ended !== shown.ended)) {
     shown.ended = latest.ended;
-    showRequests();
+    showRequests().catch(later);
   }
   if (current === "plans" && (entered || latest.plans !== shown.plans)) {
     shown.plans = latest.plans;
-    showPlans();
+    showPlans().catch(later);
   }
 }
 
 addEventListener("hashchange", route);
 route();
-setUpPlayground(get("v1/models"));
+setUpPlayground(() => get("v1/models"));
 follow(onUpdate, () => setStatus("Connection lost", "bad"));

@@ -29,7 +29,7 @@ function article(plan) {
     h(
       "div",
       {},
-      h("div", { className: "plan-head" }, h("h3", {}, TITLES[plan.state]), badge(plan.state, KINDS[plan.state])),
+      h("div", { className: "plan-head" }, h("h2", {}, TITLES[plan.state]), badge(plan.state, KINDS[plan.state])),
       h("p", {}, plan.reason),
       facts(told),
       plan.events.length ? steps(plan.events) : null,

@@ -14,7 +14,7 @@ const RUNS = [
   { name: "B", sloMs: 100, floor: 0 },
 ];
 
-/** `models` is the promise of GET /v1/models. */
+/** `models` asks for GET /v1/models. */
 export function setUpPlayground(models) {
   const prompt = byId("prompt");
   const output = byId("output");
@@ -35,7 +35,7 @@ export function setUpPlayground(models) {
     byId("comparison").textContent = "";
     const ask = { prompt: prompt.value, tokens: Number(output.value), slow: () => byId("slow").checked };
     try {
-      ask.model = (await models).data[0].id;
+      ask.model = (await models()).data[0].id;
     } catch (error) {
       chosen.forEach((panel) => panel.fail(error.message));
       return;

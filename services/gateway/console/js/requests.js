@@ -44,7 +44,7 @@ function row(request) {
   const open = () => (location.hash = `#requests/${request.id}`);
   const cells = [
     format.clock(request.arrival_s),
-    h("button", { className: "link", type: "button", "aria-label": `Open request ${request.id}` }, request.id.slice(0, 8)),
+    h("button", { className: "link", type: "button", "aria-label": `Open request ${request.id.slice(0, 8)}` }, request.id.slice(0, 8)),
     verdict(request),
     format.duration(told.latency_ms),
     format.duration(told.slo_ms),
