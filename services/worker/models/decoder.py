@@ -80,12 +80,14 @@ class Layer(nn.Module):
         self.gate_up = nn.Linear(config.width, 2 * mlp_width, bias=False)
         self.down = nn.Linear(mlp_width, config.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """Shapes: x [T, W], cos and sin [T, 1, D / 2] -> [T, W]."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
+        """Shapes: x [T, W], cos and sin [T, 1, D / 2] -> [T, W], or with rows [R] only theirs, [R, W]."""
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))  # [T, H + 2 K, D]
         num_q, num_kv, _ = self.heads
         q, k = torch.split(rotate(qkv[:, : num_q + num_kv], cos, sin), [num_q, num_kv], dim=1)
         mixed = attend(self.index, q, k, qkv[:, num_q + num_kv :])  # [T, H, D]
+        if rows is not None:
+            x, mixed = x[rows], mixed[rows]
         x = x + self.reduce(self.attn_out(mixed.flatten(1)))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)  # [T, mlp_width] each
         hidden: Tensor = x + self.reduce(self.down(F.silu(gate) * up))
@@ -108,16 +110,17 @@ class PackedDecoder(nn.Module):
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.head = nn.Linear(config.width, config.vocab_size // shard.size, bias=False)
 
-    def forward(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Run all layers over packed tokens.
+    def forward(self, tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
+        """Run all layers over packed tokens. What follows the last layer's attention is computed for `rows` alone.
 
-        Shapes: tokens [T] int64, positions [T] int64 (each counted from its own sequence's start) -> hidden
-        [T, W], after the final norm.
+        Shapes: tokens [T] int64, positions [T] int64 (each counted from its own sequence's start), rows [R] int64 ->
+        hidden [T, W] or [R, W], after the final norm.
         """
         cos, sin = rope_angles(positions, self.config.head_dim, self.config.rope_base)
         x = self.embed(tokens)  # [T, W]
-        for layer in self.layers:
-            x = layer(x, cos, sin, attend)
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            x = layer(x, cos, sin, attend, rows if index == last else None)
         hidden: Tensor = self.norm(x)
         return hidden
 
