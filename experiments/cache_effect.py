@@ -3,17 +3,18 @@
 python -m experiments.cache_effect --problems 200 --threads 1
 """
 
-import json
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from experiments.demo_model.evaluate import ANSWER, read_questions
 from experiments.engine_throughput import BLOCK_LENGTH, read_prompts
 from experiments.machine import said_first
+from experiments.table import Table
 from services.worker.decode import CaseRequest, Options, decode_together
 from services.worker.feeding import CacheMode
 from services.worker.loading import CacheRoom, ModelChoice, open_runner
@@ -24,12 +25,21 @@ OUTPUT_LENGTH = 64  # tokens: the answers of the demo model's problems are short
 BATCH = 64
 ALONE = 16  # requests timed one at a time
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
-RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Means over all requests; latency: the median of requests that run alone, in seconds."""
+
+    exact_match: float
+    steps: float
+    recompute_steps: float
+    latency_s: float
 
 
 def measure(
     runner: ModelRunner, text: TextModel, requests: list[CaseRequest], answers: list[str], options: Options
-) -> dict[str, Any]:
+) -> Effect:
     """Exact match and steps over all requests, latency over the first ones, one at a time."""
     traces = []
     for at in range(0, len(requests), BATCH):
@@ -40,14 +50,12 @@ def measure(
         started = time.perf_counter()
         decode_together([request], runner, options)
         latencies_s.append(time.perf_counter() - started)
-    return {
-        "cache": options.mode,
-        "threshold": options.threshold,
-        "exact_match": statistics.mean(right),
-        "steps": statistics.mean(trace.nfe for trace in traces),
-        "recompute_steps": statistics.mean(sum(s.kind == "recompute" for s in trace.steps) for trace in traces),
-        "latency_alone_s": statistics.median(latencies_s),
-    }
+    return Effect(
+        exact_match=statistics.mean(right),
+        steps=statistics.mean(trace.nfe for trace in traces),
+        recompute_steps=statistics.mean(sum(s.kind == "recompute" for s in trace.steps) for trace in traces),
+        latency_s=statistics.median(latencies_s),
+    )
 
 
 def _answer(said: str) -> str | None:
@@ -61,26 +69,27 @@ def main(
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: all.")] = 0,
 ) -> None:
-    """Measure, print the table, and write it to experiments/results/cache_effect.json."""
+    """Measure, print the table, and write it to experiments/results/cache_effect.*."""
     answers = [question.answer for question in read_questions(model / "heldout.jsonl")][:problems]
     requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(read_prompts(model, len(answers)))]
-    text, rows = TextModel(model, model.name), []
-    where = said_first()
-    print(f"{where}\n{len(answers)} problems, output {OUTPUT_LENGTH}, block {BLOCK_LENGTH}\n")
-    print(f"| cache | threshold | exact match | steps | of these recompute | latency alone, s |\n{'| --- ' * 6}|")
+    text = TextModel(model, model.name)
+    said = f"{said_first()}\n{len(answers)} problems, output {OUTPUT_LENGTH}, block {BLOCK_LENGTH}"
+    columns = ["cache", "threshold", "exact match", "steps", "of these recompute", "latency alone, ms"]
+    table = Table("Cache effect", said, columns)
     with open_runner(ModelChoice(str(model), dtype=dtype, threads=threads), CacheRoom(BATCH)) as runner:
         for mode in CacheMode:
             for threshold in THRESHOLDS:
-                options = Options(mode, threshold, BLOCK_LENGTH, OUTPUT_LENGTH)
+                options = Options(mode, threshold, BLOCK_LENGTH, OUTPUT_LENGTH, stop_at_eos=True)
                 row = measure(runner, text, requests, answers, options)
-                rows.append(row)
-                print(
-                    f"| {mode} | {threshold} | {row['exact_match']:.1%} | {row['steps']:.1f} "
-                    f"| {row['recompute_steps']:.1f} | {row['latency_alone_s']:.3f} |",
-                    flush=True,
+                table.add(
+                    mode,
+                    threshold,
+                    f"{row.exact_match:.1%}",
+                    f"{row.steps:.1f}",
+                    f"{row.recompute_steps:.1f}",
+                    f"{row.latency_s * 1000:.0f}",
                 )
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "cache_effect.json").write_text(json.dumps({"where": where, "rows": rows}, indent=1) + "\n")
+    table.write("cache_effect")
 
 
 if __name__ == "__main__":

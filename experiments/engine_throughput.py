@@ -1,11 +1,11 @@
 """Tokens and steps per second of the worker's engine, by cache mode and batch size, beside a plain loop.
 
-The plain loop is the published one: one request at a time, a full forward each step with the logits of every position,
-every block decoded. It runs the same model in the same dtype. The engine is measured so, too, and as it serves: leaving
-out the blocks after one that ends the text. Tokens per second count the tokens of the texts, up to their end, which are
-the same for both; so leaving out empty blocks counts as the speed that it is.
+The plain loop is the published one: one request at a time, a full forward each step with the logits of every position.
+It runs the same model in the same dtype. Both are measured twice: decoding every block, as published, and leaving out
+the blocks after one that ends the text, as the engine serves; each row is compared with the plain loop that does the
+same. Tokens per second count the tokens of the texts, up to their end.
 
-python -m experiments.engine_throughput --dtype bfloat16 --threads 1
+python -m experiments.engine_throughput --dtype bfloat16 --threads 1 --cpu-time
 """
 
 import json
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from experiments.demo_model.model import hidden_rows
 from experiments.machine import said_first
+from experiments.table import Table
 from services.worker.decode import CaseRequest, Options, decode_together
 from services.worker.feeding import CacheMode
 from services.worker.loading import CacheRoom, ModelChoice, choose_dtype, open_runner
@@ -31,7 +32,6 @@ from shared.messages.requests import ChatMessage
 from shared.text import TextModel
 
 BLOCK_LENGTH, THRESHOLD = 32, 0.9
-RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ def measure(
 def measure_plainly(
     decoder: PackedDecoder,
     prompts: Sequence[list[int]],
-    output_length: int,
+    options: Options,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Rate:
-    """One request after another."""
+    """One request after another; of the options, the output length and whether to stop at the end of the text."""
     tokens = steps = 0
     started = clock()
     for prompt in prompts:
-        output, own = decode_plainly(decoder, torch.tensor(prompt), output_length)
+        output, own = decode_plainly(decoder, torch.tensor(prompt), options)
         tokens += _text_length(output.tolist(), decoder.config.eos_token_id)
         steps += own
     took_s = clock() - started
@@ -83,10 +83,10 @@ def measure_plainly(
 
 
 @torch.inference_mode()
-def decode_plainly(decoder: PackedDecoder, prompt: Tensor, output_length: int) -> tuple[Tensor, int]:
+def decode_plainly(decoder: PackedDecoder, prompt: Tensor, options: Options) -> tuple[Tensor, int]:
     """The output, and the number of steps. Source: LLaDA's published loop, with Fast-dLLM's threshold rule."""
-    mask_id = decoder.config.mask_token_id
-    canvas = torch.cat((prompt, prompt.new_full((output_length,), mask_id)))
+    mask_id, eos_id = decoder.config.mask_token_id, decoder.config.eos_token_id
+    canvas = torch.cat((prompt, prompt.new_full((options.output_length,), mask_id)))
     steps = 0
     for start in range(len(prompt), len(canvas), BLOCK_LENGTH):
         while (canvas[start : start + BLOCK_LENGTH] == mask_id).any():
@@ -98,6 +98,8 @@ def decode_plainly(decoder: PackedDecoder, prompt: Tensor, output_length: int) -
             taken[confidence.argmax()] = True
             canvas[taken] = best[taken]
             steps += 1
+        if options.stop_at_eos and (canvas[start : start + BLOCK_LENGTH] == eos_id).any():
+            break
     return canvas[len(prompt) :], steps
 
 
@@ -116,31 +118,30 @@ def main(
         bool, typer.Option("--cpu-time", help="Seconds of CPU: for a busy machine, one thread.")
     ] = False,
 ) -> None:
-    """Measure, print the table, and write it to experiments/results/engine_throughput.json."""
+    """Measure, print the table, and write it to experiments/results/engine_throughput-DTYPE.*."""
     clock = time.process_time if cpu_time else time.perf_counter
     choice, prompts = ModelChoice(str(model), dtype=dtype, threads=threads), read_prompts(model, requests)
-    rows: list[dict[str, object]] = []
-
-    def say(what: str, batch: int, rate: Rate, plain: Rate) -> None:
-        times = rate.tokens_per_s / plain.tokens_per_s
-        rows.append({"what": what, "batch": batch, "tokens_per_s": rate.tokens_per_s, "steps_per_s": rate.steps_per_s})
-        print(f"| {what} | {batch} | {rate.tokens_per_s:.0f} | {rate.steps_per_s:.1f} | {times:.1f} |", flush=True)
-
     with open_runner(choice, CacheRoom(requests)) as runner:
-        decoder = load(model, choose_dtype(dtype, torch.device("cpu")), "cpu")
-        where = said_first()
-        print(f"{where}\n\n| | batch | tokens/s | steps/s | times the plain loop |\n{'| --- ' * 5}|")
-        measure_plainly(decoder, prompts[:1], output_length)  # warm up
-        plain = measure_plainly(decoder, prompts, output_length, clock)
-        say("plain loop", 1, plain, plain)
-        for stop in (False, True):
-            for mode in CacheMode:
-                options = Options(mode, THRESHOLD, BLOCK_LENGTH, output_length, stop)
+        torch_dtype = choose_dtype(dtype, torch.device("cpu"))
+        decoder, name = load(model, torch_dtype, "cpu"), str(torch_dtype).removeprefix("torch.")
+        seconds = "seconds of CPU" if cpu_time else "seconds by the clock"
+        said = f"{said_first()}\n{requests} requests, output {output_length}, block {BLOCK_LENGTH}, {name}, {seconds}"
+        table = Table(
+            "Engine throughput", said, ["loop", "blocks", "batch", "tokens/s", "steps/s", "times the plain loop"]
+        )
+        for stop in (True, False):
+            blocks = "until the text ends" if stop else "all"
+            of_mode = {mode: Options(mode, THRESHOLD, BLOCK_LENGTH, output_length, stop) for mode in CacheMode}
+            measure_plainly(decoder, prompts[:2], of_mode[CacheMode.NONE])  # warm up
+            plain = measure_plainly(decoder, prompts, of_mode[CacheMode.NONE], clock)
+            table.add("plain", blocks, 1, f"{plain.tokens_per_s:.0f}", f"{plain.steps_per_s:.1f}", "1.00")
+            for mode, options in of_mode.items():
                 for batch in map(int, batches.split(",")):
-                    what = f"{mode}, stopping at the end" if stop else f"{mode}, all blocks"
-                    say(what, batch, measure(runner, prompts, options, batch, clock), plain)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "engine_throughput.json").write_text(json.dumps({"where": where, "rows": rows}, indent=1) + "\n")
+                    measure(runner, prompts[:batch], options, batch)  # warm up
+                    rate = measure(runner, prompts, options, batch, clock)
+                    times = f"{rate.tokens_per_s / plain.tokens_per_s:.2f}"
+                    table.add(mode, blocks, batch, f"{rate.tokens_per_s:.0f}", f"{rate.steps_per_s:.1f}", times)
+        table.write(f"engine_throughput-{name}")
 
 
 if __name__ == "__main__":

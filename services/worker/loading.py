@@ -117,7 +117,7 @@ def _load_rank(
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc reuse what a step frees rather than hand it back: the next step's fresh pages would cost 5 to 8 % of it."""
+    """Let glibc reuse what a step frees, not hand it back: the next step's fresh pages would cost 5 to 8 % of it."""
     m_trim_threshold, m_mmap_threshold = -1, -3
     with contextlib.suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL(None)
