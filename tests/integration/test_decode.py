@@ -10,34 +10,44 @@ from typing import Any
 import pytest
 
 from dilaserve import cli
-from tests.support.golden import COPY, GoldenCase, threshold_cases
+from tests.support.engines import CONFIDENCE_ATOL
+from tests.support.golden import COPY, SETS, GoldenCase, threshold_cases
 
 ROOT = Path(__file__).parents[2]
 MODES = {"none": ("none", "none-block"), "prefix": ("prefix",), "dual": ("dual",)}
 LIMIT_S = 110
 
 
-def decode(cases: list[GoldenCase], cache: str, directory: Path, *options: str) -> list[dict[str, Any]]:
-    """The requests of the trace; the cases are of one model, threshold, block and output length."""
-    case, out = cases[0], directory / "trace.json"
+def command(cases: list[GoldenCase], cache: str, directory: Path, *options: str) -> list[str]:
+    """What decodes them; they are of one model, threshold, block and output length."""
+    case = cases[0]
     requests = [{"id": c.name, "prompt_ids": c.prompt} for c in cases]
     (directory / "case.json").write_text(json.dumps({"requests": requests}))
     lengths = ("--block-length", case.block_length, "--output-length", len(case.output))
-    files = ("--model", case.model, "--input", directory / "case.json", "--out", out)
-    arguments = ["decode", *files, "--cache", cache, "--threshold", case.threshold, *lengths, *options]
-    command = [sys.executable, "-m", "dilaserve", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, done.stderr
-    traces: list[dict[str, Any]] = json.loads(out.read_text())["requests"]
-    return traces
+    files = ("--model", case.model, "--input", directory / "case.json", "--out", directory / "trace.json")
+    return [*map(str, ("decode", *files, "--cache", cache, "--threshold", case.threshold, *lengths)), *options]
 
 
-def assert_as_the_reference(traces: list[dict[str, Any]], cases: list[GoldenCase]) -> None:
-    for trace, case in zip(traces, cases, strict=True):
+def traces(directory: Path) -> list[dict[str, Any]]:
+    requests: list[dict[str, Any]] = json.loads((directory / "trace.json").read_text())["requests"]
+    return requests
+
+
+def decode(cases: list[GoldenCase], cache: str, directory: Path, *options: str) -> list[dict[str, Any]]:
+    """The requests of the trace."""
+    assert cli.run(command(cases, cache, directory, *options)) == 0
+    return traces(directory)
+
+
+def assert_as_the_reference(decoded: list[dict[str, Any]], cases: list[GoldenCase]) -> None:
+    for trace, case in zip(decoded, cases, strict=True):
         assert trace["id"] == case.name
         assert trace["output_ids"] == case.output
         assert trace["nfe"] == case.nfe
         assert [(s["block"], s["positions"], s["tokens"]) for s in trace["steps"]] == case.block_steps
+        for own, step in zip(trace["steps"], case.steps, strict=True):
+            known = dict(zip(step["cand_pos"], step["cand_conf"], strict=True))
+            assert own["confidences"] == pytest.approx([known[p] for p in step["unmask_pos"]], abs=CONFIDENCE_ATOL)
 
 
 def alike(cases: list[GoldenCase]) -> list[list[GoldenCase]]:
@@ -57,7 +67,23 @@ def test_a_batch_decodes_as_the_reference_does(name: str, cache: str, tmp_path: 
 
 def test_ranks_together_decode_as_one_does(tmp_path: Path) -> None:
     cases = max(alike(threshold_cases(("llada/seed1",), MODES["dual"], COPY)), key=len)
-    assert_as_the_reference(decode(cases, "dual", tmp_path, "--batch", "--tp", "2"), cases)
+    arguments = command(cases, "dual", tmp_path, "--batch", "--tp", "2")
+    program = [sys.executable, "-m", "dilaserve", *arguments]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert_as_the_reference(traces(tmp_path), cases)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("cache", MODES)
+@pytest.mark.parametrize("together", [(), ("--batch",)], ids=["one by one", "batch"])
+def test_every_case_decodes_as_the_reference_does(
+    name: str, cache: str, together: tuple[str, ...], tmp_path: Path
+) -> None:
+    for cases in alike(threshold_cases((name,), MODES[cache])):
+        assert_as_the_reference(decode(cases, cache, tmp_path, *together), cases)
 
 
 def test_decoding_stops_after_the_block_that_ends_the_text(tmp_path: Path) -> None:
