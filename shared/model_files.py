@@ -6,11 +6,13 @@ from pathlib import Path
 from shared.errors import BadInput
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-WANTED = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model")  # never code, never pickles
+TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and tokenizer; never code
+WEIGHTS = "*.safetensors"  # never pickles
 
 
-def find_model(model: str) -> Path:
-    """The directory of `model`. A hub id such as GSAI-ML/LLaDA-8B-Instruct is fetched, or found in the local cache.
+def find_model(model: str, *, weights: bool = True) -> Path:
+    """The directory of `model`. A hub id such as GSAI-ML/LLaDA-8B-Instruct is fetched, or found in the local cache;
+    without its weights if they are not wanted.
 
     Raises: BadInput, one line, if there is no such directory and nothing can be fetched.
     """
@@ -21,8 +23,14 @@ def find_model(model: str) -> Path:
         raise BadInput(f"no model in {model}: not a directory, nor a hub id such as GSAI-ML/LLaDA-8B-Instruct", "model")
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow to import, rarely needed
 
+    wanted = [*TEXT_FILES, WEIGHTS] if weights else list(TEXT_FILES)
     try:
-        return Path(snapshot_download(model, allow_patterns=list(WANTED)))
+        return Path(snapshot_download(model, allow_patterns=wanted))
     except Exception as error:  # the hub's errors have no base of their own
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise BadInput(f"no directory {model}, and it cannot be fetched as a hub id: {reason}", "model") from None
+
+
+def name_of(model: str) -> str:
+    """What clients call a model that is given no name: the last part of its directory or of its hub id."""
+    return Path(model).resolve().name

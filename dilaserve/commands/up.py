@@ -17,7 +17,9 @@ def up(
     *,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the REST API.")] = 8000,
     host: Annotated[str, typer.Option(help="Address of the REST API; 0.0.0.0 for all of this machine.")] = "127.0.0.1",
-    model: Annotated[Path, typer.Option(help="Checkpoint directory.", show_default="the demo model")] = DEMO_MODEL,
+    model: Annotated[str, typer.Option(help="Checkpoint directory, or a hub id.", show_default="the demo model")] = str(
+        DEMO_MODEL
+    ),
     slots: Annotated[
         int | None, typer.Option(min=1, help="Slots, each an equal share of the CPU cores.", show_default="the cores")
     ] = None,
@@ -61,15 +63,18 @@ def up(
     from dilaserve.stack.data_dir import locked  # noqa: PLC0415
     from dilaserve.stack.ports import check_free  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.model_files import name_of  # noqa: PLC0415
     from shared.settings import ServiceSettings, read_settings  # noqa: PLC0415
 
+    directory = read.check_model(model)
     num_slots = max(2, read.num_cores()) if slots is None else slots
     options = read.StackOptions(
         host=host,
         port=port,
-        model=read.check_model(model),
+        model=directory,
+        model_name=name_of(model),
         instances=read.read_instances(instances, num_slots),
-        policy=read.check_choice("--policy", policy or read.default_policy(model), read.POLICIES),
+        policy=read.check_choice("--policy", policy or read.default_policy(directory), read.POLICIES),
         thresholds=read.read_thresholds(thresholds),
         slo_s=slo,
         cache=read.check_choice("--cache", cache, read.CACHES),
@@ -90,7 +95,7 @@ def _say_ready(options: "StackOptions", addresses: "Addresses") -> None:
     from rich.console import Console  # noqa: PLC0415
 
     console = Console(soft_wrap=True, highlight=False)
-    count, name = len(options.instances), options.model.name
+    count, name = len(options.instances), options.model_name
     console.print(f"\n[bold green]DiLaServe is ready[/] on [bold]{addresses.url}[/] ({name}, {count} instances)\n")
     console.print(
         f"  curl {addresses.url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"

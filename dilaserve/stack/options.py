@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import BadInput
+from shared.model_files import find_model
 from shared.predictor_card import CARD_FILE
 
 POLICIES = ("dilaserve", "llumnix", "infaas", "fixed")
@@ -22,6 +23,7 @@ class StackOptions:
     host: str
     port: int
     model: Path
+    model_name: str  # as clients call it
     instances: tuple[int, ...]
     policy: str
     thresholds: tuple[float, ...]  # ascending; policies with a fixed one take the highest
@@ -86,8 +88,9 @@ def check_choice(option: str, value: str, accepted: Sequence[str]) -> str:
     return value
 
 
-def check_model(directory: Path) -> Path:
-    """The absolute path of a checkpoint directory. Raises: BadInput if it is none."""
+def check_model(model: str) -> Path:
+    """The absolute path of a checkpoint directory; a hub id is fetched. Raises: BadInput if it is none."""
+    directory = find_model(model)
     if not (directory / "config.json").is_file():
         raise BadInput(f"--model {directory}: not a checkpoint directory (it has no config.json)")
     return directory.resolve()

@@ -13,7 +13,7 @@ STOP_ORDER = ("gateway", "scheduler", "predictor", "worker", "reconfigurator", "
 def serving_programs(options: StackOptions, nats_url: str) -> list[Program]:
     """What serves requests: one gateway, one scheduler, one worker an instance, and the step predictor where
     the policy asks it."""
-    common = {"nats_url": nats_url, "model": options.model}
+    common = {"nats_url": nats_url, "model": options.model, "model_name": options.model_name}
     gateway = {**common, "host": options.host, "port": options.port}
     scheduler = {
         **common,

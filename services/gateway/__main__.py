@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import structlog
 import uvicorn
@@ -25,6 +24,7 @@ from services.gateway.settings import GatewaySettings
 from services.gateway.watch import Watch
 from shared.errors import BadInput
 from shared.logs import configure_logs
+from shared.model_files import find_model, name_of
 from shared.settings import read_settings
 from shared.text import TextModel
 
@@ -37,8 +37,8 @@ def main() -> int:
         settings = read_settings(GatewaySettings, os.environ)
         configure_logs("gateway", level=settings.log_level, form=settings.log_format)
         listener = listen(settings.host, settings.port)
-        directory = Path(settings.model)
-        text = TextModel(directory, settings.model_name or directory.name)
+        directory = find_model(settings.model, weights=False)
+        text = TextModel(directory, settings.model_name or name_of(settings.model))
     except BadInput as error:
         sys.stderr.write(f"gateway: {error.message}\n")
         return 2

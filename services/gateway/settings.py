@@ -10,7 +10,7 @@ from shared.settings import Seconds, ServiceSettings
 class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     """Variables: DILASERVE_ and the field's name in capitals."""
 
-    model: str  # directory of the model: its tokenizer and configuration are read
+    model: str  # directory of the model, or its hub id: its tokenizer and configuration are read
     model_name: str = ""  # as clients name it; empty: the directory's name
     host: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8000  # 0: any free one

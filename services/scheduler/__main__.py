@@ -7,7 +7,6 @@ import socket
 import sys
 import time
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -28,6 +27,7 @@ from services.scheduler.shell import Shell
 from shared.bus import Bus
 from shared.errors import BadInput, Superseded
 from shared.logs import configure_logs
+from shared.model_files import find_model, name_of
 from shared.predictor_card import PredictorCard
 from shared.settings import read_settings
 from shared.text import TextModel
@@ -42,9 +42,9 @@ def main() -> int:
     try:
         settings = read_settings(SchedulerSettings, os.environ)
         configure_logs("scheduler", level=settings.log_level, form=settings.log_format)
-        directory = Path(settings.model)
-        text = TextModel(directory, settings.model_name or directory.name)
-        card = read_card(settings)
+        directory = find_model(settings.model, weights=False)
+        text = TextModel(directory, settings.model_name or name_of(settings.model))
+        card = read_card(settings, directory)
     except BadInput as error:
         sys.stderr.write(f"scheduler: {error.message}\n")
         return 2

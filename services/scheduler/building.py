@@ -53,12 +53,12 @@ def build_policy(settings: SchedulerSettings, estimates: Estimates) -> Policy:
     return Fixed(settings.threshold, settings.moves or default)
 
 
-def read_card(settings: SchedulerSettings) -> PredictorCard | None:
-    """The predictor's card, where the policy works with estimates. Raises: BadInput if it is then missing."""
+def read_card(settings: SchedulerSettings, model: Path) -> PredictorCard | None:
+    """The card of the predictor, where the policy works with estimates. Raises: BadInput if it is then missing."""
     if settings.policy != "dilaserve":
         return None
     try:
-        return read_predictor_card(Path(settings.predictor or Path(settings.model) / "predictor"))
+        return read_predictor_card(Path(settings.predictor or model / "predictor"))
     except BadInput as error:
         hint = "the dilaserve policy needs it: make one with `dilaserve train-predictor`, or use another policy"
         raise BadInput(f"{error.message}; {hint}", "predictor") from None

@@ -13,7 +13,7 @@ Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     """Variables: DILASERVE_ and the field's name in capitals."""
 
-    model: str  # directory of the model: its tokenizer and configuration are read
+    model: str  # directory of the model, or its hub id: its tokenizer and configuration are read
     model_name: str = ""  # as clients name it; empty: the directory's name
     policy: Literal["dilaserve", "llumnix", "infaas", "fixed"] = "fixed"
     threshold: Threshold = 0.9  # of the policies with a fixed one

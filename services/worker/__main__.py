@@ -28,7 +28,7 @@ from shared.bus import Bus
 from shared.errors import BadInput
 from shared.logs import configure_logs
 from shared.messages.instances import Instance
-from shared.model_files import find_model
+from shared.model_files import find_model, name_of
 from shared.settings import read_settings
 from shared.text import read_model_card
 
@@ -73,10 +73,9 @@ def _cache_room(settings: WorkerSettings) -> CacheRoom:
 
 def _describe(settings: WorkerSettings) -> Instance:
     """What is known before the model is loaded."""
-    directory = find_model(settings.model)
     return Instance(
         instance_id=f"{settings.instance}-{secrets.token_hex(3)}",
-        model=read_model_card(directory, settings.model_name or directory.resolve().name),
+        model=read_model_card(find_model(settings.model), settings.model_name or name_of(settings.model)),
         tp_degree=settings.tp,
         node=settings.node,
         gpus=list(settings.gpus),

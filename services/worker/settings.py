@@ -12,7 +12,7 @@ NAME = "^[A-Za-z0-9_-]{1,96}$"  # one subject token
 class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     """`DILASERVE_MODEL` and so on. One process is one instance."""
 
-    model: str = "models/demo"  # a directory in Hugging Face layout
+    model: str = "models/demo"  # a directory in Hugging Face layout, or a hub id
     model_name: str = ""  # as clients call it; empty: the directory's name
     instance: Annotated[str, msgspec.Meta(pattern=NAME)] = "worker"  # an id is this and six random digits
     node: str = "local"

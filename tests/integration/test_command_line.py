@@ -18,7 +18,7 @@ from tests.support.stack import dilaserve
         ("up --slo inf", "'--slo'"),
         ("up --slo nan", "'--slo'"),
         ("up --slots 0", "'--slots'"),
-        ("up --model /nonexistent", "not a checkpoint directory"),
+        ("up --model /nonexistent", "not a directory, nor a hub id"),
         ("up --model MODEL --policy best", "accepted: "),
         ("up --model MODEL --cache huge", "accepted: "),
         ("up --model MODEL --thresholds 1.5", "numbers in (0, 1]"),

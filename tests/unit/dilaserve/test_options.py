@@ -69,7 +69,7 @@ def test_a_choice_names_what_is_accepted() -> None:
 
 def test_a_model_is_a_directory_with_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"no config\.json"):
-        check_model(tmp_path)
+        check_model(str(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["", "2", "often", "2m; port: 1", "-1s"])

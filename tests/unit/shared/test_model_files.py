@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import BadInput
-from shared.model_files import find_model
+from shared.model_files import find_model, name_of
 
 
 def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -24,3 +24,8 @@ def test_a_hub_id_without_a_network_is_one_clear_line(monkeypatch: pytest.Monkey
         find_model("dilaserve/no-such-model")
     assert "cannot be fetched as a hub id" in caught.value.message
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("model", ["GSAI-ML/LLaDA-8B-Instruct", "/models/LLaDA-8B-Instruct", "LLaDA-8B-Instruct/"])
+def test_a_model_is_called_by_the_last_part_of_its_place(model: str) -> None:
+    assert name_of(model) == "LLaDA-8B-Instruct"
