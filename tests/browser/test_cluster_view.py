@@ -20,7 +20,7 @@ async def test_instances_come_drain_and_go(
     gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus, text: TextModel, new_page: NewPage
 ) -> None:
     bucket = await bus.bucket(bus.subjects.instances_bucket)
-    wide = Instance(instance_id="wide-1", model=text.card, tp_degree=4, node="node-2", gpus=[0, 1, 2, 3])
+    wide = Instance(instance_id="wide-1", model=text.card, tp_degree=4, node="node-2", gpus=[0, 1, 2, 3], device="cuda")
     async with new_page(f"{gateway.url}/#cluster", NARROW) as page:
         first = page.locator("[data-instance=worker-test]")
         await expect(first).to_contain_text("ready")

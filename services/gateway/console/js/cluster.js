@@ -35,7 +35,8 @@ function updateNode(element, node) {
 }
 
 function makeInstance(instance) {
-  const ranks = instance.gpus.length ? instance.gpus.map((gpu) => `GPU ${gpu}`) : Array(instance.tp_degree).fill(instance.device);
+  const kind = instance.device === "cpu" ? "CPU slot" : "GPU";
+  const ranks = instance.gpus.length ? instance.gpus.map((gpu) => `${kind} ${gpu}`) : Array(instance.tp_degree).fill(instance.device);
   return h(
     "div",
     { className: "instance", "data-instance": instance.id },

@@ -6,7 +6,8 @@ import { byId } from "./dom.js";
 import { follow } from "./live.js";
 import { showPlans } from "./plans.js";
 import { setUpPlayground } from "./playground.js";
-import { openRequest, showRequests } from "./requests.js";
+import { openRequest } from "./request.js";
+import { showRequests } from "./requests.js";
 
 const VIEWS = ["playground", "cluster", "requests", "plans"];
 let current = null;
