@@ -5,7 +5,6 @@ Trains the demo model's predictor anew and judges it by requests it has not lear
 python -m experiments.predictor_accuracy --predictor models/demo/predictor
 """
 
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -14,11 +13,11 @@ from typing import Annotated, Any
 
 import lightgbm
 import msgspec
-import torch
 import typer
 
 from dilaserve.commands.up import DEMO_MODEL
-from experiments.live_policies import RESULTS, machine
+from experiments.live_policies import RESULTS
+from experiments.machine import said_first
 
 REPORT = RESULTS / "predictor_accuracy.md"
 MOST_ERROR = 0.7  # of the one-shot error
@@ -26,7 +25,7 @@ MOST_COST = 0.01  # of step time, at the chosen granularity
 
 TEXT = """# How well the steps left are predicted
 
-`{command}` on {machine}
+{where}
 
 Predictor {predictor}: {requests[learnt]} requests learnt from ({examples} examples) and {requests[held_out]} others to
 judge by, under the thresholds {thresholds}: each once under every one throughout (fixed), and once under changing
@@ -100,8 +99,7 @@ def render(report: dict[str, Any]) -> str:
     fixed, changing = report["mean_relative_error"]["fixed"], report["mean_relative_error"]["changing"]
     by_tokens, costs = report["error_by_granularity"], report["cost_by_granularity"]
     return TEXT.format(
-        command=shlex.join(["python", "-m", "experiments.predictor_accuracy", *sys.argv[1:]]),
-        machine=f"{machine()}, torch {torch.__version__}, LightGBM {lightgbm.__version__}",
+        where=f"{said_first()}; LightGBM {lightgbm.__version__}",
         thresholds=", ".join(report["tokens_per_step"]),
         errors="\n".join(
             f"| {name} | {error:.1%} | {error / fixed['one-shot'] - 1:+.0%} | {changing[name]:.1%} |"
