@@ -40,7 +40,7 @@ class Fleet:
         self.drain_until_s: Float64 = np.zeros(capacity)  # Unix time; closed, it keeps requests mid-block so long
         self.tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # prompt and output tokens of its requests
         self.requests: Int32 = np.zeros(capacity, dtype=np.int32)
-        self.max_tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # of one batch
+        self.max_tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # of one batch, and of its KV cache
         self.max_requests: Int32 = np.zeros(capacity, dtype=np.int32)
         self.latency_s: Float64 = np.zeros((capacity, KINDS, POINTS))  # by step kind and bucket of tokens
         self._full: _FullBatches | None = None  # kept until an instance or the block length changes
@@ -67,7 +67,7 @@ class Fleet:
         self.instances[slot] = instance
         self.open[slot] = instance.state is InstanceState.READY
         self.drain_until_s[slot] = instance.drain_until_s
-        self.max_tokens[slot] = instance.max_batch_tokens
+        self.max_tokens[slot] = min(instance.max_batch_tokens, instance.cache_tokens or instance.max_batch_tokens)
         self.max_requests[slot] = instance.max_batch_requests
         return slot
 

@@ -49,7 +49,13 @@ def main(environ: Mapping[str, str]) -> int:
             with open_runner(choice, _cache_room(settings)) as runner:
                 profile = given or stored_profile(choice, runner, default_cache(environ))
                 starting.close()
-                return _run(settings, runner, replace(instance, device=runner.device.type, profile=profile.to_csv()))
+                loaded = replace(
+                    instance,
+                    device=runner.device.type,
+                    profile=profile.to_csv(),
+                    cache_tokens=runner.cache_slots,
+                )
+                return _run(settings, runner, loaded)
     except BadInput as error:
         print(f"worker: {error.message}", file=sys.stderr)  # noqa: T201
         return 2

@@ -37,6 +37,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     max_batch_tokens: int = 8192
     max_batch_requests: int = 64
+    cache_tokens: int = 0  # tokens that its KV cache holds; 0: it keeps none, or does not say
     profile: str = ""  # latency profile of this instance's TP degree, as PROFILE.csv; empty: not measured
     requests: int = 0  # that it holds
     drain_until_s: float = 0.0  # Unix time, seconds; draining, it keeps requests so long if moving them costs a step

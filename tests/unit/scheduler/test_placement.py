@@ -1,0 +1,80 @@
+"""Algorithm 3: no instance is given more than it can hold, whatever comes and goes."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.scheduler.core import SchedulerCore
+from services.scheduler.events import Command, Event, InstanceGone, InstanceSeen, RequestCancelled, StepsDone
+from shared.messages.instances import Instance, InstanceState
+from tests.support.scripted_worker import ScriptedWorker
+from tests.unit.scheduler.test_policies import CARD, PROFILE, arrival, jobs_in, make_cell
+
+
+def limited(
+    name: str, batch: int, cache: int, requests: int, state: InstanceState = InstanceState.READY
+) -> InstanceSeen:
+    return InstanceSeen(
+        Instance(
+            instance_id=name,
+            model=CARD,
+            tp_degree=1,
+            profile=PROFILE,
+            state=state,
+            max_batch_tokens=batch,
+            cache_tokens=cache,
+            max_batch_requests=requests,
+        )
+    )
+
+
+def overloaded(core: SchedulerCore) -> Iterator[str]:
+    """Instances with more than they can hold; one request alone may be longer than a batch."""
+    for name, slot in core.fleet.slot_of.items():
+        rows = np.flatnonzero((core.table.ticket != 0) & (core.table.instance == slot))
+        instance = core.fleet.instances[slot]
+        assert instance is not None
+        tokens = int(core.table.tokens[rows].sum())
+        assert (len(rows), tokens) == (core.fleet.requests[slot], core.fleet.tokens[slot])
+        within = tokens <= min(instance.max_batch_tokens, instance.cache_tokens or tokens)
+        if len(rows) > instance.max_batch_requests or (len(rows) > 1 and not within):
+            yield name
+
+
+@pytest.mark.parametrize("policy", ["dilaserve", "llumnix", "infaas"])
+@given(data=st.data())
+def test_no_instance_is_ever_over_its_batch_or_cache_capacity(policy: str, data: st.DataObject) -> None:
+    cell = make_cell({}, caching=data.draw(st.booleans()), policy=policy)
+    limits = {
+        name: (
+            data.draw(st.integers(100, 400)),
+            data.draw(st.sampled_from([0, 150, 300])),
+            data.draw(st.integers(1, 4)),
+        )
+        for name in ("a-1", "b-1", "c-1")
+    }
+    cell.workers = {name: ScriptedWorker(name, per_step=16) for name in limits}
+    commands: list[Command] = []
+    for turn in range(12):
+        events: list[Event] = [
+            StepsDone(results) for c in jobs_in(commands) for results in cell.workers[c.instance_id].run_each(c.jobs)
+        ]
+        for chance in data.draw(st.sets(st.sampled_from(["arrive", "leave", "join", "drain", "cancel"]), max_size=3)):
+            name = data.draw(st.sampled_from(list(limits)))
+            match chance:
+                case "arrive":
+                    events += [arrival(f"r{turn}-{i}", prompt=data.draw(st.integers(1, 150))) for i in range(3)]
+                case "leave":
+                    events.append(InstanceGone(name))
+                case "join":
+                    events.append(limited(name, *limits[name]))
+                case "drain":
+                    events.append(limited(name, *limits[name], InstanceState.DRAINING))
+                case "cancel":
+                    events.append(RequestCancelled(f"r{turn - 1}-0"))
+        cell.now_s += 0.1
+        commands = cell.send(*events)
+        assert list(overloaded(cell.core)) == []
