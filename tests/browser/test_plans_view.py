@@ -1,33 +1,15 @@
 """The history of plans, as it grows."""
 
-import time
-
 import pytest
 from playwright.async_api import expect
 
 from shared.bus import Bus
-from shared.messages.launch import InstanceSpec
-from shared.messages.plans import PlanEvent, PlanRecord, PlanState
+from shared.messages.plans import PlanState
 from tests.browser.conftest import NARROW, NewPage, overflow_px
 from tests.integration.gateway.conftest import RunningGateway
+from tests.support.plans import plan
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-
-
-def plan(state: PlanState, reason: str, *events: str) -> PlanRecord:
-    now_s = time.time()
-    return PlanRecord(
-        plan_id="plan-1",
-        decided_s=now_s,
-        state=state,
-        reason=reason,
-        status="optimal",
-        mean_threshold=0.82,
-        slack_s=3.5,
-        before=[InstanceSpec(node="local", gpus=(0, 1))],
-        target=[InstanceSpec(node="local", gpus=(0,)), InstanceSpec(node="local", gpus=(1,))],
-        events=[PlanEvent(at_s=now_s, text=text) for text in events],
-    )
 
 
 async def test_a_decision_appears_and_changes_its_state(bus: Bus, gateway: RunningGateway, new_page: NewPage) -> None:

@@ -10,10 +10,10 @@ import pytest
 from services.gateway.routes.console import DIRECTORY
 from services.gateway.settings import GatewaySettings
 from shared.bus import Bus
-from shared.messages.launch import InstanceSpec
-from shared.messages.plans import PlanEvent, PlanRecord, PlanState
+from shared.messages.plans import PlanState
 from shared.text import TextModel
 from tests.integration.gateway.conftest import RunningGateway, running
+from tests.support.plans import plan
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.stats import stats
 
@@ -119,21 +119,12 @@ async def test_open_feeds_end_when_the_gateway_drains(gateway: RunningGateway) -
 
 async def test_plans_are_told_with_their_reasons(bus: Bus, lonely_gateway: RunningGateway) -> None:
     assert (await lonely_gateway.http.get("/plans")).json()["data"] == []
-    plan = PlanRecord(
-        plan_id="plan-1",
-        decided_s=1.0,
-        state=PlanState.DONE,
-        reason="the load has grown",
-        before=[InstanceSpec(node="node-a", gpus=(0, 1))],
-        target=[InstanceSpec(node="node-a", gpus=(0,)), InstanceSpec(node="node-a", gpus=(1,))],
-        events=[PlanEvent(at_s=2.0, text="stopped worker-node-a-0-1")],
-    )
-    await bus.store(bus.subjects.plans(plan.plan_id), plan)
+    await bus.store(bus.subjects.plans("plan-1"), plan(PlanState.DONE, "the load has grown", "stopped it"))
     [told] = (await lonely_gateway.http.get("/plans")).json()["data"]
     assert (told["state"], told["reason"]) == ("done", "the load has grown")
-    assert told["before"] == [{"node": "node-a", "gpus": [0, 1]}]
+    assert told["before"] == [{"node": "local", "gpus": [0, 1]}]
     assert [place["gpus"] for place in told["target"]] == [[0], [1]]
-    assert told["events"] == [{"at_s": 2.0, "text": "stopped worker-node-a-0-1"}]
+    assert [event["text"] for event in told["events"]] == ["stopped it"]
 
 
 async def test_the_load_is_what_the_scheduler_says(bus: Bus, gateway: RunningGateway) -> None:
