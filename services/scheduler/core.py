@@ -221,6 +221,7 @@ class SchedulerCore:
         self._leave(row)
         table.in_flight[row] = table.ahead[row] = False
         table.new_ticket(row)
+        table.entry(row).left.clear()  # known by the old ticket
         if table.attempts[row] >= MAX_ATTEMPTS:
             error = f"no instance could run step {table.steps[row]}: {MAX_ATTEMPTS} tries went unanswered"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
@@ -317,6 +318,9 @@ class SchedulerCore:
         table = self.table
         if table.instance[row] == NOWHERE:
             return
-        self._writer.drop(int(table.instance[row]), int(table.ticket[row]))
+        slot = int(table.instance[row])
+        if table.holder[row] == slot:
+            table.entry(row).left[self.fleet.name(slot)] = int(table.block[row])
+        self._writer.drop(slot, int(table.ticket[row]))
         self.fleet.load(int(table.instance[row]), -int(table.tokens[row]))
         table.instance[row] = table.holder[row] = NOWHERE

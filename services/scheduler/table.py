@@ -67,6 +67,7 @@ class Entry:
     arrived: RequestArrived
     served_by: list[str] = field(default_factory=list)  # instances that ran a step, in the order of first use
     placed_on: list[str] = field(default_factory=list)  # instances it was given to, likewise
+    left: dict[str, int] = field(default_factory=dict)  # instances it has moved away from, and in which block that was
 
     @property
     def request_id(self) -> str:

@@ -5,7 +5,7 @@ jobs run together, and refuses what cannot run. What to run next, and with which
 """
 
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +18,14 @@ from services.worker.jobs import Job, read_jobs
 from services.worker.pool import SlotPool
 from services.worker.results import Report, StepOutcome, unmask
 from services.worker.runner import ModelRunner
-from services.worker.sequences import Sequence, open_sequence
+from services.worker.sequences import NO_SLOTS, Sequence, open_sequence
 from shared.arrays import unpack_int64
 from shared.errors import BadInput
 from shared.messages.steps import RequestState, StepJobs, StepResults
 
 log = structlog.get_logger(__name__)
+
+MOST_LEFT = 256  # dropped requests whose canvas is kept, a few KB each
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Engine:
         self._pool = SlotPool(runner.cache_slots)
         self._epoch = -1
         self._held: dict[int, Sequence] = {}
+        self._left: OrderedDict[int, Sequence] = OrderedDict()  # the last that were dropped, without their cache
         self._queue: deque[Job] = deque()
         self._report = Report()
 
@@ -173,11 +176,12 @@ class Engine:
         self._queue.extendleft(job for _, job in reversed(picked))
 
     def _open(self, state: RequestState) -> bool:
-        """Hold a new request; one that is held already stays as it is."""
-        if state.ticket in self._held:
+        """Hold a request; one that is held already stays as it is."""
+        before = self._left.pop(state.ticket, None) if state.start else None
+        if state.ticket in self._held or (state.start and before is None):  # what is lacking is said of its job
             return True
         try:
-            self._held[state.ticket] = open_sequence(state, self._config)
+            self._held[state.ticket] = open_sequence(state, self._config, before)
         except BadInput as error:
             self._report.fail(state.ticket, error.message)
             return False
@@ -187,17 +191,24 @@ class Engine:
         if not tickets:
             return
         for ticket in tickets:
-            self._close(ticket)
+            sequence = self._close(ticket)
+            if sequence is not None:  # it may come back
+                self._left[ticket] = sequence
+        while len(self._left) > MOST_LEFT:
+            self._left.popitem(last=False)
         gone = set(tickets)
         self._queue = deque(job for job in self._queue if job.ticket not in gone)
 
-    def _close(self, ticket: int) -> None:
+    def _close(self, ticket: int) -> Sequence | None:
         sequence = self._held.pop(ticket, None)
         if sequence is not None:
             self._pool.give(sequence.slots)
+            sequence.slots = NO_SLOTS
+        return sequence
 
     def _forget_all(self) -> None:
         for ticket in list(self._held):
             self._close(ticket)
+        self._left.clear()
         self._queue.clear()
         self._report = Report()

@@ -39,11 +39,16 @@ class Sequence:
         return start, start + self.block_length
 
 
-def open_sequence(state: RequestState, config: ModelConfig) -> Sequence:
-    """Raises: BadInput naming what is wrong with the state."""
+def open_sequence(state: RequestState, config: ModelConfig, before: Sequence | None = None) -> Sequence:
+    """A request that comes whole or, where the state begins within its canvas, as it was here `before` and has changed
+    since. Raises: BadInput naming what is wrong with the state."""
     if len(state.canvas) % 4:
         raise BadInput("canvas must be int32", "canvas")
     canvas = unpack_int32(state.canvas).copy()
+    if before is not None:
+        if not 0 < state.start == len(before.canvas) - len(canvas):
+            raise BadInput(f"{len(canvas)} tokens from {state.start} on do not fit {len(before.canvas)}", "canvas")
+        canvas = np.concatenate([before.canvas[: state.start], canvas])
     output_length = len(canvas) - state.prompt_length
     if state.prompt_length < 1:
         raise BadInput(f"prompt_length must be at least 1, got {state.prompt_length}", "prompt_length")
@@ -55,12 +60,16 @@ def open_sequence(state: RequestState, config: ModelConfig) -> Sequence:
         raise BadInput(f"token ids must be in 0..{config.vocab_size - 1}", "canvas")
     if not 0 <= state.temperature < float("inf"):
         raise BadInput(f"temperature must be at least 0 and finite, got {state.temperature}", "temperature")
+    confidences = np.full(output_length, np.nan, dtype=np.float32)
+    if before is not None:
+        kept = state.start - state.prompt_length
+        confidences[:kept] = before.confidences[:kept]
     return Sequence(
         ticket=state.ticket,
         prompt_length=state.prompt_length,
         block_length=state.block_length,
         canvas=canvas,
-        confidences=np.full(output_length, np.nan, dtype=np.float32),
+        confidences=confidences,
         temperature=state.temperature,
         seed=state.seed,
     )

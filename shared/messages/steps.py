@@ -15,13 +15,18 @@ class StepKind(enum.IntEnum):
 
 
 class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that a worker must know of a request it does not hold yet."""
+    """All that a worker must know of a request it does not hold; where it has held it before, only what is new.
+
+    A worker keeps the canvases of its last requests for a while after it was told to drop them. One that lacks what
+    comes before `start` reports the ticket as missing, and gets the whole.
+    """
 
     ticket: int
     request_id: str
     prompt_length: int  # tokens
     block_length: int  # tokens
-    canvas: bytes  # int32 [P + O]: the prompt, then the output with its masks
+    canvas: bytes  # int32 [P + O - start]: the prompt, then the output with its masks
+    start: int = 0  # the canvas from this position on; what comes before is as when the request left this worker
     temperature: float = 0.0
     seed: int = 0
     trace: dict[str, str] = {}  # W3C trace context
@@ -40,7 +45,7 @@ class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     blocks: bytes = b""  # int32 [n], index of the current block
     thresholds: bytes = b""  # float32 [n], in [0, 1]
     kinds: bytes = b""  # int32 [n], StepKind
-    states: list[RequestState] = []  # for tickets that are new to the instance; the others it holds
+    states: list[RequestState] = []  # for tickets that the instance does not hold
     drops: bytes = b""  # int64 [m]: tickets to forget (finished, cancelled or moved away)
     sent_s: float = 0.0  # Unix time, seconds
 

@@ -20,6 +20,7 @@ class ScriptedWorker:
         self.end_at = end_at
         self.mask_id = mask_id
         self.states: dict[int, tuple[Int32, int]] = {}
+        self.left: dict[int, tuple[Int32, int]] = {}  # dropped, and kept for when they come back
 
     def run_each(self, jobs: StepJobs) -> list[StepResults]:
         """As a worker runs steps sent ahead: one of each request at a time; what is over is passed over."""
@@ -29,11 +30,17 @@ class ScriptedWorker:
         return [self.run(_part(jobs, nth == turn, first=turn == 0)) for turn in turns]
 
     def run(self, jobs: StepJobs) -> StepResults:
+        for ticket in unpack_int64(jobs.drops).tolist():
+            if ticket in self.states:
+                self.left[ticket] = self.states.pop(ticket)
         for state in jobs.states:
             canvas = unpack_int32(state.canvas).copy()
-            self.states[state.ticket] = (canvas[state.prompt_length :], state.block_length)
-        for ticket in unpack_int64(jobs.drops):
-            self.states.pop(int(ticket), None)
+            if state.start == 0:
+                self.states[state.ticket] = (canvas[state.prompt_length :], state.block_length)
+            elif state.ticket in self.left:
+                output, length = self.left.pop(state.ticket)
+                output[state.start - state.prompt_length :] = canvas
+                self.states[state.ticket] = (output, length)
         tickets, blocks, steps = unpack_int64(jobs.tickets), unpack_int32(jobs.blocks), unpack_int32(jobs.steps)
         missing = [t for t in tickets if int(t) not in self.states]
         held = [i for i, t in enumerate(tickets) if int(t) in self.states]

@@ -16,6 +16,7 @@ from services.scheduler.events import (
     Finish,
     InstanceSeen,
     RequestArrived,
+    RequestCancelled,
     SaveCheckpoint,
     SendJobs,
     StepsDone,
@@ -23,7 +24,7 @@ from services.scheduler.events import (
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.messages.checkpoints import Checkpoint
-from shared.messages.instances import Instance, ModelCard
+from shared.messages.instances import Instance, InstanceState, ModelCard
 from shared.messages.requests import Request
 from shared.messages.steps import StepKind
 from tests.support.scripted_worker import END_ID, MASK_ID, ScriptedWorker
@@ -74,9 +75,10 @@ def make_cell(instances: dict[str, int], *, caching: bool = False, per_step: int
     return cell
 
 
-def seen(name: str, tp: int = 1, max_tokens: int = 8192) -> InstanceSeen:
+def seen(name: str, tp: int = 1, max_tokens: int = 8192, *, draining: bool = False) -> InstanceSeen:
+    state = InstanceState.DRAINING if draining else InstanceState.READY
     return InstanceSeen(
-        Instance(instance_id=name, model=CARD, tp_degree=tp, profile=PROFILE, max_batch_tokens=max_tokens)
+        Instance(instance_id=name, model=CARD, tp_degree=tp, profile=PROFILE, max_batch_tokens=max_tokens, state=state)
     )
 
 
@@ -185,6 +187,44 @@ def test_moving_at_any_step_costs_an_additional_recompute_step() -> None:
     cell.send(seen("b-1"))
     kinds = {s.instance_id: unpack_int32(s.jobs.kinds)[0] for s in jobs_in(cell.answer(commands))}
     assert kinds == {"a-1": StepKind.CACHE, "b-1": StepKind.RECOMPUTE}
+
+
+def there_and_back(cell: Cell) -> list[SendJobs]:
+    """Two requests share an instance, one moves to a new one at its second block, and back at its third when the
+    other has gone. Returns: what the first instance is sent then."""
+    commands = cell.send(arrival("r", output=128), arrival("s", output=128))
+    cell.send(seen("b-1"))
+    commands = cell.answer(commands)
+    [moved] = [c for c in jobs_in(commands) if c.instance_id == "b-1"]
+    assert [state.start for state in moved.jobs.states] == [0]
+    [name] = [state.request_id for state in moved.jobs.states]
+    stays = "s" if name == "r" else "r"
+    for told in jobs_in(commands):
+        if told is not moved:
+            cell.workers[told.instance_id].run(told.jobs)  # it hears that one has left; its results come too late
+    cell.send(RequestCancelled(stays), seen("b-1", draining=True))
+    return [c for c in jobs_in(cell.answer([moved])) if c.instance_id == "a-1"]
+
+
+def test_a_request_that_comes_back_to_an_instance_brings_only_what_is_new() -> None:
+    cell = make_cell({"a-1": 1}, caching=True, per_step=32)
+    cell.workers["b-1"] = ScriptedWorker("b-1", 32)
+    [back] = there_and_back(cell)
+    [state] = back.jobs.states
+    assert (state.start, len(unpack_int32(state.canvas))) == (64 + 32, 96)  # prompt and first block are there
+    cell.serve([back])
+    assert cell.finished[-1].output_ids.tolist() == [10 + i for i in range(128)]
+
+
+def test_an_instance_that_has_forgotten_what_came_before_asks_for_the_whole_state() -> None:
+    cell = make_cell({"a-1": 1}, caching=True, per_step=32)
+    cell.workers["b-1"] = ScriptedWorker("b-1", 32)
+    [back] = there_and_back(cell)
+    cell.workers["a-1"].left.clear()
+    [again] = jobs_in(cell.answer([back]))
+    assert [state.start for state in again.jobs.states] == [0]
+    cell.serve([again])
+    assert cell.finished[-1].output_ids.tolist() == [10 + i for i in range(128)]
 
 
 def test_with_a_cache_each_block_has_one_recompute_step() -> None:

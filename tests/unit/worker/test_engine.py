@@ -135,6 +135,41 @@ def test_a_dropped_request_is_forgotten_with_its_jobs(runner: Runner) -> None:
     assert engine.num_held == 0
 
 
+def run_block(engine: Engine, decode: Decode, start: int) -> None:
+    """All steps of the current block; the first brings the canvas from `start` on."""
+    block, state = (
+        decode.block,
+        msgspec.structs.replace(decode.state, canvas=decode.state.canvas[4 * start :], start=start),
+    )
+    jobs = msgspec.structs.replace(jobs_for([decode]), states=[state])
+    while not decode.done and decode.block == block:
+        read_results(run(engine, jobs), [decode])
+        jobs = msgspec.structs.replace(jobs_for([decode]), states=[]) if not decode.done else jobs
+
+
+@pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.DUAL])
+def test_a_request_that_comes_back_with_only_what_is_new_goes_on_as_if_it_had_stayed(
+    runner: Runner, mode: CacheMode
+) -> None:
+    here, there = engine_of(runner, mode=mode), engine_of(runner, mode=mode)
+    stayed, moved = request(1, output=48), request(1, output=48)
+    stayed.cached = moved.cached = mode is CacheMode.DUAL
+    decode_together(engine_of(runner, mode=mode), [stayed])
+    run_block(here, moved, start=0)
+    here.accept(StepJobs(epoch=1, drops=pack_int64([1])), 1.0)
+    assert (here.num_held, here.free_slots) == (0, runner.cache_slots)
+    run_block(there, moved, start=0)
+    run_block(here, moved, start=5 + 16)  # all after the prompt and the first block
+    assert moved.trace == stayed.trace
+
+
+def test_what_is_new_is_not_enough_for_an_instance_that_lacks_the_rest(runner: Runner) -> None:
+    decode = request(7)
+    state = msgspec.structs.replace(decode.state, canvas=decode.state.canvas[4 * 5 :], start=5)
+    results = run(engine_of(runner), msgspec.structs.replace(jobs_for([decode]), states=[state]))
+    assert unpack_int64(results.missing).tolist() == [7]
+
+
 def test_a_superseded_scheduler_is_refused(runner: Runner) -> None:
     engine = engine_of(runner)
     run(engine, jobs_for([request(1)], epoch=3))
