@@ -1,0 +1,125 @@
+"""One simulated run: what it is named by, what came of it. A finished run is kept, and not run again."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from services.scheduler.policies import Moves
+from services.scheduler.settings import SchedulerSettings
+from shared.arrays import Int64
+from shared.profile import read_profile
+from simulator.isolated import isolated_latency_s
+from simulator.lengths import BLOCK, DATA, Lengths, benchmark
+from simulator.result import summarize
+from simulator.scenario import Scenario, read_cluster, simulate
+from simulator.steps_table import read_steps
+from simulator.workload import Workload, constant_rate, plain
+
+PROFILES = Path(__file__).parents[1] / "data"
+KEPT = Path("build") / "paper"  # finished runs; delete it to run all anew
+GSM8K_SHOTS = 5  # of the lengths in the data file
+SHOT_SHARE = 0.182  # of GSM8K's 5-shot prompt, one example; by characters, mean over the question and answer texts
+
+System = Literal["DiLaServe", "Llumnix", "INFaaS"]
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Defaults are the paper's. Units: rps in requests/s, lengths in tokens."""
+
+    system: System = "DiLaServe"
+    rps: float
+    benchmark: str = "gsm8k"
+    shots: int = GSM8K_SHOTS  # of GSM8K
+    prompt_tokens: int | None = None  # of every request, in place of the benchmark's
+    output_tokens: int = 256
+    requests: int = 1319
+    cluster: str = "16x1"
+    cache: bool = True
+    load_control: bool = True
+    estimates: Literal["oracle", "noisy", "one-shot"] = "noisy"
+    moves: Moves | None = None  # None: the policy's own
+    slo_multiple: float = 5.0  # of the mean latency of a request alone on a TP-1 instance
+    seed: int = 0
+
+
+def figures(run: Run, kept: Path = KEPT) -> Figures:
+    """What came of the run, simulated if it has not been."""
+    file = kept / f"{hashlib.sha256(msgspec.json.encode(asdict(run))).hexdigest()[:20]}.json"
+    if file.exists():
+        return msgspec.json.decode(file.read_bytes(), type=Kept).figures
+    found = Kept(run=asdict(run), figures=_simulate(run))
+    kept.mkdir(parents=True, exist_ok=True)
+    partly = file.with_suffix(".part")
+    partly.write_bytes(msgspec.json.encode(found))
+    partly.rename(file)
+    return found.figures
+
+
+class Kept(msgspec.Struct):
+    """A file of a finished run."""
+
+    run: dict[str, object]
+    figures: dict[str, float]
+
+
+def workload(run: Run) -> Workload:
+    """The benchmark's requests in random order, as many as the run has, with Poisson arrivals."""
+    lengths = run_lengths(run)
+    random = np.random.default_rng(run.seed)
+    copies = -(-run.requests // len(lengths.prompt_tokens))
+    arriving = constant_rate(lengths, run.rps, random, copies)
+    part = slice(run.requests)
+    return plain(arriving.arrival_s[part], arriving.prompt_tokens[part], arriving.output_tokens[part])
+
+
+def run_lengths(run: Run) -> Lengths:
+    """Those of the benchmark, with another number of examples or a fixed length where the run says so."""
+    of_benchmark = benchmark(run.benchmark, DATA)
+    prompts: Int64 = of_benchmark.prompt_tokens
+    if run.prompt_tokens is not None:
+        prompts = np.full(len(prompts), run.prompt_tokens)
+    elif run.shots != GSM8K_SHOTS:
+        prompts = np.rint(prompts * (1 - SHOT_SHARE * (GSM8K_SHOTS - run.shots))).astype(np.int64)
+    assert run.output_tokens % BLOCK == 0, "outputs are whole blocks"
+    return Lengths(prompts, np.full(len(prompts), run.output_tokens), of_benchmark.source)
+
+
+def _simulate(run: Run) -> dict[str, float]:
+    arriving = workload(run)
+    profile, steps = read_profile(PROFILES / "h100-llada8b.csv"), read_steps(PROFILES / "steps-llada-gsm8k.csv")
+    slo_s = run.slo_multiple * isolated_latency_s(arriving, profile, steps, caching=run.cache)
+    scenario = Scenario(
+        profile=profile,
+        steps=steps,
+        instances=read_cluster(run.cluster),
+        settings=SchedulerSettings(
+            model="simulated",
+            policy={"DiLaServe": "dilaserve", "Llumnix": "llumnix", "INFaaS": "infaas"}[run.system],  # type: ignore[arg-type]
+            cache="dual" if run.cache else "none",
+            load_control=run.load_control,
+            estimates="one-shot" if run.estimates == "one-shot" else "predictor",
+            moves=run.moves,
+        ),
+        noise=0.0 if run.estimates == "oracle" else 0.1,
+        slo_s=slo_s,
+        seed=run.seed,
+    )
+    records = simulate(scenario, arriving)
+    result = summarize(records, arriving, steps)
+    return {
+        "SLO attainment, %": 100 * result["slo_attainment"],
+        "accuracy, %": records.accuracy(steps) or 0.0,
+        "mean threshold": result["mean_threshold"],
+        "mean latency, s": result["latency_s"]["mean"],
+        "P99 latency, s": result["latency_s"]["p99"],
+        "mean steps": result["mean_steps"],
+        "migrations": result["migrations"],
+        "SLO, s": slo_s,
+    }

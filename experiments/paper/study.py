@@ -1,0 +1,155 @@
+"""A study: what a module of this folder declares, and what is made of it — table, CSV, plot, a section of the report."""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.paper.plots import Panels, draw
+from experiments.paper.runs import Figures, Run, figures
+
+Value = str | float
+Row = Mapping[str, Value]
+ROOT = Path(__file__).parents[2]
+QUICK_REQUESTS = 200  # of each run, to see that all works: too few to show a load that lasts
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A figure of the paper beside ours, both as they are to be read."""
+
+    what: str
+    paper: str
+    ours: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """One table or figure of the paper."""
+
+    name: str  # of the module, and of its files
+    title: str
+    source: str  # where in the paper
+    measure: Callable[[bool], list[Row]]  # True: quick
+    panels: Panels
+    compare: Callable[[Sequence[Row]], list[Compared]]
+    remarks: str  # what departs from the paper, and why
+    table: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows  # of the rows, what a reader wants to see
+
+
+Case = tuple[Row, Run]  # what the row is labelled with, and the run that fills it
+
+
+def simulated(cases: Sequence[Case], *, quick: bool) -> list[Row]:
+    """A row a case, with a line of progress each."""
+    rows: list[Row] = []
+    for number, (labels, run) in enumerate(cases, 1):
+        smaller = replace(run, requests=min(run.requests, QUICK_REQUESTS)) if quick else run
+        found: Figures = figures(smaller)
+        rows.append({**labels, **found})
+        told = ", ".join(f"{name} {show(value)}" for name, value in labels.items())
+        print(f"{number}/{len(cases)} {told}: attainment {found['SLO attainment, %']:.1f} %", flush=True)
+    return rows
+
+
+def pick(rows: Sequence[Row], **labels: Value) -> list[Row]:
+    """The rows with these labels; `_` in a label's name stands for a space."""
+    wanted = {name.replace("_", " "): value for name, value in labels.items()}
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Between two systems at one setting: attainment in points; accuracy in points, below 0 where it is lost."""
+
+    attainment: float
+    accuracy: float
+
+
+def gains(rows: Sequence[Row], than: str, system: str = "DiLaServe") -> list[Gain]:
+    """Of `system` over `than`, at each setting that both were run at, in order; `label` is the key of their names."""
+    found = []
+    for better, worse in product(pick(rows, system=system), pick(rows, system=than)):
+        if settings(better) == settings(worse):
+            found.append(Gain(*(number(better, key) - number(worse, key) for key in ("SLO attainment, %", "accuracy, %"))))
+    return found
+
+
+def told(rows: Sequence[Row], than: str, system: str = "DiLaServe") -> str:
+    """The widest gain in attainment, and the change of accuracy at the same setting."""
+    best = max(gains(rows, than, system), key=lambda gain: gain.attainment)
+    return f"{best.attainment:+.1f} points, accuracy {best.accuracy:+.1f} points there"
+
+
+def settings(row: Row) -> dict[str, Value]:
+    """The labels of a row other than the system's: what comes before the figures."""
+    keys = list(row)
+    return {key: row[key] for key in keys[: keys.index("SLO attainment, %")] if key != "system"}
+
+
+def number(row: Row, key: str) -> float:
+    value = row[key]
+    assert isinstance(value, int | float), f"{key} is a number"
+    return float(value)
+
+
+def show(value: Value) -> str:
+    """As a cell of a table."""
+    if isinstance(value, str):
+        return value
+    return f"{value:g}" if value == int(value) or abs(value) < 0.01 else f"{value:.3f}" if abs(value) < 1 else f"{value:.1f}"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table; all rows have the keys of the first."""
+    head = list(rows[0])
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    return "\n".join(lines + [f"| {' | '.join(show(row[key]) for key in head)} |" for row in rows])
+
+
+def section(study: Study, rows: Sequence[Row], image: str) -> str:
+    """The study's part of the report. `image` is the plot's address in it."""
+    compared = "\n".join(f"| {entry.what} | {entry.paper} | {entry.ours} |" for entry in study.compare(rows))
+    return (
+        f"## {study.title}\n\nThe paper: {study.source}. By itself: `python -m experiments.paper.{study.name}`.\n\n"
+        f"| | paper | here |\n| --- | --- | --- |\n{compared}\n\n{study.remarks}\n\n"
+        f"![{study.title}]({image})\n\n<details><summary>All figures</summary>\n\n"
+        f"{markdown(study.table(rows))}\n\n</details>\n"
+    )
+
+
+def make(study: Study, out: Path, *, quick: bool) -> str:
+    """Measure, write DIR/experiments/results/paper/NAME.csv and DIR/docs/paper/NAME.png. Returns: the section."""
+    rows = study.measure(quick)
+    results, images = out / "experiments" / "results" / "paper", out / "docs" / "paper"
+    for directory in (results, images):
+        directory.mkdir(parents=True, exist_ok=True)
+    with (results / f"{study.name}.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: round(v, 5) if isinstance(v, float) else v for key, v in row.items()} for row in rows)
+    draw(study.panels, rows).savefig(images / f"{study.name}.png", dpi=100)
+    return section(study, rows, f"paper/{study.name}.png")
+
+
+def place(*, quick: bool, out: Path | None) -> Path:
+    """Where files go: the repository, but quick ones to a place that git ignores."""
+    return out or (ROOT / "build" / "quick" if quick else ROOT)
+
+
+def main(study: Study) -> None:
+    """The command of a study's module."""
+
+    def command(
+        *,
+        quick: Annotated[bool, typer.Option("--quick", help="Short runs, to see that all works.")] = False,
+        out: Annotated[Path | None, typer.Option(help="Write below this directory, not the repository.")] = None,
+    ) -> None:
+        print(make(study, place(quick=quick, out=out), quick=quick))
+
+    command.__doc__ = f"{study.title}: print the table; write CSV and plot."
+    typer.run(command)
