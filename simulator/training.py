@@ -18,17 +18,26 @@ CHANGE_SHARE = 0.3  # of the steps of a changing threshold that change it
 def train_predictor(
     denoising: Denoising, output_tokens: Int64, thresholds: Float64, random: np.random.Generator
 ) -> StepPredictor:
-    """A predictor fitted to REQUESTS requests of these output lengths: each under every threshold throughout, and
-    again from a state that it reached under changing ones.
+    """A predictor fitted to REQUESTS requests of these output lengths, see `run_under_each`.
 
     Shapes: output_tokens [any], drawn from; thresholds [c].
     """
-    levels = np.tile(random.integers(LEVELS, size=REQUESTS), 2 * len(thresholds))
-    outputs = np.tile(random.choice(output_tokens, size=REQUESTS), 2 * len(thresholds))
-    planned = np.tile(np.repeat(thresholds, REQUESTS), 2)  # [runs]
-    first = [_changing(thresholds, int(output), random) for output in outputs[: len(planned) // 2]]
-    trajectories = run(denoising, levels, outputs, planned, [*([np.empty(0)] * len(first)), *first], random)
-    return StepPredictor(fit(examples(trajectories)))
+    fixed, changing = run_under_each(denoising, output_tokens, thresholds, REQUESTS, random)
+    return StepPredictor(fit(examples(fixed + changing)))
+
+
+def run_under_each(
+    denoising: Denoising, output_tokens: Int64, thresholds: Float64, requests: int, random: np.random.Generator
+) -> tuple[list[Trajectory], list[Trajectory]]:
+    """So many requests, each under every threshold throughout, and again from a state that it reached under changing
+    ones. Shapes: output_tokens [any], drawn from; thresholds [c]."""
+    levels = np.tile(random.integers(LEVELS, size=requests), 2 * len(thresholds))
+    outputs = np.tile(random.choice(output_tokens, size=requests), 2 * len(thresholds))
+    planned = np.tile(np.repeat(thresholds, requests), 2)  # [runs]
+    half = len(planned) // 2
+    first = [_changing(thresholds, int(output), random) for output in outputs[:half]]
+    trajectories = run(denoising, levels, outputs, planned, [*([np.empty(0)] * half), *first], random)
+    return trajectories[:half], trajectories[half:]
 
 
 def run(

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from experiments.paper.plots import Panels
-from experiments.paper.runs import Run
+from experiments.paper.runs import Run, System
 from experiments.paper.study import Case, Compared, Row, Study, main, simulated, told
 
 RATES = {"gsm8k": (10, 13, 16, 19), "mmlu-pro": (15, 19, 23, 27), "mbpp": (12, 15, 18, 21)}
-SYSTEMS = ("DiLaServe", "Llumnix", "INFaaS")
+SYSTEMS: tuple[System, ...] = ("DiLaServe", "Llumnix", "INFaaS")
 
 
 def measure(quick: bool) -> list[Row]:

@@ -1,30 +1,30 @@
 """Input and output length: GSM8K with more or fewer examples, and with shorter or longer outputs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from experiments.paper.plots import Panels
-from experiments.paper.runs import Run
+from experiments.paper.runs import Run, System
 from experiments.paper.study import Case, Compared, Row, Study, gains, main, pick, simulated, told
 
 # Rates are chosen around what the fixed threshold sustains at each length.
 SHOTS = {2: (15, 19, 23), 5: (13, 16, 19), 8: (10, 13, 16)}  # output 256
 OUTPUTS = {128: (26, 32, 38), 256: (13, 16, 19), 512: (6, 7.5, 9)}  # 5 examples
-SYSTEMS = ("DiLaServe", "INFaaS")
+SYSTEMS: tuple[System, ...] = ("DiLaServe", "INFaaS")
 
 
 def measure(quick: bool) -> list[Row]:
-    cases: list[Case] = []
-    for system in SYSTEMS:
-        for shots, rates in SHOTS.items():
-            cases += [(_labels(f"{shots} examples", system, rps), Run(system=system, shots=shots, rps=rps)) for rps in rates]
-        for output, rates in OUTPUTS.items():
-            run = {rps: Run(system=system, output_tokens=output, rps=rps) for rps in rates}
-            cases += [(_labels(f"{output} tokens out", system, rps), run[rps]) for rps in rates]
+    lengths: list[tuple[str, Run, tuple[float, ...]]] = [
+        (f"{shots} examples", Run(shots=shots, rps=1), rates) for shots, rates in SHOTS.items()
+    ]
+    lengths += [(f"{output} tokens out", Run(output_tokens=output, rps=1), rates) for output, rates in OUTPUTS.items()]
+    cases: list[Case] = [
+        ({"length": length, "system": system, "RPS": rps}, replace(run, system=system, rps=rps))
+        for length, run, rates in lengths
+        for system in SYSTEMS
+        for rps in rates
+    ]
     return simulated(cases, quick=quick)
-
-
-def _labels(length: str, system: str, rps: float) -> Row:
-    return {"length": length, "system": system, "RPS": rps}
 
 
 def compare(rows: Sequence[Row]) -> list[Compared]:

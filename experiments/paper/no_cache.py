@@ -46,8 +46,8 @@ STUDY = Study(
     panels=Panels(x="x", y=("SLO attainment, %", "accuracy, %"), line="system", facet="over"),
     compare=compare,
     remarks=(
-        f"{REQUESTS} requests a run, as the cluster sustains fewer; the SLO is a multiple of the isolated latency without "
-        "a cache. The tokens unmasked per step are those measured with none."
+        f"{REQUESTS} requests a run, as the cluster sustains fewer; the SLO is a multiple of the isolated latency "
+        "without a cache. The tokens unmasked per step are those measured with none."
     ),
 )
 

@@ -1,14 +1,13 @@
-"""One simulated run: what it is named by, what came of it. A finished run is kept, and not run again."""
+"""One simulated run: what it is named by, and what came of it."""
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
 import numpy as np
 
+from experiments.paper.files import PROFILE, STEPS
+from experiments.paper.kept import kept
 from services.scheduler.policies import Moves
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import Int64
@@ -16,17 +15,19 @@ from shared.profile import read_profile
 from simulator.isolated import isolated_latency_s
 from simulator.lengths import BLOCK, DATA, Lengths, benchmark
 from simulator.result import summarize
-from simulator.scenario import Scenario, read_cluster, simulate
+from simulator.scenario import PredictorName, Scenario, read_cluster, simulate
 from simulator.steps_table import read_steps
 from simulator.workload import Workload, constant_rate, plain
 
-PROFILES = Path(__file__).parents[1] / "data"
-KEPT = Path("build") / "paper"  # finished runs; delete it to run all anew
 GSM8K_SHOTS = 5  # of the lengths in the data file
 SHOT_SHARE = 0.182  # of GSM8K's 5-shot prompt, one example; by characters, mean over the question and answer texts
 
 System = Literal["DiLaServe", "Llumnix", "INFaaS"]
-Figures = Mapping[str, float]
+POLICY: Mapping[System, Literal["dilaserve", "llumnix", "infaas"]] = {
+    "DiLaServe": "dilaserve",
+    "Llumnix": "llumnix",
+    "INFaaS": "infaas",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,30 +44,15 @@ class Run:
     cluster: str = "16x1"
     cache: bool = True
     load_control: bool = True
-    estimates: Literal["oracle", "noisy", "one-shot"] = "noisy"
+    predictor: PredictorName = "noisy"
     moves: Moves | None = None  # None: the policy's own
     slo_multiple: float = 5.0  # of the mean latency of a request alone on a TP-1 instance
     seed: int = 0
 
 
-def figures(run: Run, kept: Path = KEPT) -> Figures:
-    """What came of the run, simulated if it has not been."""
-    file = kept / f"{hashlib.sha256(msgspec.json.encode(asdict(run))).hexdigest()[:20]}.json"
-    if file.exists():
-        return msgspec.json.decode(file.read_bytes(), type=Kept).figures
-    found = Kept(run=asdict(run), figures=_simulate(run))
-    kept.mkdir(parents=True, exist_ok=True)
-    partly = file.with_suffix(".part")
-    partly.write_bytes(msgspec.json.encode(found))
-    partly.rename(file)
-    return found.figures
-
-
-class Kept(msgspec.Struct):
-    """A file of a finished run."""
-
-    run: dict[str, object]
-    figures: dict[str, float]
+def figures(run: Run) -> Mapping[str, float]:
+    """What came of the run; its keys are the columns of tables."""
+    return kept(run, dict[str, float], lambda: _simulate(run))
 
 
 def workload(run: Run) -> Workload:
@@ -93,7 +79,7 @@ def run_lengths(run: Run) -> Lengths:
 
 def _simulate(run: Run) -> dict[str, float]:
     arriving = workload(run)
-    profile, steps = read_profile(PROFILES / "h100-llada8b.csv"), read_steps(PROFILES / "steps-llada-gsm8k.csv")
+    profile, steps = read_profile(PROFILE), read_steps(STEPS)
     slo_s = run.slo_multiple * isolated_latency_s(arriving, profile, steps, caching=run.cache)
     scenario = Scenario(
         profile=profile,
@@ -101,13 +87,12 @@ def _simulate(run: Run) -> dict[str, float]:
         instances=read_cluster(run.cluster),
         settings=SchedulerSettings(
             model="simulated",
-            policy={"DiLaServe": "dilaserve", "Llumnix": "llumnix", "INFaaS": "infaas"}[run.system],  # type: ignore[arg-type]
+            policy=POLICY[run.system],
             cache="dual" if run.cache else "none",
             load_control=run.load_control,
-            estimates="one-shot" if run.estimates == "one-shot" else "predictor",
             moves=run.moves,
         ),
-        noise=0.0 if run.estimates == "oracle" else 0.1,
+        predictor=run.predictor,
         slo_s=slo_s,
         seed=run.seed,
     )
@@ -115,7 +100,7 @@ def _simulate(run: Run) -> dict[str, float]:
     result = summarize(records, arriving, steps)
     return {
         "SLO attainment, %": 100 * result["slo_attainment"],
-        "accuracy, %": records.accuracy(steps) or 0.0,
+        "accuracy, %": 100 * result["accuracy"],
         "mean threshold": result["mean_threshold"],
         "mean latency, s": result["latency_s"]["mean"],
         "P99 latency, s": result["latency_s"]["p99"],

@@ -1,4 +1,4 @@
-"""A study: what a module of this folder declares, and what is made of it — table, CSV, plot, a section of the report."""
+"""A study: what a module here declares; and what is made of it: table, CSV, plot, section of the report."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
+from experiments.paper.files import QUICK, ROOT
 from experiments.paper.plots import Panels, draw
-from experiments.paper.runs import Figures, Run, figures
+from experiments.paper.runs import Run, figures
 
 Value = str | float
 Row = Mapping[str, Value]
-ROOT = Path(__file__).parents[2]
 QUICK_REQUESTS = 200  # of each run, to see that all works: too few to show a load that lasts
 
 
@@ -49,7 +49,7 @@ def simulated(cases: Sequence[Case], *, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for number, (labels, run) in enumerate(cases, 1):
         smaller = replace(run, requests=min(run.requests, QUICK_REQUESTS)) if quick else run
-        found: Figures = figures(smaller)
+        found = figures(smaller)
         rows.append({**labels, **found})
         told = ", ".join(f"{name} {show(value)}" for name, value in labels.items())
         print(f"{number}/{len(cases)} {told}: attainment {found['SLO attainment, %']:.1f} %", flush=True)
@@ -71,12 +71,13 @@ class Gain:
 
 
 def gains(rows: Sequence[Row], than: str, system: str = "DiLaServe") -> list[Gain]:
-    """Of `system` over `than`, at each setting that both were run at, in order; `label` is the key of their names."""
-    found = []
-    for better, worse in product(pick(rows, system=system), pick(rows, system=than)):
-        if settings(better) == settings(worse):
-            found.append(Gain(*(number(better, key) - number(worse, key) for key in ("SLO attainment, %", "accuracy, %"))))
-    return found
+    """Of `system` over `than`, at each setting that both were run at, in order."""
+    keys = ("SLO attainment, %", "accuracy, %")
+    return [
+        Gain(*(number(better, key) - number(worse, key) for key in keys))
+        for better, worse in product(pick(rows, system=system), pick(rows, system=than))
+        if settings(better) == settings(worse)
+    ]
 
 
 def told(rows: Sequence[Row], than: str, system: str = "DiLaServe") -> str:
@@ -101,7 +102,9 @@ def show(value: Value) -> str:
     """As a cell of a table."""
     if isinstance(value, str):
         return value
-    return f"{value:g}" if value == int(value) or abs(value) < 0.01 else f"{value:.3f}" if abs(value) < 1 else f"{value:.1f}"
+    if value == int(value):
+        return f"{value:.0f}"
+    return f"{value:.3f}" if abs(value) < 1 else f"{value:.1f}"
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -138,7 +141,7 @@ def make(study: Study, out: Path, *, quick: bool) -> str:
 
 def place(*, quick: bool, out: Path | None) -> Path:
     """Where files go: the repository, but quick ones to a place that git ignores."""
-    return out or (ROOT / "build" / "quick" if quick else ROOT)
+    return out or (QUICK if quick else ROOT)
 
 
 def main(study: Study) -> None:

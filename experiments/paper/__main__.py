@@ -1,0 +1,50 @@
+"""All studies, one after another, and the report of what they reproduce.
+
+python -m experiments.paper [--quick]
+"""
+
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.live_policies import machine
+from experiments.paper.study import Study, make, place
+
+STUDIES = (
+    "benchmark_rates",
+    "benchmark_slos",
+    "controller",
+    "reconfiguration",
+    "lengths",
+    "step_prediction",
+    "prediction_error",
+    "migration",
+    "granularity",
+    "no_cache",
+)
+INTRODUCTION = Path(__file__).with_name("report.md")
+
+
+def main(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Short runs, to see that all works.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write below this directory, not the repository.")] = None,
+) -> None:
+    """Make every study and write docs/paper.md with its plots. What was computed before is taken from build/paper."""
+    directory = place(quick=quick, out=out)
+    sections = []
+    for name in STUDIES:
+        study: Study = importlib.import_module(f"experiments.paper.{name}").STUDY
+        print(f"\n{study.title}", flush=True)
+        sections.append(make(study, directory, quick=quick))
+    report = directory / "docs" / "paper.md"
+    command = "make paper" + (" ARGS=--quick" if quick else "")
+    introduction = INTRODUCTION.read_text("utf-8").format(command=command, machine=machine())
+    report.write_text("\n".join([introduction, *sections]), encoding="utf-8")
+    print(f"\nwritten: {report}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

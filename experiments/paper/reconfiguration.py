@@ -1,0 +1,112 @@
+"""The configurations that the planner derives over the real-world day, at several peak rates. Nothing is served."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.paper.files import PROFILE, STEPS
+from experiments.paper.kept import kept
+from experiments.paper.plots import Panels
+from experiments.paper.study import Compared, Row, Study, main, number, pick
+from services.reconfigurator.plan import Placement, PlannedInstance
+from services.reconfigurator.plan_input import plan_input
+from services.reconfigurator.planner import make_plan
+from services.reconfigurator.settings import ReconfiguratorSettings
+from services.reconfigurator.window import Planning, Seen, class_loads, workload
+from shared.profile import read_profile
+from simulator.isolated import SLO_MULTIPLE, isolated_latency_s
+from simulator.lengths import DATA, sharegpt
+from simulator.steps_table import read_steps
+from simulator.workload import DAY, HOUR_S, Workload, real_world
+
+PEAKS = (5, 10, 20, 30)
+QUICK_WINDOWS = 4
+NODES = (4, 4, 4, 4)
+DEFAULTS = ReconfiguratorSettings()
+PLANNING = Planning(DEFAULTS.thresholds, DEFAULTS.tp_degrees, DEFAULTS.batch_sizes, DEFAULTS.rps_buffer)
+LOW_MINUTES = 45  # until then the load is low; then it is high
+
+
+def measure(quick: bool) -> list[Row]:
+    rows: list[Row] = []
+    for peak in PEAKS:
+        arriving = real_world(sharegpt(DATA), peak, np.random.default_rng(0))
+        running: list[PlannedInstance] = []
+        for window in range(QUICK_WINDOWS if quick else len(DAY)):
+            running = _next(arriving, peak, window, running)
+            count = Counter(instance.tp for instance in running)
+            label: Row = {"peak RPS": peak, "minute": (window + 1) * HOUR_S / 60}
+            rows += [{**label, "TP degree": f"TP-{tp}", "instances": count[tp]} for tp in PLANNING.tp_degrees]
+            print(*rows[-1].values(), dict(count), flush=True)
+    return rows
+
+
+def _next(arriving: Workload, peak: float, window: int, running: list[PlannedInstance]) -> list[PlannedInstance]:
+    """What runs after the window of that number: the plan for it, if that is worth the while."""
+    question = {"study": "reconfiguration", "peak": peak, "window": window, "running": running}
+    return kept(question, list[PlannedInstance], lambda: _plan(arriving, window, running))
+
+
+def _plan(arriving: Workload, window: int, running: Sequence[Placement]) -> list[PlannedInstance]:
+    profile, steps = read_profile(PROFILE), read_steps(STEPS)
+    slo_s = SLO_MULTIPLE * isolated_latency_s(arriving, profile, steps, caching=True)
+    mine = np.flatnonzero(arriving.arrival_s // HOUR_S == window)
+    seen = [Seen(int(arriving.prompt_tokens[i]), int(arriving.output_tokens[i]), slo_s) for i in mine]
+    tokens = {c: float(steps.tokens_at(np.array(c))) for c in PLANNING.thresholds}
+    p = plan_input(workload(class_loads(seen, HOUR_S), tokens, PLANNING, NODES), profile)
+    plan = make_plan(p, running)
+    stays = [PlannedInstance(node=place.node, gpus=place.gpus, tp=place.tp, preserved=True) for place in running]
+    return plan.instances if plan.decision.take else stays
+
+
+def table(rows: Sequence[Row]) -> list[Row]:
+    """A row a minute, a column a peak."""
+    return [
+        {"minute": minute, **{f"peak {peak} RPS": _configuration(rows, peak, minute) for peak in PEAKS}}
+        for minute in dict.fromkeys(number(row, "minute") for row in rows)
+    ]
+
+
+def _configuration(rows: Sequence[Row], peak: float, minute: float) -> str:
+    mine = [row for row in pick(rows, minute=minute) if row["peak RPS"] == peak and number(row, "instances")]
+    return ", ".join(f"{number(row, 'instances'):.0f} {row['TP degree']}" for row in mine)
+
+
+def mean_instances(rows: Sequence[Row], peak: float) -> float:
+    mine = [row for row in rows if row["peak RPS"] == peak]
+    return sum(number(row, "instances") for row in mine) / len({row["minute"] for row in mine})
+
+
+def compare(rows: Sequence[Row]) -> list[Compared]:
+    means = ", ".join(f"{mean_instances(rows, peak):.1f}" for peak in PEAKS)
+    changes = [len({_configuration(rows, peak, number(row, "minute")) for row in rows}) for peak in PEAKS]
+    return [
+        Compared(
+            f"instances on 16 GPUs at peaks of {', '.join(map(str, PEAKS))} RPS, mean over the day",
+            "from few of a high TP degree to many of a low one as the peak rises",
+            means,
+        ),
+        Compared(
+            "different configurations over the day", "changes with the rate at all peaks", ", ".join(map(str, changes))
+        ),
+    ]
+
+
+STUDY = Study(
+    name="reconfiguration",
+    title="Reconfiguration over peak rates",
+    source='"Ablation Studies", the figure of the derived cluster configuration over time by peak RPS',
+    measure=measure,
+    panels=Panels(x="minute", y=("instances",), line="TP degree", facet="peak RPS", steps=True),
+    compare=compare,
+    remarks=(
+        "As in the paper the trace is fed to the workload statistics, and nothing is served: every 5 minutes the plan "
+        "for what arrived in the last 5 (with a safety buffer of 10 %), taken if an objective improves by 10 %. The "
+        "paper does not print its peaks or configurations; CBC solves in the place of Gurobi."
+    ),
+    table=table,
+)
+
+if __name__ == "__main__":
+    main(STUDY)

@@ -1,0 +1,91 @@
+"""The pure parts of the paper's studies: workloads, comparisons, tables, what is kept."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from experiments.paper import controller, reconfiguration
+from experiments.paper.kept import kept
+from experiments.paper.plots import Panels
+from experiments.paper.runs import Run, run_lengths, workload
+from experiments.paper.study import Compared, Row, Study, gains, make, markdown, told
+
+
+def row(system: str, rps: float, attainment: float, accuracy: float) -> Row:
+    return {"system": system, "RPS": rps, "SLO attainment, %": attainment, "accuracy, %": accuracy}
+
+
+ROWS = [row("DiLaServe", 1, 99, 79), row("DiLaServe", 2, 95, 77), row("INFaaS", 1, 98, 79), row("INFaaS", 2, 40, 79)]
+
+
+def test_a_gain_is_between_two_systems_at_the_same_setting() -> None:
+    assert [gain.attainment for gain in gains(ROWS, "INFaaS")] == [1, 55]
+    assert told(ROWS, "INFaaS") == "+55.0 points, accuracy -2.0 points there"
+
+
+def test_a_run_has_as_many_requests_as_it_says_at_its_rate() -> None:
+    arriving = workload(Run(rps=10, requests=3000))
+    assert len(arriving) == 3000  # more than the benchmark has: samples come again
+    assert arriving.arrival_s[-1] == pytest.approx(300, rel=0.1)
+    assert (workload(Run(rps=10, requests=3000)).arrival_s == arriving.arrival_s).all()
+
+
+def test_fewer_examples_make_shorter_prompts_and_outputs_are_as_asked() -> None:
+    five, two = run_lengths(Run(rps=1)), run_lengths(Run(rps=1, shots=2, output_tokens=512))
+    assert two.prompt_tokens.mean() == pytest.approx(0.454 * five.prompt_tokens.mean(), rel=0.01)
+    assert set(two.output_tokens.tolist()) == {512}
+    assert set(run_lengths(Run(rps=1, prompt_tokens=256)).prompt_tokens.tolist()) == {256}
+
+
+def test_what_was_computed_is_not_computed_again(tmp_path: Path) -> None:
+    asked = []
+
+    def compute() -> dict[str, float]:
+        asked.append(1)
+        return {"a": 0.5}
+
+    for question in ({"x": 1}, {"x": 1}, {"x": 2}):
+        assert kept(question, dict[str, float], compute, tmp_path) == {"a": 0.5}
+    assert len(asked) == 2
+
+
+def test_a_study_writes_its_table_and_plot_and_tells_of_both(tmp_path: Path) -> None:
+    study = Study(
+        name="small",
+        title="A small one",
+        source="nowhere",
+        measure=lambda quick: ROWS[: 2 if quick else 4],
+        panels=Panels(x="RPS", y=("SLO attainment, %",), line="system"),
+        compare=lambda rows: [Compared("gain", "+56.6 points", told(rows, "INFaaS"))],
+        remarks="None.",
+    )
+    section = make(study, tmp_path, quick=False)
+    assert "| gain | +56.6 points | +55.0 points" in section
+    assert markdown(ROWS) in section
+    assert (tmp_path / "docs" / "paper" / "small.png").read_bytes().startswith(b"\x89PNG")
+    with (tmp_path / "experiments" / "results" / "paper" / "small.csv").open(newline="") as file:
+        assert [float(read["SLO attainment, %"]) for read in csv.DictReader(file)] == [99, 95, 98, 40]
+
+
+def test_configurations_are_told_in_a_row_a_minute() -> None:
+    rows: list[Row] = [
+        {"peak RPS": peak, "minute": 5.0, "TP degree": f"TP-{tp}", "instances": count}
+        for peak, counts in ((5, (0, 0, 4)), (20, (12, 0, 1)))
+        for tp, count in zip((1, 2, 4), counts, strict=True)
+    ]
+    [told_row] = reconfiguration.table(rows)
+    assert told_row["peak 5 RPS"] == "4 TP-4"
+    assert told_row["peak 20 RPS"] == "12 TP-1, 1 TP-4"
+    assert reconfiguration.mean_instances(rows, 20) == 13
+
+
+def test_the_controller_is_judged_part_by_part() -> None:
+    figures = {controller.FIXED: (10, 79.1), controller.DEADLINE: (60, 77.0), controller.BOTH: (90, 76.0)}
+    rows = [row(name, 16, *figure) for name, figure in figures.items()]
+    assert [compared.ours for compared in controller.compare(rows)] == [
+        "+50.0 points, accuracy -2.1 points there",
+        "2.1 points",
+        "+30.0 points, accuracy -1.0 points there",
+        "-1.0 points",
+    ]
