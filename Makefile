@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: serve test check fix lock screenshots clean
+.PHONY: serve test check fix lock screenshots clean paper
 
 serve: $(READY)
 	$(BIN)/dilaserve up
@@ -22,6 +22,9 @@ check: $(READY)
 fix: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+paper: $(READY)
+	$(BIN)/python -m experiments.paper $(ARGS)
 
 # The lock pins every package; torch first, so that no other package drags in another build of it.
 $(READY): pyproject.toml requirements.lock
