@@ -1,65 +1,153 @@
 """`dilaserve bench`: load on a live gateway."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from shared.errors import BadInput
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from dilaserve.load.client import Reply
-    from dilaserve.load.workload import LoadRequest
+    from dilaserve.load.workload import Load
+    from dilaserve.quality.benchmarks import Question
+    from dilaserve.quality.judge import Judge
 
 EXAMPLE = "Example: dilaserve bench --requests models/demo/heldout.jsonl --rate 2 --duration 30 --slo 5"
+DURATION_S = 30.0  # of a load of rows
+JUDGE_KEY = "DILASERVE_JUDGE_KEY"
 
 
 def bench(
     *,
-    requests: Annotated[Path, typer.Option(help='JSONL, rows such as {"prompt": "...", "answer": "29"}.')],
+    requests: Annotated[
+        Path | None, typer.Option(help='JSONL, rows such as {"prompt": "...", "answer": "29"}.')
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Arrivals and lengths (CSV), with random prompts.")] = None,
+    benchmark: Annotated[
+        Literal["gsm8k", "mmlu-pro", "mbpp"] | None, typer.Option(help="The paper's questions, each sent once.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory of the benchmarks' files.")] = None,
     url: Annotated[str, typer.Option(help="The gateway.")] = "http://127.0.0.1:8000",
     rate: Annotated[float, typer.Option(min=0.001, help="Requests a second, on average (Poisson arrivals).")] = 1.0,
-    duration: Annotated[float, typer.Option(min=0.001, help="Seconds in which requests arrive.")] = 30.0,
+    duration: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Seconds in which requests arrive.", show_default="30 for --requests, else all"),
+    ] = None,
     slo: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds a request may take if its row is silent.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the arrival times.")] = 0,
+    judge_url: Annotated[
+        str | None, typer.Option(help=f"An OpenAI-compatible server that scores replies; its key in {JUDGE_KEY}.")
+    ] = None,
+    judge_model: Annotated[str | None, typer.Option(help="The judge's name there.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the result to this file, as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the timeline into this .png or .html.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Send requests to a gateway and report latency, SLO attainment, thresholds and, given answers, accuracy."""
-    import asyncio  # noqa: PLC0415
-
+    """Send requests to a gateway and report latency, SLO attainment, thresholds and how good the replies are."""
     import msgspec  # noqa: PLC0415
 
-    from dilaserve.load.summary import summarize  # noqa: PLC0415
-    from dilaserve.load.workload import poisson_arrivals, read_requests  # noqa: PLC0415
+    from dilaserve.quality.sandbox import isolation  # noqa: PLC0415
 
-    rows, arrivals_s = read_requests(requests), poisson_arrivals(rate, duration, seed)
-    if out is not None and not out.parent.is_dir():
-        raise BadInput(f"--out {out}: there is no directory {out.parent}")
-    replies = asyncio.run(_run(url.rstrip("/"), rows, arrivals_s, slo))
-    result = summarize(replies, duration)
+    _check_outputs(out, plot)
+    judge = _judge(judge_url, judge_model)
+    load, questions = _load(requests, trace, benchmark, data, rate, duration, seed)
+    result, replies = _run(url.rstrip("/"), load, questions, slo, judge)
+    if benchmark == "mbpp":
+        result["isolation"] = isolation()
     if out is not None:
         out.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    if plot is not None:
+        from simulator.plot import draw_timelines, write_figure  # noqa: PLC0415
+
+        write_figure(plot, draw_timelines({"": result["timeline"]}))
     if json:
         typer.echo(msgspec.json.encode(result))
     else:
         _print(result, replies)
 
 
-async def _run(url: str, rows: "list[LoadRequest]", arrivals_s: list[float], slo_s: float | None) -> "list[Reply]":
-    """Run the load behind a progress bar on standard error."""
+def _load(
+    requests: Path | None,
+    trace: Path | None,
+    benchmark: str | None,
+    data: Path | None,
+    rate: float,
+    duration: float | None,
+    seed: int,
+) -> "tuple[Load, list[Question]]":
+    """What is sent, and the questions that it asks, none but for a benchmark."""
+    from dilaserve.load.workload import benchmark_load, read_requests, rows_load, trace_load  # noqa: PLC0415
+    from dilaserve.quality.benchmarks import read_benchmark  # noqa: PLC0415
+    from simulator.lengths import DATA  # noqa: PLC0415
+
+    if sum(source is not None for source in (requests, trace, benchmark)) != 1:
+        raise BadInput("one of --requests FILE.jsonl, --trace TRACE.csv and --benchmark NAME is needed")
+    if trace is not None:
+        load = trace_load(trace, seed)
+        return (load if duration is None else load.until(duration)), []
+    if benchmark is not None:
+        questions = read_benchmark(benchmark, data or DATA)
+        return benchmark_load(questions, rate, duration, seed), questions
+    assert requests is not None
+    return rows_load(read_requests(requests), rate, duration or DURATION_S, seed), []
+
+
+def _run(
+    url: str, load: "Load", questions: "Sequence[Question]", slo_s: float | None, judge: "Judge | None"
+) -> "tuple[dict[str, Any], list[Reply]]":
+    """The load and what is made of its replies, behind progress bars on standard error."""
+    import asyncio  # noqa: PLC0415
+
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 
-    from dilaserve.load.client import run_load  # noqa: PLC0415
+    from dilaserve.load.session import graded, judged, run_session  # noqa: PLC0415
+    from dilaserve.load.summary import summarize  # noqa: PLC0415
 
+    extra: dict[str, Any] = {}
+    if judge is not None:
+        asyncio.run(judge.check())
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("requests", total=len(arrivals_s))
-        return await run_load(url, rows, arrivals_s, slo_s, lambda _: progress.advance(bar))
+        sent = _bar(progress, "requests", len(load.arrivals_s))
+        replies, instances = asyncio.run(run_session(url, load, slo_s, lambda _: sent()))
+        if questions:
+            replies = graded(replies, questions, _bar(progress, "grading", len(replies)))
+        if judge is not None:
+            scored = _bar(progress, "judging", len(replies))
+            extra["judge"] = asyncio.run(judged(replies, load, judge, scored))
+    return summarize(replies, load.duration_s, instances) | extra, replies
+
+
+def _bar(progress: "Progress", name: str, total: int) -> Callable[[], None]:
+    task = progress.add_task(name, total=total)
+    return lambda: progress.advance(task)
+
+
+def _judge(url: str | None, model: str | None) -> "Judge | None":
+    import os  # noqa: PLC0415
+
+    from dilaserve.quality.judge import Judge  # noqa: PLC0415
+
+    if url is None and model is None:
+        return None
+    if url is None or model is None:
+        raise BadInput("--judge-url URL and --judge-model NAME are needed together")
+    return Judge(url, model, os.environ.get(JUDGE_KEY, ""))
+
+
+def _check_outputs(out: Path | None, plot: Path | None) -> None:
+    for option, path in (("--out", out), ("--plot", plot)):
+        if path is not None and not path.parent.is_dir():
+            raise BadInput(f"{option} {path}: there is no directory {path.parent}")
+    if plot is not None and plot.suffix not in (".png", ".html"):
+        raise BadInput(f"--plot {plot}: accepted: a file name that ends in .png or .html")
 
 
 def _print(result: dict[str, Any], replies: "Sequence[Reply]") -> None:
@@ -76,6 +164,10 @@ def _print(result: dict[str, Any], replies: "Sequence[Reply]") -> None:
         "migrations": str(result["migrations"]),
         "accuracy": _percent(result.get("accuracy")),
     }
+    if judge := result.get("judge"):
+        rows["score, 0 to 10"] = f"{_number(judge['mean_score'])} ({judge['scored']} scored, {judge['unscored']} not)"
+    if (kept := result.get("isolation")) and not kept.no_network:
+        rows["isolation"] = "the programs were NOT kept from the network: this system permits no network namespace"
     table = Table(box=None, show_header=False)
     for name, text in rows.items():
         table.add_row(name, text)

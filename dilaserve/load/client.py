@@ -40,6 +40,16 @@ async def served_model(client: httpx.AsyncClient) -> str:
         raise BadInput(f"no gateway answers at {client.base_url}: {str(error) or type(error).__name__}") from None
 
 
+async def instances_per_tp(client: httpx.AsyncClient) -> dict[str, int] | None:
+    """The ready instances by TP degree; None where the server does not tell."""
+    try:
+        nodes = (await client.get("/cluster")).raise_for_status().json()["nodes"]
+        degrees = [i["tp_degree"] for node in nodes for i in node["instances"] if i["state"] == "ready"]
+    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+        return None
+    return {str(tp): degrees.count(tp) for tp in sorted(set(degrees))}
+
+
 async def run_load(
     url: str,
     requests: Sequence[LoadRequest],
@@ -67,17 +77,26 @@ async def run_load(
 
 
 def _body(model: str, request: LoadRequest, slo_s: float | None) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": request.prompt}]}
+    body: dict[str, Any] = {"model": model, "priority": request.priority}
+    if _is_chat(request):
+        body["messages"] = [{"role": "user", "content": request.prompt}]
+    else:
+        body["prompt"] = request.prompt if request.prompt_ids is None else request.prompt_ids
     if request.output_tokens is not None:
         body["max_tokens"] = request.output_tokens
     wanted_s = slo_s if request.slo_s is None else request.slo_s
     return body if wanted_s is None else body | {"slo_ms": 1000 * wanted_s}
 
 
+def _is_chat(request: LoadRequest) -> bool:
+    return not request.raw and request.prompt_ids is None
+
+
 async def _send(client: httpx.AsyncClient, request: LoadRequest, body: dict[str, Any], arrival_s: float) -> Reply:
     sent_s = time.perf_counter()
     try:
-        answer = await client.post("/v1/chat/completions", json=body)
+        path = "/v1/chat/completions" if _is_chat(request) else "/v1/completions"
+        answer = await client.post(path, json=body)
         return _read(answer, request, arrival_s, time.perf_counter() - sent_s)
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         return Reply(arrival_s, time.perf_counter() - sent_s, error=str(error) or type(error).__name__)
@@ -88,7 +107,8 @@ def _read(answer: httpx.Response, request: LoadRequest, arrival_s: float, latenc
     content = answer.json()
     if answer.status_code != httpx.codes.OK:
         raise ValueError(f"{answer.status_code} {content['error']['message']}")
-    text, told = content["choices"][0]["message"]["content"], content["dilaserve"]
+    choice, told = content["choices"][0], content["dilaserve"]
+    text = choice["message"]["content"] if _is_chat(request) else choice["text"]
     return Reply(
         arrival_s=arrival_s,
         latency_s=told["latency_ms"] / 1000 if "latency_ms" in told else latency_s,

@@ -9,12 +9,13 @@ from dilaserve.load.client import Reply
 
 BUCKET_S = 1.0  # of the timeline
 
+InstancesAt = tuple[float, dict[str, int]]  # from then on (seconds from the start) there were so many, by TP degree
 
-def summarize(replies: Sequence[Reply], duration_s: float) -> dict[str, Any]:
+
+def summarize(replies: Sequence[Reply], duration_s: float, instances: Sequence[InstancesAt] = ()) -> dict[str, Any]:
     """The result of a load: a request that failed has missed its SLO; figures of nothing are None.
 
-    `mean_threshold` is weighted by the output tokens of each request. `timeline` is by time of arrival; which
-    instances there were is not in replies, so it is not in it.
+    `mean_threshold` is weighted by the output tokens of each request. `timeline` is by time of arrival.
     """
     completed = [reply for reply in replies if reply.error is None]
     latency_s = np.array([reply.latency_s for reply in completed])
@@ -31,7 +32,7 @@ def summarize(replies: Sequence[Reply], duration_s: float) -> dict[str, Any]:
         "mean_threshold": mean_threshold(completed),
         "mean_steps": float(np.mean([reply.steps for reply in completed])) if completed else None,
         "migrations": sum(reply.migrations for reply in completed),
-        "timeline": timeline(replies, duration_s),
+        "timeline": timeline(replies, duration_s, instances),
     }
     return result | {"accuracy": sum(judged) / len(judged)} if judged else result
 
@@ -45,17 +46,24 @@ def mean_threshold(completed: Sequence[Reply]) -> float | None:
     return sum(reply.mean_threshold * reply.output_tokens for reply in completed) / tokens if tokens else None
 
 
-def timeline(replies: Sequence[Reply], duration_s: float) -> list[dict[str, Any]]:
+def timeline(
+    replies: Sequence[Reply], duration_s: float, instances: Sequence[InstancesAt] = ()
+) -> list[dict[str, Any]]:
     """One entry for each BUCKET_S of the duration; `rps` is of arrivals."""
     buckets: list[list[Reply]] = [[] for _ in range(max(1, int(np.ceil(duration_s / BUCKET_S))))]
     for reply in replies:
         buckets[min(int(reply.arrival_s / BUCKET_S), len(buckets) - 1)].append(reply)
-    return [
-        {
-            "t_s": number * BUCKET_S,
-            "rps": len(bucket) / BUCKET_S,
-            "slo_attainment": slo_attainment(bucket),
-            "mean_threshold": mean_threshold([reply for reply in bucket if reply.error is None]),
-        }
-        for number, bucket in enumerate(buckets)
-    ]
+    return [_entry(number * BUCKET_S, bucket, instances) for number, bucket in enumerate(buckets)]
+
+
+def _entry(at_s: float, arrived: Sequence[Reply], instances: Sequence[InstancesAt]) -> dict[str, Any]:
+    completed = [reply for reply in arrived if reply.error is None]
+    seen = [counts for since_s, counts in instances if since_s <= at_s] or [counts for _, counts in instances[:1]]
+    return {
+        "t_s": at_s,
+        "rps": len(arrived) / BUCKET_S,
+        "slo_attainment": slo_attainment(arrived),
+        "mean_threshold": mean_threshold(completed),
+        "mean_latency_s": float(np.mean([reply.latency_s for reply in completed])) if completed else None,
+        "instances_per_tp": seen[-1] if seen else {},
+    }

@@ -1,11 +1,17 @@
 """What to send, and when."""
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from dilaserve.quality.benchmarks import OUTPUT_TOKENS, Question
 from shared.errors import BadInput
+from simulator.workload import read_trace
+
+PLAIN_TOKENS = range(100, 1000)  # ids of ordinary tokens in any vocabulary
 
 
 class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +21,65 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
     answer: str | None = None  # right if the reply says `The answer is ANSWER.`
     output_tokens: int | None = None
     slo_s: float | None = None  # seconds
+    priority: int = 0
+    raw: bool = False  # the prompt as it is, not as a message of a chat
+    prompt_ids: list[int] | None = None  # tokens, as they are, in the place of the prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to send and when: a request at each time, the requests in turn and over again.
+
+    Units: seconds from the start, times ascending.
+    """
+
+    requests: Sequence[LoadRequest]
+    arrivals_s: Sequence[float]
+    duration_s: float
+
+    def request(self, number: int) -> LoadRequest:
+        return self.requests[number % len(self.requests)]
+
+    def until(self, duration_s: float) -> "Load":
+        """What arrives in the duration."""
+        return Load(self.requests, [at_s for at_s in self.arrivals_s if at_s < duration_s], duration_s)
+
+
+def rows_load(rows: Sequence[LoadRequest], rate_rps: float, duration_s: float, seed: int) -> Load:
+    """The rows in turn for so long, with Poisson arrivals."""
+    return Load(rows, poisson_arrivals(rate_rps, duration_s, seed), duration_s)
+
+
+def trace_load(path: Path, seed: int) -> Load:
+    """A trace's arrivals and lengths; the prompts are random tokens. Raises: BadInput naming file and line."""
+    trace, draw = read_trace(path), random.Random(seed)
+    rows = [
+        LoadRequest(
+            prompt="",
+            prompt_ids=draw.choices(PLAIN_TOKENS, k=max(1, prompt)),
+            output_tokens=output,
+            slo_s=slo_s if slo_s > 0 else None,  # nan: none of its own
+            priority=priority,
+        )
+        for prompt, output, slo_s, priority in zip(
+            trace.prompt_tokens.tolist(),
+            trace.output_tokens.tolist(),
+            trace.slo_s.tolist(),
+            trace.priority.tolist(),
+            strict=True,
+        )
+    ]
+    return Load(rows, trace.arrival_s.tolist(), float(trace.arrival_s[-1]))
+
+
+def benchmark_load(questions: Sequence[Question], rate_rps: float, duration_s: float | None, seed: int) -> Load:
+    """Each question once, or so many as arrive in the duration, with Poisson arrivals."""
+    rows = [LoadRequest(prompt=question.prompt, output_tokens=OUTPUT_TOKENS, raw=True) for question in questions]
+    if duration_s is not None:
+        return rows_load(rows, rate_rps, duration_s, seed)
+    draw, now_s = random.Random(seed), 0.0
+    arrivals_s = [now_s := now_s + draw.expovariate(rate_rps) for _ in rows]
+    return Load(rows, arrivals_s, now_s)
 
 
 def read_requests(path: Path, option: str = "--requests") -> list[LoadRequest]:

@@ -1,0 +1,1 @@
+"""How good replies are: the paper's accuracy benchmarks, and its LLM judge."""

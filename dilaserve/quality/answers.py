@@ -1,0 +1,51 @@
+"""What a reply answers: a number, a choice, a program. Pure."""
+
+import re
+from decimal import Decimal, InvalidOperation
+
+_NUMBER = r"-?\$?\d[\d,]*(?:\.\d+)?"
+_STATED = re.compile(rf"(?:####|[Tt]he answer is:?)\s*({_NUMBER})")
+_ANY = re.compile(_NUMBER)
+_CHOICES = (re.compile(r"answer is:?\s*\(?([A-J])\b\)?"), re.compile(r"[Aa]nswer:\s*\(?([A-J])\b"))
+_LETTER = re.compile(r"\b([A-J])\b")
+_FENCE = re.compile(r"```(?:python)?\s*\n(.*?)(?:```|$)", re.DOTALL)
+
+
+def number_of(text: str) -> str | None:
+    """GSM8K: the first number stated as the answer, else the last number of the text; a question that the model goes
+    on to ask itself is not looked at."""
+    own = text.partition("\nQuestion:")[0]
+    stated = _STATED.search(own)
+    if stated:
+        return stated[1]
+    found = _ANY.findall(own)
+    return found[-1] if found else None
+
+
+def same_number(found: str | None, wanted: str) -> bool:
+    """Whether both are the same number, however they are written: `$1,200.00` is `1200`."""
+    number = _value(wanted)
+    return found is not None and number is not None and _value(found) == number
+
+
+def choice_of(text: str) -> str | None:
+    """MMLU-Pro: the letter stated as the answer, else the last letter that stands alone."""
+    for pattern in _CHOICES:
+        if stated := pattern.search(text):
+            return stated[1]
+    found = _LETTER.findall(text)
+    return found[-1] if found else None
+
+
+def program_of(text: str) -> str:
+    """MBPP: what stands before [DONE], or in its first code fence."""
+    own = text.partition("[DONE]")[0].removeprefix("[BEGIN]")
+    fenced = _FENCE.search(own)
+    return (fenced[1] if fenced else own).strip("\n") + "\n"
+
+
+def _value(text: str) -> Decimal | None:
+    try:
+        return Decimal(text.strip().replace(",", "").replace("$", ""))
+    except InvalidOperation:
+        return None

@@ -1,0 +1,129 @@
+"""The paper's accuracy benchmarks: their questions as prompts, and whether a reply is right.
+
+Source: "Experimental Setup", the table of benchmarks; prompts and ways to read answers are those of
+the usual harnesses.
+"""
+
+import gzip
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from dilaserve.quality.answers import choice_of, number_of, program_of, same_number
+from dilaserve.quality.sandbox import passes
+from shared.errors import BadInput
+
+OUTPUT_TOKENS = 256
+GSM8K_SHOTS, GSM8K_SEED = 5, 1234
+MBPP_SHOTS = (2, 3, 4)  # task ids of the examples
+MBPP_TESTED = range(11, 511)  # ids of the part that the paper leaves out: 974 less 500 are its 474
+MBPP_COPIES = 3  # the paper sends each sample three times
+LETTERS = "ABCDEFGHIJ"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    prompt: str
+    right: Callable[[str], bool]  # judges the text of a reply; for MBPP it runs the program
+
+
+class _Gsm8k(msgspec.Struct):
+    question: str
+    answer: str  # its result after ####
+
+
+class _MmluPro(msgspec.Struct):
+    question: str
+    options: list[str]
+    answer: str  # a letter
+    category: str
+
+
+class _Mbpp(msgspec.Struct):
+    task_id: int
+    text: str
+    code: str
+    test_list: list[str]
+    test_setup_code: str = ""
+
+
+def read_benchmark(name: str, data: Path) -> list[Question]:
+    """The questions of a benchmark, in the order of its file. Raises: BadInput naming the file that is missing or
+    wrong."""
+    return BENCHMARKS[name](data)
+
+
+def _gsm8k(data: Path) -> list[Question]:
+    """5-shot: examples of the training part, drawn anew for each question."""
+    train = _read(data / "gsm8k_train_500.jsonl.gz", _Gsm8k)
+    draw = random.Random(GSM8K_SEED)
+    return [
+        _gsm8k_question(row, draw.sample(train, min(GSM8K_SHOTS, len(train))))
+        for row in _read(data / "gsm8k_test.jsonl.gz", _Gsm8k)
+    ]
+
+
+def _gsm8k_question(row: _Gsm8k, examples: Sequence[_Gsm8k]) -> Question:
+    shown = "".join(f"Question: {example.question}\nAnswer: {example.answer}\n\n" for example in examples)
+    wanted = row.answer.rpartition("####")[2]
+    return Question(f"{shown}Question: {row.question}\nAnswer:", lambda text: same_number(number_of(text), wanted))
+
+
+def _mmlu_pro(data: Path) -> list[Question]:
+    """0-shot, thinking step by step; the file holds a random part of the benchmark."""
+    return [_mmlu_pro_question(row) for row in _read(data / "mmlu_pro_500.jsonl.gz", _MmluPro)]
+
+
+def _mmlu_pro_question(row: _MmluPro) -> Question:
+    options = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, row.options, strict=False))
+    prompt = (
+        f"The following is a multiple choice question (with answers) about {row.category}. Think step by step and then "
+        'finish your answer with "the answer is (X)" where X is the correct letter choice.\n\n'
+        f"Question:\n{row.question}\nOptions:\n{options}\nAnswer: Let's think step by step."
+    )
+    return Question(prompt, lambda text: choice_of(text) == row.answer)
+
+
+def _mbpp(data: Path) -> list[Question]:
+    """3-shot; the paper's 474 samples, three times."""
+    rows = _read(data / "mbpp.jsonl.gz", _Mbpp)
+    by_id = {row.task_id: row for row in rows}
+    missing = [task_id for task_id in MBPP_SHOTS if task_id not in by_id]
+    if missing:
+        raise BadInput(f"{data / 'mbpp.jsonl.gz'} lacks the task ids {missing} of the examples", "data")
+    shown = "".join(f"{_mbpp_task(by_id[i])}{by_id[i].code}\n[DONE]\n\n" for i in MBPP_SHOTS)
+    asked = [row for row in rows if row.task_id not in MBPP_TESTED]
+    return [_mbpp_question(row, shown) for row in asked] * MBPP_COPIES
+
+
+def _mbpp_question(row: _Mbpp, shown: str) -> Question:
+    tests = "\n".join([row.test_setup_code, *row.test_list])
+    return Question(shown + _mbpp_task(row), lambda text: passes(program_of(text), tests))
+
+
+def _mbpp_task(row: _Mbpp) -> str:
+    tests = "\n".join(row.test_list)
+    return (
+        f"You are an expert Python programmer, and here is your task: {row.text} "
+        f"Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
+    )
+
+
+BENCHMARKS: dict[str, Callable[[Path], list[Question]]] = {"gsm8k": _gsm8k, "mmlu-pro": _mmlu_pro, "mbpp": _mbpp}
+
+T = TypeVar("T")
+
+
+def _read(path: Path, kind: type[T]) -> list[T]:
+    try:
+        with gzip.open(path, "rb") as file:
+            rows = [msgspec.json.decode(line, type=kind) for line in file if line.strip()]
+    except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"--data {path.parent}: cannot read {path.name}: {error}", "data") from None
+    if not rows:
+        raise BadInput(f"--data {path.parent}: {path.name} has no rows", "data")
+    return rows

@@ -1,0 +1,65 @@
+"""What replies are taken to answer."""
+
+import pytest
+
+from dilaserve.quality.answers import choice_of, number_of, program_of, same_number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("9 * 2 = <<9*2=18>>18 every day.\n#### 18", "18"),
+        ("She has 5, then 7. The answer is 12.", "12"),
+        ("the answer is: $1,234.50.", "$1,234.50"),
+        ("so 3 + 4 = 7 apples", "7"),
+        ("#### -5", "-5"),
+        ("#### 18\n\nQuestion: Tom has 3 cats\nAnswer: #### 3", "18"),
+        ("18 in all\nQuestion: 99?", "18"),
+        ("no idea", None),
+        ("", None),
+    ],
+)
+def test_the_stated_number_counts_else_the_last(text: str, number: str | None) -> None:
+    assert number_of(text) == number
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "same"),
+    [
+        ("18", " 18", True),
+        ("$1,200.00", "1200", True),
+        ("18.5", "18", False),
+        (None, "18", False),
+        ("18", "eighteen", False),
+    ],
+)
+def test_numbers_are_compared_by_value(found: str | None, wanted: str, same: bool) -> None:
+    assert same_number(found, wanted) == same
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("Because of A and B, the answer is (C).", "C"),
+        ("the answer is D", "D"),
+        ("Answer: (J)", "J"),
+        ("I think it must be E", "E"),
+        ("The answer is unclear", None),
+        ("", None),
+    ],
+)
+def test_the_stated_letter_counts_else_the_last_that_stands_alone(text: str, choice: str | None) -> None:
+    assert choice_of(text) == choice
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(x):\n    return x\n[DONE]\nYou are an expert",
+        "[BEGIN]\ndef f(x):\n    return x\n[DONE]",
+        "Here it is:\n```python\ndef f(x):\n    return x\n```\nThat works.",
+        "```\ndef f(x):\n    return x",
+    ],
+)
+def test_a_program_is_cut_out_of_what_surrounds_it(text: str) -> None:
+    assert program_of(text) == "def f(x):\n    return x\n"
