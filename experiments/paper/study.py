@@ -4,6 +4,7 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -80,9 +81,9 @@ def gains(rows: Sequence[Row], than: str, system: str = "DiLaServe") -> list[Gai
     ]
 
 
-def told(rows: Sequence[Row], than: str, system: str = "DiLaServe") -> str:
-    """The widest gain in attainment, and the change of accuracy at the same setting."""
-    best = max(gains(rows, than, system), key=lambda gain: gain.attainment)
+def told(rows: Sequence[Row], than: str, system: str = "DiLaServe", least: float = -inf) -> str:
+    """The widest gain in attainment where accuracy changes by at least `least` points, and that change."""
+    best = max((gain for gain in gains(rows, than, system) if gain.accuracy >= least), key=lambda gain: gain.attainment)
     return f"{best.attainment:+.1f} points, accuracy {best.accuracy:+.1f} points there"
 
 

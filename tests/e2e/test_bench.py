@@ -55,8 +55,6 @@ def test_a_judge_scores_replies_is_asked_again_and_what_it_does_not_score_is_cou
             return "I would say 7 out of 10."
         return '{"score": 8, "explanation": "Right."}'
 
-    trace = tmp_path / "three.csv"
-    trace.write_text("arrival_s,prompt_tokens,output_tokens\n" + "0,1,32\n" * 3)
     with judge_server(reply) as judge:
         options = ("--judge-url", judge.url, "--judge-model", "strict")
         result = bench(stack, "--requests", rows, "--rate", 100, "--duration", 0.04, "--seed", 2, *options)

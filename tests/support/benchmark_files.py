@@ -8,18 +8,16 @@ from pathlib import Path
 
 def write_benchmark_files(directory: Path) -> Path:
     """Returns the directory."""
-    _write(
-        directory / "gsm8k_test.jsonl.gz",
-        ({"question": f"What is 2 + {i}?", "answer": f"#### {2 + i}"} for i in range(4)),
-    )
-    _write(
-        directory / "gsm8k_train_500.jsonl.gz",
-        ({"question": f"What is {i} + 5?", "answer": f"#### {i + 5}"} for i in range(8)),
-    )
+    _write(directory / "gsm8k_test.jsonl.gz", (_sum(2, i) for i in range(4)))
+    _write(directory / "gsm8k_train_500.jsonl.gz", (_sum(i, 5) for i in range(8)))
     choice = {"question": "What is 1 + 1?", "options": ["1", "2", "3"], "answer": "B", "category": "math"}
     _write(directory / "mmlu_pro_500.jsonl.gz", [choice])
     _write(directory / "mbpp.jsonl.gz", (_task(i) for i in (1, 2, 3, 4, 11)))
     return directory
+
+
+def _sum(a: int, b: int) -> dict[str, str]:
+    return {"question": f"What is {a} + {b}?", "answer": f"The answer is {a + b}.\n#### {a + b}"}
 
 
 def _task(number: int) -> dict[str, object]:

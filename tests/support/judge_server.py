@@ -21,10 +21,10 @@ def judge_server(reply: Callable[[str, int], str]) -> Iterator[JudgeServer]:
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802  (the name that http.server calls)
+        def do_GET(self) -> None:
             self._send({"object": "list", "data": [{"id": "judge"}]})
 
-        def do_POST(self) -> None:  # noqa: N802
+        def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             content = body["messages"][0]["content"]
             with lock:
