@@ -4,12 +4,12 @@ python -m experiments.paper [--quick]
 """
 
 import importlib
+import platform
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from experiments.live_policies import machine
 from experiments.paper.study import Study, make, place
 
 STUDIES = (
@@ -41,7 +41,8 @@ def main(
         sections.append(make(study, directory, quick=quick))
     report = directory / "docs" / "paper.md"
     command = "make paper" + (" ARGS=--quick" if quick else "")
-    introduction = INTRODUCTION.read_text("utf-8").format(command=command, machine=machine())
+    machine = f"one core of {platform.machine()}, Python {platform.python_version()}"
+    introduction = INTRODUCTION.read_text("utf-8").format(command=command, machine=machine)
     report.write_text("\n".join([introduction, *sections]), encoding="utf-8")
     print(f"\nwritten: {report}")
 
