@@ -48,6 +48,16 @@ def up(
             "a power loss may, unless this is `always`, which is slower."
         ),
     ] = "2m",
+    reconfigure: Annotated[
+        bool,
+        typer.Option(
+            "--reconfigure/--no-reconfigure",
+            help="Plan the instances anew every 5 minutes, and change them where that is worth the while.",
+        ),
+    ] = False,
+    profile: Annotated[
+        Path | None, typer.Option(help="PROFILE.csv of the model.", show_default="each instance measures its own")
+    ] = None,
     nats_url: Annotated[str | None, typer.Option(help="A running NATS server to use instead of a new one.")] = None,
     database_url: Annotated[str | None, typer.Option(help="A running Postgres to use instead of a new one.")] = None,
 ) -> None:
@@ -68,12 +78,13 @@ def up(
 
     directory = read.check_model(model)
     num_slots = max(2, read.num_cores()) if slots is None else slots
+    degrees = read.read_instances(instances, num_slots)
     options = read.StackOptions(
         host=host,
         port=port,
         model=directory,
         model_name=name_of(model),
-        instances=read.read_instances(instances, num_slots),
+        instances=degrees,
         policy=read.check_choice("--policy", policy or read.default_policy(directory), read.POLICIES),
         thresholds=read.read_thresholds(thresholds),
         slo_s=slo,
@@ -82,6 +93,9 @@ def up(
         sync_interval=read.check_sync_interval(sync_interval),
         nats_url=nats_url,
         database_url=database_url,
+        slots=num_slots,
+        reconfigure=reconfigure,
+        profile=read.check_profile(profile, degrees, reconfigure=reconfigure),
     )
     settings = read_settings(ServiceSettings, os.environ)
     configure_logs("up", level=settings.log_level, form=settings.log_format)

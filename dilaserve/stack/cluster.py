@@ -1,8 +1,10 @@
 """The life of an embedded stack: start in order, say when it is ready, keep it running, drain in order."""
 
 import asyncio
+import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -10,13 +12,14 @@ import structlog
 
 from dilaserve.stack.data_dir import Addresses, remove_addresses, write_addresses
 from dilaserve.stack.nats import nats_program
-from dilaserve.stack.options import StackOptions
+from dilaserve.stack.options import NODE, StackOptions
 from dilaserve.stack.ports import LOOPBACK, free_port
 from dilaserve.stack.postgres import database_url, prepare_postgres
 from dilaserve.stack.probes import check, gateway_ready, nats_answers, postgres_answers, until
-from dilaserve.stack.services import STOP_ORDER, reconfigurator_program, serving_programs
+from dilaserve.stack.services import STOP_ORDER, reconfigurator_program, serving_programs, worker_program
 from dilaserve.stack.supervisor import Supervisor
 from shared.errors import DilaserveError
+from shared.settings import ServiceSettings, read_settings
 
 log = structlog.get_logger(__name__)
 
@@ -32,8 +35,8 @@ async def run_cluster(options: StackOptions, on_ready: Callable[[Addresses], Non
     await _check_servers(options)
     stop, killed = asyncio.Event(), asyncio.Event()
     _on_signals(stop, killed)
-    supervisor = Supervisor()
-    starting = asyncio.create_task(_start(supervisor, options, on_ready))
+    supervisor, following = Supervisor(), AsyncExitStack()
+    starting = asyncio.create_task(_start(supervisor, following, options, on_ready))
     stopping = asyncio.create_task(stop.wait())
     try:
         await _first_of(starting, stopping, supervisor.hopeless)
@@ -45,6 +48,7 @@ async def run_cluster(options: StackOptions, on_ready: Callable[[Addresses], Non
     finally:
         starting.cancel()
         stopping.cancel()
+        await following.aclose()
         await _drain(supervisor, options, killed)
 
 
@@ -59,19 +63,41 @@ async def _check_servers(options: StackOptions) -> None:
         await check(partial(postgres_answers, options.database_url), f"--database-url {options.database_url}: Postgres")
 
 
-async def _start(supervisor: Supervisor, options: StackOptions, on_ready: Callable[[Addresses], None]) -> None:
+async def _start(
+    supervisor: Supervisor,
+    following: AsyncExitStack,
+    options: StackOptions,
+    on_ready: Callable[[Addresses], None],
+) -> None:
     """Start every program; those that need another wait until it answers."""
     nats_url = await _nats(supervisor, options)
     for program in serving_programs(options, nats_url):
         supervisor.start(program)
     database = await _postgres(supervisor, options)
-    supervisor.start(reconfigurator_program(nats_url, database))
+    if options.reconfigure:
+        await following.enter_async_context(_orders_followed(supervisor, options, nats_url))
+    supervisor.start(reconfigurator_program(options, nats_url, database))
     host = LOOPBACK if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104  (any address: so this one)
     addresses = Addresses(url=f"http://{host}:{options.port}", nats_url=nats_url, database_url=database)
     write_addresses(options.data_dir, addresses)
     await until(partial(gateway_ready, addresses.url))
     supervisor.settled = True  # from now on whatever ends is started again, however often
     on_ready(addresses)
+
+
+@asynccontextmanager
+async def _orders_followed(supervisor: Supervisor, options: StackOptions, nats_url: str) -> AsyncIterator[None]:
+    """Start and stop workers for the reconfigurator."""
+    from dilaserve.stack.agent import Agent  # noqa: PLC0415
+    from shared.bus import Bus  # noqa: PLC0415
+
+    cell = read_settings(ServiceSettings, os.environ).cell
+    bus = await Bus.connect(nats_url, cell, name="supervisor")
+    await Agent(supervisor, partial(worker_program, options, nats_url), options.specs).serve(bus, NODE)
+    try:
+        yield
+    finally:
+        await bus.nc.close()
 
 
 async def _nats(supervisor: Supervisor, options: StackOptions) -> str:

@@ -4,14 +4,17 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from shared.errors import BadInput
+from shared.messages.launch import InstanceSpec
 from shared.model_files import find_model
 from shared.predictor_card import CARD_FILE
 
 POLICIES = ("dilaserve", "llumnix", "infaas", "fixed")
 CACHES = ("none", "prefix", "dual")
+NODE = "local"  # this machine, as a node of the cluster
 TP_DEGREES = (1, 2, 4)  # those the worker can run
 SYNC_INTERVAL = r"always|\d+(ms|s|m|h)"
 
@@ -33,11 +36,23 @@ class StackOptions:
     sync_interval: str  # how often NATS forces its files to disk: `always`, or such as 2m
     nats_url: str | None = None  # None: embedded
     database_url: str | None = None  # None: embedded
+    slots: int = 0  # of the node; with `reconfigure` instances may come to take all of them
+    reconfigure: bool = False
+    profile: Path | None = None  # PROFILE.csv of every TP degree; None: each instance measures its own
 
     @property
     def threads_per_slot(self) -> int:
         """CPU threads of one TP rank: an equal share of the cores, at least 1."""
-        return max(1, num_cores() // sum(self.instances))
+        return max(1, num_cores() // (self.slots if self.reconfigure else sum(self.instances)))
+
+    @property
+    def specs(self) -> list[InstanceSpec]:
+        """The instances on their slots, one after another."""
+        ends = list(accumulate(self.instances))
+        return [
+            InstanceSpec(node=NODE, gpus=tuple(range(end - tp, end)))
+            for tp, end in zip(self.instances, ends, strict=True)
+        ]
 
 
 def num_cores() -> int:
@@ -86,6 +101,23 @@ def check_choice(option: str, value: str, accepted: Sequence[str]) -> str:
     if value not in accepted:
         raise BadInput(f"{option} {value}: accepted: {_listed(accepted)}")
     return value
+
+
+def check_profile(path: Path | None, instances: Sequence[int], *, reconfigure: bool) -> Path | None:
+    """The absolute path of the profile. Raises: BadInput if it cannot be read or lacks an instance's TP degree, or if
+    there is none to plan with."""
+    if path is None:
+        if reconfigure:
+            raise BadInput(
+                "--reconfigure needs --profile PROFILE.csv, with every TP degree to plan with; "
+                "`dilaserve profile --tp 1,2 --out PROFILE.csv` measures one"
+            )
+        return None
+    from shared.profile import read_profile  # noqa: PLC0415  (NumPy takes its time)
+
+    if missing := set(instances) - set(read_profile(path).tp_degrees):
+        raise BadInput(f"--profile {path}: it has no rows for tp {min(missing)}, which --instances asks for")
+    return path.resolve()
 
 
 def check_model(model: str) -> Path:

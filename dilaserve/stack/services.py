@@ -3,8 +3,9 @@
 import os
 import sys
 
-from dilaserve.stack.options import StackOptions
+from dilaserve.stack.options import NODE, TP_DEGREES, StackOptions
 from dilaserve.stack.process import Program
+from shared.messages.launch import InstanceSpec
 from shared.settings import to_environ
 
 STOP_ORDER = ("gateway", "scheduler", "predictor", "worker", "reconfigurator", "postgres", "nats")
@@ -23,27 +24,43 @@ def serving_programs(options: StackOptions, nats_url: str) -> list[Program]:
         "cache": options.cache,
         "default_slo_s": options.slo_s,
     }
-    workers = [
-        _program(
-            "worker",
-            {
-                **common,
-                "instance": f"worker-{number}",
-                "tp": tp_degree,
-                "threads": options.threads_per_slot,
-                "cache": options.cache,
-                "dtype": os.environ.get("DILASERVE_DTYPE", "float32"),  # the same text in company as alone
-            },
-            f"worker-{number}",
-        )
-        for number, tp_degree in enumerate(options.instances)
-    ]
+    workers = [worker_program(options, nats_url, spec) for spec in options.specs]
     predictors = [_program("predictor", common)] if options.policy == "dilaserve" else []
     return [_program("gateway", gateway), _program("scheduler", scheduler), *predictors, *workers]
 
 
-def reconfigurator_program(nats_url: str, database_url: str) -> Program:
-    return _program("reconfigurator", {"nats_url": nats_url, "database_url": database_url})
+def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> Program:
+    """One instance; its GPUs are slots."""
+    settings = {
+        "nats_url": nats_url,
+        "model": options.model,
+        "model_name": options.model_name,
+        "instance": spec.name,
+        "node": spec.node,
+        "gpus": spec.gpus,
+        "tp": spec.tp,
+        "threads": options.threads_per_slot,
+        "cache": options.cache,
+        "profile": options.profile,
+        "dtype": os.environ.get("DILASERVE_DTYPE", "float32"),  # the same text in company as alone
+    }
+    return _program("worker", settings, spec.name)
+
+
+def reconfigurator_program(options: StackOptions, nats_url: str, database_url: str) -> Program:
+    settings: dict[str, object] = {"nats_url": nats_url, "database_url": database_url}
+    if options.reconfigure:
+        adaptive = options.policy == "dilaserve"
+        settings |= {
+            "launcher": "process",
+            "nodes": f"{NODE}:{options.slots}",
+            "profile": options.profile,
+            "tp_degrees": [tp for tp in TP_DEGREES if tp <= options.slots],
+            "predictor": options.model / "predictor" if adaptive else None,
+            "thresholds": options.thresholds if adaptive else options.thresholds[-1:],
+            "cache": options.cache,
+        }
+    return _program("reconfigurator", settings)
 
 
 def _program(service: str, settings: dict[str, object], name: str | None = None) -> Program:

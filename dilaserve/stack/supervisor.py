@@ -115,6 +115,12 @@ class Supervisor:
             keepers = [keeper for keeper in self._keepers if keeper.program.name.startswith(prefix)]
             await asyncio.gather(*(keeper.stop(within_s) for keeper in keepers))
 
+    async def stop_one(self, name: str, within_s: float) -> None:
+        """Stop the program of this name, if there is one, for good."""
+        for keeper in [keeper for keeper in self._keepers if keeper.program.name == name]:
+            await keeper.stop(within_s)
+        self._keepers = [keeper for keeper in self._keepers if keeper.program.name != name]
+
     def kill(self) -> None:
         """End every program at once."""
         for keeper in self._keepers:

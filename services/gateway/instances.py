@@ -10,9 +10,12 @@ from nats.aio.msg import Msg
 
 from shared.bus import Bus, last_token, read_or_none
 from shared.messages.instances import Instance, InstanceState
+from shared.messages.plans import PlanRecord, PlanState
 from shared.subjects import INSTANCE_TTL_S
 
 Clock = Callable[[], float]
+
+CHANGE_S = 600.0  # without news of a plan under way, nobody carries it out any more
 
 
 class Instances:
@@ -23,9 +26,11 @@ class Instances:
         self._model_name = model_name
         self._clock = clock
         self._renewed: dict[str, tuple[float, Instance]] = {}
+        self._changing_until_s = 0.0  # by the clock
 
     async def listen(self, bus: Bus) -> None:
         await bus.nc.subscribe(f"$KV.{bus.subjects.instances_bucket}.>", cb=self._hear)
+        await bus.nc.subscribe(bus.subjects.plans("*"), cb=self._hear_plan)
 
     def known(self) -> list[Instance]:
         """Those that were renewed lately."""
@@ -36,6 +41,15 @@ class Instances:
     def ready(self) -> list[str]:
         """Ids of those that take requests."""
         return [instance.instance_id for instance in self.known() if instance.state is InstanceState.READY]
+
+    def changing(self) -> bool:
+        """Whether the reconfigurator is replacing instances, so that there will be ready ones soon."""
+        return self._clock() < self._changing_until_s
+
+    async def _hear_plan(self, msg: Msg) -> None:
+        plan = read_or_none(msg, PlanRecord)
+        if plan is not None:
+            self._changing_until_s = self._clock() + CHANGE_S if plan.state is PlanState.RUNNING else 0.0
 
     async def _hear(self, msg: Msg) -> None:
         name = last_token(msg.subject)

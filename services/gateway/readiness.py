@@ -6,7 +6,7 @@ from shared.errors import RetryLater
 
 
 class Readiness:
-    """Ready: connected to the bus, at least one ready instance, not draining."""
+    """Ready: connected to the bus, at least one ready instance or a plan under way to have one, not draining."""
 
     def __init__(self, link: Link, instances: Instances) -> None:
         self._link = link
@@ -18,5 +18,5 @@ class Readiness:
         if self.draining:
             raise RetryLater("the gateway is shutting down")
         _ = self._link.bus
-        if not self._instances.ready():
+        if not self._instances.ready() and not self._instances.changing():
             raise RetryLater("no instance is ready")

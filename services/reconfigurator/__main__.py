@@ -1,19 +1,42 @@
-"""Wiring: read settings, connect, monitor, drain."""
+"""Wiring: read settings, connect, monitor and reconfigure, drain."""
 
 import asyncio
 import os
 import signal
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from services.reconfigurator.decisions import Planner
+from services.reconfigurator.executor import Executor, Limits
+from services.reconfigurator.launchers import Launcher
+from services.reconfigurator.launchers.process import ProcessLauncher
+from services.reconfigurator.loop import Loop
 from services.reconfigurator.monitor import monitor
+from services.reconfigurator.nodes import Node, read_nodes
+from services.reconfigurator.registry import Registry
 from services.reconfigurator.settings import ReconfiguratorSettings
+from services.reconfigurator.window import Planning
 from shared.bus import Bus
 from shared.database import open_database
 from shared.errors import BadInput
 from shared.logs import configure_logs
+from shared.predictor_card import read_predictor_card
+from shared.profile import LatencyProfile, read_profile
 from shared.settings import read_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfiguration:
+    """What the settings ask for, read and checked."""
+
+    nodes: tuple[Node, ...]
+    planner: Planner
+    profile: LatencyProfile | None
 
 
 def main() -> int:
@@ -21,23 +44,86 @@ def main() -> int:
     try:
         settings = read_settings(ReconfiguratorSettings, os.environ)
         configure_logs("reconfigurator", level=settings.log_level, form=settings.log_format)
+        asked = None if settings.launcher == "none" else read_reconfiguration(settings)
         engine = open_database(settings.database_url)
     except BadInput as error:
         sys.stderr.write(f"reconfigurator: {error.message}\n")
         return 2
-    asyncio.run(serve(settings, engine))
+    asyncio.run(serve(settings, asked, engine))
     return 0
 
 
-async def serve(settings: ReconfiguratorSettings, engine: AsyncEngine) -> None:
-    """Monitor until SIGTERM or SIGINT."""
+def read_reconfiguration(settings: ReconfiguratorSettings) -> Reconfiguration:
+    """Raises: BadInput naming what is wrong with the settings or a file that they name."""
+    nodes = read_nodes(settings.nodes)
+    if not nodes:
+        raise BadInput("DILASERVE_NODES must name the nodes as NAME:GPUS, separated by commas", "nodes")
+    thresholds = sorted(settings.thresholds)
+    prior: Mapping[float, float] = {}
+    if settings.predictor:
+        card = read_predictor_card(Path(settings.predictor))
+        means = card.mean_tokens_per_step(np.array(thresholds))
+        prior = dict(zip(thresholds, means.tolist(), strict=True))
+    planning = Planning(
+        thresholds=thresholds,
+        tp_degrees=settings.tp_degrees,
+        batch_sizes=settings.batch_sizes,
+        rps_buffer=settings.rps_buffer,
+    )
+    cached = settings.cache != "none"
+    return Reconfiguration(
+        nodes=nodes,
+        planner=Planner(nodes, planning, prior, cached, settings.solver, settings.solve_s),
+        profile=read_profile(Path(settings.profile)) if settings.profile else None,
+    )
+
+
+async def serve(settings: ReconfiguratorSettings, asked: Reconfiguration | None, engine: AsyncEngine) -> None:
+    """Monitor, and if it is asked for reconfigure, until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    bus = await Bus.connect(settings.nats_url, settings.cell, name="reconfigurator", alive_file=settings.alive_file)
-    await monitor(bus, engine, stop)
-    await engine.dispose()
-    await bus.close()
+    bus = await Bus.connect(settings.nats_url, settings.cell, name="reconfigurator")
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(monitor(bus, engine, stop))
+            if asked is not None:
+                group.create_task(reconfigure(bus, engine, settings, asked, stop))
+    finally:
+        await engine.dispose()
+        await bus.close()
+
+
+async def reconfigure(
+    bus: Bus, engine: AsyncEngine, settings: ReconfiguratorSettings, asked: Reconfiguration, stop: asyncio.Event
+) -> None:
+    """Decide, and carry out, until `stop`."""
+    launcher = make_launcher(bus, settings, asked.nodes)
+    registry = Registry()
+    await registry.listen(bus)
+    limits = Limits(drain_s=settings.drain_s, start_s=settings.start_s, stop_s=settings.stop_s)
+    executor = Executor(bus, launcher, registry, limits)
+    loop = Loop(bus, engine, launcher, registry, executor, asked.planner, asked.profile)
+    try:
+        await loop.run(settings.interval_s, settings.window_s, stop)
+    finally:
+        await launcher.close()
+
+
+def make_launcher(bus: Bus, settings: ReconfiguratorSettings, nodes: tuple[Node, ...]) -> Launcher:
+    """Containers are imported only where they are asked for."""
+    if settings.launcher == "process":
+        return ProcessLauncher(bus, [node.name for node in nodes])
+    from services.reconfigurator.launchers.containers import read_template  # noqa: PLC0415
+
+    template = read_template(settings, os.environ)
+    if settings.launcher == "docker":
+        from services.reconfigurator.launchers.docker import DockerLauncher  # noqa: PLC0415
+
+        return DockerLauncher(template, nodes)
+    from services.reconfigurator.launchers.swarm import SwarmLauncher  # noqa: PLC0415
+
+    return SwarmLauncher(template, nodes)
 
 
 if __name__ == "__main__":

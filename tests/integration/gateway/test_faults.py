@@ -15,6 +15,7 @@ from services.gateway.settings import GatewaySettings
 from shared.bus import Bus
 from shared.codec import encode
 from shared.messages.instances import InstanceState
+from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Progress
 from shared.text import TextModel
 from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
@@ -50,6 +51,20 @@ async def test_a_draining_instance_does_not_count(
 ) -> None:
     await lonely_gateway.until("ready")
     scheduler.instance_state = InstanceState.DRAINING
+    await lonely_gateway.until("no instance is ready")
+
+
+async def test_while_a_plan_is_carried_out_requests_are_taken_and_wait(
+    lonely_gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    plan = PlanRecord(plan_id="1", decided_s=0.0, state=PlanState.RUNNING, reason="a test")
+    await lonely_gateway.until("ready")
+    await scheduler.bus.publish(scheduler.bus.subjects.plans("1"), plan)
+    scheduler.instance_state = InstanceState.DRAINING
+    await asyncio.sleep(0)
+    assert (await lonely_gateway.http.post(PATH, json=CHAT)).status_code == 200
+    failed = msgspec.structs.replace(plan, state=PlanState.FAILED)
+    await scheduler.bus.publish(scheduler.bus.subjects.plans("1"), failed)
     await lonely_gateway.until("no instance is ready")
 
 

@@ -1,0 +1,122 @@
+"""Decides again and again, stores each decision, and carries out those to change something."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from services.reconfigurator.decisions import Planner, Situation
+from services.reconfigurator.executor import Executor
+from services.reconfigurator.history import read_window
+from services.reconfigurator.launchers import Launcher
+from services.reconfigurator.monitor import eventually
+from services.reconfigurator.registry import Registry
+from shared.bus import Bus
+from shared.errors import BadInput, RetryLater
+from shared.messages.instances import Instance
+from shared.messages.plans import PlanRecord, PlanState
+from shared.plan_history import read_plans
+from shared.profile import LatencyProfile
+
+log = structlog.get_logger(__name__)
+
+LATE_S = 1.0  # how long after its arrival a request may be written down
+UNDER_WAY = 10  # newest plans among which one is that was interrupted
+
+
+class Loop:
+    """The reconfigurator of one cell."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        engine: AsyncEngine,
+        launcher: Launcher,
+        registry: Registry,
+        executor: Executor,
+        planner: Planner,
+        profile: LatencyProfile | None,
+    ) -> None:
+        """`profile` goes before those that instances bring."""
+        self._bus = bus
+        self._engine = engine
+        self._launcher = launcher
+        self._registry = registry
+        self._executor = executor
+        self._planner = planner
+        self._curves = dict(profile.curves) if profile else {}
+        self._known_tokens: dict[float, float] = {}
+
+    async def run(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
+        """Finish what was interrupted; then decide every `interval_s`, first when a window has passed. Until `stop`."""
+        working = asyncio.ensure_future(self._work(interval_s, window_s, stop))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            stopping.cancel()
+            while not working.done():  # a cancellation that meets a reply can be swallowed on the way
+                working.cancel()
+                await asyncio.wait([working], timeout=0.1)
+
+    async def _work(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
+        await self._bus.wait_for_stream(self._bus.subjects.stream("PLANS"))
+        await eventually(partial(self._resume, stop), stop)
+        await asyncio.sleep(max(interval_s, window_s))
+        while True:
+            started_s = time.monotonic()
+            with suppress(RetryLater):
+                await self._decide(window_s, stop)
+            await asyncio.sleep(max(0.0, interval_s - (time.monotonic() - started_s)))
+
+    async def _resume(self, stop: asyncio.Event) -> None:
+        """Go on with a plan that a reconfigurator before this one had begun."""
+        for record in await read_plans(self._bus, UNDER_WAY):
+            if record.state is PlanState.RUNNING:
+                log.info("resuming", plan=record.plan_id)
+                await self._executor.run(record, partial(self._store, stop=stop))
+                return
+
+    async def _decide(self, window_s: float, stop: asyncio.Event) -> None:
+        """Raises: RetryLater, having said so in the log, where there is nothing to decide from."""
+        now_s = time.time()
+        try:
+            situation = await self._look(now_s - LATE_S, window_s)
+        except RetryLater as error:
+            log.warning("no decision", error=str(error))
+            raise
+        record = await asyncio.to_thread(self._planner.decide, situation, now_s)
+        self._known_tokens = record.tokens_per_step
+        log.info("decided", plan=record.plan_id, state=record.state.value, reason=record.reason)
+        await self._store(record, stop)
+        if record.state is PlanState.RUNNING:
+            await self._executor.run(record, partial(self._store, stop=stop))
+
+    async def _look(self, until_s: float, window_s: float) -> Situation:
+        seen, uses = await read_window(self._engine, until_s - window_s, until_s)
+        return Situation(
+            seen=seen,
+            uses=uses,
+            window_s=window_s,
+            running=await self._launcher.running(),
+            nodes_up=await self._launcher.nodes(),
+            profile=self._profile(self._registry.instances()),
+            known_tokens=self._known_tokens,
+        )
+
+    def _profile(self, instances: Iterable[Instance]) -> LatencyProfile:
+        """All that is known by now."""
+        for instance in instances:
+            with suppress(BadInput):
+                self._curves = {**LatencyProfile.from_csv(instance.profile).curves, **self._curves}
+        return LatencyProfile(self._curves)
+
+    async def _store(self, record: PlanRecord, stop: asyncio.Event) -> None:
+        """Publish, which the monitor then writes to Postgres."""
+        await eventually(partial(self._bus.store, self._bus.subjects.plans(record.plan_id), record), stop)

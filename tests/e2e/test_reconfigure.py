@@ -1,0 +1,104 @@
+"""The embedded cluster replaces its instances while it serves."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dilaserve.stack.data_dir import read_addresses
+from shared.bus import Bus
+from shared.messages.plans import PlanRecord, PlanState
+from shared.messages.steps import StepKind
+from shared.plan_history import read_plans
+from shared.profile import LatencyProfile, write_profile
+from tests.support.stack import Stack, new_data_dir, running_stack
+from tests.support.waiting import until
+
+LIMIT_S = 60.0
+LIGHT_RPS, HEAVY_RPS = 1.0, 4.0
+
+# What is planned with, whatever this machine does. A request takes 32 steps of about 50 tokens: with these, 0.45 s at
+# TP-1 and 0.42 s at TP-2, and two TP-1 serve 5.8 requests a second, one TP-2 3.1.
+PROFILE = LatencyProfile.from_rows((tp, 64, kind, s) for tp, s in ((1, 0.014), (2, 0.013)) for kind in StepKind)
+SLO_MS = 500
+SETTINGS = {"INTERVAL_S": "1", "WINDOW_S": "3", "BATCH_SIZES": "64", "DRAIN_S": "2"}
+
+
+class Load:
+    """Requests at a steady rate, each of them followed to its reply."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.rps = LIGHT_RPS
+        self.statuses: Counter[int | str] = Counter()
+
+    async def run(self) -> None:
+        """Until cancelled; then wait for what was sent."""
+        sent: set[asyncio.Task[None]] = set()
+        async with httpx.AsyncClient(base_url=self._url, timeout=LIMIT_S, trust_env=False) as client:
+            try:
+                while True:
+                    sent.add(asyncio.create_task(self._ask(client)))
+                    await asyncio.sleep(1 / self.rps)
+            finally:
+                await asyncio.gather(*sent)
+
+    async def _ask(self, client: httpx.AsyncClient) -> None:
+        body = {"model": "tiny-llada", "prompt": "how many apples?", "max_tokens": 32, "slo_ms": SLO_MS}
+        try:
+            self.statuses[(await client.post("/v1/completions", json=body)).status_code] += 1
+        except httpx.HTTPError as error:
+            self.statuses[repr(error)] += 1
+
+
+@asynccontextmanager
+async def under_load(stack: Stack) -> AsyncIterator[tuple[Load, Bus]]:
+    """Load on the gateway, and a connection to the bus. At the end all requests sent have their replies."""
+    bus = await Bus.connect(read_addresses(stack.data_dir).nats_url, "cell0", name="test")
+    load = Load(stack.url)
+    running = asyncio.create_task(load.run())
+    try:
+        yield load, bus
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await bus.close()
+
+
+def ended(bus: Bus, number: int) -> Callable[[], Awaitable[bool]]:
+    """Whether so many plans have been carried out."""
+
+    async def holds() -> bool:
+        return len([plan for plan in await changes(bus) if plan.state is not PlanState.RUNNING]) >= number
+
+    return holds
+
+
+async def changes(bus: Bus) -> list[PlanRecord]:
+    """The plans that changed something, the oldest first."""
+    return [plan for plan in reversed(await read_plans(bus, 100)) if plan.state is not PlanState.STAYED]
+
+
+async def test_more_load_turns_one_tp_2_into_two_tp_1_and_less_turns_them_back(
+    tiny_checkpoint_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_profile(tmp_path / "profile.csv", PROFILE)
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(f"DILASERVE_{name}", value)
+    options = ["--instances", "1x2", "--slots", "2", "--reconfigure", "--profile", tmp_path / "profile.csv"]
+    fixed = ["--policy", "fixed", "--thresholds", "0.9", "--cache", "none"]
+    with new_data_dir() as data_dir, running_stack(tiny_checkpoint_dir, data_dir, *options, *fixed) as stack:
+        async with under_load(stack) as (load, bus):
+            load.rps = HEAVY_RPS
+            await until(ended(bus, 1), LIMIT_S)
+            load.rps = LIGHT_RPS
+            await until(ended(bus, 2), LIMIT_S)
+            first, second = (await changes(bus))[:2]
+        assert set(load.statuses) == {200}, load.statuses
+        assert [[spec.gpus for spec in plan.target] for plan in (first, second)] == [[(0,), (1,)], [(0, 1)]]
+        assert {first.state, second.state} == {PlanState.DONE}, [first.events, second.events]
+        assert stack.stop() == 0
