@@ -79,6 +79,20 @@ class PlanRow(Base):
     events: Mapped[list[Any]] = mapped_column(JSONB)  # what was done
 
 
+class ProfileRow(Base):
+    """One point of a latency profile, of a model on a device."""
+
+    __tablename__ = "latency_profiles"
+
+    model: Mapped[str] = mapped_column(Text, primary_key=True)
+    device: Mapped[str] = mapped_column(Text, primary_key=True)  # the GPU's type, or cpu
+    tp: Mapped[int] = mapped_column(primary_key=True)
+    step_kind: Mapped[str] = mapped_column(Text, primary_key=True)  # recompute or cache
+    batch_tokens: Mapped[int] = mapped_column(primary_key=True)
+    latency_s: Mapped[float]
+    measured_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+
+
 def open_database(url: str) -> AsyncEngine:
     """Connections to a `postgresql://` URL, made when first used. Raises: BadInput if it is no such URL."""
     try:

@@ -1,11 +1,14 @@
 """`dilaserve profile`: measures the latency profile of a model on this machine."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shared.errors import BadInput
+
+if TYPE_CHECKING:
+    from shared.profile import LatencyProfile
 
 EXAMPLE = "Example: dilaserve profile --model models/demo --tp 1,2 --out PROFILE.csv"
 
@@ -20,19 +23,23 @@ def profile(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads of each rank; 0: an equal share.")] = 0,
+    database_url: Annotated[str | None, typer.Option(help="Postgres that shall keep it, too.")] = None,
 ) -> None:
     """Measure seconds per step by tokens of the batch, for recompute and cache steps, and write PROFILE.csv."""
-    from services.worker.loading import CacheRoom, ModelChoice, open_runner  # noqa: PLC0415
+    from services.worker.loading import CacheRoom, ModelChoice, device_name, open_runner  # noqa: PLC0415
     from services.worker.profiler import Plan, grid, measure, room_for  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.model_files import name_of  # noqa: PLC0415
     from shared.profile import LatencyProfile, write_profile  # noqa: PLC0415
 
     configure_logs("profile", level="warning")
     degrees = _degrees(tp)
     if not out.absolute().parent.is_dir():
         raise BadInput(f"--out {out}: there is no directory {out.parent}")
+    if database_url is not None:
+        _check_database(database_url)
     plan = Plan(grid(max_tokens), repeats)
-    measured = []
+    measured, on = [], ""
     with _progress() as progress:
         task = progress.add_task("", total=2 * len(plan.batch_tokens) * len(degrees))
         for degree in degrees:
@@ -44,7 +51,38 @@ def profile(
             choice = ModelChoice(model, device, dtype, degree, threads)
             with open_runner(choice, CacheRoom(1, room_for(plan))) as runner:
                 measured.append(measure(runner, degree, plan, say))
-    write_profile(out, LatencyProfile({key: curve for part in measured for key, curve in part.curves.items()}))
+                on = device_name(runner.device)
+    whole = LatencyProfile({key: curve for part in measured for key, curve in part.curves.items()})
+    write_profile(out, whole)
+    if database_url is not None:
+        _keep(database_url, name_of(model), on, whole)
+
+
+def _check_database(url: str) -> None:
+    """Before the measurement, not after it. Raises: BadInput if it does not answer."""
+    import asyncio  # noqa: PLC0415
+
+    from shared.database import database_answers  # noqa: PLC0415
+
+    if not asyncio.run(database_answers(url)):
+        raise BadInput(f"--database-url {url}: Postgres does not answer")
+
+
+def _keep(url: str, model: str, device: str, measured: "LatencyProfile") -> None:
+    import asyncio  # noqa: PLC0415
+
+    from shared.database import open_database, upgrade  # noqa: PLC0415
+    from shared.profile_store import save_profile  # noqa: PLC0415
+
+    async def keep() -> None:
+        engine = open_database(url)
+        try:
+            await upgrade(engine)
+            await save_profile(engine, model, device, measured)
+        finally:
+            await engine.dispose()
+
+    asyncio.run(keep())
 
 
 def _degrees(text: str) -> list[int]:

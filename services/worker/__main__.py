@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from services.worker.engine import Engine, Limits
 from services.worker.feeding import CacheMode
-from services.worker.loading import NO_CACHE, CacheRoom, ModelChoice, open_runner
+from services.worker.loading import NO_CACHE, CacheRoom, ModelChoice, check, device_name, open_runner
 from services.worker.parallel import ParallelRunner
 from services.worker.registration import Registration
 from services.worker.runner import Runner
@@ -43,6 +43,7 @@ def main(environ: Mapping[str, str]) -> int:
         configure_logs("worker", level=settings.log_level, form=settings.log_format)
         choice = ModelChoice(settings.model, settings.device, settings.dtype, settings.tp, settings.threads)
         given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
+        check(choice)
         instance = _describe(settings)
         with ExitStack() as starting:
             starting.enter_context(announced(settings, instance))
@@ -51,7 +52,7 @@ def main(environ: Mapping[str, str]) -> int:
                 starting.close()
                 loaded = replace(
                     instance,
-                    device=runner.device.type,
+                    device=device_name(runner.device),
                     profile=profile.to_csv(),
                     cache_tokens=runner.cache_slots,
                 )

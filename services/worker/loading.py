@@ -15,7 +15,7 @@ import torch
 from services.worker.attention import backend
 from services.worker.kv_store import slots_that_fit
 from services.worker.models.checkpoint import load
-from services.worker.models.config import ModelConfig, read_config
+from services.worker.models.config import read_config
 from services.worker.models.decoder import WHOLE, PackedDecoder, Shard
 from services.worker.parallel import Group, ParallelRunner, parallel_runner
 from services.worker.runner import Runner
@@ -51,9 +51,7 @@ class ModelChoice:
 @contextmanager
 def open_runner(choice: ModelChoice, room: CacheRoom) -> Iterator[Runner | ParallelRunner]:
     """Load the model, and end its ranks at the end. Raises: BadInput, one line, if it cannot be run."""
-    directory = find_model(choice.model)
-    device = choose_device(choice.device)
-    _check(directory, choice.tp, device)
+    directory, device = check(choice)
     threads = choice.threads or max(1, (os.cpu_count() or 1) // choice.tp)
     load_rank = partial(_load_rank, directory, choose_dtype(choice.dtype, device), threads, room)
     if choice.tp == 1:
@@ -66,12 +64,30 @@ def open_runner(choice: ModelChoice, room: CacheRoom) -> Iterator[Runner | Paral
         yield ranks
 
 
+def check(choice: ModelChoice) -> tuple[Path, torch.device]:
+    """The model's directory and its device. Raises: BadInput for what can be refused before anything is loaded."""
+    directory, device = find_model(choice.model), choose_device(choice.device)
+    try:
+        Shard(0, choice.tp).check(read_config(directory))
+    except ValueError as error:
+        raise BadInput(str(error), "model") from None
+    if device.type == "cuda" and torch.cuda.device_count() < choice.tp:
+        count = torch.cuda.device_count()
+        raise BadInput(f"tensor-parallel degree {choice.tp}, but there are {count} CUDA devices", "tp")
+    return directory, device
+
+
 def choose_device(wanted: str) -> torch.device:
     """Raises: BadInput if a CUDA device is wanted and there is none."""
     has_cuda = torch.cuda.is_available()
     if wanted == "cuda" and not has_cuda:
         raise BadInput("device=cuda, but torch sees no CUDA device here; use cpu or auto", "device")
     return torch.device("cuda" if has_cuda and wanted != "cpu" else "cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """What latencies are kept by: the GPU's type, or cpu."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
@@ -81,18 +97,6 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
         fast = device.type == "cuda" or can.get("avx512_bf16") or can.get("amx_bf16")
         return torch.bfloat16 if fast else torch.float32
     return torch.bfloat16 if wanted == "bfloat16" else torch.float32
-
-
-def _check(directory: Path, tp: int, device: torch.device) -> ModelConfig:
-    """What can be refused before any process is started."""
-    try:
-        config = read_config(directory)
-        Shard(0, tp).check(config)
-    except ValueError as error:
-        raise BadInput(str(error), "model") from None
-    if device.type == "cuda" and torch.cuda.device_count() < tp:
-        raise BadInput(f"tensor-parallel degree {tp}, but there are {torch.cuda.device_count()} CUDA devices", "tp")
-    return config
 
 
 def _load_rank(

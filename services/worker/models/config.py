@@ -60,6 +60,9 @@ class ModelConfig:
     max_length: int  # prompt and output together
 
     def __post_init__(self) -> None:
+        sizes = (self.num_layers, self.width, self.num_heads, self.num_kv_heads, self.mlp_width, self.vocab_size)
+        if min(*sizes, self.max_length) < 1:
+            raise ValueError("every size must be at least 1")
         if self.num_heads * self.head_dim != self.width:
             raise ValueError(f"width {self.width} is not a multiple of {self.num_heads} heads")
         if self.num_heads % self.num_kv_heads:
@@ -89,7 +92,7 @@ def read_config(directory: Path) -> ModelConfig:
         return parse_config(raw)
     except KeyError as error:
         raise ValueError(f"{path} lacks the key {error}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{path}: {error}") from error
 
 

@@ -86,6 +86,8 @@ def test_the_published_configurations_are_understood() -> None:
         ({"model_type": "gpt2", "architectures": ["GPT2"]}, "not one of llada, dream"),
         ({"layer_norm_type": "default"}, "only 'rms' is implemented"),
         ({"mask_token_id": None}, "config.json"),
+        ({"n_layers": -2}, "at least 1"),
+        ({"n_heads": 0}, "config.json"),
         ({"mask_token_id": 384}, "outside the 384 embedding rows"),
     ],
 )

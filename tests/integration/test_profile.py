@@ -1,0 +1,79 @@
+"""`dilaserve profile`, and profiles kept in a real Postgres."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from dilaserve import cli
+from shared.database import open_database, upgrade
+from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile
+from shared.profile_store import load_profile, save_profile
+from tests.support.postgres import PostgresServer
+from tests.support.stack import new_data_dir
+
+Result = TypeVar("Result")
+QUICKLY = ("--device", "cpu", "--max-tokens", "64", "--repeats", "1", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    """The URL of a database that is up to date."""
+    with new_data_dir() as data_dir:
+        server = PostgresServer(data_dir / "postgres")
+        try:
+            asyncio.run(server.start())
+            asyncio.run(with_engine(server.url, upgrade))
+            yield server.url
+        finally:
+            server.stop()
+
+
+async def with_engine(url: str, use: Callable[[AsyncEngine], Awaitable[Result]]) -> Result:
+    engine = open_database(url)
+    try:
+        return await use(engine)
+    finally:
+        await engine.dispose()
+
+
+def profile(*tps: int, seconds: float) -> LatencyProfile:
+    return LatencyProfile.from_rows((tp, 32, kind, seconds / tp) for tp in tps for kind in StepKind)
+
+
+async def test_profiles_are_kept_by_model_and_device(database: str) -> None:
+    async def save_and_load(engine: AsyncEngine) -> list[LatencyProfile | None]:
+        await save_profile(engine, "demo", "cpu", profile(1, 2, seconds=1.0))
+        await save_profile(engine, "demo", "H100", profile(1, seconds=0.1))
+        await save_profile(engine, "demo", "cpu", profile(2, seconds=3.0))
+        return [await load_profile(engine, model, "cpu") for model in ("demo", "other")]
+
+    found, none = await with_engine(database, save_and_load)
+    assert none is None
+    assert found is not None
+    assert [found.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2)] == [1.0, 1.5]
+
+
+def test_the_command_writes_what_it_measured_to_a_file_and_to_the_database(
+    tiny_checkpoint_dir: Path, database: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "profile.csv"
+    files = ("--model", str(tiny_checkpoint_dir), "--out", str(out))
+    assert cli.run(["profile", *files, "--database-url", database, *QUICKLY]) == 0
+    kept = asyncio.run(with_engine(database, lambda engine: load_profile(engine, tiny_checkpoint_dir.name, "cpu")))
+    assert kept is not None
+    assert kept.to_csv() == out.read_text()
+    assert list(kept.curves) == [(1, kind) for kind in StepKind]
+
+
+def test_a_database_that_does_not_answer_is_said_before_anything_is_measured(
+    tiny_checkpoint_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "postgresql://u@127.0.0.1:1/x"
+    files = ("--model", str(tiny_checkpoint_dir), "--out", str(tmp_path / "profile.csv"))
+    assert cli.run(["profile", *files, "--database-url", url]) == 2
+    assert capsys.readouterr().err == f"dilaserve: --database-url {url}: Postgres does not answer\n"
