@@ -14,7 +14,7 @@ import torch
 
 from services.worker.attention import backend
 from services.worker.kv_store import slots_that_fit
-from services.worker.models.checkpoint import load
+from services.worker.models.checkpoint import check_weights, load
 from services.worker.models.config import read_config
 from services.worker.models.decoder import WHOLE, PackedDecoder, Shard
 from services.worker.parallel import Group, ParallelRunner, parallel_runner
@@ -69,6 +69,7 @@ def check(choice: ModelChoice) -> tuple[Path, torch.device]:
     directory, device = find_model(choice.model), choose_device(choice.device)
     try:
         Shard(0, choice.tp).check(read_config(directory))
+        check_weights(directory)  # here, since ranks could not say it in one voice
     except ValueError as error:
         raise BadInput(str(error), "model") from None
     if device.type == "cuda" and torch.cuda.device_count() < choice.tp:

@@ -132,6 +132,18 @@ def test_a_bad_case_is_one_clear_line(
     assert complaint in refused(tmp_path, capsys, {})
 
 
+@pytest.mark.parametrize("tp", ["1", "2"])
+def test_a_truncated_checkpoint_is_one_clear_line_with_any_number_of_ranks(
+    tp: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "case.json").write_text('{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}')
+    whole, cut = COPY / "llada" / "seed1", tmp_path / "model"
+    cut.mkdir()
+    (cut / "config.json").write_bytes((whole / "config.json").read_bytes())
+    (cut / "model.safetensors").write_bytes((whole / "model.safetensors").read_bytes()[:300_000])
+    assert "cannot read the weights" in refused(tmp_path, capsys, {"--model": str(cut), "--tp": tp})
+
+
 def refused(directory: Path, capsys: pytest.CaptureFixture[str], change: dict[str, str]) -> str:
     """The one line that the command says."""
     files = {"--input": str(directory / "case.json"), "--out": str(directory / "trace.json")}

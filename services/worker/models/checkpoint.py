@@ -6,8 +6,10 @@ is one published parameter with its place in the decoder.
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -41,10 +43,8 @@ class Slot:
             whole[self.axis] = self.axis_length
         return whole
 
-    def take(self, published: Tensor, rows: Tensor) -> Tensor | None:
-        """What of the published tensor goes into these rows; None if it is not of the shape that it should have."""
-        if list(published.shape) != self.shape(rows):
-            return None
+    def take(self, published: Tensor, rows: Tensor) -> Tensor:
+        """What of the published tensor goes into these rows."""
         return published if self.axis < 0 else published.narrow(self.axis, self.first, rows.shape[self.axis])
 
 
@@ -122,6 +122,27 @@ def _split(inner: str, parameter: Tensor, decoder: PackedDecoder) -> tuple[list[
     return [len(parameter)], [(-1, 0, 0)]
 
 
+def check_weights(directory: Path) -> None:
+    """Read the headers of a model directory's weights, nothing more.
+
+    Raises: ValueError, one line, for a missing, unknown or mis-shaped parameter or an unreadable file.
+    """
+    with torch.device("meta"):
+        decoder = PackedDecoder(read_config(directory))
+    own = dict(decoder.named_parameters())
+    missing = {slot.published: slot.shape(own[slot.own][slot.start : slot.stop]) for slot in slots(decoder)}
+    for path in _files(directory):
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118 - a file, not a dict
+                if name not in missing:
+                    raise ValueError(f"{path} holds {name}, which is no parameter of a {decoder.config.family} model")
+                shape, wanted = file.get_slice(name).get_shape(), missing.pop(name)
+                if shape != wanted:
+                    raise ValueError(f"{path}: {name} is {shape}, its config.json asks {wanted}")
+    if missing:
+        raise ValueError(f"{directory} lacks {len(missing)} parameters, the first is {min(missing)}")
+
+
 def load(
     directory: Path,
     dtype: torch.dtype,
@@ -133,29 +154,20 @@ def load(
 
     With a `shard` only that rank's share is kept; `reduce` then sums over the ranks.
 
-    Returns: the decoder in evaluation mode, its parameters without gradients.
-    Raises: ValueError, one line, for a missing, unknown or mis-shaped parameter or an unreadable file.
+    Returns: the decoder in evaluation mode, its parameters without gradients. Raises: ValueError as `check_weights`.
     """
+    check_weights(directory)
     with torch.device("meta"):
         decoder = PackedDecoder(read_config(directory), shard, reduce)
     decoder = decoder.to(dtype).to_empty(device=device).requires_grad_(False).eval()
     wanted = {slot.published: slot for slot in slots(decoder)}
     own = dict(decoder.named_parameters())
-    seen: set[str] = set()
     for path in _files(directory):
-        for name, tensor in _tensors(path):
-            if name not in wanted:
-                raise ValueError(f"{path} holds {name}, which is no parameter of a {decoder.config.family} model")
-            slot = wanted[name]
-            rows = own[slot.own][slot.start : slot.stop]
-            share = slot.take(tensor, rows)
-            if share is None:
-                raise ValueError(f"{path}: {name} is {list(tensor.shape)}, its config.json asks {slot.shape(rows)}")
-            rows.copy_(share)
-            seen.add(name)
-    missing = sorted(wanted.keys() - seen)
-    if missing:
-        raise ValueError(f"{directory} lacks {len(missing)} parameters, the first is {missing[0]}")
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118 - a file, not a dict
+                slot = wanted[name]
+                rows = own[slot.own][slot.start : slot.stop]
+                rows.copy_(slot.take(file.get_tensor(name), rows))
     return decoder
 
 
@@ -184,12 +196,11 @@ def _files(directory: Path) -> list[Path]:
         raise ValueError(f"{index} has no readable weight_map") from error
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield the named tensors of one file, one in memory at a time."""
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """One file of weights; its tensors are read one at a time."""
     try:
         with safe_open(path, framework="pt") as file:
-            names = file.keys()
-            for name in names:
-                yield name, file.get_tensor(name)
+            yield file
     except (OSError, SafetensorError) as error:
         raise ValueError(f"cannot read the weights in {path}: {error}") from error
