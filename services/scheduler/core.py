@@ -12,15 +12,15 @@ import structlog
 
 from services.scheduler import events as ev
 from services.scheduler.checkpoints import resume, take_checkpoint
-from services.scheduler.decisions import DecisionLog
+from services.scheduler.dispatch import Dispatch
 from services.scheduler.estimates import Estimates
 from services.scheduler.fleet import Fleet
-from services.scheduler.jobs import CACHE, RECOMPUTE, JobWriter
-from services.scheduler.policies import Moves, Policy
+from services.scheduler.jobs import JobWriter
+from services.scheduler.policies import Policy
 from services.scheduler.results import Progressed, ResultReader, of_different_instances
 from services.scheduler.stats import serving_stats
 from services.scheduler.table import MASKED, NOWHERE, RequestTable
-from shared.arrays import Bool, Int32, Int64
+from shared.arrays import Int32
 from shared.messages.requests import OutcomeStatus, Progress
 from shared.messages.stats import ClusterLoad
 from shared.messages.steps import StepFailure, StepResults
@@ -63,12 +63,10 @@ class SchedulerCore:
         self.policy = make_policy(self.estimates)
         self._text_ended = text_ended
         self._reader = ResultReader(settings.epoch, settings.thresholds, self.table, self.fleet)
-        self._writer = JobWriter(
-            settings.epoch, settings.mask_token_id, self.table, self.fleet, caching=settings.caching
+        writer = JobWriter(settings.epoch, settings.mask_token_id, self.table, self.fleet, caching=settings.caching)
+        self._dispatch = Dispatch(
+            self.table, self.fleet, self.policy, writer, caching=settings.caching, lookahead=settings.lookahead
         )
-        self._decisions = DecisionLog(self.table, self.fleet)
-        stays = self.policy.moves is Moves.NEVER or (settings.caching and self.policy.moves is Moves.AT_RECOMPUTE)
-        self._looks_ahead = settings.lookahead > 0 and stays  # within a block
         self.done = self._reader.done
         self.load: ClusterLoad | None = None  # as load control saw it last
         self._commands: list[ev.Command] = []
@@ -90,8 +88,8 @@ class SchedulerCore:
         if now_s >= self._next_control_s:
             self.load = self.policy.control(self.table, self.fleet)
             self._next_control_s = now_s + CONTROL_S
-        self._place(now_s)
-        self._send_steps(now_s)
+        self._dispatch.place(now_s)
+        self._commands.extend(self._dispatch.send(now_s))
         commands, self._commands = self._commands, []
         return commands
 
@@ -218,7 +216,7 @@ class SchedulerCore:
         table = self.table
         if table.in_flight[row]:
             table.attempts[row] += 1
-        self._leave(row)
+        self._dispatch.leave(row)
         table.in_flight[row] = table.ahead[row] = False
         table.new_ticket(row)
         table.entry(row).left.clear()  # known by the old ticket
@@ -233,74 +231,6 @@ class SchedulerCore:
         if question is not None:
             self._commands.append(question)
 
-    def _place(self, now_s: float) -> None:
-        """Place what has no instance, what may move, and what must: a draining instance gives its requests away, at
-        their next recompute step, when it costs nothing, or when its time is up."""
-        table, fleet = self.table, self.fleet
-        rows = ((table.ticket != 0) & ~table.in_flight).nonzero()[0]
-        placed = table.instance[rows] != NOWHERE
-        closed = placed & ~fleet.open[table.instance[rows]]
-        must = closed & (self._recomputes(rows) | (fleet.drain_until_s[table.instance[rows]] <= now_s))
-        for row in rows[must]:
-            self._leave(int(row))
-        rows = rows[~placed | must | (self._may_move(rows) & ~closed)]
-        if not len(rows):
-            return
-        rows = table.in_order(rows)
-        for row, slot in zip(rows.tolist(), self.policy.place(rows, table, fleet).tolist(), strict=True):
-            if slot != table.instance[row]:
-                self._leave(row)
-                table.instance[row] = slot
-                table.place[row] = table.entry(row).place(fleet.name(slot))
-                table.migrations[row] += len(table.entry(row).served_by) > 0
-                fleet.load(slot, int(table.tokens[row]))
-
-    def _may_move(self, rows: Int64) -> Bool:
-        """Which requests the policy may take to another instance for their next step. Shapes: [n] -> [n]."""
-        match self.policy.moves:
-            case Moves.NEVER:
-                return np.zeros(len(rows), dtype=np.bool_)
-            case Moves.AT_RECOMPUTE:
-                return self._recomputes(rows)
-            case _:
-                return np.ones(len(rows), dtype=np.bool_)
-
-    def _recomputes(self, rows: Int64) -> Bool:
-        """For which requests the next step is a recompute step wherever it runs. Shapes: [n] -> [n]."""
-        at_start: Bool = self.table.block_masks_left[rows] == self.table.block_length[rows]
-        return at_start | (not self.settings.caching)
-
-    def _send_steps(self, now_s: float) -> None:
-        table = self.table
-        rows = ((table.ticket != 0) & ~table.in_flight & (table.instance != NOWHERE)).nonzero()[0]
-        if len(rows):
-            choice = self.policy.choose(rows, table, self.fleet, now_s)
-            table.threshold[rows] = choice.thresholds
-            table.kind[rows] = self._writer.kinds(rows)
-            self._decisions.record(rows, choice, now_s)
-            table.in_flight[rows] = True
-            table.sent_s[rows] = now_s
-        ahead = self._send_ahead(now_s) if self._looks_ahead else rows[:0]
-        self._commands.extend(self._writer.write(rows, ahead, now_s))
-
-    def _send_ahead(self, now_s: float) -> Int64:
-        """Decide the step after the one that is out, so that the instance need not wait for it. Returns: the rows.
-
-        It is decided one result early, and binds the request to its instance for one step more; where the step
-        before it ends the block, the instance passes it over.
-        """
-        table = self.table
-        rows = np.flatnonzero((table.ticket != 0) & table.in_flight & ~table.ahead & (table.block_masks_left > 1))
-        rows = rows[self.fleet.open[table.instance[rows]]]
-        if len(rows):
-            choice = self.policy.choose(rows, table, self.fleet, now_s)
-            table.next_threshold[rows] = choice.thresholds
-            table.next_kind[rows] = CACHE if self.settings.caching else RECOMPUTE
-            self._decisions.record(rows, choice, now_s, ahead=True)
-            table.ahead[rows] = True
-            table.sent_s[rows] = now_s
-        return rows
-
     # Ends
 
     def _finish(self, row: int, status: OutcomeStatus, now_s: float, error: str = "") -> None:
@@ -308,19 +238,7 @@ class SchedulerCore:
         masked = np.flatnonzero(table.output_ids(row) == MASKED)
         output_ids = table.output_ids(row)[: masked[0] if len(masked) else None].copy()
         arrived, stats = table.entry(row).arrived, serving_stats(table, row, self.settings.thresholds, now_s)
-        self._commands.append(ev.Finish(arrived, status, output_ids, stats, self._decisions.read(row), error))
-        self._leave(row)
+        self._commands.append(ev.Finish(arrived, status, output_ids, stats, self._dispatch.decisions.read(row), error))
+        self._dispatch.leave(row)
         table.remove(row)
         self._next_control_s = 0.0
-
-    def _leave(self, row: int) -> None:
-        """Take a request off its instance, which is told to forget it."""
-        table = self.table
-        if table.instance[row] == NOWHERE:
-            return
-        slot = int(table.instance[row])
-        if table.holder[row] == slot:
-            table.entry(row).left[self.fleet.name(slot)] = int(table.block[row])
-        self._writer.drop(slot, int(table.ticket[row]))
-        self.fleet.load(int(table.instance[row]), -int(table.tokens[row]))
-        table.instance[row] = table.holder[row] = NOWHERE

@@ -172,6 +172,23 @@ def test_a_request_moves_to_an_idle_instance_where_its_policy_lets_it(policy: st
     assert ({s.instance_id for s in sent} == {"a-1", "b-1"}) is moves
 
 
+def test_without_migration_a_request_stays_where_it_began() -> None:
+    cell = make_cell({"a-1": 1}, moves="never")
+    cell.workers["b-1"] = ScriptedWorker("b-1", 4)
+    commands = cell.send(arrival("r"), arrival("s"))
+    cell.send(seen("b-1"))
+    assert {s.instance_id for s in jobs_in(cell.answer(commands))} == {"a-1"}
+
+
+def test_with_one_shot_estimates_the_predictor_is_never_asked() -> None:
+    cell = make_cell({"a-1": 1}, estimates="one-shot", per_step=32)
+    commands = cell.send(arrival("r"))
+    while jobs_in(commands):
+        commands = cell.answer(commands)
+        assert asked_in(commands) == []
+    assert len(cell.finished) == 1
+
+
 def test_with_a_cache_a_request_moves_when_its_next_step_recomputes_anyway() -> None:
     cell = make_cell({"a-1": 1}, caching=True, per_step=32)
     cell.workers["b-1"] = ScriptedWorker("b-1", 32)

@@ -1,0 +1,116 @@
+"""Places requests on instances and sends their steps. When a request may or must move is decided here; where to, and at
+which threshold it steps, the policy decides."""
+
+import numpy as np
+
+from services.scheduler.decisions import DecisionLog
+from services.scheduler.events import SendJobs
+from services.scheduler.fleet import Fleet
+from services.scheduler.jobs import CACHE, RECOMPUTE, JobWriter
+from services.scheduler.policies import Moves, Policy
+from services.scheduler.table import NOWHERE, RequestTable
+from shared.arrays import Bool, Int64
+
+
+class Dispatch:
+    """Works on one table and one fleet. `decisions` says later what was decided, and why."""
+
+    def __init__(
+        self,
+        table: RequestTable,
+        fleet: Fleet,
+        policy: Policy,
+        writer: JobWriter,
+        *,
+        caching: bool,
+        lookahead: int,
+    ) -> None:
+        self.decisions = DecisionLog(table, fleet)
+        self._table = table
+        self._fleet = fleet
+        self._policy = policy
+        self._writer = writer
+        self._caching = caching
+        stays = policy.moves is Moves.NEVER or (caching and policy.moves is Moves.AT_RECOMPUTE)
+        self._looks_ahead = lookahead > 0 and stays  # within a block
+
+    def place(self, now_s: float) -> None:
+        """Place what has no instance, what may move, and what must: a draining instance gives its requests away, at
+        their next recompute step, when it costs nothing, or when its time is up."""
+        table, fleet = self._table, self._fleet
+        rows = ((table.ticket != 0) & ~table.in_flight).nonzero()[0]
+        placed = table.instance[rows] != NOWHERE
+        closed = placed & ~fleet.open[table.instance[rows]]
+        must = closed & (self._recomputes(rows) | (fleet.drain_until_s[table.instance[rows]] <= now_s))
+        for row in rows[must]:
+            self.leave(int(row))
+        rows = rows[~placed | must | (self._may_move(rows) & ~closed)]
+        if not len(rows):
+            return
+        rows = table.in_order(rows)
+        for row, slot in zip(rows.tolist(), self._policy.place(rows, table, fleet).tolist(), strict=True):
+            if slot != table.instance[row]:
+                self.leave(row)
+                table.instance[row] = slot
+                table.place[row] = table.entry(row).place(fleet.name(slot))
+                table.migrations[row] += len(table.entry(row).served_by) > 0
+                fleet.load(slot, int(table.tokens[row]))
+
+    def send(self, now_s: float) -> list[SendJobs]:
+        """The next step of all that is placed and waits, and the step after it where instances look ahead."""
+        table = self._table
+        rows = ((table.ticket != 0) & ~table.in_flight & (table.instance != NOWHERE)).nonzero()[0]
+        if len(rows):
+            choice = self._policy.choose(rows, table, self._fleet, now_s)
+            table.threshold[rows] = choice.thresholds
+            table.kind[rows] = self._writer.kinds(rows)
+            self.decisions.record(rows, choice, now_s)
+            table.in_flight[rows] = True
+            table.sent_s[rows] = now_s
+        ahead = self._send_ahead(now_s) if self._looks_ahead else rows[:0]
+        return self._writer.write(rows, ahead, now_s)
+
+    def leave(self, row: int) -> None:
+        """Take a request off its instance, which is told to forget it."""
+        table = self._table
+        if table.instance[row] == NOWHERE:
+            return
+        slot = int(table.instance[row])
+        if table.holder[row] == slot:
+            table.entry(row).left[self._fleet.name(slot)] = int(table.block[row])
+        self._writer.drop(slot, int(table.ticket[row]))
+        self._fleet.load(slot, -int(table.tokens[row]))
+        table.instance[row] = table.holder[row] = NOWHERE
+
+    def _may_move(self, rows: Int64) -> Bool:
+        """Which requests the policy may take to another instance for their next step. Shapes: [n] -> [n]."""
+        match self._policy.moves:
+            case Moves.NEVER:
+                return np.zeros(len(rows), dtype=np.bool_)
+            case Moves.AT_RECOMPUTE:
+                return self._recomputes(rows)
+            case _:
+                return np.ones(len(rows), dtype=np.bool_)
+
+    def _recomputes(self, rows: Int64) -> Bool:
+        """For which requests the next step is a recompute step wherever it runs. Shapes: [n] -> [n]."""
+        at_start: Bool = self._table.block_masks_left[rows] == self._table.block_length[rows]
+        return at_start | (not self._caching)
+
+    def _send_ahead(self, now_s: float) -> Int64:
+        """Decide the step after the one that is out, so that the instance need not wait for it. Returns: the rows.
+
+        It is decided one result early, and binds the request to its instance for one step more; where the step
+        before it ends the block, the instance passes it over.
+        """
+        table = self._table
+        rows = np.flatnonzero((table.ticket != 0) & table.in_flight & ~table.ahead & (table.block_masks_left > 1))
+        rows = rows[self._fleet.open[table.instance[rows]]]
+        if len(rows):
+            choice = self._policy.choose(rows, table, self._fleet, now_s)
+            table.next_threshold[rows] = choice.thresholds
+            table.next_kind[rows] = CACHE if self._caching else RECOMPUTE
+            self.decisions.record(rows, choice, now_s, ahead=True)
+            table.ahead[rows] = True
+            table.sent_s[rows] = now_s
+        return rows
