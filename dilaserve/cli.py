@@ -21,14 +21,17 @@ def build_app() -> typer.Typer:
         name="dilaserve",
         help="Serve diffusion language models within their latency SLOs, at the highest quality the load allows.",
         epilog="Example: dilaserve up --port 8000",
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
     )
     app.callback()(_no_command_runs_alone)
     for found in pkgutil.iter_modules(commands.__path__):
         module = importlib.import_module(f"{commands.__name__}.{found.name}")
-        command = getattr(module, found.name)
-        app.command(found.name.replace("_", "-"), epilog=module.EXAMPLE)(command)
+        command, name = getattr(module, found.name), found.name.replace("_", "-")
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, epilog=module.EXAMPLE)
+        else:
+            app.command(name, epilog=module.EXAMPLE)(command)
     return app
 
 

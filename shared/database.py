@@ -1,7 +1,7 @@
 """The database: its tables as SQLAlchemy models, and bringing a database up to them.
 
 Postgres holds the workload's history, one row a request, and the reconfigurator's, one row a decision; the workload
-monitor writes both.
+monitor writes both. It also holds the API keys.
 """
 
 from datetime import datetime
@@ -91,6 +91,21 @@ class ProfileRow(Base):
     batch_tokens: Mapped[int] = mapped_column(primary_key=True)
     latency_s: Mapped[float]
     measured_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+
+
+class ApiKeyRow(Base):
+    """One API key; its secret is not kept, only that secret's SHA-256."""
+
+    __tablename__ = "api_keys"
+
+    key_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    secret_hash: Mapped[str] = mapped_column(Text, unique=True)
+    name: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    revoked_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    requests_per_minute: Mapped[int | None]  # None: no limit
+    concurrency: Mapped[int | None]  # requests at a time; None: no limit
+    max_priority: Mapped[int]  # the highest that its requests may ask for
 
 
 def open_database(url: str) -> AsyncEngine:

@@ -40,6 +40,17 @@ def up(
         str, typer.Option(help="Confidence thresholds; a policy with a fixed one takes the highest.")
     ] = "0.5,0.6,0.7,0.8,0.9",
     cache: Annotated[str, typer.Option(help="KV cache of the workers: none, prefix, dual.")] = "dual",
+    auth: Annotated[
+        bool | None,
+        typer.Option(
+            "--auth/--no-auth",
+            help="Ask clients for an API key (see `dilaserve keys`).",
+            show_default="no on the loopback address, yes elsewhere",
+        ),
+    ] = None,
+    shed: Annotated[
+        bool, typer.Option("--shed", help="Refuse, with 429, what could not meet its SLO even at the lowest threshold.")
+    ] = False,
     data_dir: Annotated[Path, typer.Option(help="Where NATS and Postgres keep their data.")] = Path(".data"),
     sync_interval: Annotated[
         str,
@@ -89,6 +100,8 @@ def up(
         thresholds=read.read_thresholds(thresholds),
         slo_s=slo,
         cache=read.check_choice("--cache", cache, read.CACHES),
+        auth=not read.is_loopback(host) if auth is None else auth,
+        shed=shed,
         data_dir=data_dir.resolve(),
         sync_interval=read.check_sync_interval(sync_interval),
         nats_url=nats_url,
@@ -117,9 +130,11 @@ def _say_ready(options: "StackOptions", addresses: "Addresses") -> None:
         '"A shop has 5 apples and buys 7 more. How many apples are there?"}]}\'\n',
         markup=False,
     )
+    if options.auth:
+        console.print(f"  API keys:       dilaserve keys create NAME --data-dir {options.data_dir}", markup=False)
     console.print(
         f"  Console:        {addresses.url}/\n"
-        f"  OpenAI clients: base_url={addresses.url}/v1, any api_key\n"
+        f"  OpenAI clients: base_url={addresses.url}/v1, {'the' if options.auth else 'any'} api_key\n"
         f"  Cluster:        dilaserve status --data-dir {options.data_dir}\n"
         "  Stop:           Ctrl-C\n",
         markup=False,

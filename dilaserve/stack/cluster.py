@@ -71,9 +71,10 @@ async def _start(
 ) -> None:
     """Start every program; those that need another wait until it answers."""
     nats_url = await _nats(supervisor, options)
-    for program in serving_programs(options, nats_url):
+    database = options.database_url or database_url(options.data_dir / "postgres")
+    for program in serving_programs(options, nats_url, database):
         supervisor.start(program)
-    database = await _postgres(supervisor, options)
+    await _postgres(supervisor, options)
     if options.reconfigure:
         await following.enter_async_context(_orders_followed(supervisor, options, nats_url))
     supervisor.start(reconfigurator_program(options, nats_url, database))
@@ -111,15 +112,13 @@ async def _nats(supervisor: Supervisor, options: StackOptions) -> str:
     return url
 
 
-async def _postgres(supervisor: Supervisor, options: StackOptions) -> str:
-    """The URL of the database, once it answers."""
+async def _postgres(supervisor: Supervisor, options: StackOptions) -> None:
+    """Start the embedded database, if it is that one; returns once it answers."""
     if options.database_url:
-        return options.database_url
+        return
     directory = options.data_dir / "postgres"
     supervisor.start(await asyncio.to_thread(prepare_postgres, directory))
-    url = database_url(directory)
-    await until(partial(postgres_answers, url))
-    return url
+    await until(partial(postgres_answers, database_url(directory)))
 
 
 async def _drain(supervisor: Supervisor, options: StackOptions, killed: asyncio.Event) -> None:

@@ -1,5 +1,6 @@
 """What `dilaserve up` was asked for, checked."""
 
+import ipaddress
 import os
 import re
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ class StackOptions:
     thresholds: tuple[float, ...]  # ascending; policies with a fixed one take the highest
     slo_s: float
     cache: str
+    auth: bool  # whether clients need an API key
+    shed: bool  # whether requests that cannot meet their SLO are refused
     data_dir: Path
     sync_interval: str  # how often NATS forces its files to disk: `always`, or such as 2m
     nats_url: str | None = None  # None: embedded
@@ -89,6 +92,16 @@ def read_thresholds(text: str) -> tuple[float, ...]:
     if not thresholds or not all(0 < threshold <= 1 for threshold in thresholds):
         raise BadInput(f"--thresholds {text}: accepted are numbers in (0, 1], separated by commas, such as 0.9")
     return tuple(thresholds)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def default_policy(model: Path) -> str:

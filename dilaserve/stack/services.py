@@ -11,11 +11,18 @@ from shared.settings import to_environ
 STOP_ORDER = ("gateway", "scheduler", "predictor", "worker", "reconfigurator", "postgres", "nats")
 
 
-def serving_programs(options: StackOptions, nats_url: str) -> list[Program]:
+def serving_programs(options: StackOptions, nats_url: str, database_url: str) -> list[Program]:
     """What serves requests: one gateway, one scheduler, one worker an instance, and the step predictor where
     the policy asks it."""
     common = {"nats_url": nats_url, "model": options.model, "model_name": options.model_name}
-    gateway = {**common, "host": options.host, "port": options.port}
+    gateway = {
+        **common,
+        "host": options.host,
+        "port": options.port,
+        "auth": options.auth,
+        "shed": options.shed,
+        "database_url": database_url,
+    }
     scheduler = {
         **common,
         "policy": options.policy,

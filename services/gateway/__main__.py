@@ -15,13 +15,16 @@ import uvloop
 
 from services.gateway.app import build_app
 from services.gateway.calls import Calls
+from services.gateway.gate import Gate
 from services.gateway.instances import Instances
+from services.gateway.keys import Keys
 from services.gateway.link import Link
 from services.gateway.metrics import Metrics
 from services.gateway.parts import Parts
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from services.gateway.watch import Watch
+from shared.database import open_database
 from shared.errors import BadInput
 from shared.logs import configure_logs
 from shared.model_files import find_model, name_of
@@ -37,6 +40,8 @@ def main() -> int:
         settings = read_settings(GatewaySettings, os.environ)
         configure_logs("gateway", level=settings.log_level, form=settings.log_format)
         listener = listen(settings.host, settings.port)
+        if settings.auth:
+            open_database(settings.database_url)  # or BadInput
         directory = find_model(settings.model, weights=False)
         text = TextModel(directory, settings.model_name or name_of(settings.model))
     except BadInput as error:
@@ -74,8 +79,10 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     readiness = Readiness(link, instances)
     calls = Calls(link, text.card, settings.request_timeout_s)
     watch = Watch(settings.cell, text.card.name, instances, readiness)
-    server = Server(build_app(Parts(text, link, readiness, calls, Metrics(), watch, time.time())))
-    async with asyncio.TaskGroup() as tasks:
+    keys = Keys(settings.database_url) if settings.auth else None
+    gate = Gate(keys, calls, settings.max_active_requests)
+    server = Server(build_app(Parts(text, link, gate, readiness, calls, Metrics(), watch, time.time())))
+    async with keys.kept() if keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
         connecting = tasks.create_task(connect(settings, link, instances, watch))
         watching = tasks.create_task(watch.run())
         serving = tasks.create_task(server.serve([listener]))

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from services.gateway.errors import install_handlers
 from services.gateway.openapi import ERRORS, document
@@ -23,8 +23,9 @@ def build_app(parts: Parts) -> FastAPI:
         redirect_slashes=False,
         responses=ERRORS,
     )
-    for routes in (completion_routes, model_routes, request_routes, cluster_routes, health_routes):
-        app.include_router(routes(parts))
+    for routes in (completion_routes, model_routes, request_routes, cluster_routes):
+        app.include_router(routes(parts), dependencies=[Depends(parts.gate.identify)])
+    app.include_router(health_routes(parts))
     install_console(app)
     install_handlers(app)
     document(app)

@@ -6,6 +6,7 @@ it is looked up every LOOKUP_S.
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
@@ -130,7 +131,8 @@ class Calls:
         self._link = link
         self._card = card
         self._timeout_s = timeout_s
-        self._active: set[Call] = set()
+        self._active: dict[Call, str] = {}  # with the key they came with
+        self._active_of: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -139,10 +141,15 @@ class Calls:
     def active(self) -> int:
         return len(self._active)
 
-    async def open(self, request: Request) -> Call:
+    def active_of(self, key_id: str) -> int:
+        """Requests under way that came with this key."""
+        return self._active_of[key_id]
+
+    async def open(self, request: Request, key_id: str = "") -> Call:
         """Publish `request`. Raises: RetryLater if the bus is away."""
         call = Call(self._link.bus, request, self._card, self._timeout_s)
-        self._active.add(call)
+        self._active[call] = key_id
+        self._active_of[key_id] += 1
         self._idle.clear()
         try:
             await call.start()
@@ -163,7 +170,10 @@ class Calls:
 
     def _closed(self, call: Call, task: asyncio.Task[None]) -> None:
         self._closing.discard(task)
-        self._active.discard(call)
+        if (key_id := self._active.pop(call, None)) is not None:
+            self._active_of[key_id] -= 1
+            if not self._active_of[key_id]:
+                del self._active_of[key_id]
         if not self._active:
             self._idle.set()
 

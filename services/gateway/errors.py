@@ -1,5 +1,6 @@
 """Every error as OpenAI shapes it: {"error": {"message", "type", "param", "code"}}."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,22 +22,35 @@ LONGEST_NAME = 100  # characters of a field's name repeated in a message
 
 
 class ApiError(Exception):
-    """A reply that is an error. `param` names the field at fault."""
+    """A reply that is an error. `param` names the field at fault; `retry_after_s` is when to try again."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
         self.code = code
+        self.headers = dict(headers or {})
+        if status == 503:
+            retry_after_s = retry_after_s or RETRY_AFTER_S
+        if retry_after_s is not None:
+            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
 
     def body(self) -> dict[str, Any]:
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        headers = {"Retry-After": str(RETRY_AFTER_S)} if self.status == 503 else None
-        return JSONResponse(self.body(), self.status, headers)
+        return JSONResponse(self.body(), self.status, self.headers)
 
 
 def no_such_model(name: str, served: str) -> ApiError:

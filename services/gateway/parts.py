@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from services.gateway.calls import Calls
+from services.gateway.gate import Gate
 from services.gateway.link import Link
 from services.gateway.metrics import Metrics
 from services.gateway.readiness import Readiness
@@ -16,6 +17,7 @@ class Parts:
 
     text: TextModel
     link: Link
+    gate: Gate
     readiness: Readiness
     calls: Calls
     metrics: Metrics

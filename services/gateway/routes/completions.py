@@ -13,12 +13,14 @@ from services.gateway.calls import Call
 from services.gateway.compose import compose
 from services.gateway.errors import ApiError, as_api_error, no_such_model, outcome_error
 from services.gateway.event_stream import EventStream
+from services.gateway.gate import key_of
 from services.gateway.openapi import json_body
 from services.gateway.parts import Parts
 from services.gateway.record import Record
 from services.gateway.replies import ChatForm, Form, Replies, TextForm
 from services.gateway.schema import ChatBody, CompletionBody, TextBody
 from services.gateway.shapes import ChatCompletion, Completion, TextCompletion
+from shared.api_keys import ApiKey
 from shared.messages.requests import Outcome
 
 
@@ -46,9 +48,11 @@ def _replies(whole: type[Completion]) -> dict[int | str, dict[str, Any]]:
 async def _complete(parts: Parts, http: Request, kind: type[CompletionBody], form: Form) -> Response:
     """Serve one request, counting those that are refused."""
     start_s, arrival_s = time.perf_counter(), time.time()
+    key = key_of(http)
     try:
+        parts.gate.count(key)
         body = await read_body(http, kind)
-        call = await _open(parts, body, arrival_s)
+        call = await _open(parts, key, body, arrival_s)
     except Exception as error:
         parts.metrics.ended("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
@@ -66,12 +70,13 @@ async def _complete(parts: Parts, http: Request, kind: type[CompletionBody], for
     return JSONResponse(replies.whole(outcome), headers=headers)
 
 
-async def _open(parts: Parts, body: CompletionBody, arrival_s: float) -> Call:
+async def _open(parts: Parts, key: ApiKey, body: CompletionBody, arrival_s: float) -> Call:
     if body.model != parts.text.card.name:
         raise no_such_model(body.model, parts.text.card.name)
     request = await compose(body, parts.text, uuid.uuid4().hex, arrival_s)
     parts.readiness.check()
-    return await parts.calls.open(request)
+    parts.gate.check(key, request)
+    return await parts.calls.open(request, key.key_id)
 
 
 async def _whole(http: Request, call: Call, record: Record) -> Outcome:
