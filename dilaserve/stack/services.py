@@ -21,6 +21,7 @@ def serving_programs(options: StackOptions, nats_url: str, database_url: str) ->
         "port": options.port,
         "auth": options.auth,
         "shed": options.shed,
+        "default_slo_s": options.slo_s,
         "database_url": database_url,
     }
     scheduler = {

@@ -15,6 +15,7 @@ import uvloop
 
 from services.gateway.app import build_app
 from services.gateway.calls import Calls
+from services.gateway.forecast import Forecast
 from services.gateway.gate import Gate
 from services.gateway.instances import Instances
 from services.gateway.keys import Keys
@@ -80,10 +81,11 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     calls = Calls(link, text.card, settings.request_timeout_s)
     watch = Watch(settings.cell, text.card.name, instances, readiness)
     keys = Keys(settings.database_url) if settings.auth else None
-    gate = Gate(keys, calls, settings.max_active_requests)
+    forecast = Forecast(settings.default_slo_s) if settings.shed else None
+    gate = Gate(keys, calls, settings.max_active_requests, forecast)
     server = Server(build_app(Parts(text, link, gate, readiness, calls, Metrics(), watch, time.time())))
     async with keys.kept() if keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
-        connecting = tasks.create_task(connect(settings, link, instances, watch))
+        connecting = tasks.create_task(connect(settings, link, instances, watch, forecast))
         watching = tasks.create_task(watch.run())
         serving = tasks.create_task(server.serve([listener]))
         log.info("listening", url="http://{}:{}".format(*listener.getsockname()[:2]), model=text.card.name)
@@ -101,9 +103,13 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     await link.close()
 
 
-async def connect(settings: GatewaySettings, link: Link, instances: Instances, watch: Watch) -> None:
+async def connect(
+    settings: GatewaySettings, link: Link, instances: Instances, watch: Watch, forecast: Forecast | None
+) -> None:
     bus = await link.connect(settings.nats_url, settings.cell, settings.alive_file)
     await instances.listen(bus)
+    if forecast is not None:
+        await forecast.listen(bus)
     await watch.listen(bus)
 
 

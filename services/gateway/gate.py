@@ -4,11 +4,13 @@ Limits are counted by each gateway for itself.
 """
 
 import asyncio
+import time
 
 from fastapi import Request as HttpRequest
 
 from services.gateway.calls import Calls
 from services.gateway.errors import ApiError
+from services.gateway.forecast import Forecast
 from services.gateway.keys import Keys
 from services.gateway.limits import RateLimits
 from shared.api_keys import ANYONE, ApiKey
@@ -20,11 +22,13 @@ SOON_S = 1.0  # when room is likely again
 class Gate:
     """Without `keys`, anyone may come in."""
 
-    def __init__(self, keys: Keys | None, calls: Calls, max_active: int) -> None:
+    def __init__(self, keys: Keys | None, calls: Calls, max_active: int, forecast: Forecast | None) -> None:
+        """With `forecast`, what could not meet its SLO is refused."""
         self._keys = keys
         self._calls = calls
         self._max_active = max_active
         self._rates = RateLimits()
+        self._forecast = forecast
 
     async def identify(self, http: HttpRequest) -> None:
         """For routes that need a key; `key_of` gives it. Raises: ApiError 401."""
@@ -49,6 +53,13 @@ class Gate:
         if self._calls.active >= self._max_active:
             message = f"{self._max_active} requests are under way, as many as this gateway holds"
             raise ApiError(429, message, code="queue_full", retry_after_s=SOON_S)
+        if self._forecast is not None:
+            late_s = self._forecast.admit(request, time.time())
+            if late_s > 0:
+                message = (
+                    f"slo_ms: even at the lowest threshold the request would be {late_s:.1f} s late under this load"
+                )
+                raise ApiError(429, message, param="slo_ms", code="slo_unattainable", retry_after_s=late_s)
 
 
 def key_of(http: HttpRequest) -> ApiKey:

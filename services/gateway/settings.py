@@ -18,5 +18,6 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     database_url: str = ""  # where the API keys are: postgresql://...; needed with `auth`
     max_active_requests: Positive = 4096  # under way at once; more are refused with 429
     shed: bool = False  # whether to refuse, with 429, what cannot meet its SLO even at the lowest threshold
+    default_slo_s: Seconds = 5.0  # as the scheduler has it; only `shed` asks
     request_timeout_s: Seconds = 600.0  # a request without an outcome for so long is given up and cancelled
     drain_timeout_s: Seconds = 30.0  # how long open requests may take to end after SIGTERM

@@ -101,6 +101,8 @@ class Measures:
             epoch=settings.epoch,
             policy=self._policy,
             thresholds=list(settings.thresholds),
+            tokens_per_step=list(settings.tokens_per_step),
+            caching=settings.caching,
             window_s=window_s,
             active=len(table),
             deferred=int((used & (table.instance == NOWHERE)).sum()),

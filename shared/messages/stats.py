@@ -39,6 +39,8 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     policy: str
     thresholds: list[float]  # candidates, ascending
+    tokens_per_step: list[float] = []  # mean that a step unmasks at each of them
+    caching: bool = False  # whether instances keep keys and values between the steps of a block
     window_s: float  # WINDOW_S, less in the beginning
 
     active: int  # requests held: running and deferred

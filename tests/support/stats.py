@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from shared.messages.stats import InstanceLoad, SchedulerStats
+from shared.messages.stats import ClusterLoad, InstanceLoad, SchedulerStats
 
 
 def stats(**changes: Any) -> SchedulerStats:
@@ -49,3 +49,16 @@ def stats(**changes: Any) -> SchedulerStats:
         "instances": [load],
     }
     return SchedulerStats(**(fields | changes))
+
+
+def loaded_stats(at_s: float, least_tokens: float | None = 0.0, *, caching: bool = False) -> SchedulerStats:
+    """Of a cell that computes 1000 tokens a second and has so many to do; None: nothing is active."""
+    load = None
+    if least_tokens is not None:
+        load = ClusterLoad(
+            least_tokens=least_tokens,
+            committed_tokens=least_tokens,
+            capacity_tokens=5000.0,
+            throughput_tokens_per_s=1000.0,
+        )
+    return stats(at_s=at_s, load=load, tokens_per_step=[8.0, 2.0], caching=caching)

@@ -1,0 +1,36 @@
+"""What cannot meet its SLO is refused, by what the scheduler says on the bus."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from services.gateway.settings import GatewaySettings
+from shared.bus import Bus
+from shared.text import TextModel
+from tests.integration.gateway.conftest import running
+from tests.support.scheduler import AnsweringScheduler
+from tests.support.stats import loaded_stats
+from tests.support.waiting import until
+
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+
+
+async def test_what_would_be_late_gets_a_429_and_when_to_try_again(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, bus: Bus
+) -> None:
+    async with running(msgspec.structs.replace(settings, shed=True), text) as gateway:
+        await gateway.until("ready")
+
+        async def is_refused() -> bool:
+            await bus.publish(bus.subjects.stats("scheduler"), loaded_stats(time.time(), 100_000.0))
+            reply = await gateway.http.post("/v1/chat/completions", json=CHAT | {"slo_ms": 2000})
+            if reply.status_code != 429:
+                return False
+            assert reply.json()["error"]["code"] == "slo_unattainable"
+            assert int(reply.headers["retry-after"]) >= 98
+            return True
+
+        await until(is_refused)
+        patient = await gateway.http.post("/v1/chat/completions", json=CHAT | {"slo_ms": 600_000})
+        assert patient.status_code == 200

@@ -1,0 +1,49 @@
+"""Which requests are refused because they would be late."""
+
+from services.gateway.forecast import STALE_S, Forecast, least_tokens
+from shared.arrays import pack_int32
+from shared.messages.requests import Request
+from shared.messages.stats import SchedulerStats
+from tests.support.stats import loaded_stats
+
+NOW_S = 1000.0
+
+
+def request(slo_s: float | None = 5.0, min_threshold: float = 0.0) -> Request:
+    prompt_ids = pack_int32(range(36))
+    return Request(request_id="r", prompt_ids=prompt_ids, output_tokens=64, slo_s=slo_s, min_threshold=min_threshold)
+
+
+def late_s(said: SchedulerStats | None, asked: Request, now_s: float = NOW_S) -> float:
+    forecast = Forecast(default_slo_s=2.0)
+    if said is not None:
+        forecast.take(said)
+    return forecast.admit(asked, now_s)
+
+
+def test_the_least_work_is_that_of_the_lowest_threshold_it_may_use() -> None:
+    assert least_tokens(request(), loaded_stats(NOW_S)) == 8 * 100
+    assert least_tokens(request(min_threshold=0.6), loaded_stats(NOW_S)) == 32 * 100
+    assert least_tokens(request(min_threshold=0.95), loaded_stats(NOW_S)) == 32 * 100
+    assert least_tokens(request(), loaded_stats(NOW_S, caching=True)) == 2 * 100 + 6 * 32
+
+
+def test_what_would_be_late_behind_the_work_there_is_is_refused_with_the_time() -> None:
+    assert late_s(loaded_stats(NOW_S, 4200), request()) == 0.0
+    assert late_s(loaded_stats(NOW_S, 5200), request()) == 1.0
+    assert late_s(loaded_stats(NOW_S, 2200), request(slo_s=None)) == 1.0
+
+
+def test_what_was_let_in_since_the_scheduler_spoke_counts() -> None:
+    forecast = Forecast(default_slo_s=2.0)
+    forecast.take(loaded_stats(NOW_S, 3500))
+    assert forecast.admit(request(), NOW_S) == 0.0
+    assert forecast.admit(request(), NOW_S) > 0
+    forecast.take(loaded_stats(NOW_S, 3500))
+    assert forecast.admit(request(), NOW_S) == 0.0
+
+
+def test_without_recent_word_nothing_is_refused() -> None:
+    assert late_s(None, request(slo_s=0.001)) == 0.0
+    assert late_s(loaded_stats(NOW_S, None), request(slo_s=0.001)) == 0.0
+    assert late_s(loaded_stats(NOW_S, 10**9), request(), now_s=NOW_S + STALE_S + 0.1) == 0.0
