@@ -12,7 +12,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, KeyValueConfig, StreamConfig
+from nats.js.api import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
 from nats.js.errors import APIError, BadRequestError, NotFoundError
 from nats.js.kv import KeyValue
 from opentelemetry import propagate
@@ -112,6 +112,8 @@ class Bus:
             await self._set_up_stream(stream)
         for bucket in declared.buckets(self.subjects):
             await self._set_up_bucket(bucket)
+        for store in declared.object_stores(self.subjects):
+            await self._set_up_object_store(store)
 
     async def keep_set_up(self, on_loss: Callable[[], None]) -> None:
         """Set up anew, until cancelled, whatever a server that was started again has forgotten: all in its memory.
@@ -145,6 +147,12 @@ class Bus:
             await self.js.key_value(bucket.bucket)
         except NotFoundError:
             await self.js.create_key_value(bucket)
+
+    async def _set_up_object_store(self, store: ObjectStoreConfig) -> None:
+        try:
+            await self.js.object_store(str(store.bucket))
+        except NotFoundError:
+            await self.js.create_object_store(str(store.bucket), store)
 
     async def close(self) -> None:
         """Send what is under way and disconnect."""

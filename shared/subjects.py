@@ -12,6 +12,7 @@ from nats.js.api import (
     DeliverPolicy,
     DiscardPolicy,
     KeyValueConfig,
+    ObjectStoreConfig,
     RetentionPolicy,
     StorageType,
     StreamConfig,
@@ -24,6 +25,8 @@ INSTANCE_TTL_S = 5.0  # an instance not renewed for so long is gone
 LEASE_TTL_S = 3.0  # a leader not renewed for so long is gone
 ARRIVAL_AGE_S = 24 * 3600.0  # how long one waits to be written down
 OUTCOME_AGE_S = 24 * 3600.0  # how long an outcome can be fetched
+FILE_AGE_S = 30 * 24 * 3600.0  # how long files and batches are kept
+BATCH_ACK_WAIT_S = 10.0  # a batch whose gateway is silent for so long goes to another
 CHECKPOINT_AGE_S = 3600.0  # a request idle for longer begins anew after a crash
 REQUEST_ACK_WAIT_S = 24 * 3600.0  # a new scheduler takes over at once by a new consumer, so this only bounds
 MAX_ACTIVE_REQUESTS = 20_000  # requests a scheduler holds; the rest waits in the stream
@@ -91,6 +94,22 @@ class Subjects:
     def leases_bucket(self) -> str:
         return f"leases-{self.cell}"
 
+    @property
+    def claims_bucket(self) -> str:
+        return f"claims-{self.cell}"
+
+    @property
+    def batches_bucket(self) -> str:
+        return f"batches-{self.cell}"
+
+    @property
+    def files_store(self) -> str:
+        return f"files-{self.cell}"
+
+    @property
+    def batches(self) -> str:
+        return f"{self.root}.batches"
+
     def stream(self, kind: str) -> str:
         """The name of a stream; `kind` is REQUESTS, ARRIVALS, STEPS, STEP_RESULTS, OUTCOMES, CHECKPOINTS or PLANS."""
         return f"{kind}-{self.cell}"
@@ -156,6 +175,13 @@ def streams(subjects: Subjects) -> list[StreamConfig]:
             max_msgs=MAX_PLANS,
             allow_direct=True,
         ),
+        StreamConfig(
+            name=subjects.stream("BATCHES"),
+            description="batches that have not ended",
+            subjects=[subjects.batches],
+            retention=RetentionPolicy.WORK_QUEUE,
+            storage=StorageType.FILE,
+        ),
     ]
 
 
@@ -164,7 +190,14 @@ def buckets(subjects: Subjects) -> list[KeyValueConfig]:
     return [
         KeyValueConfig(bucket=subjects.instances_bucket, ttl=INSTANCE_TTL_S, storage=StorageType.MEMORY),
         KeyValueConfig(bucket=subjects.leases_bucket, ttl=LEASE_TTL_S, storage=StorageType.FILE),
+        KeyValueConfig(bucket=subjects.claims_bucket, ttl=OUTCOME_AGE_S, storage=StorageType.FILE),
+        KeyValueConfig(bucket=subjects.batches_bucket, ttl=FILE_AGE_S, storage=StorageType.FILE),
     ]
+
+
+def object_stores(subjects: Subjects) -> list[ObjectStoreConfig]:
+    """The object stores of one cell."""
+    return [ObjectStoreConfig(bucket=subjects.files_store, ttl=FILE_AGE_S, storage=StorageType.FILE)]
 
 
 def request_consumer(epoch: int) -> ConsumerConfig:
@@ -207,6 +240,11 @@ def step_consumer(subjects: Subjects, instance_id: str) -> ConsumerConfig:
         inactive_threshold=STEP_AGE_S,
         max_ack_pending=-1,
     )
+
+
+def batch_consumer() -> ConsumerConfig:
+    """The gateways' consumer of BATCHES: one that falls silent gives its batches to the others."""
+    return ConsumerConfig(durable_name="gateway", ack_policy=AckPolicy.EXPLICIT, ack_wait=BATCH_ACK_WAIT_S)
 
 
 def monitor_consumer() -> ConsumerConfig:

@@ -15,6 +15,7 @@ import uvloop
 
 from services.gateway.app import build_app
 from services.gateway.calls import Calls
+from services.gateway.claims import Claims
 from services.gateway.forecast import Forecast
 from services.gateway.gate import Gate
 from services.gateway.instances import Instances
@@ -83,7 +84,7 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     keys = Keys(settings.database_url) if settings.auth else None
     forecast = Forecast(settings.default_slo_s) if settings.shed else None
     gate = Gate(keys, calls, settings.max_active_requests, forecast)
-    server = Server(build_app(Parts(text, link, gate, readiness, calls, Metrics(), watch, time.time())))
+    server = Server(build_app(Parts(text, link, gate, Claims(link), readiness, calls, Metrics(), watch, time.time())))
     async with keys.kept() if keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
         connecting = tasks.create_task(connect(settings, link, instances, watch, forecast))
         watching = tasks.create_task(watch.run())

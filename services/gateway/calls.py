@@ -44,8 +44,10 @@ class Unmasked:
 class Call:
     """One request under way. `close` must follow, however it ends."""
 
-    def __init__(self, bus: Bus, request: Request, card: ModelCard, timeout_s: float) -> None:
+    def __init__(self, bus: Bus, request: Request, card: ModelCard, timeout_s: float, *, lasting: bool) -> None:
+        """A `lasting` request goes on when nobody waits any more: its outcome will be fetched."""
         self.request = request
+        self._lasting = lasting
         self._bus = bus
         self._card = card
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
@@ -55,7 +57,13 @@ class Call:
         self._closed = False
 
     async def start(self) -> None:
-        """Listen, then publish, so that nothing is missed. Raises: RetryLater if the bus does not take it."""
+        """Listen, then publish, so that nothing is missed. Raises: RetryLater if the bus does not take it.
+
+        A lasting request may have been sent before: the outcome that is there stands.
+        """
+        if self._lasting and (outcome := await find_outcome(self._bus, self.request.request_id)):
+            self._events.put_nowait(outcome)
+            return
         subjects, name = self._bus.subjects, self.request.request_id
         try:
             self._subscriptions.append(await self._bus.nc.subscribe(subjects.outcomes(name), cb=self._hear_outcome))
@@ -82,6 +90,7 @@ class Call:
             if event is not None:
                 yield event
             elif clock() > self._deadline_s:
+                self._lasting = False
                 raise ApiError(504, "the request was not served in time and is cancelled", code="timeout")
 
     async def outcome(self) -> Outcome:
@@ -92,12 +101,12 @@ class Call:
         raise RetryLater("the gateway waits no more")  # closed meanwhile
 
     async def close(self) -> None:
-        """Stop listening; a request without an outcome is cancelled."""
+        """Stop listening; a request without an outcome is cancelled, unless it is a lasting one."""
         self._closed = True
         for subscription in self._subscriptions:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
-        if not self._ended:
+        if not (self._ended or self._lasting):
             with contextlib.suppress(nats.errors.Error):
                 subject = self._bus.subjects.cancel(self.request.request_id)
                 await self._bus.publish(subject, Cancel(reason="the gateway waits no more"))
@@ -145,9 +154,11 @@ class Calls:
         """Requests under way that came with this key."""
         return self._active_of[key_id]
 
-    async def open(self, request: Request, key_id: str = "") -> Call:
+    async def open(
+        self, request: Request, key_id: str = "", *, lasting: bool = False, timeout_s: float | None = None
+    ) -> Call:
         """Publish `request`. Raises: RetryLater if the bus is away."""
-        call = Call(self._link.bus, request, self._card, self._timeout_s)
+        call = Call(self._link.bus, request, self._card, timeout_s or self._timeout_s, lasting=lasting)
         self._active[call] = key_id
         self._active_of[key_id] += 1
         self._idle.clear()

@@ -17,12 +17,19 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "what is wrong with the request, and with which field"},
     "5XX": {"model": ErrorBody, "description": "the server's fault, or not now: 503 comes with Retry-After"},
 }
+IDEMPOTENCY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "the same key with the same body is the same request, for a day: it has one outcome",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+}
 
 
 def json_body(body: type[BaseModel]) -> dict[str, Any]:
     """For a route's `openapi_extra`: it takes a `body`, one of BODIES."""
     content = {"application/json": {"schema": {"$ref": REF.format(model=body.__name__)}}}
-    return {"requestBody": {"required": True, "content": content}}
+    return {"requestBody": {"required": True, "content": content}, "parameters": [IDEMPOTENCY]}
 
 
 def document(app: FastAPI) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from services.gateway.calls import Calls
+from services.gateway.claims import Claims
 from services.gateway.gate import Gate
 from services.gateway.link import Link
 from services.gateway.metrics import Metrics
@@ -18,6 +19,7 @@ class Parts:
     text: TextModel
     link: Link
     gate: Gate
+    claims: Claims
     readiness: Readiness
     calls: Calls
     metrics: Metrics

@@ -5,6 +5,7 @@ import time
 import uuid
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
@@ -20,8 +21,9 @@ from services.gateway.record import Record
 from services.gateway.replies import ChatForm, Form, Replies, TextForm
 from services.gateway.schema import ChatBody, CompletionBody, TextBody
 from services.gateway.shapes import ChatCompletion, Completion, TextCompletion
-from shared.api_keys import ApiKey
 from shared.messages.requests import Outcome
+
+IDEMPOTENCY_KEY = "Idempotency-Key"
 
 
 def completion_routes(parts: Parts) -> APIRouter:
@@ -52,7 +54,7 @@ async def _complete(parts: Parts, http: Request, kind: type[CompletionBody], for
     try:
         parts.gate.count(key)
         body = await read_body(http, kind)
-        call = await _open(parts, key, body, arrival_s)
+        call = await _open(parts, http, body, arrival_s)
     except Exception as error:
         parts.metrics.ended("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
@@ -70,13 +72,18 @@ async def _complete(parts: Parts, http: Request, kind: type[CompletionBody], for
     return JSONResponse(replies.whole(outcome), headers=headers)
 
 
-async def _open(parts: Parts, key: ApiKey, body: CompletionBody, arrival_s: float) -> Call:
+async def _open(parts: Parts, http: Request, body: CompletionBody, arrival_s: float) -> Call:
     if body.model != parts.text.card.name:
         raise no_such_model(body.model, parts.text.card.name)
-    request = await compose(body, parts.text, uuid.uuid4().hex, arrival_s)
+    key, repeatable = key_of(http), http.headers.get(IDEMPOTENCY_KEY)
+    name = uuid.uuid4().hex
+    request = await compose(body, parts.text, name, arrival_s)
     parts.readiness.check()
     parts.gate.check(key, request)
-    return await parts.calls.open(request, key.key_id)
+    if repeatable is not None:
+        name = await parts.claims.claim(key.key_id, repeatable, http.url.path, body.model_dump_json())
+        request = msgspec.structs.replace(request, request_id=name)
+    return await parts.calls.open(request, key.key_id, lasting=repeatable is not None)
 
 
 async def _whole(http: Request, call: Call, record: Record) -> Outcome:

@@ -1,0 +1,63 @@
+"""Idempotency-Key: one key, one request, one outcome; across gateways and their restarts."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import httpx
+
+from services.gateway.settings import GatewaySettings
+from shared.text import TextModel
+from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
+from tests.integration.gateway.test_faults import text_of
+from tests.support.scheduler import AnsweringScheduler
+
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+PATH = "/v1/chat/completions"
+
+
+async def post(gateway: RunningGateway, key: str, **changes: Any) -> httpx.Response:
+    return await gateway.http.post(PATH, json=CHAT | changes, headers={"Idempotency-Key": key})
+
+
+async def test_a_repeated_request_has_the_outcome_it_had_also_after_a_restart(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+) -> None:
+    async with running(settings, text) as first:
+        await first.until("ready")
+        replies = [await post(first, "order 66") for _ in range(2)]
+        streamed = await post(first, "another", stream=True)
+    scheduler.answer = lambda _: "something else"
+    async with running(settings, text) as second:
+        await second.until("ready")
+        replies.append(await post(second, "order 66"))
+        assert {reply.json()["choices"][0]["message"]["content"] for reply in replies} == {"The answer is 29."}
+        assert len({reply.headers["x-request-id"] for reply in replies}) == 1
+        again = await post(second, "another", stream=True)
+        assert text_of(streamed, stream=True) == text_of(again, stream=True) == "The answer is 29."
+        assert len(scheduler.requests) == 2
+
+        for other in ({"max_tokens": 64}, {"seed": 1}, {"messages": [{"role": "user", "content": "?"}]}):
+            refused = await post(second, "order 66", **other)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (422, "idempotency_key_reused")
+        assert (await post(second, "")).status_code == 400
+        assert (await post(second, "x" * 256)).status_code == 400
+        assert (await post(second, "order 67")).json()["choices"][0]["message"]["content"] == "something else"
+
+
+async def test_a_client_that_loses_its_connection_comes_back_for_the_outcome(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = asyncio.Event()
+    async with httpx.AsyncClient(base_url=gateway.url) as client:
+        sent = asyncio.create_task(client.post(PATH, json=CHAT, headers={"Idempotency-Key": "lost"}))
+        async with asyncio.timeout(LIMIT_S):
+            request_id = await scheduler.served.get()
+        sent.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sent
+    await gateway.metric('dilaserve_gateway_requests_total{outcome="left"} 1.0')
+    scheduler.hold.set()
+    reply = await post(gateway, "lost")
+    assert (reply.status_code, reply.headers["x-request-id"]) == (200, request_id)
+    assert scheduler.cancelled.empty()
