@@ -26,6 +26,7 @@ LEASE_TTL_S = 3.0  # a leader not renewed for so long is gone
 ARRIVAL_AGE_S = 24 * 3600.0  # how long one waits to be written down
 OUTCOME_AGE_S = 24 * 3600.0  # how long an outcome can be fetched
 FILE_AGE_S = 30 * 24 * 3600.0  # how long files and batches are kept
+MAX_BATCHES = 8  # of a cell that run at once
 BATCH_ACK_WAIT_S = 10.0  # a batch whose gateway is silent for so long goes to another
 CHECKPOINT_AGE_S = 3600.0  # a request idle for longer begins anew after a crash
 REQUEST_ACK_WAIT_S = 24 * 3600.0  # a new scheduler takes over at once by a new consumer, so this only bounds
@@ -244,7 +245,9 @@ def step_consumer(subjects: Subjects, instance_id: str) -> ConsumerConfig:
 
 def batch_consumer() -> ConsumerConfig:
     """The gateways' consumer of BATCHES: one that falls silent gives its batches to the others."""
-    return ConsumerConfig(durable_name="gateway", ack_policy=AckPolicy.EXPLICIT, ack_wait=BATCH_ACK_WAIT_S)
+    return ConsumerConfig(
+        durable_name="gateway", ack_policy=AckPolicy.EXPLICIT, ack_wait=BATCH_ACK_WAIT_S, max_ack_pending=MAX_BATCHES
+    )
 
 
 def monitor_consumer() -> ConsumerConfig:

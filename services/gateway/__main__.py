@@ -14,8 +14,11 @@ import uvicorn
 import uvloop
 
 from services.gateway.app import build_app
+from services.gateway.batch_runner import BatchRunner
+from services.gateway.batches import Batches
 from services.gateway.calls import Calls
 from services.gateway.claims import Claims
+from services.gateway.files import Files
 from services.gateway.forecast import Forecast
 from services.gateway.gate import Gate
 from services.gateway.instances import Instances
@@ -84,34 +87,57 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     keys = Keys(settings.database_url) if settings.auth else None
     forecast = Forecast(settings.default_slo_s) if settings.shed else None
     gate = Gate(keys, calls, settings.max_active_requests, forecast)
-    server = Server(build_app(Parts(text, link, gate, Claims(link), readiness, calls, Metrics(), watch, time.time())))
+    files, batches = Files(link), Batches(link)
+    parts = Parts(
+        text=text,
+        link=link,
+        gate=gate,
+        claims=Claims(link),
+        files=files,
+        batches=batches,
+        readiness=readiness,
+        calls=calls,
+        metrics=Metrics(),
+        watch=watch,
+        started_s=time.time(),
+    )
+    runner = BatchRunner(text, calls, files, batches)
+    server = Server(build_app(parts))
     async with keys.kept() if keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
-        connecting = tasks.create_task(connect(settings, link, instances, watch, forecast))
+        connecting = tasks.create_task(connect(settings, link, instances, watch, forecast, runner))
         watching = tasks.create_task(watch.run())
         serving = tasks.create_task(server.serve([listener]))
         log.info("listening", url="http://{}:{}".format(*listener.getsockname()[:2]), model=text.card.name)
         await stop.wait()
         log.info("draining", requests=calls.active)
         readiness.draining = True
+        connecting.cancel()
+        await asyncio.wait([connecting])  # batches go back to the bus
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(settings.drain_timeout_s):
                 await calls.idle()
         watch.close()
         server.should_exit = True
-        connecting.cancel()
         watching.cancel()
         await serving
     await link.close()
 
 
 async def connect(
-    settings: GatewaySettings, link: Link, instances: Instances, watch: Watch, forecast: Forecast | None
+    settings: GatewaySettings,
+    link: Link,
+    instances: Instances,
+    watch: Watch,
+    forecast: Forecast | None,
+    runner: BatchRunner,
 ) -> None:
+    """Connect, listen, and run batches until cancelled."""
     bus = await link.connect(settings.nats_url, settings.cell, settings.alive_file)
     await instances.listen(bus)
     if forecast is not None:
         await forecast.listen(bus)
     await watch.listen(bus)
+    await runner.run(bus)
 
 
 class Server(uvicorn.Server):

@@ -7,6 +7,7 @@ from fastapi import Depends, FastAPI
 from services.gateway.errors import install_handlers
 from services.gateway.openapi import ERRORS, document
 from services.gateway.parts import Parts
+from services.gateway.routes.batches import batch_routes, file_routes
 from services.gateway.routes.cluster import cluster_routes
 from services.gateway.routes.completions import completion_routes
 from services.gateway.routes.console import install_console
@@ -23,7 +24,7 @@ def build_app(parts: Parts) -> FastAPI:
         redirect_slashes=False,
         responses=ERRORS,
     )
-    for routes in (completion_routes, model_routes, request_routes, cluster_routes):
+    for routes in (completion_routes, file_routes, batch_routes, model_routes, request_routes, cluster_routes):
         app.include_router(routes(parts), dependencies=[Depends(parts.gate.identify)])
     app.include_router(health_routes(parts))
     install_console(app)

@@ -1,5 +1,6 @@
 """Reads a request's body: bounded in size, JSON, of the declared shape."""
 
+from collections.abc import AsyncGenerator
 from typing import TypeVar
 
 from fastapi import Request
@@ -15,19 +16,24 @@ B = TypeVar("B", bound=BaseModel)
 
 async def read_body(request: Request, kind: type[B]) -> B:
     """Raises: ApiError 413 if the body is too large; pydantic's ValidationError if it is not a `kind`."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
-        raise _too_large()
     data = bytearray()
-    try:
-        async for part in request.stream():
-            data += part
-            if len(data) > MAX_BODY_BYTES:
-                raise _too_large()
-    except ClientDisconnect:
-        raise ApiError(400, "the body is incomplete") from None
+    async for part in bounded(request, MAX_BODY_BYTES):
+        data += part
     return kind.model_validate_json(bytes(data))
 
 
-def _too_large() -> ApiError:
-    return ApiError(413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large")
+async def bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes]:
+    """The body, part by part. Raises: ApiError 413 if it is larger, declared or not; 400 if it breaks off."""
+    too_large = ApiError(413, f"the body is larger than {max_bytes} bytes", code="body_too_large")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > max_bytes:
+        raise too_large
+    size = 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > max_bytes:
+                raise too_large
+            yield part
+    except ClientDisconnect:
+        raise ApiError(400, "the body is incomplete") from None

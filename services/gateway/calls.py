@@ -90,7 +90,7 @@ class Call:
             if event is not None:
                 yield event
             elif clock() > self._deadline_s:
-                self._lasting = False
+                self.give_up()
                 raise ApiError(504, "the request was not served in time and is cancelled", code="timeout")
 
     async def outcome(self) -> Outcome:
@@ -99,6 +99,10 @@ class Call:
             if isinstance(event, Outcome):
                 return event
         raise RetryLater("the gateway waits no more")  # closed meanwhile
+
+    def give_up(self) -> None:
+        """Have even a lasting request cancelled when it is closed."""
+        self._lasting = False
 
     async def close(self) -> None:
         """Stop listening; a request without an outcome is cancelled, unless it is a lasting one."""

@@ -8,11 +8,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from services.gateway.schema import ChatBody, TextBody
+from services.gateway.schema import BatchBody, ChatBody, CompletionBody, TextBody
 from services.gateway.shapes import ErrorBody
 
 REF = "#/components/schemas/{model}"
-BODIES: Sequence[type[BaseModel]] = (ChatBody, TextBody)
+BODIES: Sequence[type[BaseModel]] = (ChatBody, TextBody, BatchBody)
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "what is wrong with the request, and with which field"},
     "5XX": {"model": ErrorBody, "description": "the server's fault, or not now: 503 comes with Retry-After"},
@@ -24,12 +24,19 @@ IDEMPOTENCY = {
     "description": "the same key with the same body is the same request, for a day: it has one outcome",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
 }
+_FORM = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "enum": ["batch"]}},
+}
+FILE_FORM = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}}
 
 
 def json_body(body: type[BaseModel]) -> dict[str, Any]:
     """For a route's `openapi_extra`: it takes a `body`, one of BODIES."""
     content = {"application/json": {"schema": {"$ref": REF.format(model=body.__name__)}}}
-    return {"requestBody": {"required": True, "content": content}, "parameters": [IDEMPOTENCY]}
+    described: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
+    return described | {"parameters": [IDEMPOTENCY]} if issubclass(body, CompletionBody) else described
 
 
 def document(app: FastAPI) -> None:

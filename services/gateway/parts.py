@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from services.gateway.batches import Batches
 from services.gateway.calls import Calls
 from services.gateway.claims import Claims
+from services.gateway.files import Files
 from services.gateway.gate import Gate
 from services.gateway.link import Link
 from services.gateway.metrics import Metrics
@@ -20,6 +22,8 @@ class Parts:
     link: Link
     gate: Gate
     claims: Claims
+    files: Files
+    batches: Batches
     readiness: Readiness
     calls: Calls
     metrics: Metrics

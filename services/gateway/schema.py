@@ -169,3 +169,17 @@ class TextBody(CompletionBody):
     echo: Literal[False] | None = None
     logprobs: None = None
     suffix: None = None
+
+
+class BatchBody(Strict):
+    """POST /v1/batches."""
+
+    input_file_id: str
+    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    completion_window: Literal["24h"]
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+        ]
+        | None
+    ) = None

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shared.messages.gateway import BatchStatus
 from shared.messages.requests import FinishReason, OutcomeStatus
 
 
@@ -125,3 +126,77 @@ class StoredRequest(Shape):
 
 class Status(Shape):
     status: str
+
+
+class FileObject(Shape):
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int = Field(description="Unix time, seconds")
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+
+
+class FileList(Shape):
+    object: Literal["list"] = "list"
+    data: list[FileObject]
+    has_more: bool = False
+
+
+class Deleted(Shape):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool = True
+
+
+class BatchFault(Shape):
+    code: str
+    message: str
+    line: int | None
+    param: str | None = None
+
+
+class BatchErrors(Shape):
+    object: Literal["list"] = "list"
+    data: list[BatchFault]
+
+
+class BatchCounts(Shape):
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchObject(Shape):
+    """A batch. Times are Unix times in seconds."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: BatchStatus
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None
+    cancelled_at: int | None = None
+    request_counts: BatchCounts
+    metadata: dict[str, str]
+
+
+class BatchList(Shape):
+    object: Literal["list"] = "list"
+    data: list[BatchObject]
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool

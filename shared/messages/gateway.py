@@ -71,3 +71,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def ended(self) -> bool:
         return self.ended_s is not None
+
+
+class BatchWork(msgspec.Struct, frozen=True, kw_only=True):
+    """Gateway -> gateways: run this batch. Subject: dilaserve.<cell>.batches. Stream: BATCHES (file, work queue)."""
+
+    batch_id: str

@@ -14,6 +14,7 @@ from shared.codec import decode, encode
 from shared.errors import BadInput
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions
+from shared.messages.gateway import Batch, BatchError, BatchStatus, BatchWork, Claim, StoredFile
 from shared.messages.instances import Control, Instance, ModelCard
 from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, LaunchReply
 from shared.messages.plans import ClassLoad, PlanEvent, PlanRecord, PlanState
@@ -184,6 +185,24 @@ SAMPLES: list[msgspec.Struct] = [
         batch_tokens=pack_int32([96]),
         batch_requests=pack_int32([1]),
         step_latency_s=pack_float32([0.01]),
+    ),
+    Claim(fingerprint="9f86d081"),
+    StoredFile(owner="1f3a", filename="in.jsonl", purpose="batch", created_s=5),
+    BatchWork(batch_id="batch-1"),
+    Batch(
+        batch_id="batch-1",
+        owner="1f3a",
+        endpoint="/v1/chat/completions",
+        input_file_id="file-1",
+        created_s=5,
+        expires_s=86405,
+        status=BatchStatus.FAILED,
+        metadata={"night": "1"},
+        total=3,
+        completed=1,
+        failed=2,
+        ended_s=9,
+        errors=[BatchError(message="no JSON", line=2)],
     ),
     LaunchOrder(action=LaunchAction.STOP, spec=InstanceSpec(node="a", gpus=(0, 1)), grace_s=30.0),
     LaunchReply(instances=[InstanceSpec(node="a", gpus=(0, 1))]),

@@ -1,0 +1,116 @@
+"""Batches as records on the bus: made, found, listed, told to stop. Running them is batch_runner's."""
+
+import time
+import uuid
+from collections.abc import Callable
+
+import msgspec
+import nats.errors
+from nats.js.errors import Error as JetStreamError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError, NotFoundError
+from nats.js.kv import KeyValue
+
+from services.gateway.errors import ApiError
+from services.gateway.link import Link
+from shared.codec import decode, encode
+from shared.errors import BadInput, RetryLater
+from shared.messages.gateway import Batch, BatchStatus, BatchWork
+
+WINDOW_S = 24 * 3600
+
+
+class Batches:
+    """The cell's batches. Every method raises RetryLater if the bus does not answer."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def add(self, owner: str, endpoint: str, input_file_id: str, metadata: dict[str, str]) -> Batch:
+        """Store a batch and its work; whichever gateway is free runs it."""
+        now_s = int(time.time())
+        batch = Batch(
+            batch_id=f"batch-{uuid.uuid4().hex[:24]}",  # with a line's number still a request's id
+            owner=owner,
+            endpoint=endpoint,
+            input_file_id=input_file_id,
+            created_s=now_s,
+            expires_s=now_s + WINDOW_S,
+            metadata=metadata,
+        )
+        try:
+            await (await self._bucket()).create(batch.batch_id, encode(batch))
+        except (nats.errors.Error, JetStreamError, TimeoutError) as error:
+            raise _away(error) from error
+        await self._link.bus.store(self._link.bus.subjects.batches, BatchWork(batch_id=batch.batch_id))
+        return batch
+
+    async def get(self, batch_id: str, owner: str | None) -> Batch:
+        """`owner` None: whoever's. Raises: ApiError 404 if the owner has no such batch."""
+        batch, _ = await self._read(batch_id)
+        if owner is not None and batch.owner != owner:
+            raise no_such_batch(batch_id)
+        return batch
+
+    async def of(self, owner: str) -> list[Batch]:
+        """The owner's batches, the latest first."""
+        bucket = await self._bucket()
+        try:
+            names = await bucket.keys()
+        except NoKeysError:
+            return []
+        except (nats.errors.Error, JetStreamError, TimeoutError) as error:
+            raise _away(error) from error
+        found = [batch for batch, _ in [await self._read(name) for name in names] if batch.owner == owner]
+        return sorted(found, key=lambda batch: (-batch.created_s, batch.batch_id))
+
+    async def cancel(self, batch_id: str, owner: str) -> Batch:
+        """Have it stop; what has ended is kept. Raises: ApiError 404, or 409 if it has ended."""
+        await self.get(batch_id, owner)
+
+        def stop(batch: Batch) -> Batch:
+            if batch.ended:
+                raise ApiError(409, f"the batch is {batch.status.value}", code="batch_ended")
+            if batch.status is BatchStatus.CANCELLING:
+                return batch
+            return msgspec.structs.replace(batch, status=BatchStatus.CANCELLING, cancelling_s=int(time.time()))
+
+        return await self.change(batch_id, stop)
+
+    async def change(self, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
+        """Replace the record by what `change` makes of it, again if another was quicker. Returns: the new one."""
+        while True:
+            batch, revision = await self._read(batch_id)
+            changed = change(batch)
+            if changed == batch:
+                return batch
+            try:
+                await (await self._bucket()).update(batch_id, encode(changed), last=revision)
+            except KeyWrongLastSequenceError:
+                continue
+            except (nats.errors.Error, JetStreamError, TimeoutError) as error:
+                raise _away(error) from error
+            return changed
+
+    async def _read(self, batch_id: str) -> tuple[Batch, int | None]:
+        try:
+            entry = await (await self._bucket()).get(batch_id)
+            return decode(entry.value or b"", Batch), entry.revision
+        except (KeyNotFoundError, BadInput):
+            raise no_such_batch(batch_id) from None
+        except (nats.errors.Error, JetStreamError, TimeoutError) as error:
+            raise _away(error) from error
+
+    async def _bucket(self) -> KeyValue:
+        bus = self._link.bus
+        try:
+            return await bus.js.key_value(bus.subjects.batches_bucket)
+        except (NotFoundError, nats.errors.Error, TimeoutError) as error:
+            raise _away(error) from error
+
+
+def no_such_batch(batch_id: str) -> ApiError:
+    return ApiError(404, f"there is no batch {batch_id[:100]!r}", param="batch_id", code="not_found")
+
+
+def _away(error: Exception) -> RetryLater:
+    return RetryLater(f"the batches are not answered: {error!r}")

@@ -1,0 +1,131 @@
+"""Batches by the openai client: many requests from one file, resumed by the next gateway."""
+
+import asyncio
+import json
+from typing import Any, Literal
+
+import openai
+import pytest
+from openai.types import Batch
+
+from services.gateway.settings import GatewaySettings
+from shared.text import TextModel
+from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
+from tests.support.scheduler import AnsweringScheduler
+from tests.support.waiting import until
+
+ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+
+
+def client(gateway: RunningGateway) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
+
+
+def line(number: int, **changes: Any) -> dict[str, Any]:
+    message = {"role": "user", "content": "How many pears?"}
+    body = {"model": "tiny-llada", "messages": [message], "seed": number} | changes
+    return {"custom_id": f"q{number}", "method": "POST", "url": ENDPOINT, "body": body}
+
+
+async def submit(api: openai.AsyncOpenAI, *rows: object) -> Batch:
+    content = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    file = await api.files.create(file=("in.jsonl", content), purpose="batch")
+    return await api.batches.create(
+        input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={"night": "1"}
+    )
+
+
+async def ended(api: openai.AsyncOpenAI, batch_id: str) -> Batch:
+    async def has_ended() -> bool:
+        return (await api.batches.retrieve(batch_id)).status in {"completed", "failed", "cancelled"}
+
+    await until(has_ended)
+    return await api.batches.retrieve(batch_id)
+
+
+async def rows_of(api: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str, Any]]:
+    assert file_id is not None
+    return [json.loads(row) for row in (await api.files.content(file_id)).text.splitlines()]
+
+
+async def test_a_batch_is_served_in_order_at_low_priority_and_tells_good_from_bad(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.answer = lambda request: str(request.seed)
+    async with client(gateway) as api:
+        rows = [*(line(i) for i in range(40)), line(40, temperature=9), line(41, model="other")]
+        batch = await submit(api, *rows)
+        done = await ended(api, batch.id)
+        assert done.status == "completed"
+        counts = done.request_counts
+        assert counts is not None
+        assert (counts.total, counts.completed, counts.failed) == (42, 40, 2)
+        good = await rows_of(api, done.output_file_id)
+        assert [row["custom_id"] for row in good] == [f"q{i}" for i in range(40)]
+        texts = [row["response"]["body"]["choices"][0]["message"]["content"] for row in good]
+        assert texts == [str(i) for i in range(40)]
+        bad = await rows_of(api, done.error_file_id)
+        assert [row["response"]["status_code"] for row in bad] == [400, 404]
+        assert bad[0]["response"]["body"]["error"]["param"] == "temperature"
+        assert {request.priority for request in scheduler.requests} == {-50}
+        assert [known.id async for known in await api.batches.list()] == [batch.id]
+        assert done.metadata == {"night": "1"}
+        files = [file.id async for file in await api.files.list()]
+        assert {done.output_file_id, done.error_file_id, done.input_file_id} == set(files)
+        assert (await api.files.delete(done.input_file_id)).deleted
+        with pytest.raises(openai.NotFoundError):
+            await api.files.retrieve(done.input_file_id)
+
+
+async def test_the_next_gateway_goes_on_with_a_batch_and_serves_nothing_twice(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = asyncio.Event()
+    async with running(settings, text) as first:
+        await first.until("ready")
+        async with client(first) as api:
+            batch = await submit(api, *(line(i) for i in range(5)))
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(5):
+                await scheduler.served.get()
+    scheduler.hold.set()
+    async with running(settings, text) as second, client(second) as api:
+        await second.until("ready")
+        done = await ended(api, batch.id)
+        assert done.status == "completed"
+        assert len(await rows_of(api, done.output_file_id)) == 5
+    assert scheduler.cancelled.empty()
+    assert len({request.request_id for request in scheduler.requests}) == 5
+
+
+async def test_a_batch_can_be_cancelled_and_keeps_what_has_ended(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = asyncio.Event()
+    async with client(gateway) as api:
+        batch = await submit(api, *(line(i) for i in range(3)))
+        async with asyncio.timeout(LIMIT_S):
+            waiting = {await scheduler.served.get() for _ in range(3)}
+        assert (await api.batches.cancel(batch.id)).status == "cancelling"
+        done = await ended(api, batch.id)
+        assert (done.status, done.output_file_id) == ("cancelled", None)
+        with pytest.raises(openai.ConflictError):
+            await api.batches.cancel(batch.id)
+        async with asyncio.timeout(LIMIT_S):
+            assert {await scheduler.cancelled.get() for _ in range(3)} == waiting
+    scheduler.hold.set()
+
+
+async def test_a_wrong_file_fails_the_batch_and_says_where(gateway: RunningGateway) -> None:
+    async with client(gateway) as api:
+        batch = await submit(api, line(0), line(0), {"custom_id": "x"}, line(1) | {"url": "/v1/embeddings"})
+        failed = await ended(api, batch.id)
+        assert failed.status == "failed"
+        assert failed.errors is not None
+        assert [error.line for error in failed.errors.data or []] == [2, 3, 4]
+        with pytest.raises(openai.NotFoundError):
+            await api.batches.create(input_file_id="file-none", endpoint=ENDPOINT, completion_window="24h")
+        with pytest.raises(openai.BadRequestError):
+            await api.files.create(file=("empty", b""), purpose="batch")
+        with pytest.raises(openai.BadRequestError):
+            await api.files.create(file=("in", b"x"), purpose="fine-tune")
