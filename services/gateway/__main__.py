@@ -34,6 +34,7 @@ from shared.errors import BadInput
 from shared.logs import configure_logs
 from shared.model_files import find_model, name_of
 from shared.settings import read_settings
+from shared.tasks import cancel
 from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
@@ -111,8 +112,7 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
         await stop.wait()
         log.info("draining", requests=calls.active)
         readiness.draining = True
-        connecting.cancel()
-        await asyncio.wait([connecting])  # batches go back to the bus
+        await cancel([connecting])  # batches go back to the bus
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(settings.drain_timeout_s):
                 await calls.idle()

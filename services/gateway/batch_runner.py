@@ -27,6 +27,7 @@ from shared.bus import Bus, read_or_none
 from shared.errors import RetryLater
 from shared.messages.gateway import Batch, BatchStatus, BatchWork
 from shared.subjects import BATCH_ACK_WAIT_S, batch_consumer
+from shared.tasks import cancel
 from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
@@ -58,10 +59,7 @@ class BatchRunner:
         try:
             await bus.run_consumer(stream, batch_consumer(), self._take)
         finally:
-            for task in list(self._running):
-                task.cancel()
-            if self._running:
-                await asyncio.wait(list(self._running))
+            await cancel(self._running)
 
     async def _take(self, msg: Msg) -> None:
         work = read_or_none(msg, BatchWork)
@@ -128,9 +126,7 @@ class BatchRunner:
                     self._given_up.add(batch.batch_id)
                     break
         finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.wait(workers)
+            await cancel(workers)
             self._given_up.discard(batch.batch_id)
         for worker in workers:
             if not worker.cancelled():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import nats.errors
 from nats.js.errors import Error as JetStreamError
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError, NotFoundError
+from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError, NotFoundError
 from nats.js.kv import KeyValue
 
 from services.gateway.errors import ApiError
@@ -95,7 +95,7 @@ class Batches:
         try:
             entry = await (await self._bucket()).get(batch_id)
             return decode(entry.value or b"", Batch), entry.revision
-        except (KeyNotFoundError, BadInput):
+        except (KeyNotFoundError, InvalidKeyError, BadInput):
             raise no_such_batch(batch_id) from None
         except (nats.errors.Error, JetStreamError, TimeoutError) as error:
             raise _away(error) from error

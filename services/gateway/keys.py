@@ -15,6 +15,7 @@ from services.gateway.errors import ApiError
 from shared.api_keys import ApiKey, hash_secret, read_keys
 from shared.database import open_database, upgrade
 from shared.errors import RetryLater
+from shared.tasks import cancel
 
 log = structlog.get_logger(__name__)
 
@@ -41,8 +42,7 @@ class Keys:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.wait([task])
+            await cancel([task])
             await self._engine.dispose()
 
     async def identify(self, authorization: str) -> ApiKey:

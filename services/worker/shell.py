@@ -5,7 +5,6 @@ Jobs are fetched and renewals sent on the event loop while the engine computes i
 
 import asyncio
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from shared.errors import BadInput
 from shared.messages.instances import Control
 from shared.messages.steps import StepJobs, StepResults
 from shared.subjects import step_consumer
+from shared.tasks import cancel
 
 log = structlog.get_logger(__name__)
 
@@ -51,13 +51,13 @@ class Worker:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # raises what ended it
-            await _cancel({fetching, renewing})
+            await cancel({fetching, renewing})
             await self._registration.drain()
             self._draining = True
             self._wake.set()
             await computing
         finally:
-            await _cancel(tasks)
+            await cancel(tasks)
             await self._registration.delete()
 
     async def _take(self, msg: Msg) -> None:
@@ -99,12 +99,3 @@ class Worker:
             except BadInput as error:
                 log.warning("step jobs dropped", error=error.message)
         return self._engine.iterate()
-
-
-async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Again until they end: Python 3.11's wait_for loses a cancellation that comes together with its result."""
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=0.1)
