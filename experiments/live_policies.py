@@ -1,6 +1,6 @@
 """The policies side by side on the real embedded cluster: the demo model, held-out problems, Poisson load over HTTP.
 
-python -m experiments.live_policies --loads 0.4,0.8,1.1 --duration 45
+python -m experiments.live_policies --loads 0.4,0.8,1.15 --duration 40
 
 Two measurements of the cluster under `infaas` come first. The SLO is 5 times the isolated latency: that of requests at
 the highest threshold that have the cluster to themselves. A load of 1 is the rate that it sustains at the highest
@@ -54,8 +54,8 @@ class Results(msgspec.Struct, kw_only=True):
 
 def main(
     *,
-    loads: Annotated[str, typer.Option(help="Of the sustained rate, ascending, separated by commas.")] = "0.4,0.8,1.1",
-    duration: Annotated[float, typer.Option(help="Seconds of arrivals at each load.")] = 45.0,
+    loads: Annotated[str, typer.Option(help="Of the sustained rate, ascending, separated by commas.")] = "0.4,0.8,1.15",
+    duration: Annotated[float, typer.Option(help="Seconds of arrivals at each load.")] = 40.0,
     policies: Annotated[str, typer.Option(help="Those to run now.")] = ",".join(POLICIES),
     thresholds: Annotated[str, typer.Option(help="Candidates; baselines take the highest.")] = "0.5,0.6,0.7,0.8,0.9",
     output_tokens: Annotated[int, typer.Option(help="Of each request.")] = 64,
