@@ -48,6 +48,13 @@ class Results(msgspec.Struct, kw_only=True):
     sustained_rps: float
     cells: list[dict[str, Any]] = []  # a policy at a load
 
+    @property
+    def measures(self) -> str:
+        return (
+            f"SLO {self.slo_s:.2f} s, {SLO_SCALE:g} times the isolated latency; "
+            f"a load of 1 is {self.sustained_rps:.1f} requests/s"
+        )
+
     def cell(self, policy: str, load: float) -> dict[str, Any] | None:
         return next((cell for cell in self.cells if (cell["policy"], cell["load"]) == (policy, load)), None)
 
@@ -74,7 +81,7 @@ def main(
         slo_s, sustained_rps = calibrate(rows, up)
         results = Results(setting=setting, slo_s=slo_s, sustained_rps=sustained_rps)
         store(results)
-    print(f"{said_first()}\n{results.slo_s=:.2f} {results.sustained_rps=:.2f}\n\n{HEAD}", flush=True)
+    print(f"{said_first()}\n{results.measures}\n\n{HEAD}", flush=True)
     wanted = [float(load) for load in loads.split(",")]
     for policy in policies.split(","):
         measure(results, rows, policy, [load for load in wanted if results.cell(policy, load) is None], duration, up)
@@ -160,8 +167,7 @@ def write_report(results: Results, loads: list[float]) -> None:
     print(f"\n{reached}")
     text = (
         f"# Policies on the live embedded cluster\n\n{said_first()}\n\n"
-        f"SLO {results.slo_s:.2f} s, {SLO_SCALE:g} times the isolated latency; load 1 is {results.sustained_rps:.1f} "
-        f"requests/s. {shlex.join(part for option in results.setting.items() for part in option)}\n\n"
+        f"{results.measures}. {shlex.join(part for option in results.setting.items() for part in option)}\n\n"
         f"{HEAD}\n{table}\n\n{reached}\n\n![](live_policies.png)\n"
     )
     (RESULTS / "live_policies.md").write_text(text, encoding="utf-8")
