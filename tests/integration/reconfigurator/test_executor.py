@@ -1,0 +1,184 @@
+"""Plans carried out on a real bus, by a launcher whose instances register and do nothing else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from msgspec.structs import replace
+from nats.aio.msg import Msg
+
+from services.reconfigurator.executor import Executor, Limits
+from services.reconfigurator.registry import Registry
+from shared.bus import Bus, read_or_none
+from shared.codec import encode
+from shared.errors import BadInput
+from shared.messages.instances import Control, Instance, InstanceState, ModelCard
+from shared.messages.launch import InstanceSpec
+from shared.messages.plans import PlanRecord, PlanState
+from tests.support.waiting import until
+
+WAIT_S = 30.0
+RENEWAL_S = 0.05
+CARD = ModelCard(name="m", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=100)
+LARGE, LEFT, RIGHT = (InstanceSpec(node="a", gpus=gpus) for gpus in ((0, 1), (0,), (1,)))
+PLAN = PlanRecord(
+    plan_id="p", decided_s=0.0, state=PlanState.RUNNING, reason="a test", before=[LARGE], target=[LEFT, RIGHT]
+)
+
+
+class RegisteringLauncher:
+    """Each instance registers under a new id and renews that, until it is stopped."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._tasks: dict[InstanceSpec, asyncio.Task[None]] = {}
+        self._started = 0
+        self.never_serving: set[InstanceSpec] = set()  # these start and do not become ready
+        self.impossible: set[InstanceSpec] = set()  # these cannot be started
+        self.held = 0  # requests that an instance holds when it is told to drain
+        self.done: list[str] = []
+
+    async def nodes(self) -> list[str]:
+        return ["a"]
+
+    async def running(self) -> list[InstanceSpec]:
+        return list(self._tasks)
+
+    async def start(self, spec: InstanceSpec) -> None:
+        if spec in self.impossible:
+            raise BadInput("no such device")
+        self.done.append(f"start {spec.gpus}")
+        self._started += 1
+        instance = Instance(
+            instance_id=f"{spec.name}-{self._started}",
+            model=CARD,
+            tp_degree=spec.tp,
+            node=spec.node,
+            gpus=list(spec.gpus),
+            state=InstanceState.STARTING if spec in self.never_serving else InstanceState.READY,
+            profile="measured",
+        )
+        self._tasks[spec] = asyncio.create_task(self._live(instance))
+
+    async def stop(self, spec: InstanceSpec, grace_s: float) -> None:  # noqa: ARG002  (it ends at once)
+        self.done.append(f"stop {spec.gpus}")
+        await self.lose(spec)
+
+    async def lose(self, spec: InstanceSpec) -> None:
+        """As it is when the process is killed: nothing signs off."""
+        task = self._tasks.pop(spec)
+        while not task.done():  # Python 3.11's wait_for can swallow a cancellation
+            task.cancel()
+            await asyncio.wait([task], timeout=0.1)
+
+    async def close(self) -> None:
+        for spec in list(self._tasks):
+            await self.lose(spec)
+
+    async def _live(self, instance: Instance) -> None:
+        state = {"instance": instance}
+
+        async def obey(msg: Msg) -> None:
+            order = read_or_none(msg, Control)
+            if order is not None and state["instance"].state is InstanceState.READY:
+                self.done.append(f"drain {tuple(instance.gpus)}")
+                state["instance"] = replace(instance, state=InstanceState.DRAINING, requests=self.held)
+
+        subscription = await self._bus.nc.subscribe(self._bus.subjects.control(instance.instance_id), cb=obey)
+        bucket = await self._bus.bucket(self._bus.subjects.instances_bucket)
+        try:
+            while True:
+                await bucket.put(instance.instance_id, encode(state["instance"]))
+                await asyncio.sleep(RENEWAL_S)
+                now = state["instance"]
+                state["instance"] = replace(now, requests=max(0, now.requests - 1))
+        finally:
+            await subscription.unsubscribe()
+
+
+async def reached(condition: Callable[[], bool]) -> None:
+    async def holds() -> bool:
+        return condition()
+
+    await until(holds, WAIT_S)
+
+
+@pytest.fixture
+async def launcher(bus: Bus) -> AsyncIterator[RegisteringLauncher]:
+    made = RegisteringLauncher(bus)
+    await made.start(LARGE)
+    made.done.clear()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def executor(bus: Bus, launcher: RegisteringLauncher) -> Executor:
+    registry = Registry()
+    await registry.listen(bus)
+    await reached(lambda: bool(registry.of(LARGE)))
+    return Executor(bus, launcher, registry, Limits(drain_s=5.0, start_s=1.0, stop_s=1.0))
+
+
+class Told:
+    """The record reported last."""
+
+    def __init__(self) -> None:
+        self.last = PLAN
+
+    async def __call__(self, record: PlanRecord) -> None:
+        self.last = record
+
+
+async def carried_out(executor: Executor, record: PlanRecord = PLAN) -> PlanRecord:
+    told = Told()
+    async with asyncio.timeout(WAIT_S):
+        await executor.run(record, told)
+    return told.last
+
+
+async def test_each_launch_follows_the_stops_it_needs_and_a_stop_its_drain(
+    executor: Executor, launcher: RegisteringLauncher
+) -> None:
+    launcher.held = 3
+    ended = await carried_out(executor)
+    assert launcher.done == ["drain (0, 1)", "stop (0, 1)", "start (0,)", "start (1,)"]
+    assert set(await launcher.running()) == {LEFT, RIGHT}
+    assert ended.state is PlanState.DONE
+    assert ended.ended_s is not None
+
+
+async def test_where_a_launch_fails_what_stood_there_comes_back(
+    executor: Executor, launcher: RegisteringLauncher
+) -> None:
+    launcher.impossible, launcher.never_serving = {LEFT}, {RIGHT}
+    ended = await carried_out(executor)
+    assert set(await launcher.running()) == {LARGE}
+    assert ended.state is PlanState.FAILED
+    assert [event.text for event in ended.events if "failed" in event.text] == [
+        "worker-a-0 failed: no such device",
+        "worker-a-1 failed: it does not serve 1 s after its launch",
+    ]
+
+
+async def test_an_instance_that_is_lost_meanwhile_is_started_again(
+    executor: Executor, launcher: RegisteringLauncher
+) -> None:
+    running = asyncio.create_task(carried_out(executor))
+    await reached(lambda: "start (0,)" in launcher.done)
+    await launcher.lose(LEFT)
+    assert (await running).state is PlanState.DONE
+    assert set(await launcher.running()) == {LEFT, RIGHT}
+    assert launcher.done.count("start (0,)") == 2
+
+
+async def test_one_that_was_interrupted_is_gone_on_with(executor: Executor, launcher: RegisteringLauncher) -> None:
+    told = Told()
+    running = asyncio.create_task(executor.run(PLAN, told))
+    await reached(lambda: "start (0,)" in launcher.done)
+    while not running.done():
+        running.cancel()
+        await asyncio.wait([running], timeout=0.1)
+    ended = await carried_out(executor, told.last)
+    assert ended.state is PlanState.DONE
+    assert launcher.done == ["drain (0, 1)", "stop (0, 1)", "start (0,)", "start (1,)"]

@@ -1,0 +1,58 @@
+"""Worker processes started and stopped over the bus, by the launcher at one end and a supervisor at the other."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from dilaserve.stack.agent import Agent
+from dilaserve.stack.process import Program
+from dilaserve.stack.supervisor import Supervisor
+from services.reconfigurator.launchers import Launcher
+from services.reconfigurator.launchers.process import ProcessLauncher
+from shared.bus import Bus
+from shared.errors import BadInput, RetryLater
+from shared.messages.launch import InstanceSpec
+
+WAIT_S = 20.0
+LARGE, LEFT, RIGHT = (InstanceSpec(node="local", gpus=gpus) for gpus in ((0, 1), (0,), (1,)))
+
+
+def worker(spec: InstanceSpec) -> Program:
+    return Program(spec.name, ("/bin/sleep", "600"))
+
+
+@pytest.fixture
+async def launcher(bus: Bus) -> AsyncIterator[Launcher]:
+    supervisor = Supervisor()
+    supervisor.start(worker(LARGE))
+    await Agent(supervisor, worker, [LARGE]).serve(bus, "local")
+    yield ProcessLauncher(bus, ["local", "away"])
+    await supervisor.stop(["worker"], WAIT_S)
+
+
+async def test_a_large_one_gives_way_to_two_small_ones(launcher: Launcher) -> None:
+    assert list(await launcher.nodes()) == ["local"]
+    assert list(await launcher.running()) == [LARGE]
+    await launcher.stop(LARGE, WAIT_S)
+    await launcher.start(LEFT)
+    await launcher.start(RIGHT)
+    assert set(await launcher.running()) == {LEFT, RIGHT}
+
+
+async def test_orders_may_come_twice(launcher: Launcher) -> None:
+    await launcher.start(LARGE)
+    await launcher.stop(LARGE, WAIT_S)
+    await launcher.stop(LARGE, WAIT_S)
+    assert list(await launcher.running()) == []
+
+
+async def test_what_another_stands_on_is_refused(launcher: Launcher) -> None:
+    with pytest.raises(BadInput, match="worker-local-0-1 runs on its slots"):
+        await launcher.start(LEFT)
+
+
+async def test_a_node_without_a_supervisor_is_away(launcher: Launcher, bus: Bus) -> None:
+    with pytest.raises(RetryLater, match="node away does not answer"):
+        await launcher.start(InstanceSpec(node="away", gpus=(0,)))
+    with pytest.raises(RetryLater, match="no supervisor"):
+        await ProcessLauncher(bus, ["away"]).running()
