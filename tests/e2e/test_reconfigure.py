@@ -1,9 +1,11 @@
 """The embedded cluster replaces its instances while it serves."""
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -15,7 +17,7 @@ from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.steps import StepKind
 from shared.plan_history import read_plans
 from shared.profile import LatencyProfile, write_profile
-from tests.support.stack import Stack, new_data_dir, running_stack
+from tests.support.stack import Stack, dilaserve, new_data_dir, running_stack
 from tests.support.waiting import until
 
 LIMIT_S = 60.0
@@ -83,15 +85,22 @@ async def changes(bus: Bus) -> list[PlanRecord]:
     return [plan for plan in reversed(await read_plans(bus, 100)) if plan.state is not PlanState.STAYED]
 
 
+@contextmanager
+def reconfiguring_stack(model: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
+    """One TP-2 instance on two slots, planned anew every second."""
+    write_profile(directory / "profile.csv", PROFILE)
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(f"DILASERVE_{name}", value)
+    options = ["--instances", "1x2", "--slots", "2", "--reconfigure", "--profile", directory / "profile.csv"]
+    fixed = ["--policy", "fixed", "--thresholds", "0.9", "--cache", "none"]
+    with new_data_dir() as data_dir, running_stack(model, data_dir, *options, *fixed) as stack:
+        yield stack
+
+
 async def test_more_load_turns_one_tp_2_into_two_tp_1_and_less_turns_them_back(
     tiny_checkpoint_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_profile(tmp_path / "profile.csv", PROFILE)
-    for name, value in SETTINGS.items():
-        monkeypatch.setenv(f"DILASERVE_{name}", value)
-    options = ["--instances", "1x2", "--slots", "2", "--reconfigure", "--profile", tmp_path / "profile.csv"]
-    fixed = ["--policy", "fixed", "--thresholds", "0.9", "--cache", "none"]
-    with new_data_dir() as data_dir, running_stack(tiny_checkpoint_dir, data_dir, *options, *fixed) as stack:
+    with reconfiguring_stack(tiny_checkpoint_dir, tmp_path, monkeypatch) as stack:
         async with under_load(stack) as (load, bus):
             load.rps = HEAVY_RPS
             await until(ended(bus, 1), LIMIT_S)
@@ -102,3 +111,36 @@ async def test_more_load_turns_one_tp_2_into_two_tp_1_and_less_turns_them_back(
         assert [[spec.gpus for spec in plan.target] for plan in (first, second)] == [[(0,), (1,)], [(0, 1)]]
         assert {first.state, second.state} == {PlanState.DONE}, [first.events, second.events]
         assert stack.stop() == 0
+
+
+@pytest.mark.slow
+async def test_a_killed_reconfigurator_and_a_killed_worker_do_not_keep_it_from_its_target(
+    tiny_checkpoint_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reconfiguring_stack(tiny_checkpoint_dir, tmp_path, monkeypatch) as stack:
+        async with under_load(stack) as (load, bus):
+            load.rps = HEAVY_RPS
+            await until(under_way(bus), LIMIT_S)
+            stack.program("services.reconfigurator").kill()
+            await until(partial(runs, stack, 1), LIMIT_S)
+            stack.program("services.worker").kill()
+            await until(ended(bus, 1), LIMIT_S)
+            [plan] = await changes(bus)
+        assert set(load.statuses) == {200}, load.statuses
+        assert plan.state is PlanState.DONE, plan.events
+        assert stack.stop() == 0
+
+
+async def runs(stack: Stack, tp_degree: int) -> bool:
+    """Whether an instance of this TP degree serves."""
+    report = json.loads(dilaserve("status", "--json", "--data-dir", stack.data_dir).stdout)
+    return any(i["tp_degree"] == tp_degree and i["state"] == "ready" for i in report["instances"])
+
+
+def under_way(bus: Bus) -> Callable[[], Awaitable[bool]]:
+    """Whether a plan is being carried out."""
+
+    async def holds() -> bool:
+        return any(plan.state is PlanState.RUNNING for plan in await changes(bus))
+
+    return holds

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dilaserve.stack.options import (
     check_choice,
     check_model,
+    check_profile,
     check_sync_interval,
     default_policy,
     read_instances,
@@ -65,6 +66,17 @@ def test_a_choice_names_what_is_accepted() -> None:
     assert check_choice("--policy", "fixed", ("fixed",)) == "fixed"
     with pytest.raises(BadInput, match="--policy best: accepted: fixed"):
         check_choice("--policy", "best", ("fixed",))
+
+
+def test_reconfiguring_needs_a_profile_with_every_degree_that_runs(tmp_path: Path) -> None:
+    assert check_profile(None, [1], reconfigure=False) is None
+    with pytest.raises(BadInput, match="--reconfigure needs --profile"):
+        check_profile(None, [1], reconfigure=True)
+    path = tmp_path / "profile.csv"
+    path.write_text("tp,batch_tokens,step_kind,latency_ms\n1,64,recompute,2.5\n")
+    assert check_profile(path, [1, 1], reconfigure=True) == path
+    with pytest.raises(BadInput, match="no rows for tp 2"):
+        check_profile(path, [1, 2], reconfigure=True)
 
 
 def test_a_model_is_a_directory_with_a_configuration(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Decisions from a window's requests, with a real solver."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from services.reconfigurator.decisions import Planner, Situation
+from services.reconfigurator.nodes import read_nodes
+from services.reconfigurator.plan import Solver
+from services.reconfigurator.window import Planning, Seen
+from shared.messages.launch import InstanceSpec
+from shared.messages.plans import PlanRecord, PlanState
+from shared.messages.requests import ThresholdUse
+from tests.support.workloads import PROFILE
+
+AT_S = 1_800_000_000.0
+PLANNING = Planning(thresholds=[0.5, 0.9], tp_degrees=[1, 2], batch_sizes=[32, 256], rps_buffer=0.0)
+PLANNER = Planner(read_nodes(["a:2"]), PLANNING, {0.5: 6.0, 0.9: 2.0}, cached=False, solver=Solver.CBC, solve_s=30.0)
+ON_BOTH, LEFT, RIGHT = (InstanceSpec(node="a", gpus=gpus) for gpus in ((0, 1), (0,), (1,)))
+
+
+def window(requests: int) -> list[Seen]:
+    """So many requests of 100 + 256 tokens in 10 seconds."""
+    return [Seen(prompt_tokens=100, output_tokens=256, slo_s=10.0)] * requests
+
+
+def decided(requests: int, running: Sequence[InstanceSpec], planner: Planner = PLANNER, **changes: Any) -> PlanRecord:
+    now = Situation(
+        seen=window(requests),
+        uses=[],
+        window_s=10.0,
+        running=running,
+        nodes_up={node.name for node in planner.nodes},
+        profile=PROFILE,
+        known_tokens={},
+    )
+    return planner.decide(dataclasses.replace(now, **changes), AT_S)
+
+
+def test_more_requests_take_two_small_ones_and_fewer_one_large() -> None:
+    heavy = decided(30, [ON_BOTH])
+    assert (heavy.state, heavy.target) == (PlanState.RUNNING, [LEFT, RIGHT])
+    light = decided(2, [RIGHT, LEFT])
+    assert (light.state, light.before, light.target) == (PlanState.RUNNING, [LEFT, RIGHT], [ON_BOTH])
+    assert "improves by at least 10%" in light.reason
+
+
+def test_what_is_best_already_stays() -> None:
+    record = decided(2, [ON_BOTH])
+    assert (record.state, record.target, record.status) == (PlanState.STAYED, [ON_BOTH], "optimal")
+    assert record.reason.startswith("neither objective improves by 10%")
+
+
+def test_the_inputs_are_told() -> None:
+    record = decided(20, [ON_BOTH], uses=[ThresholdUse(threshold=0.9, steps=100, tokens=300)])
+    [load] = record.classes
+    assert (load.name, load.rps) == ("p128-o256", 2.0)
+    assert record.tokens_per_step == {0.5: 6.0, 0.9: 3.0}
+
+
+def test_without_requests_or_what_to_judge_by_nothing_changes() -> None:
+    blind = dataclasses.replace(PLANNER, prior={})
+    other_degrees = dataclasses.replace(PLANNER, planning=dataclasses.replace(PLANNING, tp_degrees=[8]))
+    for record, reason in (
+        (decided(0, [ON_BOTH]), "no request arrived in the last 10 s"),
+        (decided(2, [ON_BOTH], blind), "how many tokens a step unmasks is not known yet"),
+        (decided(2, [ON_BOTH], other_degrees), "no latency profile of a TP degree to plan with is known yet"),
+        (decided(2, [], nodes_up=set()), "no plan could be made: no node holds an instance"),
+    ):
+        assert (record.state, record.target) == (PlanState.STAYED, [])
+        assert record.reason.startswith(reason)
+
+
+def test_tokens_per_step_of_earlier_windows_go_before_the_prior() -> None:
+    assert decided(2, [ON_BOTH], known_tokens={0.9: 4.0}).tokens_per_step == {0.5: 6.0, 0.9: 4.0}
+
+
+def test_a_node_that_is_gone_is_planned_around() -> None:
+    two = dataclasses.replace(PLANNER, nodes=read_nodes(["a:2", "b:2"]))
+    lost = InstanceSpec(node="a", gpus=(0, 1))
+    record = decided(2, [lost], two, nodes_up={"b"})
+    assert record.state is PlanState.RUNNING
+    assert record.target == [InstanceSpec(node="b", gpus=(0, 1))]
