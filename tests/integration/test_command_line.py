@@ -1,11 +1,24 @@
 """What the command line says of wrong usage and input: one line on standard error, exit status 2."""
 
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from dilaserve.cli import run
+from dilaserve.cli import build_app, run
+from dilaserve.stack.ports import free_port
+from shared.bus import Bus
 from tests.support.stack import dilaserve
+from tests.support.stats import stats
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -27,7 +40,7 @@ from tests.support.stack import dilaserve
         ("up --model MODEL --sync-interval often", "accepted: always"),
         ("run nothing", "accepted: gateway, scheduler"),
         ("status --data-dir /nonexistent", "no stack in /nonexistent"),
-        ("bench", "'--requests'"),
+        ("bench", "--requests FILE.jsonl"),
         ("bench --requests /nonexistent", "No such file"),
     ],
 )
@@ -53,7 +66,7 @@ def test_wrong_usage_is_one_line(
 def test_what_up_cannot_use_is_one_line_and_nothing_is_started(
     tiny_model_dir: Path, tmp_path: Path, option: str, value: str, said: str
 ) -> None:
-    given = {"--model": tiny_model_dir, "--data-dir": tmp_path / "data", option: value}
+    given = {"--model": tiny_model_dir, "--data-dir": tmp_path / "data", "--port": free_port(), option: value}
     ended = dilaserve("up", *(part for pair in given.items() for part in pair))
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended.stderr
     assert said in ended.stderr
@@ -66,3 +79,72 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
     output = capsys.readouterr()
     assert "Example: " in output.out
     assert f"dilaserve {command}" in output.out
+
+
+def test_the_help_of_every_command_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    group = typer.main.get_command(build_app())
+    names = list(group.commands)  # type: ignore[attr-defined]
+    assert {"up", "status", "doctor", "keys", "bench"} <= set(names)
+    for arguments in (*([name] for name in names), ["keys", "create"], ["keys", "list"], ["keys", "revoke"]):
+        assert run([*arguments, "--help"]) == 0
+        assert "Example: " in capsys.readouterr().out, arguments
+
+
+def test_a_shell_completes_the_names_of_commands() -> None:
+    asked = {"_DILASERVE_COMPLETE": "complete_bash", "COMP_WORDS": "dilaserve sta", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("dilaserve")],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == ["status"]
+
+
+def test_the_doctor_says_what_is_wrong_and_how_to_mend_it(
+    tiny_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = ["--data-dir", tmp_path, "--port", taken.getsockname()[1], "--model", tiny_model_dir]
+        assert run(["doctor", "--json", "--profile", str(tmp_path / "none.csv"), *map(str, options)]) == 1
+    report = json.loads(capsys.readouterr().out)
+    wrong = {finding["what"]: finding["mend"] for finding in report["findings"] if not finding["ok"]}
+    assert set(wrong) == {"latency profile", "model", "port"}
+    assert "weights missing" in wrong["model"]
+    assert "dilaserve profile" in wrong["latency profile"]
+    assert "--port" in wrong["port"]
+
+
+def test_the_doctor_finds_nothing_wrong_where_a_stack_can_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["doctor", "--data-dir", str(tmp_path), "--port", str(free_port())]) == 0
+    assert "wrong" not in capsys.readouterr().out
+
+
+async def test_status_watches_until_interrupted(bus: Bus) -> None:
+    assert bus.nc.connected_url is not None
+    url = bus.nc.connected_url.geturl()
+    command = ["status", "--watch", "--url", "http://127.0.0.1:1", "--nats-url", url, "--cell", bus.subjects.cell]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dilaserve", *command, stdout=asyncio.subprocess.PIPE, env=os.environ | {"COLUMNS": "120"}
+    )
+    assert process.stdout is not None
+    seen = b""
+
+    async def shown() -> bool:
+        nonlocal seen
+        await bus.publish(bus.subjects.stats("scheduler"), stats(slo_attainment=0.75))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                seen += await process.stdout.read(4096)  # type: ignore[union-attr]
+        return b"75.0%" in seen and b"not ready" in seen
+
+    try:
+        await until(shown)
+    finally:
+        process.send_signal(signal.SIGINT)
+        rest, _ = await process.communicate()
+    assert process.returncode == 0, rest

@@ -1,0 +1,59 @@
+"""`dilaserve doctor`: what is wrong here, and how to mend it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dilaserve.commands.up import DEMO_MODEL
+
+if TYPE_CHECKING:
+    from dilaserve.stack.checks import Finding
+
+EXAMPLE = "Example: dilaserve doctor --model models/demo --port 8000"
+
+
+def doctor(
+    *,
+    data_dir: Annotated[Path, typer.Option(help="The data directory of a stack on this machine.")] = Path(".data"),
+    model: Annotated[
+        str, typer.Option(help="A checkpoint directory, or a hub id.", show_default="the demo model")
+    ] = str(DEMO_MODEL),
+    profile: Annotated[Path | None, typer.Option(help="A PROFILE.csv that workers are to register with.")] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the REST API.")] = 8000,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check packages, servers, ports, model, profile and a running stack, and say how to mend what is wrong.
+
+    Exits 1 if anything is wrong.
+    """
+    import asyncio  # noqa: PLC0415
+
+    import msgspec  # noqa: PLC0415
+
+    from dilaserve.stack import checks  # noqa: PLC0415
+    from shared.logs import configure_logs  # noqa: PLC0415
+
+    configure_logs("doctor", level="error")
+    found = [*checks.machine(), checks.nats_binary(), checks.disk(data_dir)]
+    found += [checks.model(model), checks.profile(profile), *asyncio.run(checks.stack(data_dir, port))]
+    if json:
+        typer.echo(msgspec.json.encode({"ok": all(finding.ok for finding in found), "findings": found}))
+    else:
+        _print(found)
+    if not all(finding.ok for finding in found):
+        raise typer.Exit(1)
+
+
+def _print(found: "list[Finding]") -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, show_header=False)
+    for finding in found:
+        state = "[green]ok[/]" if finding.ok else "[red]wrong[/]"
+        table.add_row(state, escape(finding.what), escape(finding.said))
+        if finding.mend:
+            table.add_row("", "", f"[bold]mend:[/] {escape(finding.mend)}")
+    Console(soft_wrap=True, highlight=False).print(table)

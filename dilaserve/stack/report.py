@@ -1,0 +1,55 @@
+"""How the state of a cluster looks in a terminal."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dilaserve.stack.observe import Report
+from shared.messages.instances import Instance
+from shared.messages.stats import InstanceLoad, SchedulerStats
+
+
+def rendered(report: Report) -> RenderableType:
+    state = Text.assemble(("ready", "bold green") if report.ready else ("not ready", "bold red"))
+    head = Text.assemble(f"gateway {report.url}: ", state)
+    if report.scheduler is None:
+        return Group(head, "scheduler: not heard", _instances(report.instances, {}))
+    loads = {load.instance_id: load for load in report.scheduler.instances}
+    return Group(head, _load(report.scheduler), _instances(report.instances, loads))
+
+
+def _load(stats: SchedulerStats) -> Table:
+    table = Table(box=None, show_header=False)
+    thresholds = ", ".join(f"{threshold:g}" for threshold in stats.thresholds)
+    rows = {
+        "policy": f"{stats.policy}, thresholds {thresholds}",
+        "requests": f"{stats.active} active, {stats.deferred} of them waiting for room; {stats.completed} completed, "
+        f"{stats.failed} failed, {stats.cancelled} cancelled",
+        "SLO attainment": _share(stats.slo_attainment),
+        "mean threshold": _number(stats.mean_threshold),
+        "latency": f"p50 {_number(stats.latency_p50_s)} s, p99 {_number(stats.latency_p99_s)} s",
+        "rates": f"{stats.rps:.2f} requests/s, {stats.steps_per_s:.0f} steps/s, {stats.tokens_per_s:.0f} tokens/s",
+        "predictor": f"{stats.predictions} estimates, {stats.predictor_fallbacks} fallbacks",
+    }
+    for name, said in rows.items():
+        table.add_row(name, said)
+    return table
+
+
+def _instances(instances: list[Instance], loads: dict[str, InstanceLoad]) -> Table:
+    table = Table("instance", "state", "TP", "device", "model", "node", "requests", "tokens", box=None)
+    for item in instances:
+        load = loads.get(item.instance_id)
+        table.add_row(
+            *(item.instance_id, item.state, str(item.tp_degree), item.device, item.model.name, item.node),
+            *((f"{load.requests} of {load.max_requests}", f"{load.tokens}") if load else ("-", "-")),
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
