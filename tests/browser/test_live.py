@@ -73,7 +73,7 @@ async def test_a_request_shows_the_threshold_and_instance_of_each_step(stack: St
         await expect(page.locator("#comparison")).to_have_text(re.compile("A took .* B "))
         await page.get_by_role("article", name="Run A").locator("a").click()
         steps = page.get_by_role("region", name="Steps").locator("tbody tr")
-        await expect(steps.first).to_contain_text(re.compile(r"recompute.*0\.\d+.*worker-\d"))
+        await expect(steps.first).to_contain_text(re.compile(r"recompute.*0\.\d+.*worker-"))
         told = await page.locator("#detail dd").nth(2).inner_text()
         assert await steps.count() == int(told.split()[0])
 
