@@ -12,8 +12,9 @@ export class ApiError extends Error {
 
 let asking = null; // one dialog, however many calls were refused
 
-/** Resolves when the user has entered a key. */
-function askForKey() {
+/** Resolves when the user has entered a key; says so if there was one before it. */
+function askForKey(refused) {
+  byId("key-refused").hidden = !refused;
   asking ??= new Promise((resolve) => {
     const dialog = byId("key-dialog");
     dialog.addEventListener(
@@ -38,7 +39,7 @@ async function send(path, options) {
     const headers = { ...(key && { Authorization: `Bearer ${key}` }), ...(options.body && { "Content-Type": "application/json" }) };
     const reply = await fetch(path, { ...options, headers });
     if (reply.status !== 401) return reply;
-    if (key === sessionStorage.getItem(KEY)) await askForKey();
+    if (key === sessionStorage.getItem(KEY)) await askForKey(Boolean(key));
   }
 }
 

@@ -1,0 +1,45 @@
+"""The console before a gateway that asks for an API key."""
+
+import msgspec
+import pytest
+from playwright.async_api import expect
+
+from services.gateway.settings import GatewaySettings
+from shared.api_keys import create_key
+from shared.database import open_database, upgrade
+from shared.text import TextModel
+from tests.browser.conftest import NewPage
+from tests.integration.gateway.conftest import running
+from tests.support.postgres import PostgresServer
+from tests.support.scheduler import AnsweringScheduler
+from tests.support.stack import new_data_dir
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+async def test_a_key_is_asked_for_once_and_kept_with_the_tab(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, new_page: NewPage
+) -> None:
+    with new_data_dir() as data_dir:
+        postgres = PostgresServer(data_dir)
+        await postgres.start()
+        engine = open_database(postgres.url)
+        try:
+            await upgrade(engine)
+            _, secret = await create_key(engine, "alice", None, None, 0)
+            asking = msgspec.structs.replace(settings, auth=True, database_url=postgres.url)
+            async with running(asking, text) as gateway, new_page(gateway.url, expected="401") as page:
+                dialog = page.get_by_role("dialog", name="API key")
+                await dialog.get_by_label("Key").fill("dls-guessed")
+                await page.keyboard.press("Enter")
+                await expect(dialog).to_contain_text("That key was refused.")
+                await dialog.get_by_label("Key").fill(secret)
+                await page.keyboard.press("Enter")
+                await expect(dialog).to_be_hidden()
+                await expect(page.locator("#status")).to_have_text("Ready")
+                await page.reload()
+                await page.get_by_role("button", name="Run both").click()
+                await expect(page.get_by_label("Reply of run A")).to_have_text("The answer is 29.")
+        finally:
+            await engine.dispose()
+            postgres.stop()
