@@ -2,7 +2,7 @@
 
 python -m experiments.live_policies --loads 0.4,0.8,1.15 --duration 40
 
-Two measurements of the cluster under `infaas` come first. The SLO is 5 times the isolated latency: that of requests at
+The latency profile is measured first, as `dilaserve profile` does, then the cluster under `infaas`. The SLO is 5 times the isolated latency: that of requests at
 the highest threshold that have the cluster to themselves. A load of 1 is the rate that it sustains at the highest
 threshold: that at which it works off a burst. Every policy gets the same requests at the same times, all loads on one
 cluster. What is in the stored results is not measured again, so a run can be broken off and taken up, or done in parts
@@ -10,7 +10,10 @@ cluster. What is in the stored results is not measured again, so a run can be br
 """
 
 import asyncio
+import os
 import shlex
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +31,7 @@ from experiments.machine import said_first
 POLICIES = ("dilaserve", "llumnix", "infaas")
 RESULTS = Path(__file__).parent / "results"
 STORE = RESULTS / "live_policies.json"
+PROFILE = RESULTS / "live_policies_profile.csv"
 SLO_SCALE = 5.0  # of the isolated latency
 ISOLATED = 30  # requests that it is measured with
 BURST = 150  # requests at once, to measure the sustained rate
@@ -76,8 +80,10 @@ def main(
     rows = [
         msgspec.structs.replace(row, output_tokens=output_tokens) for row in read_requests(DEMO_MODEL / "heldout.jsonl")
     ]
+    os.environ["DILASERVE_PROFILE"] = str(PROFILE)  # of the workers
     results = None if afresh or not STORE.exists() else msgspec.json.decode(STORE.read_bytes(), type=Results)
     if results is None or results.setting != setting:
+        measure_profile()
         slo_s, sustained_rps = calibrate(rows, up)
         results = Results(setting=setting, slo_s=slo_s, sustained_rps=sustained_rps)
         store(results)
@@ -87,6 +93,13 @@ def main(
         measure(results, rows, policy, [load for load in wanted if results.cell(policy, load) is None], duration, up)
     if all(results.cell(policy, load) for policy in POLICIES for load in wanted):
         write_report(results, wanted)
+
+
+def measure_profile() -> None:
+    """Measure PROFILE, of one thread as each of two instances on two cores has."""
+    options = ("--threads", "1", "--max-tokens", "2048", "--dtype", "float32", "--repeats", "9", "--out", str(PROFILE))
+    command = [sys.executable, "-m", "dilaserve", "profile", "--model", str(DEMO_MODEL), *options]
+    subprocess.run(command, check=True)
 
 
 def calibrate(rows: list[LoadRequest], up: dict[str, str]) -> tuple[float, float]:
