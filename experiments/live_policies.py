@@ -2,11 +2,11 @@
 
 python -m experiments.live_policies --loads 0.4,0.8,1.15 --duration 40
 
-The latency profile is measured first, as `dilaserve profile` does, then the cluster under `infaas`. The SLO is 5 times the isolated latency: that of requests at
-the highest threshold that have the cluster to themselves. A load of 1 is the rate that it sustains at the highest
-threshold: that at which it works off a burst. Every policy gets the same requests at the same times, all loads on one
-cluster. What is in the stored results is not measured again, so a run can be broken off and taken up, or done in parts
-(`--policies`).
+The latency profile is measured first, as `dilaserve profile` does, then the cluster under `infaas`. The SLO is 5 times
+the isolated latency: that of requests at the highest threshold that have the cluster to themselves. A load of 1 is the
+rate that it sustains at the highest threshold: that at which it works off a burst. Every policy gets the same requests
+at the same times, all loads on one cluster. What is in the stored results is not measured again, so a run can be broken
+off and taken up, or done in parts (`--policies`).
 """
 
 import asyncio
