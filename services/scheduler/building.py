@@ -47,6 +47,7 @@ def build_policy(settings: SchedulerSettings, estimates: Estimates) -> Policy:
             moves=settings.moves or Moves.AT_RECOMPUTE,
             uses_estimates=settings.estimates == "predictor",
             load_control=settings.load_control,
+            margin_steps=settings.margin_steps,
             guaranteed_priority=settings.guaranteed_priority,
         )
     default = Moves.AT_RECOMPUTE if settings.policy == "llumnix" else Moves.NEVER

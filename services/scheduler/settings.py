@@ -23,6 +23,7 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     predictor: str = ""  # directory with the predictor's card; empty: `predictor` in the model's directory
     estimates: Literal["predictor", "one-shot"] = "predictor"  # of the steps a request has left
     load_control: bool = True  # of the dilaserve policy: limit thresholds by the cluster's load
+    margin_steps: Annotated[float, msgspec.Meta(ge=0)] = 1.0  # kept in hand before a deadline; 0: the paper's form
     moves: Moves | None = None  # when a request may change its instance; None: as the policy has it
     guaranteed_priority: int | None = None  # from this priority on, requests keep all thresholds under any load
     lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps of a block sent before the last result is read

@@ -67,7 +67,8 @@ class Cell:
 
 def make_cell(instances: dict[str, int], *, caching: bool = False, per_step: int = 4, **options: object) -> Cell:
     """`instances` maps names to TP degrees."""
-    settings = SchedulerSettings(model="m", thresholds=THRESHOLDS, **{"policy": "dilaserve", **options})  # type: ignore[arg-type]
+    given = {"policy": "dilaserve", "margin_steps": 0.0, **options}
+    settings = SchedulerSettings(model="m", thresholds=THRESHOLDS, **given)  # type: ignore[arg-type]
     core_settings = CoreSettings(1, MASK_ID, THRESHOLDS, TOKENS_PER_STEP, caching=caching, granularity=8)
     core = SchedulerCore(core_settings, lambda e: build_policy(settings, e), lambda _ids, _stop: False)
     cell = Cell(core, {name: ScriptedWorker(name, per_step) for name in instances})
@@ -105,6 +106,13 @@ def test_with_time_enough_the_highest_threshold_is_used() -> None:
 def test_the_threshold_falls_with_the_deadline(slo_s: float, expected: float) -> None:
     cell = make_cell({"a-1": 1}, load_control=False)
     assert threshold_of(cell.send(arrival("r", slo_s=slo_s))) == expected
+
+
+def test_steps_can_be_kept_in_hand_before_a_deadline() -> None:
+    """64 steps of 0.129 s at 0.9 fit, and with one more kept in hand no longer do."""
+    for margin_steps, expected in ((0.0, 0.9), (1.0, 0.7)):
+        cell = make_cell({"a-1": 1}, load_control=False, margin_steps=margin_steps)
+        assert threshold_of(cell.send(arrival("r", slo_s=64.5 * 0.129))) == expected
 
 
 def test_a_clients_floor_bounds_the_threshold_from_below() -> None:
