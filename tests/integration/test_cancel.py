@@ -1,0 +1,83 @@
+"""A client leaves: its request ends at the gateway, in the scheduler and on the instance, and leaves nothing behind."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+from nats.aio.msg import Msg
+
+from services.gateway.settings import GatewaySettings
+from services.worker.engine import Engine, Limits
+from services.worker.feeding import CacheMode
+from services.worker.loading import CacheRoom, ModelChoice, open_runner
+from services.worker.registration import Registration
+from services.worker.shell import Worker
+from shared.bus import Bus
+from shared.codec import decode
+from shared.messages.instances import Instance
+from shared.messages.stats import SchedulerStats
+from shared.text import TextModel, read_model_card
+from tests.integration.gateway.conftest import running
+from tests.support.nats import NatsServer
+from tests.support.services import service
+from tests.support.waiting import until
+
+CACHE_TOKENS = 2048
+REQUESTS = 3
+
+
+def long_body(model: str, number: int) -> dict[str, Any]:
+    """A request of some hundred steps: at threshold 1, nearly every step unmasks one token."""
+    message = {"role": "user", "content": f"How many pears has number {number}?"}
+    return {"model": model, "messages": [message], "max_tokens": 448, "min_threshold": 1.0, "stream": True}
+
+
+async def test_nothing_is_left_of_requests_whose_clients_have_gone(
+    bus: Bus, nats_server: NatsServer, tiny_checkpoint_dir: Path, tmp_path: Path
+) -> None:
+    name = tiny_checkpoint_dir.name
+    common = {"nats_url": nats_server.url, "cell": bus.subjects.cell, "model": str(tiny_checkpoint_dir)}
+    card = read_model_card(tiny_checkpoint_dir, name)
+    instance = Instance(instance_id="w-1", model=card, tp_degree=1)
+    scheduling = {**common, "cache": "dual", "stop_at_eos": False}
+    said: asyncio.Queue[SchedulerStats] = asyncio.Queue()
+
+    async def hear(msg: Msg) -> None:
+        said.put_nowait(decode(msg.data, SchedulerStats))
+
+    await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=hear)
+    choice, room = ModelChoice(str(tiny_checkpoint_dir), threads=1), CacheRoom(REQUESTS, CACHE_TOKENS)
+    with open_runner(choice, room) as runner, service("scheduler", scheduling, tmp_path / "scheduler.log"):
+        engine = Engine(runner, CacheMode.DUAL, Limits(8192, 64), instance.instance_id)
+        all_slots, stop = engine.free_slots, asyncio.Event()
+        working = asyncio.create_task(Worker(bus, engine, Registration(bus, instance)).run(stop))
+        settings = msgspec.convert(common, GatewaySettings)
+        async with running(settings, TextModel(tiny_checkpoint_dir, name)) as gateway:
+            await gateway.until("ready")
+            await asyncio.gather(*(begin_and_leave(gateway.url, name, number) for number in range(REQUESTS)))
+
+            async def is_forgotten() -> bool:
+                return engine.num_held == 0 and not engine.waiting and engine.free_slots == all_slots
+
+            await until(is_forgotten)
+            await gateway.metric("dilaserve_gateway_active_requests 0.0")
+        while (stats := await said.get()).cancelled < REQUESTS:
+            pass
+        assert (stats.active, stats.steps_in_flight, stats.instances[0].requests, stats.instances[0].tokens) == (0,) * 4
+        assert (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).state.messages == 0
+        stop.set()
+        await working
+
+
+async def begin_and_leave(url: str, model: str, number: int) -> None:
+    """Read the beginning of a stream, then hang up."""
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=30) as client,
+        client.stream("POST", "/v1/chat/completions", json=long_body(model, number) | {"canvas": True}) as reply,
+    ):
+        async for line in reply.aiter_lines():
+            if "dilaserve.canvas" in line:
+                return
+    raise AssertionError("the stream ended before it was left")
