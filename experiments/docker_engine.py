@@ -13,21 +13,21 @@ START_S = 60.0
 STOP_S = 60.0
 
 
-class NoEngine(Exception):  # noqa: N818  (a fact of the machine)
-    """No Docker Engine runs here and none can be started; the message says why."""
+class CannotRun(Exception):  # noqa: N818  (a fact of the machine)
+    """There is no Docker Engine here, or no image for it; the message says why."""
 
 
 @contextmanager
 def docker_engine() -> Iterator[None]:
-    """Raises: NoEngine."""
+    """Raises: CannotRun."""
     if _answers():
         yield
         return
     program = shutil.which("dockerd")
     if program is None:
-        raise NoEngine("no Docker Engine is installed (apt install docker.io)")
+        raise CannotRun("no Docker Engine is installed (apt install docker.io)")
     if os.geteuid() != 0:
-        raise NoEngine("no Docker Engine runs, and only root can start one")
+        raise CannotRun("no Docker Engine runs, and only root can start one")
     with TemporaryDirectory(prefix="dilaserve-dockerd-") as directory:
         log = Path(directory) / "log"
         with log.open("wb") as out:
@@ -75,5 +75,5 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
     while not _answers():
         if process.poll() is not None or time.monotonic() > deadline_s:
             last = (log.read_text(errors="replace").strip().splitlines() or ["it says nothing"])[-1]
-            raise NoEngine(f"the Docker Engine does not start: {last}")
+            raise CannotRun(f"the Docker Engine does not start: {last}")
         time.sleep(0.2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.docker_engine import NoEngine, docker, docker_engine, swarm
+from experiments.docker_engine import CannotRun, docker, docker_engine, swarm
 
 IDLE_IMAGE = "dilaserve-test/idle"
 
@@ -19,7 +19,7 @@ def engine() -> Iterator[None]:
     try:
         with docker_engine():
             yield
-    except NoEngine as error:
+    except CannotRun as error:
         pytest.skip(str(error))
 
 

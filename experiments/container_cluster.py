@@ -1,0 +1,197 @@
+"""The whole system in containers, from the files in compose/: started for an experiment, and removed after it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from docker import DockerClient
+from docker.models.containers import Container
+from openai import OpenAI
+
+from dilaserve.stack.ports import free_port
+from experiments.docker_engine import CannotRun, docker, swarm
+from services.reconfigurator.launchers.containers import CELL, read_spec
+
+COMPOSE = Path(__file__).parents[1] / "compose"
+PROFILE = Path(__file__).with_name("data") / "transition-profile.csv"
+PROJECT = "dilaserve-transition"
+BASES = {
+    "PYTHON_IMAGE": "python:3.11-slim-bookworm",
+    "NATS_IMAGE": "nats:2-alpine",
+    "POSTGRES_IMAGE": "postgres:17-alpine",
+}
+COPY = ("cp", "/profile.csv", "/var/cache/dilaserve/profile.csv")  # to where the profiler would leave it
+READY_S = 300.0
+
+Places = tuple[tuple[int, ...], ...]
+"""The GPUs of each instance, in ascending order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCluster:
+    """A cluster that is ready. Its workers are those of the cell that have a container."""
+
+    url: str
+    engine: DockerClient
+
+    def places(self) -> Places:
+        """Of the workers' containers that run."""
+        return _places(self._workers())
+
+    def serving(self) -> Places:
+        """The same, or nothing as long as one of them does not serve yet."""
+        workers = self._workers()
+        return _places(workers) if all(worker.health == "healthy" for worker in workers) else ()
+
+    def kill_worker(self) -> None:
+        """The one whose container is newest."""
+        max(self._workers(), key=lambda worker: str(worker.attrs["Created"])).kill()
+
+    def ask_openai_client(self) -> None:
+        """Raises: openai.OpenAIError if there is no answer."""
+        client = OpenAI(base_url=f"{self.url}/v1", api_key="any", timeout=READY_S)
+        question = "A shop has 5 apples and buys 7 more. How many apples are there?"
+        with client:
+            reply = client.chat.completions.create(model="demo", messages=[{"role": "user", "content": question}])
+        print(f"OpenAI client: {reply.choices[0].message.content}", flush=True)
+
+    def _workers(self) -> list[Container]:
+        return self.engine.containers.list(filters={"label": f"{CELL}=cell0"}, ignore_removed=True)
+
+
+@contextmanager
+def compose_cluster() -> Iterator[ContainerCluster]:
+    """`docker-compose up`, on a free port; removed with its data at the end. Raises: CannotRun."""
+    environ = {**_environ(), "COMPOSE_PROJECT_NAME": PROJECT, "NODES": "local:2"}
+    _build(environ)
+    try:
+        _compose(environ, "run", "--rm", "-T", "--volume", f"{PROFILE}:/profile.csv:ro", "profiler", *COPY)
+        _compose(environ, "up", "--detach")
+        yield from _ready(environ)
+    finally:
+        _compose(environ, "down", "--volumes", "--remove-orphans", "--timeout", "30")
+
+
+@contextmanager
+def swarm_cluster() -> Iterator[ContainerCluster]:
+    """`docker stack deploy` on a Swarm of this node; removed with its data at the end. Raises: CannotRun."""
+    with swarm():
+        node = docker("info", "--format", "{{.Name}}").strip()
+        environ = {**_environ(), "STACK": PROJECT, "NODE": node, "NODES": f"{node}:2"}
+        _build(environ)
+        volumes = ["-v", f"{PROJECT}_cache:/var/cache/dilaserve", "-v", f"{PROFILE}:/profile.csv:ro"]
+        docker("run", "--rm", *volumes, "dilaserve/worker", *COPY)
+        stack = ["--resolve-image", "never", "--compose-file", str(COMPOSE / "swarm.yml"), PROJECT]
+        try:
+            _run(["docker", "stack", "deploy", *stack], environ)
+            yield from _ready(environ)
+        finally:
+            _remove_stack()
+
+
+CLUSTERS: Mapping[str, Callable[[], AbstractContextManager[ContainerCluster]]] = {
+    "compose": compose_cluster,
+    "swarm": swarm_cluster,
+}
+
+
+def _environ() -> dict[str, str]:
+    """Variables of the compose files: base images that can be had here, and decisions in quick succession."""
+    return {**os.environ, **_bases(), "PORT": str(free_port()), "INTERVAL_S": "5", "WINDOW_S": "12"}
+
+
+def _bases() -> dict[str, str]:
+    """Nothing where the usual base images are chosen otherwise or can be pulled; else stand-ins, made if need be."""
+    if all(name in os.environ or _can_be_had(image) for name, image in BASES.items()):
+        return {}
+    print("the base images cannot be pulled; making stand-ins, if they are not there", flush=True)
+    environ = {**os.environ, "PYTHON": sys.executable}
+    made = subprocess.run([COMPOSE / "stand-ins.sh"], env=environ, stdout=subprocess.PIPE, text=True, check=False)
+    if made.returncode:
+        raise CannotRun("no base images can be pulled, and no stand-ins can be made: see above")
+    return dict(line.split("=", 1) for line in made.stdout.splitlines())
+
+
+def _can_be_had(image: str) -> bool:
+    try:
+        docker("image", "inspect", image)
+    except RuntimeError:
+        try:
+            docker("pull", "--quiet", image)
+        except RuntimeError:
+            return False
+    return True
+
+
+def _build(environ: Mapping[str, str]) -> None:
+    """Raises: CannotRun if a build that fetches packages fails, RuntimeError if one that has them does."""
+    try:
+        _compose(environ, "build", "--quiet")
+    except RuntimeError as error:
+        if environ.get("BUILD_IMAGE", "").startswith("dilaserve-base/"):  # it carries the packages
+            raise
+        raise CannotRun(f"no images: {error}") from error
+
+
+def _ready(environ: Mapping[str, str]) -> Iterator[ContainerCluster]:
+    url = f"http://127.0.0.1:{environ['PORT']}"
+    _wait_until(lambda: _is_ready(url))
+    engine = DockerClient.from_env()
+    try:
+        yield ContainerCluster(url, engine)
+    finally:
+        engine.close()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/ready", trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _places(workers: list[Container]) -> Places:
+    specs = [spec for worker in workers if (spec := read_spec(worker.labels)) is not None]
+    return tuple(sorted(spec.gpus for spec in specs))
+
+
+def _compose(environ: Mapping[str, str], *arguments: str) -> None:
+    program = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
+    _run([*program, "--file", str(COMPOSE / "docker-compose.yml"), *arguments], environ)
+
+
+def _run(command: list[str], environ: Mapping[str, str]) -> None:
+    """Its output goes to standard error. Raises: RuntimeError if it fails."""
+    done = subprocess.run(command, env=dict(environ), stdout=sys.stderr, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: exit status {done.returncode}")
+
+
+def _remove_stack() -> None:
+    """With the workers' services, which are not in the stack's file."""
+    engine = DockerClient.from_env()
+    try:
+        docker("stack", "rm", PROJECT)
+        for service in engine.services.list(filters={"label": f"{CELL}=cell0"}):
+            docker("service", "rm", str(service.name))
+        _wait_until(lambda: not engine.containers.list(filters={"label": "com.docker.swarm.service.name"}))
+        for volume in engine.volumes.list(filters={"name": PROJECT}):
+            volume.remove(force=True)
+    finally:
+        engine.close()
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    """Raises: RuntimeError after READY_S seconds."""
+    deadline_s = time.monotonic() + READY_S
+    while not holds():
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"not in time; containers:\n{docker('ps', '--all')}")
+        time.sleep(0.5)
