@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import httpx
 from docker import DockerClient
@@ -67,10 +68,11 @@ class ContainerCluster:
 
 
 @contextmanager
-def compose_cluster() -> Iterator[ContainerCluster]:
+def compose_cluster(*, build: bool) -> Iterator[ContainerCluster]:
     """`docker-compose up`, on a free port; removed with its data at the end. Raises: CannotRun."""
     environ = {**_environ(), "COMPOSE_PROJECT_NAME": PROJECT, "NODES": "local:2"}
-    _build(environ)
+    if build:
+        _build(environ)
     try:
         _compose(environ, "run", "--rm", "-T", "--volume", f"{PROFILE}:/profile.csv:ro", "profiler", *COPY)
         _compose(environ, "up", "--detach")
@@ -80,12 +82,13 @@ def compose_cluster() -> Iterator[ContainerCluster]:
 
 
 @contextmanager
-def swarm_cluster() -> Iterator[ContainerCluster]:
+def swarm_cluster(*, build: bool) -> Iterator[ContainerCluster]:
     """`docker stack deploy` on a Swarm of this node; removed with its data at the end. Raises: CannotRun."""
     with swarm():
         node = docker("info", "--format", "{{.Name}}").strip()
         environ = {**_environ(), "STACK": PROJECT, "NODE": node, "NODES": f"{node}:2"}
-        _build(environ)
+        if build:
+            _build(environ)
         volumes = ["-v", f"{PROJECT}_cache:/var/cache/dilaserve", "-v", f"{PROFILE}:/profile.csv:ro"]
         docker("run", "--rm", *volumes, "dilaserve/worker", *COPY)
         stack = ["--resolve-image", "never", "--compose-file", str(COMPOSE / "swarm.yml"), PROJECT]
@@ -96,7 +99,13 @@ def swarm_cluster() -> Iterator[ContainerCluster]:
             _remove_stack()
 
 
-CLUSTERS: Mapping[str, Callable[[], AbstractContextManager[ContainerCluster]]] = {
+class Cluster(Protocol):
+    """Makes a cluster; without `build` from the images that are there."""
+
+    def __call__(self, *, build: bool) -> AbstractContextManager[ContainerCluster]: ...
+
+
+CLUSTERS: Mapping[str, Cluster] = {
     "compose": compose_cluster,
     "swarm": swarm_cluster,
 }

@@ -110,9 +110,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=sorted(CLUSTERS), default="compose")
     parser.add_argument("--out", type=Path, help="write the table to this file, as Markdown")
+    parser.add_argument("--no-build", action="store_true", help="run the images that are there")
     options = parser.parse_args()
     try:
-        with docker_engine(), CLUSTERS[options.engine]() as cluster:
+        with docker_engine(), CLUSTERS[options.engine](build=not options.no_build) as cluster:
             cluster.ask_openai_client()
             run = Run(cluster)
             asyncio.run(_shifts(run))

@@ -57,6 +57,8 @@ class Planner:
             tokens_per_step=tokens,
             before=sorted(now.running, key=lambda spec: (spec.node, spec.gpus)),
         )
+        if not now.running:
+            return self._begin(now, record)
         degrees = [tp for tp in self.planning.tp_degrees if self._is_known(now.profile, tp)]
         if not loads:
             return replace(record, reason=f"no request arrived in the last {now.window_s:g} s")
@@ -79,6 +81,18 @@ class Planner:
             solve_s=plan.solve_s,
             target=[to_spec(instance, self.nodes) for instance in plan.instances],
         )
+
+    def _begin(self, now: Situation, record: PlanRecord) -> PlanRecord:
+        """Where nothing runs, there is nothing to lose: what is best for throughput, until the workload is known."""
+        tp = min(self.planning.tp_degrees)
+        target = [
+            InstanceSpec(node=node.name, gpus=tuple(range(first, first + tp)))
+            for node in self.nodes
+            if node.name in now.nodes_up
+            for first in range(0, node.gpus - tp + 1, tp)
+        ]
+        state = PlanState.RUNNING if target else PlanState.STAYED
+        return replace(record, state=state, reason="nothing runs: the smallest TP degree everywhere", target=target)
 
     def _plan(self, now: Situation, record: PlanRecord, degrees: Sequence[int]) -> Plan:
         nodes = gpus_of(self.nodes, now.nodes_up)

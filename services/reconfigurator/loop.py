@@ -68,6 +68,7 @@ class Loop:
     async def _work(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
         await self._bus.wait_for_stream(self._bus.subjects.stream("PLANS"))
         await eventually(partial(self._resume, stop), stop)
+        await eventually(partial(self._begin, window_s, stop), stop)
         await asyncio.sleep(max(interval_s, window_s))
         while True:
             started_s = time.monotonic()
@@ -82,6 +83,11 @@ class Loop:
                 log.info("resuming", plan=record.plan_id)
                 await self._executor.run(record, partial(self._store, stop=stop))
                 return
+
+    async def _begin(self, window_s: float, stop: asyncio.Event) -> None:
+        """Where nothing runs, as with new containers, the first decision does not wait for a window."""
+        if not await self._launcher.running():
+            await self._decide(window_s, stop)
 
     async def _decide(self, window_s: float, stop: asyncio.Event) -> None:
         """Raises: RetryLater, having said so in the log, where there is nothing to decide from."""
