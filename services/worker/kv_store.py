@@ -11,13 +11,18 @@ CPU_SHARE, CUDA_SHARE = 0.25, 0.85  # of the free memory; a CPU's is shared with
 
 
 class KvStore:
-    """Preallocated. Shapes: keys and values [layers, slots, K, D], rotated, with K heads of size D."""
+    """Preallocated. Shapes: keys and values [layers, slots + 1, K, D], rotated, with K heads of size D.
+
+    The slot `scrap`, the last, takes what fills up a batch.
+    """
 
     def __init__(self, decoder: PackedDecoder, slots: int) -> None:
         weight = decoder.head.weight
-        shape = (decoder.config.num_layers, slots, _kv_heads(decoder), decoder.config.head_dim)
+        self.scrap = slots
+        shape = (decoder.config.num_layers, slots + 1, _kv_heads(decoder), decoder.config.head_dim)
         self._keys = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         self._values = torch.empty(shape, dtype=weight.dtype, device=weight.device)
+        self._keys[:, slots] = self._values[:, slots] = 0  # a number, since what is masked still enters a sum
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Shapes: slots [T], k and v [T, K, D]."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from services.worker.attention import attention
 from services.worker.batch import Batch
+from services.worker.graphs import CacheStepGraphs
 from services.worker.kv_store import KvStore
 from services.worker.models.config import ModelConfig
 from services.worker.models.decoder import PackedDecoder
@@ -61,18 +62,27 @@ class Runner:
         first = decoder.shard.rank * decoder.head.out_features
         self._vocabulary = Vocabulary(first, self.config.mask_token_id)
         self._store = KvStore(decoder, cache_slots) if cache_slots else None
+        on_cuda = self.device.type == "cuda" and ranks is None
+        self._graphs = CacheStepGraphs(decoder, self._store) if self._store and on_cuda else None
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Predictions:
         """One forward, and the head for the candidates' rows only."""
-        attend = attention(batch, self._store, self.device)
         rows = np.pad(batch.rows, (0, max(0, STEADY_ROWS - len(batch.rows))), mode="edge")
-        hidden = self._decoder(self._put(batch.tokens), self._put(batch.positions), attend, self._put(rows))
-        logits = self._decoder.logits(hidden)[: len(batch.rows)]  # [R, V of this rank]
+        logits = self._decoder.logits(self._hidden(batch, self._put(rows)))[: len(batch.rows)]  # [R, V of this rank]
         altered = self.config.family == "dream"
         best = best_of(logits, self._noise(batch), self._vocabulary, altered=altered)
         tokens, confidences = decide(best.unsqueeze(0) if self._ranks is None else self._ranks.gather(best))
         return Predictions(tokens.cpu().numpy(), confidences.cpu().numpy())
+
+    def _hidden(self, batch: Batch, rows: Tensor) -> Tensor:
+        """Of these rows among the fed tokens: [R, W]."""
+        replayed = self._graphs.run(batch) if self._graphs else None
+        if replayed is not None:
+            return replayed[rows]
+        attend = attention(batch, self._store, self.device)
+        hidden: Tensor = self._decoder(self._put(batch.tokens), self._put(batch.positions), attend, rows)
+        return hidden
 
     def _noise(self, batch: Batch) -> Noise | None:
         if not batch.temperatures.any():

@@ -1,0 +1,128 @@
+"""The latency profile of LLaDA-8B's dimensions on a CUDA device, with random weights, beside the device's roofline.
+
+The roofline of a step is the longer of two times: its operations at the rate of a large matrix product, its bytes (the
+weights once, and the cached keys and values) at the rate of a large copy; both rates are measured first.
+
+python -m experiments.cuda_roofline
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from experiments.machine import said_first
+from experiments.table import Table
+from services.worker.loading import device_name
+from services.worker.models.config import ModelConfig
+from services.worker.models.decoder import PackedDecoder
+from services.worker.profiler import BLOCK, TYPICAL_TOKENS, Plan, grid, measure, room_for
+from services.worker.runner import Runner
+from shared.messages.steps import StepKind
+
+LLADA_8B = ModelConfig(
+    family="llada",
+    num_layers=32,
+    width=4096,
+    num_heads=32,
+    num_kv_heads=32,
+    head_dim=128,
+    mlp_width=12288,
+    vocab_size=126464,
+    rope_base=500_000.0,
+    norm_eps=1e-5,
+    qkv_bias=False,
+    shifted_logits=False,
+    mask_token_id=126336,
+    eos_token_id=126081,
+    max_length=4096,
+)
+PLAN = Plan(batch_tokens=grid(16_384), repeats=7)
+BYTES = 2  # of a bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What the device was seen to reach."""
+
+    flops_per_s: float
+    bytes_per_s: float
+
+
+def work(config: ModelConfig, tokens: int, kind: StepKind) -> tuple[float, float]:
+    """Operations and bytes of a step as the profiler runs it. A multiply-add is two operations."""
+    sequences = tokens / (BLOCK if kind is StepKind.CACHE else min(tokens, TYPICAL_TOKENS))
+    keys = TYPICAL_TOKENS if kind is StepKind.CACHE else min(tokens, TYPICAL_TOKENS)
+    rows = sequences * min(BLOCK, keys // 2)  # the candidates; the last layer ends with them alone
+    kv_width = config.num_kv_heads * config.head_dim
+    into, after = config.width * (config.width + 2 * kv_width), config.width * (config.width + 3 * config.mlp_width)
+    head = config.width * config.vocab_size
+    layers = config.num_layers
+    linear = tokens * (layers * into + (layers - 1) * after) + rows * (after + head)
+    attended = layers * tokens * keys * 2 * config.width  # scores and mix
+    cached = 2 * layers * sequences * keys * kv_width if kind is StepKind.CACHE else 0
+    return 2 * (linear + attended), BYTES * (layers * (into + after) + head + cached)
+
+
+def roofline_s(config: ModelConfig, tokens: int, kind: StepKind, ceilings: Ceilings) -> float:
+    """The least time of a step on this device, in seconds."""
+    operations, read = work(config, tokens, kind)
+    return max(operations / ceilings.flops_per_s, read / ceilings.bytes_per_s)
+
+
+def measure_ceilings(device: torch.device) -> Ceilings:
+    """A product of 8192 x 8192 matrices in bfloat16; a copy of 4 GiB, which reads and writes each byte."""
+    square = torch.randn(8192, 8192, dtype=torch.bfloat16, device=device)
+    source = torch.empty(4 << 30, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    product_s, copy_s = _seconds(lambda: square @ square), _seconds(lambda: target.copy_(source))
+    return Ceilings(2 * 8192**3 / product_s, 2 * len(source) / copy_s)
+
+
+def _seconds(run: Callable[[], object], repeats: int = 20) -> float:
+    run()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - started) / repeats
+
+
+def random_decoder(config: ModelConfig, device: torch.device) -> PackedDecoder:
+    """In bfloat16, weights of the size that trained ones have."""
+    with torch.device("meta"):
+        decoder = PackedDecoder(config)
+    decoder = decoder.to(torch.bfloat16).to_empty(device=device).requires_grad_(False).eval()
+    torch.manual_seed(0)
+    for parameter in decoder.parameters():
+        parameter.fill_(1.0) if parameter.ndim == 1 else parameter.normal_(std=0.02)
+    return decoder
+
+
+def main() -> int:
+    """Print the table, and write it to experiments/results/cuda_roofline.*. Returns: 2 without a CUDA device."""
+    if not torch.cuda.is_available():
+        sys.stderr.write("cuda_roofline: no CUDA device is at hand, so nothing was measured\n")
+        return 2
+    device = torch.device("cuda")
+    ceilings = measure_ceilings(device)
+    reached = f"{ceilings.flops_per_s / 1e12:.0f} TFLOP/s, {ceilings.bytes_per_s / 1e12:.2f} TB/s"
+    said = f"{said_first()}\n{device_name(device)}, TP-1, bfloat16; measured ceilings: {reached}"
+    columns = ["step", "tokens", "ms", "roofline, ms", "times the roofline", "share of the matrix ceiling"]
+    table = Table("LLaDA-8B's dimensions on a CUDA device", said, columns)
+    profile = measure(Runner(random_decoder(LLADA_8B, device), room_for(PLAN)), 1, PLAN)
+    for (_, kind), curve in profile.curves.items():
+        for tokens, latency_s in zip(curve.batch_tokens.astype(int).tolist(), curve.latency_s.tolist(), strict=True):
+            least_s = roofline_s(LLADA_8B, tokens, kind, ceilings)
+            share = work(LLADA_8B, tokens, kind)[0] / latency_s / ceilings.flops_per_s
+            times = (f"{latency_s * 1e3:.2f}", f"{least_s * 1e3:.2f}", f"{latency_s / least_s:.2f}", f"{share:.0%}")
+            table.add(kind.name.lower(), tokens, *times)
+    table.write("cuda_roofline")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

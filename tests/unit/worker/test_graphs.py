@@ -1,0 +1,84 @@
+"""Batches of cache steps in buckets: padding changes nothing, and on CUDA a replayed graph computes the same."""
+
+import numpy as np
+import pytest
+import torch
+
+from services.worker.attention import attention
+from services.worker.batch import Batch, Part, pack
+from services.worker.graphs import CacheStepGraphs, bucket, forward, pad
+from services.worker.kv_store import KvStore
+from services.worker.models.decoder import PackedDecoder
+from services.worker.sequences import Sequence
+from tests.support.random_model import MASK_ID, random_decoder
+
+BLOCK, SLOTS = 16, 512
+CPU = torch.device("cpu")
+
+
+def sequences(prompts: list[int]) -> list[Sequence]:
+    """One request for each length of a prompt, with two blocks of output."""
+    held, first = [], 0
+    for ticket, prompt in enumerate(prompts):
+        tokens = np.random.default_rng(ticket).integers(0, 50, prompt)
+        canvas = np.r_[tokens, [MASK_ID] * 2 * BLOCK].astype(np.int32)
+        slots = np.arange(first, first := first + len(canvas))
+        known = np.full(2 * BLOCK, np.nan, dtype=np.float32)
+        held.append(Sequence(ticket, prompt, BLOCK, canvas, known, 0.0, 0, slots=slots))
+    return held
+
+
+def cache_steps(prompts: list[int], decoder: PackedDecoder, store: KvStore, device: torch.device = CPU) -> Batch:
+    """Their first cache step, after the store was filled."""
+    held = sequences(prompts)
+    whole = pack([Part(s, 0, 0, 0, len(s.canvas)) for s in held], decoder.config)
+    run_packed(whole, decoder, store, device)
+    return pack([Part(s, 1, 0, *s.block_range(0)) for s in held], decoder.config)
+
+
+def run_packed(batch: Batch, decoder: PackedDecoder, store: KvStore, device: torch.device) -> torch.Tensor:
+    tokens, positions = (torch.from_numpy(x).to(device) for x in (batch.tokens, batch.positions))
+    hidden: torch.Tensor = decoder(tokens, positions, attention(batch, store, device))
+    return hidden
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("prompts", [[5], [5, 5, 9], [1, 2, 30, 31, 40]])
+def test_a_padded_batch_computes_what_the_packed_one_does(prompts: list[int]) -> None:
+    decoder = random_decoder()
+    store = KvStore(decoder, SLOTS)
+    batch = cache_steps(prompts, decoder, store)
+    shape = bucket(batch)
+    assert shape is not None
+    padded = pad(batch, shape[0], shape[2], store.scrap)
+    own = forward(decoder, store, padded)[: len(batch.tokens)]
+    torch.testing.assert_close(own, run_packed(batch, decoder, store, CPU), atol=1e-4, rtol=0)
+
+
+def test_buckets_are_powers_of_two() -> None:
+    decoder = random_decoder()
+    store = KvStore(decoder, SLOTS)
+    assert bucket(cache_steps([5, 5, 9], decoder, store)) == (4, BLOCK, 256)
+    assert bucket(cache_steps([5] * 8, decoder, store)) == (8, BLOCK, 256)
+
+
+def test_recompute_steps_and_large_batches_have_no_bucket() -> None:
+    decoder = random_decoder()
+    store = KvStore(decoder, 1024)
+    [one] = sequences([5])
+    assert bucket(pack([Part(one, 0, 0, 0, len(one.canvas))], decoder.config)) is None
+    assert bucket(cache_steps([1] * 17, decoder, store)) is None
+
+
+@pytest.mark.cuda
+@torch.inference_mode()
+def test_a_replayed_graph_computes_what_the_eager_forward_does() -> None:
+    device = torch.device("cuda")
+    decoder = random_decoder().to(device)
+    store = KvStore(decoder, SLOTS)
+    graphs = CacheStepGraphs(decoder, store)
+    for prompts in ([5, 9], [7, 30], [5, 5, 9]):  # the second one replays what the first one captured
+        batch = cache_steps(prompts, decoder, store, device)
+        replayed = graphs.run(batch)
+        assert replayed is not None
+        torch.testing.assert_close(replayed, run_packed(batch, decoder, store, device), atol=1e-3, rtol=0)
