@@ -25,6 +25,7 @@ def decode(
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel degree.")] = 1,
     batch: Annotated[bool, typer.Option("--batch", help="Run all requests together.")] = False,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads of each rank; 0: an equal share.")] = 0,
     stop_at_eos: Annotated[
         bool, typer.Option("--stop-at-eos", help="Leave out the blocks after one that holds the end of text.")
     ] = False,
@@ -49,7 +50,7 @@ def decode(
     groups = [requests] if batch else [[request] for request in requests]
     lengths = [sum(len(request.prompt_ids) + output_length for request in group) for group in groups]
     room = NO_CACHE if options.mode is CacheMode.NONE else CacheRoom(len(requests), max(lengths))
-    with open_runner(ModelChoice(model, dtype=dtype, tp=tp), room) as runner:
+    with open_runner(ModelChoice(model, dtype=dtype, tp=tp, threads=threads), room) as runner:
         traces = []
         with _progress() as progress:
             task = progress.add_task("tokens", total=len(requests) * output_length)

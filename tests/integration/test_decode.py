@@ -25,7 +25,8 @@ def command(cases: list[GoldenCase], cache: str, directory: Path, *options: str)
     (directory / "case.json").write_text(json.dumps({"requests": requests}))
     lengths = ("--block-length", case.block_length, "--output-length", len(case.output))
     files = ("--model", case.model, "--input", directory / "case.json", "--out", directory / "trace.json")
-    return [*map(str, ("decode", *files, "--cache", cache, "--threshold", case.threshold, *lengths)), *options]
+    given = ("decode", *files, "--cache", cache, "--threshold", case.threshold, *lengths, "--threads", 1)
+    return [*map(str, given), *options]
 
 
 def traces(directory: Path) -> list[dict[str, Any]]:

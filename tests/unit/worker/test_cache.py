@@ -104,6 +104,22 @@ def test_a_thousand_requests_with_cancellations_leak_nothing(runner: Runner) -> 
     assert (engine.free_slots, engine.num_held, engine.waiting) == (ROOM, 0, False)
 
 
+def test_a_thousand_requests_that_move_half_way_leak_nothing() -> None:
+    here, there = (engine_of(Runner(random_decoder(), cache_slots=ROOM)) for _ in range(2))
+    for ticket in range(0, 1000, 2):
+        moving = [request(ticket, prompt=2), request(ticket + 1, prompt=2)]
+        for decode in moving:
+            decode.threshold = 0.0  # a block in one step
+        read_results(_some(run(here, jobs_for(moving))), moving)
+        gone = pack_int64([d.ticket for d in moving])
+        run(here, StepJobs(epoch=1, drops=gone))
+        taken_up = msgspec.structs.replace(jobs_for(moving), states=[d.state for d in moving])
+        read_results(_some(run(there, taken_up)), moving)
+        assert all(d.done for d in moving)
+        run(there, StepJobs(epoch=1, drops=gone))
+    assert [(e.free_slots, e.num_held, e.waiting) for e in (here, there)] == [(ROOM, 0, False)] * 2
+
+
 def test_a_new_scheduler_frees_the_cache(runner: Runner) -> None:
     engine = engine_of(runner)
     run(engine, jobs_for([request(1), request(2)], epoch=1))

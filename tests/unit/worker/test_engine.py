@@ -70,13 +70,15 @@ def test_in_company_each_request_decodes_as_it_does_alone(runner: Runner, mode: 
 
 
 @pytest.mark.skipif(not torch.cpu.get_capabilities().get("avx512_bf16"), reason="this CPU does not compute in bfloat16")
-def test_in_bfloat16_company_changes_nothing_either() -> None:
+@pytest.mark.parametrize("mode", CacheMode)
+def test_in_bfloat16_company_changes_nothing_either(mode: CacheMode) -> None:
     runner = Runner(random_decoder(torch.bfloat16), cache_slots=1024)
-    together, alone = several(CacheMode.DUAL, 0.0), several(CacheMode.DUAL, 0.0)
-    decode_together(engine_of(runner, mode=CacheMode.DUAL), together)
+    together, alone = several(mode, 0.0), several(mode, 0.0)
+    decode_together(engine_of(runner, mode=mode), together)
     for decode in alone:
-        decode_together(engine_of(runner, mode=CacheMode.DUAL), [decode])
+        decode_together(engine_of(runner, mode=mode), [decode])
     assert [d.trace for d in together] == [d.trace for d in alone]
+    assert [d.confidences for d in together] == [d.confidences for d in alone]  # the same bits
 
 
 def several(mode: CacheMode, temperature: float) -> list[Decode]:

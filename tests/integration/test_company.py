@@ -1,0 +1,28 @@
+"""The demo model answers the same whatever it answers beside it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.engine_throughput import read_prompts
+from services.worker.decode import CaseRequest, Options, decode_together
+from services.worker.feeding import CacheMode
+from services.worker.loading import CacheRoom, ModelChoice, open_runner
+
+DEMO = Path(__file__).parents[2] / "models" / "demo"
+computes_bfloat16 = pytest.mark.skipif(
+    not torch.cpu.get_capabilities().get("avx512_bf16"), reason="this CPU does not compute in bfloat16"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", CacheMode)
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=computes_bfloat16)])
+def test_alone_and_in_company_every_step_is_the_same(mode: CacheMode, dtype: str) -> None:
+    requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(read_prompts(DEMO, 12))]
+    options = Options(mode, threshold=0.8, block_length=32, output_length=64)
+    with open_runner(ModelChoice(str(DEMO), dtype=dtype, threads=1), CacheRoom(len(requests))) as runner:
+        together = decode_together(requests, runner, options)
+        alone = [trace for request in requests for trace in decode_together([request], runner, options)]
+    assert together == alone
