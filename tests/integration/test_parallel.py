@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.mark.parametrize("tp", [2, 4])
 @pytest.mark.parametrize("name", SETS)
 def test_ranks_together_decode_every_case_as_the_reference_does(name: str, tp: int) -> None:
-    choice = ModelChoice(str(GOLDEN / name), tp=tp, threads=1)
+    choice = ModelChoice(str(GOLDEN / name), dtype="float32", tp=tp, threads=1)
     with open_runner(choice, CacheRoom(64, 4096)) as ranks:
         for mode in MODES:
             if cases := threshold_cases((name,), (mode,)):
