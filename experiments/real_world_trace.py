@@ -1,0 +1,195 @@
+"""The paper's 16-GPU evaluation on the real-world trace, in virtual time, and what it rests on.
+
+    python -m experiments.real_world_trace --seeds 0,1,2,3,4
+
+A day of BurstGPT's conversations in two hours, ShareGPT's lengths, LLaDA-8B on H100. A run is kept in build/paper when
+it has ended, so that this may be stopped and started again, or be done in parts: `--studies`, `--systems`, `--seeds`.
+"""
+
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from experiments.machine import said_first
+from experiments.paper.files import PROFILE, ROOT, STEPS
+from experiments.paper.kept import kept
+from services.scheduler.settings import SchedulerSettings
+from shared.profile import read_profile
+from simulator.lengths import DATA, benchmark, sharegpt
+from simulator.plot import draw_timelines, write_figure
+from simulator.result import Records, summarize
+from simulator.scenario import Scenario, read_cluster, simulate
+from simulator.steps_table import read_steps
+from simulator.workload import Workload, constant_rate, real_world
+
+ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
+RESULTS = ROOT / "experiments" / "results"
+LOW_LOAD_S = 45 * 60.0  # the paper's low-load period is the trace's first 45 minutes
+
+Policy = Literal["dilaserve", "llumnix", "infaas"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One simulation; what names it in the store of finished runs."""
+
+    system: str
+    seed: int
+    policy: Policy
+    rps: float = 20.0  # at the peak of the trace
+    lengths: str = "sharegpt"  # or a benchmark's, at a constant rate
+    roofline: bool = False
+    load_control: bool = True
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """RESULT.json, and what the study adds. Units: seconds, bytes."""
+
+    result: dict[str, Any]
+    slo_s: float
+    low_load_s: float  # mean latency of what arrived in the low-load period
+    high_load_s: float
+    steps: int
+    cycles: int
+    cpu_s: float
+    peak_bytes: int
+    lengths: str
+
+
+SYSTEMS: Mapping[str, Policy] = {"DiLaServe": "dilaserve", "Llumnix": "llumnix", "INFaaS": "infaas"}
+
+
+def studies(seed: int) -> dict[str, list[Run]]:
+    """What is run, by the name of the study."""
+    each = [{"system": name, "policy": policy, "seed": seed} for name, policy in SYSTEMS.items()]
+    gsm8k = {"rps": 16.0, "lengths": "gsm8k", "seed": seed}
+    return {
+        "peak20": [Run(**one) for one in each],  # type: ignore[arg-type]
+        "peak10": [Run(**one, rps=10.0) for one in each],  # type: ignore[arg-type]
+        "roofline": [Run(**one, roofline=True) for one in each],  # type: ignore[arg-type]
+        "gsm8k": [
+            Run(system="DiLaServe", policy="dilaserve", **gsm8k),  # type: ignore[arg-type]
+            Run(system="without load control", policy="dilaserve", load_control=False, **gsm8k),  # type: ignore[arg-type]
+            Run(system="fixed threshold", policy="infaas", **gsm8k),  # type: ignore[arg-type]
+        ],
+    }
+
+
+def outcome(run: Run) -> Outcome:
+    """What came of the run; from the store, if it is there."""
+    return kept({"study": "real_world_trace", "run": run}, Outcome, lambda: _simulate(run))
+
+
+def workload(run: Run) -> tuple[Workload, str]:
+    """What arrives, and where its lengths are from."""
+    random = np.random.default_rng(run.seed)
+    if run.lengths == "sharegpt":
+        lengths = sharegpt(DATA)
+        return real_world(lengths, run.rps, random), lengths.source
+    lengths = benchmark(run.lengths, DATA)
+    return constant_rate(lengths, run.rps, random), lengths.source
+
+
+def _simulate(run: Run) -> Outcome:
+    arriving, source = workload(run)
+    scenario = Scenario(
+        profile=read_profile(ROOFLINE if run.roofline else PROFILE),
+        steps=read_steps(STEPS),
+        instances=read_cluster("16x1"),
+        settings=SchedulerSettings(model="simulated", policy=run.policy, cache="dual", load_control=run.load_control),
+        seed=run.seed,
+    )
+    start_s = time.process_time()
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(f"{run.system}, seed {run.seed}", total=len(arriving))
+        records = simulate(scenario, arriving, lambda count: progress.advance(bar, count))
+    low = arriving.arrival_s < LOW_LOAD_S
+    return Outcome(
+        result=summarize(records, arriving, scenario.steps),
+        slo_s=scenario.default_slo_s(arriving),
+        low_load_s=_mean_latency_s(records, low),
+        high_load_s=_mean_latency_s(records, ~low),
+        steps=records.steps_run,
+        cycles=records.cycles,
+        cpu_s=time.process_time() - start_s,
+        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        lengths=Path(source).name if Path(source).exists() else source,
+    )
+
+
+def _mean_latency_s(records: Records, part: np.ndarray) -> float:
+    done = records.latency_s[part & records.completed]
+    return float(done.mean()) if len(done) else 0.0
+
+
+def figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Means over seeds; the columns of the table."""
+    result = [one.result for one in outcomes]
+    return {
+        "attainment, %": 100 * float(np.mean([r["slo_attainment"] for r in result])),
+        "lowest": 100 * min(r["slo_attainment"] for r in result),
+        "highest": 100 * max(r["slo_attainment"] for r in result),
+        "mean latency, s": float(np.mean([r["latency_s"]["mean"] for r in result])),
+        "first 45 min": float(np.mean([one.low_load_s for one in outcomes])),
+        "later": float(np.mean([one.high_load_s for one in outcomes])),
+        "P99, s": float(np.mean([r["latency_s"]["p99"] for r in result])),
+        "threshold": float(np.mean([r["mean_threshold"] for r in result])),
+        "accuracy, %": 100 * float(np.mean([r["accuracy"] for r in result])),
+        "SLO, s": float(np.mean([one.slo_s for one in outcomes])),
+        "steps, M": float(np.mean([one.steps for one in outcomes])) / 1e6,
+        "CPU, s": float(np.mean([one.cpu_s for one in outcomes])),
+        "peak, MB": max(one.peak_bytes for one in outcomes) / 1e6,
+    }
+
+
+def table(found: Mapping[str, Sequence[Outcome]]) -> str:
+    """Markdown, a row a system."""
+    rows = {name: figures(outcomes) for name, outcomes in found.items()}
+    head = ["system", "seeds", *next(iter(rows.values()))]
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    for name, row in rows.items():
+        cells = [
+            name,
+            str(len(found[name])),
+            *(f"{value:.3g}" if value < 10 else f"{value:.1f}" for value in row.values()),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(
+    *,
+    seeds: Annotated[str, typer.Option(help="Of arrivals, difficulties and chance.")] = "0",
+    only: Annotated[str, typer.Option("--studies", help="Which studies; default: all.")] = "",
+    systems: Annotated[str, typer.Option(help="Which systems; default: all.")] = "",
+    out: Annotated[Path, typer.Option(help="Directory of the report and the plot.")] = RESULTS,
+) -> None:
+    """Run, or take from the store, and report."""
+    sections = [said_first()]
+    numbers = [int(seed) for seed in seeds.split(",")]
+    for name in only.split(",") if only else studies(0):
+        found: dict[str, list[Outcome]] = {}
+        for seed in numbers:
+            for run in studies(seed)[name]:
+                if not systems or run.system in systems.split(","):
+                    found.setdefault(run.system, []).append(outcome(run))
+        sections.append(f"## {name}\n\n{table(found)}")
+        print(sections[-1], flush=True)
+        if not systems:
+            timelines = {system: outcomes[0].result["timeline"] for system, outcomes in found.items()}
+            write_figure(out / f"real_world_trace_{name}.png", draw_timelines(timelines))
+    if not systems and not only:
+        (out / "real_world_trace.md").write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)
