@@ -26,6 +26,7 @@ from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
 from simulator.lengths import DATA, benchmark, sharegpt
 from simulator.plot import draw_timelines, write_figure
+from simulator.reconfiguration import Reconfiguration
 from simulator.result import Records, summarize
 from simulator.scenario import Scenario, read_cluster, simulate
 from simulator.steps_table import read_steps
@@ -33,6 +34,7 @@ from simulator.workload import Workload, constant_rate, real_world
 
 ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
 RESULTS = ROOT / "experiments" / "results"
+COPIES = 3  # of each of the benchmark's samples: once is 82 seconds, most of which is the queue filling up
 LOW_LOAD_S = 45 * 60.0  # the paper's low-load period is the trace's first 45 minutes
 
 Policy = Literal["dilaserve", "llumnix", "infaas"]
@@ -49,6 +51,7 @@ class Run:
     lengths: str = "sharegpt"  # or a benchmark's, at a constant rate
     roofline: bool = False
     load_control: bool = True
+    reconfigure: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +79,10 @@ def studies(seed: int) -> dict[str, list[Run]]:
         "peak20": [Run(**one) for one in each],  # type: ignore[arg-type]
         "peak10": [Run(**one, rps=10.0) for one in each],  # type: ignore[arg-type]
         "roofline": [Run(**one, roofline=True) for one in each],  # type: ignore[arg-type]
+        "reconfigure": [
+            Run(system="16 TP-1", policy="dilaserve", seed=seed),
+            Run(system="reconfigured", policy="dilaserve", seed=seed, reconfigure=True),
+        ],
         "gsm8k": [
             Run(system="DiLaServe", policy="dilaserve", **gsm8k),  # type: ignore[arg-type]
             Run(system="without load control", policy="dilaserve", load_control=False, **gsm8k),  # type: ignore[arg-type]
@@ -96,7 +103,7 @@ def workload(run: Run) -> tuple[Workload, str]:
         lengths = sharegpt(DATA)
         return real_world(lengths, run.rps, random), lengths.source
     lengths = benchmark(run.lengths, DATA)
-    return constant_rate(lengths, run.rps, random), lengths.source
+    return constant_rate(lengths, run.rps, random, copies=COPIES), lengths.source
 
 
 def _simulate(run: Run) -> Outcome:
@@ -106,6 +113,7 @@ def _simulate(run: Run) -> Outcome:
         steps=read_steps(STEPS),
         instances=read_cluster("16x1"),
         settings=SchedulerSettings(model="simulated", policy=run.policy, cache="dual", load_control=run.load_control),
+        reconfiguration=Reconfiguration() if run.reconfigure else None,
         seed=run.seed,
     )
     start_s = time.process_time()

@@ -112,6 +112,18 @@ class Cluster:
         self._inbox.append(InstanceSeen(instance))
         self._note_instances()
 
+    def tell(self, instance: Instance) -> None:
+        """An instance has changed what it says of itself."""
+        self._inbox.append(InstanceSeen(instance))
+
+    def holds_requests(self, instance_id: str) -> bool:
+        """Whether the scheduler has requests on the instance."""
+        return bool(self._core.fleet.requests[self._core.fleet.slot_of[instance_id]])
+
+    def leave(self, instance_id: str) -> None:
+        """An instance ends in order, and says so."""
+        self.fail(instance_id, noticed_after_s=0.0)
+
     def fail(self, instance_id: str, noticed_after_s: float) -> None:
         """An instance dies with what it was computing; the scheduler hears of it later."""
         self.instances.pop(instance_id, None)

@@ -1,8 +1,9 @@
 """What came of a simulation: records of every request, and RESULT.json."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from shared.arrays import Bool, Float64, Int64
@@ -11,6 +12,16 @@ from simulator.steps_table import StepsTable
 from simulator.workload import Workload
 
 BUCKET_S = 60.0  # of the timeline
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision of the planner. Units: t_s in virtual seconds."""
+
+    t_s: float
+    take: bool
+    reason: str
+    status: str
+    instances_per_tp: dict[int, int]  # of the plan, taken or not
 
 
 @dataclass(slots=True)
@@ -24,6 +35,7 @@ class Records:
     migrations: Int64
     tokens_at: Int64  # [GRID], tokens unmasked at each threshold in hundredths
     instances_at: list[tuple[float, dict[int, int]]]  # from when on there were how many instances of each TP degree
+    decisions: list[Decided] = field(default_factory=list)  # where the cluster is reconfigured
     steps_run: int = 0  # by all instances
     cycles: int = 0  # of the scheduler
 
@@ -73,7 +85,11 @@ def summarize(records: Records, workload: Workload, steps: StepsTable) -> dict[s
         "migrations": int(records.migrations.sum()),
         "timeline": timeline(records, workload),
     }
-    return result if accuracy is None else result | {"accuracy": accuracy / 100}
+    if accuracy is not None:
+        result["accuracy"] = accuracy / 100
+    if records.decisions:
+        result["decisions"] = msgspec.to_builtins(records.decisions, str_keys=True)
+    return result
 
 
 def timeline(records: Records, workload: Workload) -> list[dict[str, Any]]:

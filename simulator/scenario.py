@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from simulator.cluster import Cluster, build_core
 from simulator.denoising import Denoising
 from simulator.estimates import Oracle, Predictor, Trained
 from simulator.isolated import SLO_MULTIPLE, isolated_latency_s
+from simulator.reconfiguration import PlanFor, Reconfiguration, Reconfigurator
 from simulator.result import Records
 from simulator.steps_table import StepsTable
 from simulator.training import train_predictor
@@ -52,6 +54,7 @@ class Scenario:
     max_batch_tokens: int = 8192
     max_batch_requests: int = 64
     failures: tuple[Failure, ...] = field(default=())
+    reconfiguration: Reconfiguration | None = None  # None: the instances stay as they are
 
     @property
     def caching(self) -> bool:
@@ -80,8 +83,16 @@ def simulate(scenario: Scenario, workload: Workload, on_finished: Callable[[int]
         difficulties,
         chance,
     )
-    for number, tp in enumerate(scenario.instances):
-        cluster.join(_instance(scenario, number, tp))
+    names = (_name(number) for number in count())
+    if scenario.reconfiguration is None:
+        for tp in scenario.instances:
+            cluster.join(_instance(scenario, next(names), tp))
+    else:
+        basis = PlanFor(scenario.profile, scenario.steps, candidates(settings), scenario.caching)
+        reconfigurator = Reconfigurator(
+            scenario.reconfiguration, basis, cluster, workload, lambda spec: _instance(scenario, next(names), spec.tp)
+        )
+        reconfigurator.start(scenario.instances)
     for failure in scenario.failures:
         name = _name(failure.instance)
         cluster.clock.at(failure.at_s, lambda name=name: cluster.fail(name, NOTICED_AFTER_S))  # type: ignore[misc]
@@ -125,12 +136,12 @@ def _predictor(
     return Oracle(denoising, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
 
 
-def _instance(scenario: Scenario, number: int, tp: int) -> Instance:
+def _instance(scenario: Scenario, name: str, tp: int) -> Instance:
     kinds = (StepKind.RECOMPUTE, StepKind.CACHE) if scenario.caching else (StepKind.RECOMPUTE,)
     for kind in kinds:
         scenario.profile.latency_s(tp, 1.0, kind)  # raises if the profile lacks it
     return Instance(
-        instance_id=_name(number),
+        instance_id=name,
         model=CARD,
         tp_degree=tp,
         device="simulated",

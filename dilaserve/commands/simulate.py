@@ -42,6 +42,9 @@ def simulate(
     fail: Annotated[
         list[str] | None, typer.Option(help="AT_S:INSTANCE, an instance (from 0) dies; repeatable.")
     ] = None,
+    reconfigure: Annotated[bool, typer.Option("--reconfigure", help="Plan every 5 minutes for what arrives.")] = False,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="Of --reconfigure.")] = 4,
+    load_s: Annotated[float, typer.Option(min=0, help="Of --reconfigure: an instance's time to load.")] = 60.0,
     slo: Annotated[float | None, typer.Option(min=0.001, help="Seconds; else 5 x the isolated mean.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of arrivals, difficulties and chance.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the result to this file, as JSON.")] = None,
@@ -53,6 +56,7 @@ def simulate(
 
     from services.scheduler.settings import SchedulerSettings  # noqa: PLC0415
     from shared.profile import read_profile  # noqa: PLC0415
+    from simulator.reconfiguration import Reconfiguration  # noqa: PLC0415
     from simulator.result import summarize  # noqa: PLC0415
     from simulator.scenario import Scenario, read_cluster, read_failures  # noqa: PLC0415
     from simulator.steps_table import read_steps  # noqa: PLC0415
@@ -72,6 +76,7 @@ def simulate(
         ),
         predictor=predictor,
         failures=read_failures(fail or [], len(instances)),
+        reconfiguration=Reconfiguration(gpus_per_node=gpus_per_node, load_s=load_s) if reconfigure else None,
         noise=noise,
         slo_s=slo,
         seed=seed,

@@ -1,0 +1,29 @@
+"""The table of the real-world trace, from outcomes made by hand."""
+
+import pytest
+
+from experiments.real_world_trace import Outcome, figures, studies, table
+
+
+def outcome(attainment: float, **changes: object) -> Outcome:
+    latency = {"mean": 5.0, "p50": 4.0, "p90": 9.0, "p99": 12.0}
+    result = {"slo_attainment": attainment, "latency_s": latency, "mean_threshold": 0.8, "accuracy": 0.78}
+    given = {"low_load_s": 3.0, "high_load_s": 6.0, "slo_s": 13.6, "steps": 4_000_000, "cycles": 1, "cpu_s": 200.0}
+    return Outcome(result=result, peak_bytes=10**9, lengths="some", **{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_figures_are_means_over_seeds_with_the_spread_of_attainment() -> None:
+    found = figures([outcome(0.9), outcome(0.94, low_load_s=5.0)])
+    assert (found["attainment, %"], found["lowest"], found["highest"]) == pytest.approx((92.0, 90.0, 94.0))
+    assert found["first 45 min"] == pytest.approx(4.0)
+
+
+def test_the_table_has_a_row_a_system() -> None:
+    lines = table({"A": [outcome(0.9)], "B": [outcome(0.5)]}).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| A", "| B"]
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_runs_of_different_studies_are_told_apart_unless_they_are_the_same() -> None:
+    runs = [run for each in studies(0).values() for run in each]
+    assert len(set(runs)) == len(runs)

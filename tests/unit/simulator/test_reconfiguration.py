@@ -1,0 +1,81 @@
+"""The planner in virtual time, with CBC."""
+
+import numpy as np
+import pytest
+
+from services.scheduler.settings import SchedulerSettings
+from shared.errors import BadInput
+from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile
+from simulator.reconfiguration import Reconfiguration, place
+from simulator.result import Records, summarize
+from simulator.scenario import Failure, Scenario, simulate
+from simulator.steps_table import StepsTable
+from simulator.workload import Workload, plain
+
+PROFILE = LatencyProfile.from_rows(
+    (tp, tokens, kind, share * (0.020 + tokens * per_token))
+    for tp, share in ((1, 1.0), (2, 0.7))
+    for kind, per_token in ((StepKind.RECOMPUTE, 0.04e-3), (StepKind.CACHE, 0.2e-3))
+    for tokens in (32, 8192)
+)
+STEPS = StepsTable(np.array([0.5, 0.9]), np.array([7.0, 3.25]))
+SETTINGS = Reconfiguration(gpus_per_node=2, interval_s=30.0, window_s=30.0, load_s=5.0)
+
+
+def light(minutes: float) -> Workload:
+    """One request in five seconds, which two GPUs together serve sooner than each alone."""
+    count = int(12 * minutes)
+    return plain(5.0 * np.arange(count, dtype=np.float64), np.full(count, 100), np.full(count, 128))
+
+
+def run(workload: Workload, cluster: tuple[int, ...], *failures: Failure) -> Records:
+    settings = SchedulerSettings(model="m", policy="dilaserve", cache="dual", thresholds=(0.5, 0.9))
+    return simulate(
+        Scenario(
+            profile=PROFILE,
+            steps=STEPS,
+            instances=cluster,
+            settings=settings,
+            slo_s=3.0,
+            reconfiguration=SETTINGS,
+            failures=failures,
+        ),
+        workload,
+    )
+
+
+def test_under_light_load_two_tp1_become_one_tp2_one_launch_at_a_time_and_no_request_is_lost() -> None:
+    records = run(light(2), (1, 1))
+    assert records.completed.all()
+    assert records.decisions[0].take
+    assert records.decisions[0].t_s == 30.0
+    assert [counts for _, counts in records.instances_at] == [{1: 1}, {1: 2}, {1: 1}, {}, {2: 1}]
+    (stopped_s, _), (served_s, _) = records.instances_at[-2:]
+    assert served_s - stopped_s == pytest.approx(SETTINGS.stop_s + SETTINGS.load_s, abs=0.1)
+    result = summarize(records, light(2), STEPS)
+    assert result["timeline"][-1]["instances_per_tp"] == {"2": 1}
+    assert result["decisions"][0]["reason"]
+
+
+def test_what_serves_well_stays() -> None:
+    records = run(light(1.5), (2,))
+    assert records.decisions
+    assert not any(decision.take for decision in records.decisions)
+    assert len(records.instances_at) == 1
+
+
+def test_an_instance_that_dies_is_planned_for_anew() -> None:
+    records = run(light(2), (2,), Failure(at_s=12.0, instance=0))
+    assert records.completed.all()
+    assert [counts for _, counts in records.instances_at][-1] == {2: 1}
+
+
+def test_instances_are_put_on_nodes_in_their_order() -> None:
+    assert [(spec.node, spec.gpus) for spec in place((1, 2, 1), 2)] == [
+        ("node0", (0,)),
+        ("node1", (0, 1)),
+        ("node0", (1,)),
+    ]
+    with pytest.raises(BadInput, match="gpus-per-node 2"):
+        place((4,), 2)
