@@ -80,8 +80,8 @@ def studies(seed: int) -> dict[str, list[Run]]:
         "peak10": [Run(**one, rps=10.0) for one in each],  # type: ignore[arg-type]
         "roofline": [Run(**one, roofline=True) for one in each],  # type: ignore[arg-type]
         "reconfigure": [
-            Run(system="16 TP-1", policy="dilaserve", seed=seed),
-            Run(system="reconfigured", policy="dilaserve", seed=seed, reconfigure=True),
+            Run(system="DiLaServe", policy="dilaserve", seed=seed),
+            Run(system="DiLaServe, reconfigured", policy="dilaserve", seed=seed, reconfigure=True),
         ],
         "gsm8k": [
             Run(system="DiLaServe", policy="dilaserve", **gsm8k),  # type: ignore[arg-type]
@@ -178,7 +178,7 @@ def main(
     *,
     seeds: Annotated[str, typer.Option(help="Of arrivals, difficulties and chance.")] = "0",
     only: Annotated[str, typer.Option("--studies", help="Which studies; default: all.")] = "",
-    systems: Annotated[str, typer.Option(help="Which systems; default: all.")] = "",
+    systems: Annotated[str, typer.Option(help="Which systems, between semicolons; default: all.")] = "",
     out: Annotated[Path, typer.Option(help="Directory of the report and the plot.")] = RESULTS,
 ) -> None:
     """Run, or take from the store, and report."""
@@ -188,7 +188,7 @@ def main(
         found: dict[str, list[Outcome]] = {}
         for seed in numbers:
             for run in studies(seed)[name]:
-                if not systems or run.system in systems.split(","):
+                if not systems or run.system in systems.split(";"):
                     found.setdefault(run.system, []).append(outcome(run))
         sections.append(f"## {name}\n\n{table(found)}")
         print(sections[-1], flush=True)
