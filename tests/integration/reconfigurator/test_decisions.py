@@ -65,7 +65,7 @@ def test_without_requests_or_what_to_judge_by_nothing_changes() -> None:
         (decided(0, [ON_BOTH]), "no request arrived in the last 10 s"),
         (decided(2, [ON_BOTH], blind), "how many tokens a step unmasks is not known yet"),
         (decided(2, [ON_BOTH], other_degrees), "no latency profile of a TP degree to plan with is known yet"),
-        (decided(2, [], nodes_up=set()), "no plan could be made: no node holds an instance"),
+        (decided(2, [ON_BOTH], nodes_up=set()), "no plan could be made: no node holds an instance"),
     ):
         assert (record.state, record.target) == (PlanState.STAYED, [])
         assert record.reason.startswith(reason)
