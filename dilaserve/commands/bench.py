@@ -31,7 +31,9 @@ def bench(
     benchmark: Annotated[
         Literal["gsm8k", "mmlu-pro", "mbpp"] | None, typer.Option(help="The paper's questions, each sent once.")
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Directory of the benchmarks' files.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Directory of gsm8k_{test,train_500}, mmlu_pro_500 and mbpp.jsonl.gz.")
+    ] = None,
     url: Annotated[str, typer.Option(help="The gateway.")] = "http://127.0.0.1:8000",
     rate: Annotated[float, typer.Option(min=0.001, help="Requests a second, on average (Poisson arrivals).")] = 1.0,
     duration: Annotated[

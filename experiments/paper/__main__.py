@@ -10,19 +10,20 @@ from typing import Annotated
 
 import typer
 
+from experiments.paper.real_world import real_world_section
 from experiments.paper.study import Study, make, place
 
 STUDIES = (
     "benchmark_rates",
     "benchmark_slos",
     "controller",
-    "reconfiguration",
     "lengths",
     "step_prediction",
     "prediction_error",
     "migration",
     "granularity",
     "no_cache",
+    "reconfiguration",
 )
 INTRODUCTION = Path(__file__).with_name("report.md")
 
@@ -34,7 +35,7 @@ def main(
 ) -> None:
     """Make every study and write docs/paper.md with its plots. What was computed before is taken from build/paper."""
     directory = place(quick=quick, out=out)
-    sections = []
+    sections = [real_world_section()]
     for name in STUDIES:
         study: Study = importlib.import_module(f"experiments.paper.{name}").STUDY
         print(f"\n{study.title}", flush=True)
