@@ -8,7 +8,7 @@ from experiments.paper.runs import Run
 from experiments.paper.study import Case, Compared, Row, Study, main, number, simulated, told
 
 RATE = {"gsm8k": 13, "mmlu-pro": 19, "mbpp": 15}
-MULTIPLES = (2, 3, 4, 5)
+MULTIPLES = (2, 3, 5)
 
 
 def measure(quick: bool) -> list[Row]:

@@ -9,7 +9,7 @@ from services.scheduler.policies import Moves
 
 PAPER = {4: 1.17, 8: 1.28, 12: 1.33, 16: 1.38}  # the table of migration granularity
 RPS_PER_INSTANCE = 0.8  # GSM8K: near what an instance sustains at threshold 0.9
-REQUESTS_PER_INSTANCE = 80
+REQUESTS_PER_INSTANCE = 60
 ANY, RECOMPUTE = "at any step", "at recompute steps"
 
 

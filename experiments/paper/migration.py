@@ -9,6 +9,7 @@ from services.scheduler.policies import Moves
 
 PROMPT = 256
 RATES = {128: (20, 34), 256: (10, 17), 512: (5, 8.5)}  # by output length: half of, and near, what the cluster sustains
+REQUESTS = 800
 WITH, WITHOUT = "with migration", "without"
 
 
@@ -16,7 +17,7 @@ def measure(quick: bool) -> list[Row]:
     cases: list[Case] = [
         (
             {"output tokens": output, "RPS": rps, "system": name},
-            Run(rps=rps, prompt_tokens=PROMPT, output_tokens=output, moves=moves),
+            Run(rps=rps, prompt_tokens=PROMPT, output_tokens=output, moves=moves, requests=REQUESTS),
         )
         for output, rates in RATES.items()
         for name, moves in ((WITH, Moves.AT_RECOMPUTE), (WITHOUT, Moves.NEVER))
@@ -43,7 +44,7 @@ STUDY = Study(
     measure=measure,
     panels=Panels(x="RPS", y=("P99 latency, s", "mean latency, s"), line="system", facet="output tokens"),
     compare=compare,
-    remarks="The paper does not print its rates. Both sides are DiLaServe; requests move at recompute steps, or never.",
+    remarks="The paper does not print its rates; 800 requests a run. Both sides are DiLaServe; requests move at recompute steps, or never.",
 )
 
 if __name__ == "__main__":

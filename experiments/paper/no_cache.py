@@ -7,7 +7,7 @@ from experiments.paper.plots import Panels
 from experiments.paper.runs import Run
 from experiments.paper.study import Case, Compared, Row, Study, main, simulated, told
 
-RATES = (2, 3, 4, 5)
+RATES = (3, 4, 5)
 MULTIPLES = (2, 3)  # at TIGHT_RPS; 5 is among the rates
 TIGHT_RPS = 3
 BY_RATE, BY_SLO = "RPS at 5x SLO", f"SLO multiple at {TIGHT_RPS} RPS"

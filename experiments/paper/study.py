@@ -128,16 +128,20 @@ def section(study: Study, rows: Sequence[Row], image: str) -> str:
 
 def make(study: Study, out: Path, *, quick: bool) -> str:
     """Measure, write DIR/experiments/results/paper/NAME.csv and DIR/docs/paper/NAME.png. Returns: the section."""
-    rows = study.measure(quick)
+    rows = [_rounded(row) for row in study.measure(quick)]
     results, images = out / "experiments" / "results" / "paper", out / "docs" / "paper"
     for directory in (results, images):
         directory.mkdir(parents=True, exist_ok=True)
     with (results / f"{study.name}.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({key: round(v, 5) if isinstance(v, float) else v for key, v in row.items()} for row in rows)
+        writer.writerows(rows)
     draw(study.panels, rows).savefig(images / f"{study.name}.png", dpi=100)
     return section(study, rows, f"paper/{study.name}.png")
+
+
+def _rounded(row: Row) -> Row:
+    return {key: round(value, 5) if isinstance(value, float) else value for key, value in row.items()}
 
 
 def place(*, quick: bool, out: Path | None) -> Path:

@@ -1,0 +1,43 @@
+"""The judge's client against a server of the same kind."""
+
+import pytest
+
+from dilaserve.quality.judge import Judge
+from shared.errors import BadInput
+from tests.support.judge_server import judge_server
+
+GOOD = '{"score": 8, "explanation": "Right."}'
+
+
+async def test_an_answer_out_of_schema_is_asked_for_once_more_and_then_left_unscored() -> None:
+    def reply(content: str, times: int) -> str:
+        if "never" in content or ("second" in content and times == 0):
+            return "I would say 8."
+        return GOOD
+
+    with judge_server(reply) as server:
+        scores = await Judge(server.url, "strict").scores([("first", "a"), ("second", "b"), ("never", "c")])
+    assert scores == [8, 8, None]
+    assert len(server.bodies) == 1 + 2 + 2
+    assert {body["model"] for body in server.bodies} == {"strict"}
+    assert {body["temperature"] for body in server.bodies} == {0}
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+async def test_the_address_may_be_given_with_or_without_v1(suffix: str) -> None:
+    with judge_server(lambda _content, _times: GOOD) as server:
+        judge = Judge(server.url.removesuffix("/v1") + suffix, "any")
+        await judge.check()
+        assert await judge.scores([("p", "r")]) == [8]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "no address"])
+async def test_an_address_without_a_server_is_refused(url: str) -> None:
+    with pytest.raises(BadInput, match="--judge-url"):
+        await Judge(url, "any").check()
+
+
+async def test_a_server_that_is_gone_leaves_replies_unscored() -> None:
+    with judge_server(lambda _content, _times: GOOD) as server:
+        judge = Judge(server.url, "any")
+    assert await judge.scores([("p", "r")]) == [None]
