@@ -44,7 +44,10 @@ STUDY = Study(
     measure=measure,
     panels=Panels(x="RPS", y=("P99 latency, s", "mean latency, s"), line="system", facet="output tokens"),
     compare=compare,
-    remarks="The paper does not print its rates; 800 requests a run. Both sides are DiLaServe; requests move at recompute steps, or never.",
+    remarks=(
+        f"The paper does not print its rates; {REQUESTS} requests a run. Both sides are DiLaServe; requests move at "
+        "recompute steps, or never."
+    ),
 )
 
 if __name__ == "__main__":
