@@ -29,6 +29,7 @@ BASES = {
     "POSTGRES_IMAGE": "postgres:17-alpine",
 }
 COPY = ("cp", "/profile.csv", "/var/cache/dilaserve/profile.csv")  # to where the profiler would leave it
+CELL_NAME = "transition"  # beside another system on the same engine
 READY_S = 300.0
 
 Places = tuple[tuple[int, ...], ...]
@@ -64,7 +65,7 @@ class ContainerCluster:
         print(f"OpenAI client: {reply.choices[0].message.content}", flush=True)
 
     def _workers(self) -> list[Container]:
-        return self.engine.containers.list(filters={"label": f"{CELL}=cell0"}, ignore_removed=True)
+        return self.engine.containers.list(filters={"label": f"{CELL}={CELL_NAME}"}, ignore_removed=True)
 
 
 @contextmanager
@@ -113,7 +114,7 @@ CLUSTERS: Mapping[str, Cluster] = {
 
 def _environ() -> dict[str, str]:
     """Variables of the compose files: base images that can be had here, and decisions in quick succession."""
-    return {**os.environ, **_bases(), "PORT": str(free_port()), "INTERVAL_S": "5", "WINDOW_S": "12"}
+    return {**os.environ, **_bases(), "PORT": str(free_port()), "CELL": CELL_NAME, "INTERVAL_S": "5", "WINDOW_S": "12"}
 
 
 def _bases() -> dict[str, str]:
@@ -172,8 +173,18 @@ def _places(workers: list[Container]) -> Places:
 
 
 def _compose(environ: Mapping[str, str], *arguments: str) -> None:
-    program = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
-    _run([*program, "--file", str(COMPOSE / "docker-compose.yml"), *arguments], environ)
+    _run([*_compose_program(), "--file", str(COMPOSE / "docker-compose.yml"), *arguments], environ)
+
+
+def _compose_program() -> list[str]:
+    """Raises: CannotRun if neither kind is installed."""
+    if shutil.which("docker-compose"):
+        return ["docker-compose"]
+    try:
+        docker("compose", "version")
+    except RuntimeError:
+        raise CannotRun("no docker-compose is installed (apt install docker-compose)") from None
+    return ["docker", "compose"]
 
 
 def _run(command: list[str], environ: Mapping[str, str]) -> None:
@@ -188,13 +199,18 @@ def _remove_stack() -> None:
     engine = DockerClient.from_env()
     try:
         docker("stack", "rm", PROJECT)
-        for service in engine.services.list(filters={"label": f"{CELL}=cell0"}):
+        for service in engine.services.list(filters={"label": f"{CELL}={CELL_NAME}"}):
             docker("service", "rm", str(service.name))
-        _wait_until(lambda: not engine.containers.list(filters={"label": "com.docker.swarm.service.name"}))
+        _wait_until(lambda: not _ours(engine))
         for volume in engine.volumes.list(filters={"name": PROJECT}):
             volume.remove(force=True)
     finally:
         engine.close()
+
+
+def _ours(engine: DockerClient) -> list[Container]:
+    labels = (f"com.docker.stack.namespace={PROJECT}", f"{CELL}={CELL_NAME}")
+    return [found for label in labels for found in engine.containers.list(filters={"label": label})]
 
 
 def _wait_until(holds: Callable[[], bool]) -> None:

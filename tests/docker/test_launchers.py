@@ -112,6 +112,17 @@ async def test_an_image_that_is_not_there_is_bad_input(node: str) -> None:
     await launcher.close()
 
 
+async def test_a_launch_that_the_engine_refuses_leaves_nothing_behind(idle_image: str, node: str) -> None:
+    if "nvidia" in docker("info", "--format", "{{.Runtimes}}"):
+        pytest.skip("this engine has GPUs to give")
+    launcher = DockerLauncher(read_template(settings(idle_image, worker_gpus=True), {}), [Node(name=node, gpus=2)])
+    spec = InstanceSpec(node=node, gpus=(0, 1))
+    with pytest.raises(RetryLater, match="gpu"):
+        await launcher.start(spec)
+    assert docker("ps", "--all", "--quiet", "--filter", f"name={CELL}-{spec.name}") == ""
+    await launcher.close()
+
+
 @pytest.mark.parametrize("kind", [DockerLauncher, SwarmLauncher])
 async def test_an_engine_that_does_not_answer_is_to_be_asked_again(
     kind: type[DockerLauncher] | type[SwarmLauncher], monkeypatch: pytest.MonkeyPatch
