@@ -3,9 +3,11 @@
 from datetime import UTC, datetime
 
 from sqlalchemy import delete, insert, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from shared.database import ProfileRow
+from shared.errors import RetryLater
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 
@@ -33,9 +35,13 @@ async def save_profile(engine: AsyncEngine, model: str, device: str, profile: La
 
 
 async def load_profile(engine: AsyncEngine, model: str, device: str) -> LatencyProfile | None:
-    """All TP degrees that were measured; None if none was."""
+    """All TP degrees that were measured; None if none was. Raises: RetryLater if Postgres is away."""
     columns = (ProfileRow.tp, ProfileRow.batch_tokens, ProfileRow.step_kind, ProfileRow.latency_s)
-    async with engine.connect() as connection:
-        found = await connection.execute(select(*columns).where(ProfileRow.model == model, ProfileRow.device == device))
-        rows = [(tp, tokens, StepKind[kind.upper()], latency_s) for tp, tokens, kind, latency_s in found]
+    wanted = select(*columns).where(ProfileRow.model == model, ProfileRow.device == device)
+    try:
+        async with engine.connect() as connection:
+            found = (await connection.execute(wanted)).all()
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise RetryLater(f"Postgres is away: {error!r}") from error
+    rows = [(tp, tokens, StepKind[kind.upper()], latency_s) for tp, tokens, kind, latency_s in found]
     return LatencyProfile.from_rows(rows) if rows else None

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -14,10 +13,10 @@ from services.reconfigurator.executor import Executor
 from services.reconfigurator.history import read_window
 from services.reconfigurator.launchers import Launcher
 from services.reconfigurator.monitor import eventually
+from services.reconfigurator.profiles import completed
 from services.reconfigurator.registry import Registry
 from shared.bus import Bus
-from shared.errors import BadInput, RetryLater
-from shared.messages.instances import Instance
+from shared.errors import RetryLater
 from shared.messages.plans import PlanRecord, PlanState
 from shared.plan_history import read_plans
 from shared.profile import LatencyProfile
@@ -41,14 +40,14 @@ class Loop:
         planner: Planner,
         profile: LatencyProfile | None,
     ) -> None:
-        """`profile` goes before those that instances bring."""
+        """`profile`: what is known before any instance brings its own."""
         self._bus = bus
         self._engine = engine
         self._launcher = launcher
         self._registry = registry
         self._executor = executor
         self._planner = planner
-        self._curves = dict(profile.curves) if profile else {}
+        self._profile = profile or LatencyProfile({})
         self._known_tokens: dict[float, float] = {}
 
     async def run(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
@@ -106,22 +105,16 @@ class Loop:
 
     async def _look(self, until_s: float, window_s: float) -> Situation:
         seen, uses = await read_window(self._engine, until_s - window_s, until_s)
+        self._profile = await completed(self._profile, self._registry.instances(), self._engine)
         return Situation(
             seen=seen,
             uses=uses,
             window_s=window_s,
             running=await self._launcher.running(),
             nodes_up=await self._launcher.nodes(),
-            profile=self._profile(self._registry.instances()),
+            profile=self._profile,
             known_tokens=self._known_tokens,
         )
-
-    def _profile(self, instances: Iterable[Instance]) -> LatencyProfile:
-        """All that is known by now."""
-        for instance in instances:
-            with suppress(BadInput):
-                self._curves = {**LatencyProfile.from_csv(instance.profile).curves, **self._curves}
-        return LatencyProfile(self._curves)
 
     async def _store(self, record: PlanRecord, stop: asyncio.Event) -> None:
         """Publish, which the monitor then writes to Postgres."""

@@ -9,7 +9,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve import cli
+from services.reconfigurator.profiles import completed
 from shared.database import open_database, upgrade
+from shared.messages.instances import Instance, ModelCard
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 from shared.profile_store import load_profile, save_profile
@@ -56,6 +58,18 @@ async def test_profiles_are_kept_by_model_and_device(database: str) -> None:
     assert none is None
     assert found is not None
     assert [found.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2)] == [1.0, 1.5]
+
+
+async def test_the_planner_counts_on_what_is_given_then_brought_then_kept(database: str) -> None:
+    async def complete(engine: AsyncEngine) -> LatencyProfile:
+        card = ModelCard(name="kept", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=9)
+        brings = profile(1, 2, seconds=2.0).only(2).to_csv()
+        instances = [Instance(instance_id="w", model=card, tp_degree=2, profile=brings)]
+        await save_profile(engine, "kept", "cpu", profile(1, 2, 4, seconds=8.0))
+        return await completed(profile(1, seconds=5.0), instances, engine)
+
+    found = await with_engine(database, complete)
+    assert [found.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2, 4)] == [5.0, 1.0, 2.0]
 
 
 def test_the_command_writes_what_it_measured_to_a_file_and_to_the_database(
