@@ -8,8 +8,8 @@ rate that it sustains at the highest threshold: that at which it works off a bur
 at the same times, all loads on one cluster. What is in the stored results is not measured again, so a run can be broken
 off and taken up, or done in parts (`--policies`).
 
-The candidate thresholds begin at 0.7, as an administrator of the demo model would choose: below that its exact match falls
-steeply (models/demo/README.md).
+The candidate thresholds begin at 0.7, as an administrator of the demo model would choose: below that its exact match
+falls steeply (models/demo/README.md).
 """
 
 import asyncio
