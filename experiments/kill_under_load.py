@@ -21,6 +21,7 @@ from dilaserve.stack.data_dir import read_addresses
 from experiments.fault_load import Load, Watch, asking, kill_service, recovered, until, watching
 from experiments.live_cluster import live_cluster
 from experiments.machine import said_first
+from shared.logs import configure_logs
 
 REPORT = Path(__file__).parent / "results" / "kill_under_load.md"
 RECOVERY_S = 90.0
@@ -53,6 +54,7 @@ def main(
     before: Annotated[float, typer.Option(help="Seconds of load before the kill.")] = 8.0,
 ) -> None:
     """Print the table, and write it to experiments/results/kill_under_load.md. Exit status 1: a request was lost."""
+    configure_logs("kill_under_load", level="error")
     print(f"{said_first()}\n\n{HEAD}", flush=True)
     lines, lost = [], 0
     for victim in victims.split(","):
