@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.decisions import Planner, Situation
@@ -15,9 +16,10 @@ from services.reconfigurator.launchers import Launcher
 from services.reconfigurator.monitor import eventually
 from services.reconfigurator.profiles import completed
 from services.reconfigurator.registry import Registry
+from services.reconfigurator.transition import can_resume
 from shared.bus import Bus
 from shared.errors import RetryLater
-from shared.messages.plans import PlanRecord, PlanState
+from shared.messages.plans import PlanEvent, PlanRecord, PlanState
 from shared.plan_history import read_plans
 from shared.profile import LatencyProfile
 
@@ -79,9 +81,19 @@ class Loop:
         """Go on with a plan that a reconfigurator before this one had begun."""
         for record in await read_plans(self._bus, UNDER_WAY):
             if record.state is PlanState.RUNNING:
-                log.info("resuming", plan=record.plan_id)
-                await self._executor.run(record, partial(self._store, stop=stop))
+                await self._go_on(record, stop)
                 return
+
+    async def _go_on(self, record: PlanRecord, stop: asyncio.Event) -> None:
+        gpus = {node.name: node.gpus for node in self._planner.nodes}
+        if can_resume(record.target, record.before, await self._launcher.running(), gpus):
+            log.info("resuming", plan=record.plan_id)
+            await self._executor.run(record, partial(self._store, stop=stop))
+        else:
+            log.warning("not resumed: the cluster has changed", plan=record.plan_id)
+            event = PlanEvent(at_s=time.time(), text="given up: the cluster is another one now")
+            ended = replace(record, state=PlanState.FAILED, events=[*record.events, event], ended_s=event.at_s)
+            await self._store(ended, stop)
 
     async def _begin(self, window_s: float, stop: asyncio.Event) -> None:
         """Where nothing runs, as with new containers, the first decision does not wait for a window."""

@@ -3,7 +3,7 @@
 The order is that of the plan's steps: one launch at a time, before each only the stops whose GPUs it needs.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from shared.messages.launch import InstanceSpec
@@ -56,6 +56,18 @@ def without_failed(
         if old not in failed and not any(overlap(old, spec) for spec in kept):
             kept.append(old)
     return _sorted(kept)
+
+
+def can_resume(
+    target: Collection[InstanceSpec],
+    before: Collection[InstanceSpec],
+    running: Collection[InstanceSpec],
+    gpus: Mapping[str, int],
+) -> bool:
+    """Whether a plan that was interrupted may be gone on with: nothing runs that it does not know of, and its target
+    fits the nodes, with so many `gpus` each, as they are now."""
+    fits = all(spec.node in gpus and spec.gpus[-1] < gpus[spec.node] for spec in target)
+    return fits and all(spec in target or spec in before for spec in running)
 
 
 def overlap(a: InstanceSpec, b: InstanceSpec) -> bool:

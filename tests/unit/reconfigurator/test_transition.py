@@ -5,7 +5,16 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reconfigurator.transition import Action, Await, Start, Stop, next_action, overlap, without_failed
+from services.reconfigurator.transition import (
+    Action,
+    Await,
+    Start,
+    Stop,
+    can_resume,
+    next_action,
+    overlap,
+    without_failed,
+)
 from shared.messages.launch import InstanceSpec
 
 
@@ -79,6 +88,15 @@ def test_what_replaces_a_failed_launch_fits(
     left = without_failed(target, before, failed)
     assert not any(overlap(a, b) for i, a in enumerate(left) for b in left[:i])
     assert target - failed <= set(left) <= (target | before) - failed
+
+
+def test_a_plan_is_resumed_only_in_the_cluster_it_was_made_for() -> None:
+    small, large = [spec(0), spec(1)], [spec(0, 1)]
+    assert can_resume(small, large, [spec(0)], {"a": 2})
+    assert can_resume(small, large, [], {"a": 2})
+    assert not can_resume(small, large, [spec(2)], {"a": 4})
+    assert not can_resume(small, large, [spec(0)], {"a": 1})
+    assert not can_resume(small, large, [spec(0)], {"b": 2})
 
 
 def test_two_small_ones_take_the_place_of_a_large_one_and_back() -> None:
