@@ -152,9 +152,9 @@ def _build(environ: Mapping[str, str]) -> None:
 
 def _ready(environ: Mapping[str, str]) -> Iterator[ContainerCluster]:
     url = f"http://127.0.0.1:{environ['PORT']}"
-    _wait_until(lambda: _is_ready(url))
     engine = DockerClient.from_env()
     try:
+        _wait_until(lambda: _is_ready(url) and all(found.health == "healthy" for found in _ours(engine)))
         yield ContainerCluster(url, engine)
     finally:
         engine.close()
@@ -195,12 +195,10 @@ def _run(command: list[str], environ: Mapping[str, str]) -> None:
 
 
 def _remove_stack() -> None:
-    """With the workers' services, which are not in the stack's file."""
+    """With the workers' services, which belong to the stack, and its volumes."""
     engine = DockerClient.from_env()
     try:
         docker("stack", "rm", PROJECT)
-        for service in engine.services.list(filters={"label": f"{CELL}={CELL_NAME}"}):
-            docker("service", "rm", str(service.name))
         _wait_until(lambda: not _ours(engine))
         for volume in engine.volumes.list(filters={"name": PROJECT}):
             volume.remove(force=True)
@@ -209,8 +207,11 @@ def _remove_stack() -> None:
 
 
 def _ours(engine: DockerClient) -> list[Container]:
-    labels = (f"com.docker.stack.namespace={PROJECT}", f"{CELL}={CELL_NAME}")
-    return [found for label in labels for found in engine.containers.list(filters={"label": label})]
+    """All containers that run, workers or not."""
+    labels = (f"com.docker.compose.project={PROJECT}", f"com.docker.stack.namespace={PROJECT}")
+    return [
+        found for label in labels for found in engine.containers.list(filters={"label": label}, ignore_removed=True)
+    ]
 
 
 def _wait_until(holds: Callable[[], bool]) -> None:

@@ -83,7 +83,7 @@ async def serve(settings: ReconfiguratorSettings, asked: Reconfiguration | None,
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    bus = await Bus.connect(settings.nats_url, settings.cell, name="reconfigurator")
+    bus = await Bus.connect(settings.nats_url, settings.cell, name="reconfigurator", alive_file=settings.alive_file)
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(monitor(bus, engine, stop))

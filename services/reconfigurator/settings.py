@@ -30,4 +30,4 @@ class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
     worker_network: str = ""  # that they join; empty: the engine's default
     worker_gpus: bool = False  # whether they get the GPUs of their place; else they compute on CPUs
     worker_volumes: tuple[str, ...] = ()  # SOURCE:TARGET or SOURCE:TARGET:ro, as `docker run --volume` takes them
-    worker_project: str = ""  # the docker-compose project that they are shown and removed with
+    worker_project: str = ""  # the docker-compose project or Swarm stack that they are removed with

@@ -59,7 +59,7 @@ def read_template(settings: ReconfiguratorSettings, environ: Mapping[str, str]) 
         volumes=settings.worker_volumes,
         stop_s=settings.stop_s,
         environ={**passed, **to_environ({name: getattr(settings, name) for name in COMMON})},
-        labels=_compose_labels(settings.worker_project) if settings.worker_project else {},
+        labels=_project_labels(settings) if settings.worker_project else {},
     )
 
 
@@ -72,7 +72,9 @@ def read_spec(labels: Mapping[str, str]) -> InstanceSpec | None:
         return None
 
 
-def _compose_labels(project: str) -> dict[str, str]:
-    """Make docker-compose show and remove the workers with the rest of its project."""
-    labels = {"project": project, "service": "worker", "container-number": "1", "oneoff": "False"}
+def _project_labels(settings: ReconfiguratorSettings) -> dict[str, str]:
+    """Make docker-compose or `docker stack` show and remove the workers with the rest of its project or stack."""
+    if settings.launcher == "swarm":
+        return {"com.docker.stack.namespace": settings.worker_project}
+    labels = {"project": settings.worker_project, "service": "worker", "container-number": "1", "oneoff": "False"}
     return {f"com.docker.compose.{key}": value for key, value in labels.items()}

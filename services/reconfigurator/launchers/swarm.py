@@ -78,7 +78,7 @@ class SwarmLauncher:
             name=self._template.name(spec),
             env=[f"{key}={value}" for key, value in environ.items()],
             labels=self._template.labels_of(spec),
-            container_labels=self._template.labels_of(spec),
+            container_labels=self._template.labels_of(spec),  # for who looks at one engine
             constraints=[f"node.hostname == {spec.node}"],
             networks=[self._template.network] if self._template.network else [],
             mounts=[shared_memory, *(Mount.parse_mount_string(volume) for volume in self._template.volumes)],

@@ -37,5 +37,11 @@ def test_a_worker_computes_on_gpus_only_where_it_gets_some() -> None:
     assert template(worker_gpus=False).environ_of(SPEC)["DILASERVE_DEVICE"] == "cpu"
 
 
+def test_workers_belong_to_the_project_or_stack_that_is_told() -> None:
+    compose = template(worker_project="p", launcher="docker").labels_of(SPEC)
+    stack = template(worker_project="p", launcher="swarm").labels_of(SPEC)
+    assert (compose["com.docker.compose.project"], stack["com.docker.stack.namespace"]) == ("p", "p")
+
+
 def test_a_place_gives_a_container_its_name() -> None:
     assert template().name(SPEC) == "east-worker-node_a-2-3"
