@@ -34,7 +34,7 @@ from simulator.workload import Workload, constant_rate, real_world
 
 ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
 RESULTS = ROOT / "experiments" / "results"
-COPIES = 3  # of each of the benchmark's samples: once is 82 seconds, most of which is the queue filling up
+COPIES = 3  # of each of a benchmark's samples: once is 82 seconds, most of which is the queue filling up
 LOW_LOAD_S = 45 * 60.0  # the paper's low-load period is the trace's first 45 minutes
 
 Policy = Literal["dilaserve", "llumnix", "infaas"]
@@ -49,6 +49,7 @@ class Run:
     policy: Policy
     rps: float = 20.0  # at the peak of the trace
     lengths: str = "sharegpt"  # or a benchmark's, at a constant rate
+    copies: int = 1  # of each of the benchmark's samples
     roofline: bool = False
     load_control: bool = True
     reconfigure: bool = False
@@ -74,7 +75,7 @@ SYSTEMS: Mapping[str, Policy] = {"DiLaServe": "dilaserve", "Llumnix": "llumnix",
 def studies(seed: int) -> dict[str, list[Run]]:
     """What is run, by the name of the study."""
     each = [{"system": name, "policy": policy, "seed": seed} for name, policy in SYSTEMS.items()]
-    gsm8k = {"rps": 16.0, "lengths": "gsm8k", "seed": seed}
+    gsm8k = {"rps": 16.0, "lengths": "gsm8k", "copies": COPIES, "seed": seed}
     return {
         "peak20": [Run(**one) for one in each],  # type: ignore[arg-type]
         "peak10": [Run(**one, rps=10.0) for one in each],  # type: ignore[arg-type]
@@ -103,7 +104,7 @@ def workload(run: Run) -> tuple[Workload, str]:
         lengths = sharegpt(DATA)
         return real_world(lengths, run.rps, random), lengths.source
     lengths = benchmark(run.lengths, DATA)
-    return constant_rate(lengths, run.rps, random, copies=COPIES), lengths.source
+    return constant_rate(lengths, run.rps, random, run.copies), lengths.source
 
 
 def _simulate(run: Run) -> Outcome:
@@ -195,8 +196,7 @@ def main(
         if not systems:
             timelines = {system: outcomes[0].result["timeline"] for system, outcomes in found.items()}
             write_figure(out / f"real_world_trace_{name}.png", draw_timelines(timelines))
-    if not systems and not only:
-        (out / "real_world_trace.md").write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    (out / "real_world_trace.md").write_text("\n\n".join(sections) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
