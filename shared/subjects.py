@@ -65,6 +65,13 @@ class Subjects:
     def progress(self, request_id: str) -> str:
         return f"{self.root}.progress.{request_id}"
 
+    def about(self, request_id: str) -> str:
+        """All that is said of one request: progress, guesses, outcome, …; `kind_of` tells which."""
+        return f"{self.root}.*.{request_id}"
+
+    def guesses(self, request_id: str) -> str:
+        return f"{self.root}.guesses.{request_id}"
+
     def outcomes(self, request_id: str) -> str:
         return f"{self.root}.outcomes.{request_id}"
 
@@ -114,6 +121,11 @@ class Subjects:
     def stream(self, kind: str) -> str:
         """The name of a stream; `kind` is REQUESTS, ARRIVALS, STEPS, STEP_RESULTS, OUTCOMES, CHECKPOINTS or PLANS."""
         return f"{kind}-{self.cell}"
+
+
+def kind_of(subject: str) -> str:
+    """The third part of a subject: `progress` of dilaserve.cell0.progress.r1."""
+    return subject.split(".")[2]
 
 
 def streams(subjects: Subjects) -> list[StreamConfig]:

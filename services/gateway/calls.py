@@ -24,7 +24,8 @@ from shared.bus import Bus, read_or_none
 from shared.codec import decode
 from shared.errors import BadInput, RetryLater
 from shared.messages.instances import ModelCard
-from shared.messages.requests import Cancel, Outcome, Progress, Request
+from shared.messages.requests import Cancel, Guesses, Outcome, Progress, Request
+from shared.subjects import kind_of
 
 log = structlog.get_logger(__name__)
 
@@ -33,12 +34,13 @@ LOOKUP_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Unmasked:
-    """Tokens unmasked by one step; n of each. Positions count from the start of the output."""
+    """Tokens unmasked by one step, or only guessed; n of each. Positions count from the start of the output."""
 
     step: int
     positions: Int32
     tokens: Int32
     confidences: Float32
+    committed: bool = True  # else guessed for positions that are masked still
 
 
 class Call:
@@ -52,7 +54,7 @@ class Call:
         self._card = card
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
         self._events: asyncio.Queue[Unmasked | Outcome] = asyncio.Queue()
-        self._subscriptions: list[Subscription] = []
+        self._subscription: Subscription | None = None
         self._ended = False
         self._closed = False
 
@@ -65,12 +67,10 @@ class Call:
             self._events.put_nowait(outcome)
             return
         subjects, name = self._bus.subjects, self.request.request_id
+        # One subscription, so that progress, guesses and outcome stay in their order.
+        subject = subjects.about(name) if self.request.stream else subjects.outcomes(name)
         try:
-            self._subscriptions.append(await self._bus.nc.subscribe(subjects.outcomes(name), cb=self._hear_outcome))
-            if self.request.stream:
-                self._subscriptions.append(
-                    await self._bus.nc.subscribe(subjects.progress(name), cb=self._hear_progress)
-                )
+            self._subscription = await self._bus.nc.subscribe(subject, cb=self._hear)
         except nats.errors.Error as error:
             raise RetryLater("the bus is not connected") from error
         await self._bus.store(subjects.requests, self.request)
@@ -107,9 +107,9 @@ class Call:
     async def close(self) -> None:
         """Stop listening; a request without an outcome is cancelled, unless it is a lasting one."""
         self._closed = True
-        for subscription in self._subscriptions:
+        if self._subscription is not None:
             with contextlib.suppress(nats.errors.Error):
-                await subscription.unsubscribe()
+                await self._subscription.unsubscribe()
         if not (self._ended or self._lasting):
             with contextlib.suppress(nats.errors.Error):
                 subject = self._bus.subjects.cancel(self.request.request_id)
@@ -122,13 +122,18 @@ class Call:
             log.warning("outcome not looked up", request_id=self.request.request_id, error=str(error))
             return None
 
-    async def _hear_outcome(self, msg: Msg) -> None:
-        outcome = read_or_none(msg, Outcome)
-        if outcome is not None:
-            self._events.put_nowait(outcome)
+    async def _hear(self, msg: Msg) -> None:
+        match kind_of(msg.subject):
+            case "outcomes":
+                outcome = read_or_none(msg, Outcome)
+                if outcome is not None:
+                    self._events.put_nowait(outcome)
+            case "progress":
+                self._hear_tokens(read_or_none(msg, Progress))
+            case "guesses":
+                self._hear_tokens(read_or_none(msg, Guesses))
 
-    async def _hear_progress(self, msg: Msg) -> None:
-        progress = read_or_none(msg, Progress)
+    def _hear_tokens(self, progress: Progress | Guesses | None) -> None:
         if progress is None:
             return
         try:
@@ -193,7 +198,7 @@ class Calls:
             self._idle.set()
 
 
-def read_progress(progress: Progress, output_tokens: int, vocab_size: int) -> Unmasked:
+def read_progress(progress: Progress | Guesses, output_tokens: int, vocab_size: int) -> Unmasked:
     """The arrays of a message. Raises: ValueError if they do not fit together or the request."""
     positions, tokens = unpack_int32(progress.positions), unpack_int32(progress.tokens)
     confidences = unpack_float32(progress.confidences)
@@ -203,7 +208,7 @@ def read_progress(progress: Progress, output_tokens: int, vocab_size: int) -> Un
         raise ValueError(f"positions outside 0..{output_tokens - 1}")
     if len(tokens) and not (tokens.min() >= 0 and tokens.max() < vocab_size):
         raise ValueError(f"tokens outside 0..{vocab_size - 1}")
-    return Unmasked(progress.step, positions, tokens, confidences)
+    return Unmasked(progress.step, positions, tokens, confidences, committed=isinstance(progress, Progress))
 
 
 async def find_outcome(bus: Bus, request_id: str) -> Outcome | None:

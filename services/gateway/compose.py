@@ -27,6 +27,7 @@ async def compose(body: CompletionBody, text: TextModel, request_id: str, now_s:
         seed=body.seed,
         stop=body.stop or [],
         stream=bool(body.stream),
+        guesses=body.canvas,
         arrival_s=now_s,
     )
 

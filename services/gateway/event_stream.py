@@ -7,7 +7,7 @@ import structlog
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.calls import Call
+from services.gateway.calls import Call, Unmasked
 from services.gateway.canvas import canvas
 from services.gateway.errors import ApiError, as_api_error, outcome_error
 from services.gateway.parts import Parts
@@ -64,15 +64,19 @@ class EventStream(StreamingResponse):
         """Raises: ApiError if the request has no text, or another one than was given out."""
         text, request = self._parts.text, self._call.request
         stream = TextStream(text.decode, text.end_ids, request.stop, request.output_tokens)
+        guessed: Unmasked | None = None
         for chunk in self._replies.opening():
             yield chunk
         async for event in self._call.events():
             if isinstance(event, Outcome):
                 piece = self._finish(stream, event)
+            elif not event.committed:
+                guessed = event  # they come before the step itself, which goes by the scheduler
+                continue
             else:
                 piece = stream.add(event.positions, event.tokens)
                 if self._with_canvas:
-                    yield canvas(event, text.decode)
+                    yield canvas(event, guessed, text.decode)
             if piece:
                 if piece == stream.text:
                     self._record.first_text()

@@ -104,7 +104,7 @@ class CompletionBody(Strict):
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
     min_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
     block_length: Annotated[int, Field(ge=1, le=1024)] = DEFAULT_BLOCK_LENGTH
-    canvas: bool = False  # whether the stream also carries each step's tokens
+    canvas: bool = False  # whether the stream also carries each step's tokens and guesses
 
     # Only what asks for nothing
     n: Literal[1] | None = None

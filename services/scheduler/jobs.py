@@ -88,4 +88,5 @@ class JobWriter:
             temperature=arrived.request.temperature,
             seed=arrived.request.seed or 0,
             trace=arrived.trace,
+            guesses=arrived.request.guesses,
         )

@@ -14,6 +14,7 @@ import torch
 
 from services.worker.batch import Part, pack
 from services.worker.feeding import CacheMode, fault, is_over, part_for
+from services.worker.guesses import Guess, guess
 from services.worker.jobs import Job, read_jobs
 from services.worker.pool import SlotPool
 from services.worker.results import Report, StepOutcome, unmask
@@ -51,6 +52,7 @@ class Engine:
         self._left: OrderedDict[int, Sequence] = OrderedDict()  # the last that were dropped, without their cache
         self._queue: deque[Job] = deque()
         self._report = Report()
+        self._guesses: list[Guess] = []
 
     @property
     def waiting(self) -> bool:
@@ -101,11 +103,19 @@ class Engine:
         jobs = [job for _, job in picked]
         return report.message(self._instance_id, self._epoch, outcome, jobs, time.perf_counter() - started)
 
+    def take_guesses(self) -> list[Guess]:
+        """What the last iteration guessed for requests that are watched."""
+        guesses, self._guesses = self._guesses, []
+        return guesses
+
     def _run(self, picked: list[tuple[Part, Job]]) -> StepOutcome:
         parts = [part for part, _ in picked]
         thresholds = np.array([job.threshold for _, job in picked], dtype=np.float64)
         batch = pack(parts, self._config)
-        outcome = unmask(parts, batch, self._runner.run(batch), thresholds)
+        predictions = self._runner.run(batch)
+        outcome = unmask(parts, batch, predictions, thresholds)
+        if any(part.sequence.watched for part in parts):
+            self._guesses += guess(parts, batch, predictions, self._config.mask_token_id)
         for part in parts:
             part.sequence.last_step = part.step
             if part.recomputes:

@@ -23,6 +23,8 @@ class Sequence:
     confidences: Float32  # of each output token when it was unmasked; NaN: not known
     temperature: float
     seed: int
+    request_id: str = ""
+    watched: bool = False  # whether its client wants guesses
     slots: Int64 = field(
         default_factory=lambda: NO_SLOTS
     )  # of the KV cache, one a token of the canvas; none until its first step with a cache
@@ -66,10 +68,12 @@ def open_sequence(state: RequestState, config: ModelConfig, before: Sequence | N
         confidences[:kept] = before.confidences[:kept]
     return Sequence(
         ticket=state.ticket,
+        request_id=state.request_id,
         prompt_length=state.prompt_length,
         block_length=state.block_length,
         canvas=canvas,
         confidences=confidences,
         temperature=state.temperature,
         seed=state.seed,
+        watched=state.guesses,
     )

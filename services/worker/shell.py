@@ -89,6 +89,8 @@ class Worker:
                 results = await loop.run_in_executor(thread, self._iterate, inbox)
                 if results is not None:
                     await self._bus.publish(subject, results)
+                    for guess in self._engine.take_guesses():
+                        await self._bus.publish(self._bus.subjects.guesses(guess.request_id), guess.message)
                     if self._engine.waiting:
                         self._wake.set()
 

@@ -41,6 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int | None = None
     stop: list[str] = []
     stream: bool = False  # whether `progress` messages are wanted
+    guesses: bool = False  # whether `guesses` messages are, too
     arrival_s: float | None = None  # Unix time, seconds; None: when the bus took the message
 
 
@@ -123,6 +124,18 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Scheduler -> gateway: tokens unmasked by one step, for a request whose client streams.
 
     Subject: dilaserve.<cell>.progress.<request>. Core NATS: one may be lost; the outcome holds the whole text.
+    """
+
+    step: int
+    positions: bytes  # int32 [n], from the start of the output
+    tokens: bytes  # int32 [n]
+    confidences: bytes  # float32 [n]
+
+
+class Guesses(msgspec.Struct, frozen=True, kw_only=True):
+    """Worker -> gateway: what one step would have put where it left masks, for a client that watches the canvas.
+
+    Subject: dilaserve.<cell>.guesses.<request>. Core NATS: one may be lost.
     """
 
     step: int

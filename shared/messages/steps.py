@@ -30,6 +30,7 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     temperature: float = 0.0
     seed: int = 0
     trace: dict[str, str] = {}  # W3C trace context
+    guesses: bool = False  # whether its client watches the canvas
 
 
 class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,11 +16,12 @@ from shared.arrays import Int32, pack_float32, pack_int32, unpack_int32
 from shared.bus import Bus, last_token
 from shared.codec import decode, encode
 from shared.messages.instances import Instance, InstanceState
-from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus, Progress, Request, ServingStats
+from shared.messages.requests import Guesses, Outcome, OutcomeError, OutcomeStatus, Progress, Request, ServingStats
 from shared.subjects import request_consumer
 from shared.text import TextModel
 
 TOKENS_PER_STEP = 3
+GUESSED = pack_float32([0.25])  # the confidence of every guess
 RENEWAL_S = 0.05
 
 
@@ -68,6 +69,9 @@ class AnsweringScheduler:
         steps = 0
         for start in range(0, len(output_ids), TOKENS_PER_STEP):
             positions = np.arange(start, min(start + TOKENS_PER_STEP, len(output_ids)))[::-1]
+            if request.guesses and (last := len(output_ids) - 1) not in positions:
+                guess = Guesses(step=steps, positions=pack_int32([last]), tokens=pack_int32([66]), confidences=GUESSED)
+                await self.bus.publish(self.bus.subjects.guesses(request.request_id), guess)
             if request.stream:
                 await self.bus.publish(
                     self.bus.subjects.progress(request.request_id),

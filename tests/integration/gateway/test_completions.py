@@ -98,13 +98,22 @@ async def test_a_stream_may_carry_what_each_step_unmasked(
 ) -> None:
     sent = await events(gateway, "/v1/chat/completions", CHAT | {"canvas": True, "max_tokens": 32})
     steps = [event for event in sent if event["object"] == "dilaserve.canvas"]
-    cells = sorted((cell for step in steps for cell in step["cells"]), key=lambda cell: int(cell["position"]))
+    told = (cell for step in steps for cell in step["cells"] if cell["committed"])
+    cells = sorted(told, key=lambda cell: int(cell["position"]))
     assert [step["step"] for step in steps] == list(range(11))
     assert [cell["position"] for cell in cells] == list(range(32))
     assert "".join(cell["text"] for cell in cells) == ANSWER
     assert cells[0] | {"confidence": 0} == {"position": 0, "token": 51, "text": "T", "confidence": 0, "committed": True}
     text = [event["choices"][0]["delta"].get("content", "") for event in sent if event not in steps]
     assert "".join(text) == ANSWER
+
+
+async def test_a_canvas_also_carries_guesses_for_what_is_masked_still(gateway: RunningGateway) -> None:
+    sent = await events(gateway, "/v1/chat/completions", CHAT | {"canvas": True, "max_tokens": 32})
+    steps = [event["cells"] for event in sent if event["object"] == "dilaserve.canvas"]
+    guesses = [[cell for cell in cells if not cell["committed"]] for cells in steps]
+    guess = {"position": 31, "token": 66, "text": "c", "confidence": 0.25, "committed": False}
+    assert guesses == [[guess]] * (len(steps) - 1) + [[]]
 
 
 async def test_the_output_is_128_tokens_or_what_the_model_has_room_for(gateway: RunningGateway) -> None:
