@@ -205,7 +205,7 @@ async def test_a_plan_is_one_row_in_its_last_state(bus: Bus, database: AsyncEngi
     assert plan.inputs["tokens_per_step"] == {"0.9": 2.5}
 
 
-async def test_each_outcome_is_one_row_though_postgres_goes_away_in_between(
+async def test_each_message_is_one_row_though_postgres_goes_away_in_between(
     bus: Bus, database: AsyncEngine, postgres: PostgresServer
 ) -> None:
     async with monitoring(bus, database):
@@ -213,9 +213,20 @@ async def test_each_outcome_is_one_row_though_postgres_goes_away_in_between(
         await all_settled(bus)
         postgres.stop()
         await store(bus, *(rejected(number) for number in range(50, 200)))
+        await bus.store(bus.subjects.arrivals, ARRIVED)
+        await bus.store(bus.subjects.plans(PLANNED.plan_id), PLANNED)
         await postgres.start()
         await all_settled(bus)
-    assert await count_rows(database) == 200
+    assert await count_rows(database) == 201
+    async with database.connect() as connection:
+        assert (await connection.execute(select(PlanRow.plan_id))).scalars().all() == [PLANNED.plan_id]
+
+
+async def test_what_waits_for_postgres_waits_as_long_as_is_said(bus: Bus) -> None:
+    limits = {feed.stream: (await bus.js.stream_info(bus.subjects.stream(feed.stream))).config for feed in FEEDS}
+    day_s = 24 * 3600
+    assert (limits["ARRIVALS"].max_age, limits["OUTCOMES"].max_age) == (day_s, day_s)
+    assert (limits["PLANS"].max_age, limits["PLANS"].max_msgs) == (0, 1000)
 
 
 async def test_an_outcome_written_twice_counts_once(bus: Bus, database: AsyncEngine) -> None:
