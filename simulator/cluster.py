@@ -39,6 +39,7 @@ from simulator.result import Records
 from simulator.workload import Workload
 
 DECISION_S = 0.002
+CONTROL_S = 0.05  # between judgements of the load if nobody comes or goes: a live scheduler judges in every cycle
 PREDICTION_S = 0.005  # from a question to the step predictor to its answer
 EPOCH = 1
 GRANULARITY = 8  # newly unmasked tokens between two estimates of a request
@@ -277,5 +278,6 @@ def build_core(settings: SchedulerSettings, tokens_per_step: Callable[[Float64],
         caching=settings.cache != "none",
         granularity=GRANULARITY,
         step_timeout_s=settings.step_timeout_s,
+        control_s=CONTROL_S,
     )
     return SchedulerCore(core_settings, lambda estimates: build_policy(settings, estimates), lambda _ids, _stop: False)

@@ -27,7 +27,6 @@ from shared.messages.steps import StepFailure, StepResults
 
 log = structlog.get_logger(__name__)
 
-CONTROL_S = 0.05  # load control judges anew after so long, less than a step, and when requests or instances come or go
 MAX_ATTEMPTS = 5  # a request taken from so many instances that did not answer is given up: it may be their end
 
 TextEnded = Callable[[Int32, Sequence[str]], bool]
@@ -44,6 +43,7 @@ class CoreSettings:
     granularity: int = 8  # newly unmasked tokens between estimates of the steps left
     lookahead: int = 0  # steps sent to an instance before the result of the step before is there: 0 or 1
     step_timeout_s: float = 60.0  # a step unanswered for so long is given to another instance
+    control_s: float = 0.0  # load control judges anew after so long, and when requests or instances come or go
 
 
 class SchedulerCore:
@@ -87,7 +87,7 @@ class SchedulerCore:
         self._ask_estimates()
         if now_s >= self._next_control_s:
             self.load = self.policy.control(self.table, self.fleet)
-            self._next_control_s = now_s + CONTROL_S
+            self._next_control_s = now_s + self.settings.control_s
         self._dispatch.place(now_s)
         self._commands.extend(self._dispatch.send(now_s))
         commands, self._commands = self._commands, []
