@@ -6,7 +6,7 @@ from experiments.paper.plots import Panels
 from experiments.paper.runs import Run, System
 from experiments.paper.study import Case, Compared, Row, Study, main, simulated, told
 
-RATES = {"gsm8k": (10, 13, 14.5, 16, 19), "mmlu-pro": (15, 19, 21, 23, 27), "mbpp": (12, 15, 16.5, 18, 21)}
+RATES = {"gsm8k": (10, 13, 16, 19), "mmlu-pro": (15, 19, 23, 27), "mbpp": (12, 15, 18, 21)}
 SYSTEMS: tuple[System, ...] = ("DiLaServe", "Llumnix", "INFaaS")
 
 

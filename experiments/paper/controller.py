@@ -7,7 +7,7 @@ from experiments.paper.plots import Panels
 from experiments.paper.runs import Run
 from experiments.paper.study import Case, Compared, Row, Study, gains, main, simulated, told
 
-RATES = (10, 13, 14.5, 16, 19)
+RATES = (10, 13, 16, 19)
 MULTIPLES = (2, 3)  # at TIGHT_RPS; 5 is among the rates
 TIGHT_RPS = 13
 FIXED, DEADLINE, BOTH = "fixed threshold", "SLO-aware", "SLO-aware + load control"

@@ -44,6 +44,7 @@ class Run:
     cluster: str = "16x1"
     cache: bool = True
     load_control: bool = True
+    margin_steps: float = 0.0  # kept in hand before a deadline: none, as in the paper
     predictor: PredictorName = "noisy"
     moves: Moves | None = None  # None: the policy's own
     slo_multiple: float = 5.0  # of the mean latency of a request alone on a TP-1 instance
@@ -90,6 +91,7 @@ def _simulate(run: Run) -> dict[str, float]:
             policy=POLICY[run.system],
             cache="dual" if run.cache else "none",
             load_control=run.load_control,
+            margin_steps=run.margin_steps,
             moves=run.moves,
         ),
         predictor=run.predictor,
