@@ -22,7 +22,7 @@ from tests.support.services import service
 from tests.support.steps import Decode, jobs_for, read_results
 from tests.support.waiting import until
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 MODEL = COPY / "llada" / "seed1"
 
 Start = Callable[..., subprocess.Popen[bytes]]
