@@ -12,8 +12,9 @@ from services.gateway.canvas import canvas
 from services.gateway.errors import ApiError, as_api_error, outcome_error
 from services.gateway.parts import Parts
 from services.gateway.record import Record
-from services.gateway.replies import Json, Replies
+from services.gateway.replies import Json, Replies, used_tokens
 from services.gateway.streaming import TextChanged, TextStream
+from shared.arrays import unpack_int32
 from shared.messages.requests import Outcome
 
 log = structlog.get_logger(__name__)
@@ -30,6 +31,7 @@ class EventStream(StreamingResponse):
         record: Record,
         *,
         with_canvas: bool,
+        continuous_usage: bool,
         headers: Mapping[str, str],
     ) -> None:
         self._parts = parts
@@ -37,6 +39,7 @@ class EventStream(StreamingResponse):
         self._replies = replies
         self._record = record
         self._with_canvas = with_canvas
+        self._continuous_usage = continuous_usage
         headers = {"Cache-Control": "no-cache", **headers}
         super().__init__(self._events(), headers=headers, media_type="text/event-stream")
 
@@ -64,6 +67,7 @@ class EventStream(StreamingResponse):
         """Raises: ApiError if the request has no text, or another one than was given out."""
         text, request = self._parts.text, self._call.request
         stream = TextStream(text.decode, text.end_ids, request.stop, request.output_tokens)
+        prompt_tokens = len(unpack_int32(request.prompt_ids or b""))
         guessed: Unmasked | None = None
         for chunk in self._replies.opening():
             yield chunk
@@ -80,7 +84,8 @@ class EventStream(StreamingResponse):
             if piece:
                 if piece == stream.text:
                     self._record.first_text()
-                yield self._replies.text(piece)
+                used = used_tokens(prompt_tokens, stream.tokens_read) if self._continuous_usage else None
+                yield self._replies.text(piece, used)
             if isinstance(event, Outcome):
                 self._record.completed(event)
                 for chunk in self._replies.last(event):

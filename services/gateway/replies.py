@@ -76,8 +76,10 @@ class Replies:
     def opening(self) -> list[Json]:
         return [self._chunk([choice]) for choice in self._form.opening()]
 
-    def text(self, text: str) -> Json:
-        return self._chunk([self._form.delta(text, None)])
+    def text(self, text: str, used: Json | None = None) -> Json:
+        """A piece of the text; `used` is the usage so far, where that is wanted."""
+        chunk = self._chunk([self._form.delta(text, None)])
+        return chunk if used is None else chunk | {"usage": used}
 
     def last(self, outcome: Outcome) -> list[Json]:
         """The chunk that ends the text and, if it was asked for, the one with the usage."""
@@ -94,11 +96,11 @@ class Replies:
 
 def usage(outcome: Outcome) -> Json:
     """Units: tokens."""
-    return {
-        "prompt_tokens": outcome.prompt_tokens,
-        "completion_tokens": outcome.completion_tokens,
-        "total_tokens": outcome.prompt_tokens + outcome.completion_tokens,
-    }
+    return used_tokens(outcome.prompt_tokens, outcome.completion_tokens)
+
+
+def used_tokens(prompt: int, completion: int) -> Json:
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def serving(outcome: Outcome) -> Json:

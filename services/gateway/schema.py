@@ -73,6 +73,7 @@ class Message(Strict):
 
 class StreamOptions(Strict):
     include_usage: bool = False
+    continuous_usage_stats: bool = False  # vLLM's: the usage so far, in every chunk with text
     include_obfuscation: Literal[False] = False
 
 

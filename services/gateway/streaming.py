@@ -32,10 +32,16 @@ class TextStream:
         self._output = np.full(output_tokens, MASKED, dtype=np.int32)
         self._frontier = 0  # first position not yet read
         self._ended = False  # whether the end of the text has been read
+        self._end_read = False  # whether that was the model's own end token
         self._context: list[int] = []  # tokens of the piece before, for tokenizers that join words by neighbours
         self._piece: list[int] = []  # tokens read whose text is not complete
         self._pending = ""  # decoded, held back
         self.text = ""  # given out
+
+    @property
+    def tokens_read(self) -> int:
+        """Tokens of the committed text so far, without the one that ends it."""
+        return self._frontier - self._end_read
 
     def add(self, positions: Int32, tokens: Int32) -> str:
         """Take tokens unmasked by a step. Returns: the text that has become final, often empty.
@@ -58,7 +64,7 @@ class TextStream:
     def _read_prefix(self) -> None:
         while not self._ended and self._frontier < len(self._output) and self._output[self._frontier] != MASKED:
             token = int(self._output[self._frontier])
-            self._ended = token in self._end_ids
+            self._ended = self._end_read = token in self._end_ids
             if not self._ended:
                 self._piece.append(token)
             self._frontier += 1

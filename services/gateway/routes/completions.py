@@ -19,7 +19,7 @@ from services.gateway.openapi import json_body
 from services.gateway.parts import Parts
 from services.gateway.record import Record
 from services.gateway.replies import ChatForm, Form, Replies, TextForm
-from services.gateway.schema import ChatBody, CompletionBody, TextBody
+from services.gateway.schema import ChatBody, CompletionBody, StreamOptions, TextBody
 from services.gateway.shapes import ChatCompletion, Completion, TextCompletion
 from shared.messages.requests import Outcome
 
@@ -58,13 +58,21 @@ async def _complete(parts: Parts, http: Request, kind: type[CompletionBody], for
     except Exception as error:
         parts.metrics.ended("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
-    include_usage = body.stream_options is not None and body.stream_options.include_usage
+    wanted = body.stream_options or StreamOptions()
     name = call.request.request_id
-    replies = Replies(form, body.model, name, arrival_s, include_usage=include_usage)
+    replies = Replies(form, body.model, name, arrival_s, include_usage=wanted.include_usage)
     record = Record(parts.metrics, name, start_s)
     headers = {"X-Request-Id": name}
     if body.stream:
-        return EventStream(parts, call, replies, record, with_canvas=body.canvas, headers=headers)
+        return EventStream(
+            parts,
+            call,
+            replies,
+            record,
+            with_canvas=body.canvas,
+            continuous_usage=wanted.continuous_usage_stats,
+            headers=headers,
+        )
     try:
         outcome = await _whole(http, call, record)
     finally:

@@ -86,6 +86,15 @@ async def test_a_reply_says_how_it_was_served(gateway: RunningGateway) -> None:
     }
 
 
+async def test_a_stream_may_tell_the_usage_so_far(gateway: RunningGateway) -> None:
+    options = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    chunks = await events(gateway, "/v1/chat/completions", CHAT | options)
+    told = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["usage"]]
+    assert told == sorted(told)
+    assert len(told) > 3
+    assert told[-1] == len(ANSWER)
+
+
 async def test_the_last_chunk_of_a_stream_says_how_it_was_served(gateway: RunningGateway) -> None:
     chunks = await events(gateway, "/v1/chat/completions", CHAT)
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"

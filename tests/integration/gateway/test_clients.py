@@ -1,0 +1,66 @@
+"""Clients made for OpenAI's servers, unchanged: curl, and guidellm, a load generator from the Python registry.
+
+guidellm brings a torch of its own, so it lives in an environment of its own: `python -m venv DIR && DIR/bin/pip install
+guidellm`, and GUIDELLM=DIR/bin/guidellm for this test. The openai client is in test_completions.py.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.integration.gateway.conftest import RunningGateway
+from tests.support.scheduler import AnsweringScheduler
+
+GUIDELLM = os.environ.get("GUIDELLM") or shutil.which("guidellm")
+BODY = '{"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]%s}'
+
+
+async def output_of(*command: object, within_s: float = 100.0) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(within_s):
+        out, _ = await process.communicate()
+    assert process.returncode == 0, out.decode()
+    return out.decode()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
+async def test_curl_gets_a_reply_and_a_stream(gateway: RunningGateway) -> None:
+    url, header = f"{gateway.url}/v1/chat/completions", "Content-Type: application/json"
+    whole = json.loads(await output_of("curl", "-sf", url, "-H", header, "-d", BODY % ""))
+    assert whole["choices"][0]["message"]["content"] == "The answer is 29."
+    stream = await output_of("curl", "-sfN", url, "-H", header, "-d", BODY % ', "stream": true')
+    *chunks, done = [line.removeprefix("data: ") for line in stream.split("\n\n") if line]
+    assert done == "[DONE]"
+    pieces = [json.loads(chunk)["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(pieces) == "The answer is 29."
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(GUIDELLM is None, reason="no guidellm here (GUIDELLM names it)")
+async def test_guidellm_measures_it(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"How many pears has {i}?"}) + "\n" for i in range(20)))
+    report = tmp_path / "report.json"
+    said = await output_of(
+        *(GUIDELLM, "run", "--disable-console-interactive"),
+        *("--backend", f"kind=openai_http,target={gateway.url},model=tiny-llada"),
+        *("--profile", "kind=concurrent,streams=2"),
+        *("--constraint", "kind=max_requests,count=10"),
+        *("--tokenizer", f"kind=huggingface_auto,model={tiny_model_dir}"),
+        *("--data", f"kind=json_file,path={prompts}"),
+        *("--output", f"kind=json,path={report}"),
+        within_s=250,
+    )
+    assert len(scheduler.requests) >= 10, said
+    [benchmark] = json.loads(report.read_text())["benchmarks"]
+    assert benchmark["metrics"]["request_totals"]["errored"] == 0
+    assert benchmark["metrics"]["request_totals"]["successful"] >= 10
