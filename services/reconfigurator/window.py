@@ -56,8 +56,8 @@ def class_loads(seen: Iterable[Seen], window_s: float) -> list[ClassLoad]:
 def tokens_per_step(
     uses: Iterable[ThresholdUse], thresholds: Sequence[float], prior: Mapping[float, float]
 ) -> dict[float, float]:
-    """T_c of each threshold: seen in the window, where steps enough were; else of `prior`, else on a line between those
-    seen or as at the nearest. Returns: nothing if nothing is known."""
+    """T_c of each threshold: seen in the window, where steps enough were; else that of `prior`, as much more or less as
+    those seen are than theirs; without a prior on a line between those seen. Returns: nothing if nothing is known."""
     steps: defaultdict[float, int] = defaultdict(int)
     tokens: defaultdict[float, int] = defaultdict(int)
     for use in uses:
@@ -65,11 +65,11 @@ def tokens_per_step(
         steps[nearest] += use.steps
         tokens[nearest] += use.tokens
     known = {c: tokens[c] / steps[c] for c in steps if steps[c] >= LEAST_STEPS}
-    known = {**{c: prior[c] for c in thresholds if c in prior}, **known}
-    if not known:
-        return {}
+    if not all(c in prior for c in thresholds):
+        prior = dict.fromkeys(thresholds, 1.0) if known else {}
     at = sorted(known)
-    return {c: float(np.interp(c, at, [known[k] for k in at])) for c in thresholds}
+    ratios = np.interp(thresholds, at, [known[c] / prior[c] for c in at]) if at else np.ones(len(thresholds))
+    return {c: prior[c] * float(ratio) for c, ratio in zip(thresholds, ratios, strict=True) if c in prior}
 
 
 def workload(

@@ -55,7 +55,7 @@ def test_the_inputs_are_told() -> None:
     record = decided(20, [ON_BOTH], uses=[ThresholdUse(threshold=0.9, steps=100, tokens=300)])
     [load] = record.classes
     assert (load.name, load.rps) == ("p128-o256", 2.0)
-    assert record.tokens_per_step == {0.5: 6.0, 0.9: 3.0}
+    assert record.tokens_per_step == {0.5: 9.0, 0.9: 3.0}
 
 
 def test_without_requests_or_what_to_judge_by_nothing_changes() -> None:
