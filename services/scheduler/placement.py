@@ -4,6 +4,7 @@ Requests are placed one after another, each seeing the load of those before it.
 """
 
 from collections.abc import Callable
+from math import inf
 
 import numpy as np
 
@@ -24,7 +25,10 @@ def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -
     """
     tokens, requests = fleet.tokens.copy(), fleet.requests.copy()
     slots = table.instance[rows].astype(np.int64)
+    unfit = inf  # tokens: so many found no room, nor will more while nothing leaves its slot
     for i, (need, now) in enumerate(zip(table.tokens[rows].tolist(), slots.tolist(), strict=True)):
+        if now == NOWHERE and need >= unfit:
+            continue
         if now != NOWHERE:
             tokens[now] -= need
             requests[now] -= 1
@@ -32,6 +36,9 @@ def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -
         fits = fleet.open & ((requests == 0) | ((batch <= fleet.max_tokens) & (requests < fleet.max_requests)))
         if fits.any():
             slots[i] = _cheapest(np.where(fits, cost(fleet, batch), np.inf), tokens, now)
+            unfit = unfit if slots[i] == now or now == NOWHERE else inf
+        elif now == NOWHERE:
+            unfit = need
         if slots[i] != NOWHERE:
             tokens[slots[i]] += need
             requests[slots[i]] += 1
