@@ -25,6 +25,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     nats_url: str = "nats://127.0.0.1:4222"
     cell: CellName = "cell0"
     alive_file: str = ""  # touched every few seconds once the bus is joined, for health checks; empty: none
+    otlp_endpoint: str = ""  # base URL of an OpenTelemetry collector (OTLP over HTTP); empty: no traces
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: Annotated[str, msgspec.Meta(pattern="^(console|json)$")] = "console"
 

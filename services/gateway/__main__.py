@@ -35,6 +35,7 @@ from shared.logs import configure_logs
 from shared.model_files import find_model, name_of
 from shared.settings import read_settings
 from shared.tasks import cancel
+from shared.telemetry import telemetry
 from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
@@ -58,7 +59,8 @@ def main() -> int:
             f"gateway: cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}\n"
         )
         return 1
-    uvloop.run(serve_until_signal(settings, text, listener))
+    with telemetry("gateway", settings.otlp_endpoint):
+        uvloop.run(serve_until_signal(settings, text, listener))
     return 0
 
 

@@ -23,6 +23,7 @@ def build_app(parts: Parts) -> FastAPI:
         description="OpenAI's API for diffusion language models, with SLOs.",
         redirect_slashes=False,
         responses=ERRORS,
+        telemetry={"operation_spans": False},  # a span for each HTTP request, where a collector is set
     )
     for routes in (completion_routes, file_routes, batch_routes, model_routes, request_routes, cluster_routes):
         app.include_router(routes(parts), dependencies=[Depends(parts.gate.identify)])

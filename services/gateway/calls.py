@@ -16,6 +16,7 @@ import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.errors import APIError, NotFoundError
+from opentelemetry import trace
 
 from services.gateway.errors import ApiError
 from services.gateway.link import Link
@@ -28,6 +29,7 @@ from shared.messages.requests import Cancel, Guesses, Outcome, Progress, Request
 from shared.subjects import kind_of
 
 log = structlog.get_logger(__name__)
+tracer = trace.get_tracer(__name__)
 
 LOOKUP_S = 3.0
 
@@ -57,6 +59,7 @@ class Call:
         self._subscription: Subscription | None = None
         self._ended = False
         self._closed = False
+        self._span = tracer.start_span("request", attributes={"dilaserve.request_id": request.request_id})
 
     async def start(self) -> None:
         """Listen, then publish, so that nothing is missed. Raises: RetryLater if the bus does not take it.
@@ -73,7 +76,8 @@ class Call:
             self._subscription = await self._bus.nc.subscribe(subject, cb=self._hear)
         except nats.errors.Error as error:
             raise RetryLater("the bus is not connected") from error
-        await self._bus.store(subjects.requests, self.request)
+        with trace.use_span(self._span):
+            await self._bus.store(subjects.requests, self.request)
 
     async def events(self) -> AsyncIterator[Unmasked | Outcome]:
         """What happens to the request; the outcome comes last. Raises: ApiError 504 after the time-out."""
@@ -87,6 +91,7 @@ class Call:
                 event = await self._look_up()
             if isinstance(event, Outcome):
                 self._ended = True
+                self._span.set_attribute("dilaserve.status", event.status.value)
             if event is not None:
                 yield event
             elif clock() > self._deadline_s:
@@ -114,6 +119,7 @@ class Call:
             with contextlib.suppress(nats.errors.Error):
                 subject = self._bus.subjects.cancel(self.request.request_id)
                 await self._bus.publish(subject, Cancel(reason="the gateway waits no more"))
+        self._span.end()
 
     async def _look_up(self) -> Outcome | None:
         try:

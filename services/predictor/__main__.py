@@ -15,6 +15,7 @@ from shared.bus import Bus
 from shared.errors import BadInput
 from shared.logs import configure_logs
 from shared.settings import read_settings
+from shared.telemetry import telemetry
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +29,8 @@ def main() -> int:
     except BadInput as error:
         sys.stderr.write(f"predictor: {error.message}\n")
         return 2
-    uvloop.run(serve(settings, predictor, card.version))
+    with telemetry("predictor", settings.otlp_endpoint):
+        uvloop.run(serve(settings, predictor, card.version))
     return 0
 
 

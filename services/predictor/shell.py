@@ -5,16 +5,18 @@ import asyncio
 import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from opentelemetry import trace
 
 from services.predictor.model import StepPredictor
 from services.predictor.queries import Query, read_query
 from shared.arrays import pack_float32
-from shared.bus import Bus, read_or_none
+from shared.bus import Bus, read_or_none, trace_context
 from shared.errors import BadInput
 from shared.messages.predict import PredictSteps, StepsLeft
 from shared.subjects import PREDICTORS
 
 log = structlog.get_logger(__name__)
+tracer = trace.get_tracer(__name__)
 
 
 class Shell:
@@ -24,7 +26,7 @@ class Shell:
         self._bus = bus
         self._predictor = predictor
         self._version = version
-        self._waiting: list[tuple[str, Query]] = []  # where the answer goes, and the question
+        self._waiting: list[tuple[str, Query, trace.Span]] = []  # where the answer goes, and the question
         self._wake = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -49,16 +51,20 @@ class Shell:
         if message is None or not msg.reply:
             return
         try:
-            self._waiting.append((msg.reply, read_query(message)))
+            query = read_query(message)
         except BadInput as error:
             log.warning("impossible query dropped", error=error.message)
             return
+        attributes = {"dilaserve.requests": len(query.features)}
+        span = tracer.start_span("predict", context=trace_context(msg), attributes=attributes)
+        self._waiting.append((msg.reply, query, span))
         self._wake.set()
 
     async def _answer_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        answers = await asyncio.to_thread(self._predictor.steps_left, [query for _, query in waiting])
-        for (reply, _), steps_left in zip(waiting, answers, strict=True):
+        answers = await asyncio.to_thread(self._predictor.steps_left, [query for _, query, _ in waiting])
+        for (reply, _, span), steps_left in zip(waiting, answers, strict=True):
             await self._bus.publish(reply, StepsLeft(steps_left=pack_float32(steps_left), predictor=self._version))
+            span.end()

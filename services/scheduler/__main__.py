@@ -30,6 +30,7 @@ from shared.logs import configure_logs
 from shared.model_files import find_model, name_of
 from shared.predictor_card import PredictorCard
 from shared.settings import read_settings
+from shared.telemetry import telemetry
 from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
@@ -48,7 +49,8 @@ def main() -> int:
     except BadInput as error:
         sys.stderr.write(f"scheduler: {error.message}\n")
         return 2
-    return uvloop.run(serve(settings, text, card))
+    with telemetry("scheduler", settings.otlp_endpoint):
+        return uvloop.run(serve(settings, text, card))
 
 
 async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCard | None) -> int:

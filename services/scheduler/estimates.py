@@ -47,7 +47,12 @@ class Estimates:
             confidence_stats=table.confidence_stats[rows],
         )
         return AskEstimates(
-            table.ticket[rows], table.steps[rows], features, table.masks_left[rows], self.blocks_left(rows)
+            table.ticket[rows],
+            table.steps[rows],
+            features,
+            table.masks_left[rows],
+            self.blocks_left(rows),
+            table.entry(int(rows[0])).arrived.trace,
         )
 
     def take(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:

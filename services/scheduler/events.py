@@ -1,5 +1,6 @@
 """What happens to the scheduler's core (events) and what it wants done (commands). Plain data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,6 +119,7 @@ class AskEstimates:
     features: Float32  # [n, 10], see shared.features
     masks_left: Int32  # [n]
     blocks_left: Int64  # [n]
+    trace: Mapping[str, str] = field(default_factory=dict)  # W3C trace context, of the first of them
 
 
 @dataclass(frozen=True, slots=True)

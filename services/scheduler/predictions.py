@@ -5,16 +5,19 @@ import asyncio
 import nats.errors
 import numpy as np
 import structlog
+from nats.aio.msg import Msg
+from opentelemetry import propagate, trace
 
 from services.scheduler.events import AskEstimates, EstimatesCame, EstimatesLost
 from services.scheduler.inbox import Inbox
 from shared.arrays import pack_float32, pack_int32, unpack_float32
-from shared.bus import Bus
+from shared.bus import Bus, trace_headers
 from shared.codec import decode, encode
 from shared.errors import BadInput
 from shared.messages.predict import PredictSteps, StepsLeft
 
 log = structlog.get_logger(__name__)
+tracer = trace.get_tracer(__name__)
 
 ANSWER_S = 1.0  # a predictor that does not answer within this is taken for away
 HOLD_OFF_S = 1.0  # how long an absent predictor is not asked again
@@ -49,7 +52,7 @@ class Predictions:
             blocks_left=pack_int32(question.blocks_left),
         )
         try:
-            reply = await self._bus.nc.request(self._bus.subjects.predict, encode(message), timeout=ANSWER_S)
+            reply = await self._request(encode(message), question)
             answer = unpack_float32(decode(reply.data, StepsLeft).steps_left)
             steps_left = answer.reshape(len(question.tickets), self._count).astype(np.float64)
         except (nats.errors.Error, TimeoutError, BadInput, ValueError) as error:
@@ -60,6 +63,14 @@ class Predictions:
             self._lose(question)
         else:
             self._inbox.put(EstimatesCame(question.tickets, question.steps, steps_left))
+
+    async def _request(self, payload: bytes, question: AskEstimates) -> Msg:
+        """The answer; the span belongs to the first request asked about, which stands for all."""
+        context, attributes = propagate.extract(question.trace), {"dilaserve.requests": len(question.tickets)}
+        kind = trace.SpanKind.CLIENT
+        with tracer.start_as_current_span("ask predictor", context=context, kind=kind, attributes=attributes):
+            subject, headers = self._bus.subjects.predict, trace_headers()
+            return await self._bus.nc.request(subject, payload, timeout=ANSWER_S, headers=headers)
 
     def _lose(self, question: AskEstimates) -> None:
         self._inbox.put(EstimatesLost(question.tickets))

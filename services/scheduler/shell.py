@@ -13,6 +13,7 @@ from services.scheduler.inbox import Inbox
 from services.scheduler.measures import Measures
 from services.scheduler.outcomes import OutcomeStore
 from services.scheduler.predictions import Predictions
+from services.scheduler.tracing import record_request
 from shared.bus import Bus, last_token, read_or_none
 from shared.messages.requests import Cancel
 from shared.messages.stats import STATS_S
@@ -78,6 +79,7 @@ class Shell:
                 await self._bus.publish(subjects.progress(request_id), progress)
             case ev.Finish():
                 self._outcomes.finish(command)
+                record_request(command)
             case ev.SaveCheckpoint(request_id, checkpoint):
                 await self._bus.publish(subjects.checkpoints(request_id), checkpoint)
             case ev.AskEstimates():

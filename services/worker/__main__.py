@@ -30,6 +30,7 @@ from shared.logs import configure_logs
 from shared.messages.instances import Instance
 from shared.model_files import find_model, name_of
 from shared.settings import read_settings
+from shared.telemetry import telemetry
 from shared.text import read_model_card
 
 log = structlog.get_logger(__name__)
@@ -64,7 +65,8 @@ def main(environ: Mapping[str, str]) -> int:
 
 def _run(settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance) -> int:
     try:
-        uvloop.run(_serve(settings, runner, instance))
+        with telemetry("worker", settings.otlp_endpoint):
+            uvloop.run(_serve(settings, runner, instance))
     except Exception as error:
         log.error("worker ended", error=repr(error))  # noqa: TRY400 - one line
         log.debug("worker ended", exc_info=True)

@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 
 from services.worker.engine import Engine
 from services.worker.registration import Registration
+from services.worker.tracing import Spans
 from shared.bus import Bus, read_or_none
 from shared.errors import BadInput
 from shared.messages.instances import Control
@@ -34,6 +35,7 @@ class Worker:
         self._engine = engine
         self._registration = registration
         self._instance_id = registration.instance.instance_id
+        self._spans = Spans(self._instance_id)
         self._inbox: Inbox = []
         self._wake = asyncio.Event()
         self._draining = False
@@ -59,12 +61,14 @@ class Worker:
         finally:
             await cancel(tasks)
             await self._registration.delete()
+            self._spans.close()
 
     async def _take(self, msg: Msg) -> None:
         await msg.ack()  # at once: after a crash nobody could run them
         jobs = read_or_none(msg, StepJobs)
         if jobs is not None:
             self._inbox.append((jobs, time.time()))
+            self._spans.take(jobs)
             self._wake.set()
 
     async def _obey(self, stop: asyncio.Event, msg: Msg) -> None:
@@ -91,6 +95,7 @@ class Worker:
                     await self._bus.publish(subject, results)
                     for guess in self._engine.take_guesses():
                         await self._bus.publish(self._bus.subjects.guesses(guess.request_id), guess.message)
+                    self._spans.ran(results)
                     if self._engine.waiting:
                         self._wake.set()
 

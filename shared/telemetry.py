@@ -1,0 +1,43 @@
+"""Traces: one a request, from HTTP through the bus to scheduler, predictor and worker, exported by OTLP.
+
+The W3C context travels in HTTP and bus headers and in a request's state. Without a collector no span is recorded,
+and a context that a client sent is carried on all the same.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry import trace
+
+MAX_STEP_EVENTS = 64  # of one span; of more steps only the first are told
+
+
+def as_ns(unix_s: float) -> int:
+    """Unix time as spans want it."""
+    return int(unix_s * 1e9)
+
+
+@contextmanager
+def telemetry(service: str, otlp_endpoint: str) -> Iterator[None]:
+    """Export the spans of this process while within; what is left is sent on leaving. An empty endpoint: none.
+
+    `otlp_endpoint` is a collector's base URL for OTLP over HTTP, such as http://127.0.0.1:4318.
+    """
+    if not otlp_endpoint:
+        yield
+        return
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": f"dilaserve-{service}"}), shutdown_on_exit=False
+    )
+    exporter = OTLPSpanExporter(endpoint=f"{otlp_endpoint.rstrip('/')}/v1/traces")
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    try:
+        yield
+    finally:
+        provider.shutdown()

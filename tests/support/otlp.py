@@ -1,0 +1,57 @@
+"""A collector of traces: OTLP over HTTP, kept in memory."""
+
+import gzip
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+
+class Collector:
+    """What has come, by service."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.spans: list[tuple[str, Span]] = []
+
+    def take(self, body: bytes) -> None:
+        for group in ExportTraceServiceRequest.FromString(body).resource_spans:
+            names = [pair.value.string_value for pair in group.resource.attributes if pair.key == "service.name"]
+            self.spans += [(names[0], span) for scope in group.scope_spans for span in scope.spans]
+
+    def trace(self, trace_id: str) -> dict[str, list[Span]]:
+        """The spans of one trace by service."""
+        found: dict[str, list[Span]] = {}
+        for service, span in list(self.spans):
+            if span.trace_id.hex() == trace_id:
+                found.setdefault(service, []).append(span)
+        return found
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            collector.take(body)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        collector = Collector(f"http://127.0.0.1:{server.server_port}")
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield collector
+        finally:
+            server.shutdown()
+            thread.join()
