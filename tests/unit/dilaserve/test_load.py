@@ -8,7 +8,8 @@ import pytest
 
 from dilaserve.load.client import Reply
 from dilaserve.load.summary import summarize
-from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
+from dilaserve.load.workload import LoadRequest, benchmark_load, poisson_arrivals, read_requests, trace_load
+from dilaserve.quality.benchmarks import Question
 from shared.errors import BadInput
 
 
@@ -66,3 +67,28 @@ def test_a_load_of_nothing_has_figures_of_nothing() -> None:
     result = summarize([], duration_s=1)
     assert result["slo_attainment"] is None
     assert result["latency_s"]["p99"] is None
+
+
+def test_a_trace_gives_arrivals_and_lengths_and_the_prompts_are_of_its_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens,slo_s,priority\n0.5,3,33,,\n0.2,7,64,2,1\n")
+    load = trace_load(path, seed=0)
+    assert list(load.arrivals_s) == [0.2, 0.5]
+    assert [len(row.prompt_ids or []) for row in load.requests] == [7, 3]
+    assert [(row.output_tokens, row.slo_s, row.priority) for row in load.requests] == [(64, 2, 1), (64, None, 0)]
+    assert list(load.until(0.4).arrivals_s) == [0.2]
+
+
+def test_a_benchmark_asks_each_question_once_or_for_as_long_as_is_said() -> None:
+    questions = [Question(str(number), lambda _text: True) for number in range(300)]
+    load = benchmark_load(questions, rate_rps=10, duration_s=None, seed=0)
+    assert [load.request(number).prompt for number in range(len(load.arrivals_s))] == [str(i) for i in range(300)]
+    assert load.duration_s == pytest.approx(30, rel=0.2)
+    assert max(benchmark_load(questions, rate_rps=10, duration_s=60, seed=0).arrivals_s) > 55
+
+
+def test_the_timeline_tells_of_the_instances_seen_last() -> None:
+    seen = [(0.1, {"1": 2}), (1.2, {"2": 1})]
+    timeline = summarize([reply(0), reply(1.5), reply(2.5)], 3, seen)["timeline"]
+    assert [entry["instances_per_tp"] for entry in timeline] == [{"1": 2}, {"1": 2}, {"2": 1}]
+    assert summarize([reply(0)], 1)["timeline"][0]["instances_per_tp"] == {}
