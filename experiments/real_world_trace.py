@@ -52,6 +52,7 @@ class Run:
     copies: int = 1  # of each of the benchmark's samples
     roofline: bool = False
     load_control: bool = True
+    margin_steps: float = 0.0  # kept in hand before the deadline: none, as in the paper
     reconfigure: bool = False
 
 
@@ -113,7 +114,13 @@ def _simulate(run: Run) -> Outcome:
         profile=read_profile(ROOFLINE if run.roofline else PROFILE),
         steps=read_steps(STEPS),
         instances=read_cluster("16x1"),
-        settings=SchedulerSettings(model="simulated", policy=run.policy, cache="dual", load_control=run.load_control),
+        settings=SchedulerSettings(
+            model="simulated",
+            policy=run.policy,
+            cache="dual",
+            load_control=run.load_control,
+            margin_steps=run.margin_steps,
+        ),
         reconfiguration=Reconfiguration() if run.reconfigure else None,
         seed=run.seed,
     )
