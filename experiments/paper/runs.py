@@ -1,7 +1,7 @@
 """One simulated run: what it is named by, and what came of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -53,7 +53,8 @@ class Run:
 
 def figures(run: Run) -> Mapping[str, float]:
     """What came of the run; its keys are the columns of tables."""
-    return kept(run, dict[str, float], lambda: _simulate(run))
+    named = replace(run, rps=float(run.rps), slo_multiple=float(run.slo_multiple))  # 5 is 5.0
+    return kept(named, dict[str, float], lambda: _simulate(run))
 
 
 def workload(run: Run) -> Workload:
