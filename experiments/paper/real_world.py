@@ -24,4 +24,4 @@ def real_world_section() -> str:
         return f"{PAPER}\nNot run yet.\n"
     names = sorted(path.name for path in RESULTS.glob("real_world_trace*.png"))
     pictures = "\n".join(f"![{name}](../experiments/results/{name})\n" for name in names)
-    return f"{PAPER}\n{found.read_text('utf-8').replace('## ', '### ')}\n{pictures}"
+    return f"{PAPER}\n{found.read_text('utf-8').replace('# ', '### ', 1).replace('\n## ', '\n#### ')}\n{pictures}"
