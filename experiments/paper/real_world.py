@@ -24,4 +24,5 @@ def real_world_section() -> str:
         return f"{PAPER}\nNot run yet.\n"
     names = sorted(path.name for path in RESULTS.glob("real_world_trace*.png"))
     pictures = "\n".join(f"![{name}](../experiments/results/{name})\n" for name in names)
-    return f"{PAPER}\n{found.read_text('utf-8').replace('# ', '### ', 1).replace('\n## ', '\n#### ')}\n{pictures}"
+    text = found.read_text("utf-8").replace("# ", "### ", 1).replace("\n## ", "\n#### ")
+    return f"{PAPER}\n{text}\n{pictures}"
