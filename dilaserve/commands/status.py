@@ -1,6 +1,5 @@
 """`dilaserve status`: the cluster: instances, load, thresholds, SLO attainment."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -29,8 +28,7 @@ def status(
         addresses = read_addresses(data_dir)
         url, nats_url = url or addresses.url, nats_url or addresses.nats_url
     if watch:
-        with suppress(KeyboardInterrupt):
-            asyncio.run(_watch(url, nats_url, cell))
+        asyncio.run(_watch(url, nats_url, cell))
     else:
         asyncio.run(_show(url, nats_url, cell, as_json=json))
 
@@ -51,13 +49,25 @@ async def _show(url: str, nats_url: str, cell: str, *, as_json: bool) -> None:
 
 
 async def _watch(url: str, nats_url: str, cell: str) -> None:
-    """A live view, as often as the scheduler speaks."""
+    """A live view, as often as the scheduler speaks, until Ctrl-C."""
+    import asyncio  # noqa: PLC0415
+    import signal  # noqa: PLC0415
+
     from rich.live import Live  # noqa: PLC0415
 
     from dilaserve.stack.observe import observing  # noqa: PLC0415
     from dilaserve.stack.report import rendered  # noqa: PLC0415
+    from shared.tasks import cancel  # noqa: PLC0415
 
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
     async with observing(url, nats_url, cell) as observer:
-        with Live(rendered(await observer.report()), auto_refresh=False) as live:
-            while True:
-                live.update(rendered(await observer.report()), refresh=True)
+        stopping = asyncio.create_task(stop.wait())
+        with Live(auto_refresh=False) as live:
+            while not stop.is_set():
+                report = asyncio.create_task(observer.report())
+                await asyncio.wait({report, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if report.done():
+                    live.update(rendered(report.result()), refresh=True)
+                await cancel([report])
+        await cancel([stopping])
