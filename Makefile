@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: serve test check fix lock screenshots clean paper
+.PHONY: serve test check fix lock screenshots clean paper reference
 
 serve: $(READY)
 	$(BIN)/dilaserve up
@@ -25,6 +25,10 @@ fix: $(READY)
 
 paper: $(READY)
 	$(BIN)/python -m experiments.paper $(ARGS)
+
+# docs/asyncapi.json and docs/configuration.md, from the message types and the settings
+reference: $(READY)
+	$(BIN)/python -m dilaserve.reference
 
 # The lock pins every package; torch first, so that no other package drags in another build of it.
 $(READY): pyproject.toml requirements.lock

@@ -22,12 +22,12 @@ CellName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]{1,32}$")]
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What every service needs to join the cluster."""
 
-    nats_url: str = "nats://127.0.0.1:4222"
-    cell: CellName = "cell0"
+    nats_url: str = "nats://127.0.0.1:4222"  # the bus
+    cell: CellName = "cell0"  # the cell it belongs to: one scheduler and the instances it drives
     alive_file: str = ""  # touched every few seconds once the bus is joined, for health checks; empty: none
     otlp_endpoint: str = ""  # base URL of an OpenTelemetry collector (OTLP over HTTP); empty: no traces
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
-    log_format: Annotated[str, msgspec.Meta(pattern="^(console|json)$")] = "console"
+    log_format: Annotated[str, msgspec.Meta(pattern="^(console|json)$")] = "console"  # of the lines on standard error
 
 
 S = TypeVar("S", bound=ServiceSettings)

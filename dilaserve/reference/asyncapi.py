@@ -1,0 +1,121 @@
+"""The AsyncAPI 3 document of the bus, made from the message types and the subjects."""
+
+import inspect
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from shared.messages.checkpoints import Checkpoint
+from shared.messages.gateway import BatchWork
+from shared.messages.instances import Control
+from shared.messages.launch import LaunchOrder, LaunchReply
+from shared.messages.plans import PlanRecord
+from shared.messages.predict import PredictSteps, StepsLeft
+from shared.messages.requests import Arrival, Cancel, Guesses, Outcome, Progress, Request
+from shared.messages.stats import SchedulerStats
+from shared.messages.steps import StepJobs, StepResults
+from shared.subjects import Subjects
+
+Json = dict[str, Any]
+SCHEMA = "#/components/schemas/{name}"
+CELL = Subjects("{cell}")
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A subject, who publishes what on it, and what is answered."""
+
+    name: str
+    address: str
+    sender: str
+    message: type[msgspec.Struct]
+    reply: type[msgspec.Struct] | None = None
+
+
+CHANNELS = [
+    Channel("requests", CELL.requests, "gateway or producer", Request),
+    Channel("outcomes", CELL.outcomes("{request}"), "scheduler", Outcome),
+    Channel("cancel", CELL.cancel("{request}"), "gateway or producer", Cancel),
+    Channel("progress", CELL.progress("{request}"), "scheduler", Progress),
+    Channel("guesses", CELL.guesses("{request}"), "worker", Guesses),
+    Channel("stats", CELL.stats("scheduler"), "scheduler", SchedulerStats),
+    Channel("arrivals", CELL.arrivals, "scheduler", Arrival),
+    Channel("steps", CELL.steps("{instance}"), "scheduler", StepJobs),
+    Channel("stepResults", CELL.step_results("{instance}"), "worker", StepResults),
+    Channel("predict", CELL.predict, "scheduler", PredictSteps, StepsLeft),
+    Channel("checkpoints", CELL.checkpoints("{request}"), "scheduler", Checkpoint),
+    Channel("control", CELL.control("{instance}"), "reconfigurator", Control),
+    Channel("plans", CELL.plans("{plan}"), "reconfigurator", PlanRecord),
+    Channel("launch", CELL.launch("{node}"), "reconfigurator", LaunchOrder, LaunchReply),
+    Channel("batches", CELL.batches, "gateway", BatchWork),
+]
+PARAMETERS = {
+    "cell": "the cell, as DILASERVE_CELL names it",
+    "request": "the request_id",
+    "instance": "the instance_id",
+    "plan": "the plan_id",
+    "node": "the node's name, its dots written as _",
+}
+
+
+def document() -> Json:
+    """The document as plain data. Operations are said from the side of the sender."""
+    kinds = [kind for channel in CHANNELS for kind in _messages(channel)]
+    _, schemas = msgspec.json.schema_components(kinds, ref_template=SCHEMA)
+    operations: Json = {}
+    channels: Json = {}
+    for channel in CHANNELS:
+        channels[channel.name] = _channel(channel, channel.message)
+        operations[f"send-{channel.name}"] = operation = _operation(channel)
+        if channel.reply is not None:  # on the sender's inbox, so without an address
+            answer = f"{channel.name}Reply"
+            channels[answer] = {"address": None, "messages": _refs(channel.reply)}
+            operation["reply"] = {"channel": {"$ref": f"#/channels/{answer}"}}
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "DiLaServe on NATS",
+            "version": version("dilaserve"),
+            "description": "Messages of one cell. Requests and outcomes are MessagePack or JSON, others MessagePack. "
+            "Bytes are raw in MessagePack, base64 in JSON. Readers ignore fields they do not know.",
+        },
+        "defaultContentType": "application/msgpack",
+        "channels": channels,
+        "operations": operations,
+        "components": {"messages": {kind.__name__: _message(kind) for kind in kinds}, "schemas": schemas},
+    }
+
+
+def text() -> str:
+    """The document as the file docs/asyncapi.json holds it."""
+    return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _messages(channel: Channel) -> list[type[msgspec.Struct]]:
+    return [channel.message] if channel.reply is None else [channel.message, channel.reply]
+
+
+def _channel(channel: Channel, kind: type[msgspec.Struct]) -> Json:
+    parameters = {name: {"description": told} for name, told in PARAMETERS.items() if f"{{{name}}}" in channel.address}
+    return {"address": channel.address, "messages": _refs(kind), "parameters": parameters}
+
+
+def _operation(channel: Channel) -> Json:
+    return {
+        "action": "send",
+        "summary": f"by: {channel.sender}",
+        "channel": {"$ref": f"#/channels/{channel.name}"},
+        "messages": [{"$ref": f"#/channels/{channel.name}/messages/{channel.message.__name__}"}],
+    }
+
+
+def _refs(kind: type[msgspec.Struct]) -> Json:
+    return {kind.__name__: {"$ref": f"#/components/messages/{kind.__name__}"}}
+
+
+def _message(kind: type[msgspec.Struct]) -> Json:
+    summary = (inspect.getdoc(kind) or "").split("\n", 1)[0]
+    return {"name": kind.__name__, "summary": summary, "payload": {"$ref": SCHEMA.format(name=kind.__name__)}}

@@ -1,0 +1,92 @@
+"""The configuration reference, made from the settings types: names, types, defaults, and the comment beside each."""
+
+import ast
+import inspect
+import io
+import textwrap
+import tokenize
+
+import msgspec
+
+from services.gateway.settings import GatewaySettings
+from services.predictor.settings import PredictorSettings
+from services.reconfigurator.settings import ReconfiguratorSettings
+from services.scheduler.settings import SchedulerSettings
+from services.worker.settings import WorkerSettings
+from shared.settings import PREFIX, ServiceSettings, to_environ
+
+SERVICES: dict[str, type[ServiceSettings]] = {
+    "Gateway": GatewaySettings,
+    "Scheduler": SchedulerSettings,
+    "Predictor": PredictorSettings,
+    "Worker": WorkerSettings,
+    "Reconfigurator": ReconfiguratorSettings,
+}
+INTRODUCTION = """\
+<!-- Written by `python -m dilaserve.reference`; do not edit. -->
+# Configuration
+
+A service reads its settings from the environment when it starts. A wrong value stops it with one line that names the
+variable, the value and what is accepted. A list is separated by commas.
+"""
+
+
+def text() -> str:
+    """The page docs/configuration.md."""
+    parts = [INTRODUCTION, _section("Every service", ServiceSettings, set())]
+    common = {field.name for field in msgspec.structs.fields(ServiceSettings)}
+    parts += [_section(title, kind, common) for title, kind in SERVICES.items()]
+    return "\n".join(parts)
+
+
+def comments(kind: type) -> dict[str, str]:
+    """The comment at the end of each field's line, by the field's name."""
+    source = textwrap.dedent(inspect.getsource(kind))
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    at_line = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    [definition] = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        statement.target.id: at_line.get(statement.end_lineno or statement.lineno, "")
+        for statement in definition.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+
+
+def _section(title: str, kind: type[ServiceSettings], leave_out: set[str]) -> str:
+    told = comments(kind)
+    rows = [_row(field, told[field.name]) for field in msgspec.structs.fields(kind) if field.name not in leave_out]
+    return "\n".join(
+        [f"## {title}", "", "| variable | accepts | default | meaning |", "| --- | --- | --- | --- |", *rows, ""]
+    )
+
+
+def _row(field: msgspec.structs.FieldInfo, told: str) -> str:
+    variable = PREFIX + field.name.upper()
+    if field.required:
+        default = "required"
+    else:
+        value = to_environ({field.name: field.default}).get(variable, "")
+        default = f"`{value}`" if value else "none"
+    cells = [f"`{variable}`", _accepts(msgspec.json.schema(field.type)), default, told]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _accepts(schema: dict[str, object]) -> str:
+    """A JSON schema in a few words."""
+    match schema:
+        case {"$ref": str(ref), "$defs": dict(defs)}:
+            return _accepts(defs[ref.rpartition("/")[2]])
+        case {"anyOf": list(choices), **rest}:
+            known = {"$defs": rest.get("$defs", {})}
+            return " or ".join(_accepts(choice | known) for choice in choices if choice.get("type") != "null")
+        case {"enum": list(values)}:
+            return ", ".join(f"`{value}`" for value in values)
+        case {"type": "array", "items": dict(items)}:
+            return f"list of {_accepts(items)}"
+        case {"type": "string", "pattern": str(pattern)}:
+            return f"text as `{pattern}`"
+    words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
+    bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
+    limits = ", ".join(f"{sign} {schema[name]}" for name, sign in bounds.items() if name in schema)
+    return " ".join(part for part in (words.get(str(schema.get("type")), "text"), limits) if part)
