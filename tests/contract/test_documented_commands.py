@@ -1,0 +1,67 @@
+"""Every shell command in the documents can be given as it stands, or says in a comment why no test gives it.
+
+The program, its sub-command, its options and its files are checked; what takes long is run by tests of its own.
+"""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from dilaserve.cli import build_app
+from tests.support.shell_blocks import Command, commands
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "simulator/README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "services").glob("*/README.md")),
+]
+COMMANDS = [command for path in DOCUMENTS for command in commands(path)]
+APP = get_command(build_app())
+INLINE = re.compile(r"`(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?dilaserve ([a-z][^`]*)`")
+
+
+def told(command: Command) -> str:
+    return f"{command.path.relative_to(ROOT)}:{command.line}"
+
+
+def unknown_options(words: list[str]) -> set[str]:
+    """Options among the words after `dilaserve` that its sub-command lacks, or the sub-command, if there is none."""
+    node, rest = APP, words
+    while rest and (below := getattr(node, "commands", {})):
+        if rest[0] not in below:
+            return {rest[0]}
+        node, rest = below[rest[0]], rest[1:]
+    known = {name for option in node.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+    return {word.partition("=")[0] for word in rest if re.match(r"--[a-z]", word)} - known
+
+
+def test_the_documents_show_commands() -> None:
+    assert {command.words[0] for command in COMMANDS} >= {"make", "curl", "dilaserve"}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=told)
+def test_a_command_is_one_that_there_is(command: Command) -> None:
+    if command.reason is not None:
+        return
+    match command.words:
+        case ["make", target, *_]:
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        case ["dilaserve" | ".venv/bin/dilaserve", *words]:
+            assert not unknown_options(words)
+        case ["python" | ".venv/bin/python", "-m", module, *_]:
+            assert importlib.util.find_spec(module) is not None
+        case _:
+            pytest.fail(f"{told(command)}: no test knows {command.text!r}; say why above it: <!-- not run: REASON -->")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_options_named_in_the_text_exist(path: Path) -> None:
+    shown = [match[1] for match in INLINE.finditer(path.read_text())]
+    wrong = {text: unknown for text in shown if (unknown := unknown_options(text.split()))}
+    assert not wrong
