@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: serve test check fix lock screenshots clean paper reference
+.PHONY: serve test check fix lock screenshots clean paper docs reference
 
 serve: $(READY)
 	$(BIN)/dilaserve up
@@ -25,6 +25,9 @@ fix: $(READY)
 
 paper: $(READY)
 	$(BIN)/python -m experiments.paper $(ARGS)
+
+docs: $(READY)
+	$(BIN)/mkdocs build --strict
 
 # docs/asyncapi.json and docs/configuration.md, from the message types and the settings
 reference: $(READY)
