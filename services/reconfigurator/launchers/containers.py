@@ -16,6 +16,7 @@ COMMON = (
     "cell",
     "log_level",
     "log_format",
+    "otlp_endpoint",
     "cache",
 )  # settings that workers have as the reconfigurator has
 SHM_BYTES = 1 << 30  # NCCL's ranks meet in shared memory; an engine gives 64 MiB unasked
