@@ -79,8 +79,8 @@ def document() -> Json:
         "info": {
             "title": "DiLaServe on NATS",
             "version": version("dilaserve"),
-            "description": "Messages of one cell. Requests and outcomes are MessagePack or JSON, others MessagePack. "
-            "Bytes are raw in MessagePack, base64 in JSON. Readers ignore fields they do not know.",
+            "description": "Messages of one cell. Requests, outcomes and cancels are MessagePack or JSON, others "
+            "MessagePack. Bytes are raw in MessagePack, base64 in JSON. Readers ignore fields they do not know.",
         },
         "defaultContentType": "application/msgpack",
         "channels": channels,

@@ -1,6 +1,6 @@
 """Every shell command in the documents can be given as it stands, or says in a comment why no test gives it.
 
-The program, its sub-command, its options and its files are checked; what takes long is run by tests of its own.
+The program, its sub-command and its options are checked. What a command does is the business of its own tests.
 """
 
 import importlib.util
