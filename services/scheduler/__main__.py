@@ -30,12 +30,11 @@ from shared.logs import configure_logs
 from shared.model_files import find_model, name_of
 from shared.predictor_card import PredictorCard
 from shared.settings import read_settings
+from shared.tasks import cancel
 from shared.telemetry import telemetry
 from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
-
-CANCEL_AGAIN_S = 1.0
 
 
 def main() -> int:
@@ -96,10 +95,7 @@ async def run_beside(main: Coroutine[Any, Any, None], background: list[Coroutine
         for task in done:
             task.result()
     finally:
-        while left := [task for task in tasks if not task.done()]:
-            for task in left:  # again and again: a cancellation that meets a reply can be swallowed on the way
-                task.cancel()
-            await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+        await cancel(tasks)
 
 
 if __name__ == "__main__":
