@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 def main(environ: Mapping[str, str]) -> int:
     """Returns: the exit status: 0 after a clean stop, 2 for wrong settings or an unusable model, 1 otherwise."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it serves, it just ends
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # until it serves there is nothing to put in order
     try:
         settings = read_settings(WorkerSettings, environ)
         configure_logs("worker", level=settings.log_level, form=settings.log_format)

@@ -106,11 +106,20 @@ def parallel_runner(size: int, device_type: str, load: LoadRank) -> Iterator[Par
 
 def _serve(shard: Shard, rendezvous: Path, device_type: str, load: LoadRank) -> None:
     """The life of any rank but 0."""
+    threading.Thread(target=_end_with_rank_0, name="rank 0", daemon=True).start()
     group = Group(shard, rendezvous, device_type)
     runner = load(group)
     while (batch := group.share()) is not None:
         runner.run(batch)
     dist.destroy_process_group()
+
+
+def _end_with_rank_0() -> None:
+    """However it ended: until all have met, nothing else would tell."""
+    rank_0 = multiprocessing.parent_process()
+    assert rank_0 is not None, "the others are started by rank 0"
+    wait([rank_0.sentinel])
+    os._exit(1)
 
 
 def _watch(others: list[BaseProcess], closing: threading.Event) -> None:

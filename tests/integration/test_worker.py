@@ -246,7 +246,7 @@ async def test_without_a_bus_it_waits_and_stops_when_asked(tmp_path: Path) -> No
 
         await until(waits, LIMIT_S)
         worker.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
+        assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0, log.read_text()
 
 
 @pytest.mark.parametrize(
