@@ -34,7 +34,7 @@ from simulator.clock import Clock
 from simulator.confidences import Confidences
 from simulator.denoising import GRID, LEVELS, Denoising
 from simulator.estimates import Predictor
-from simulator.instance import Batch, SimulatedInstance, joined, read_jobs
+from simulator.instance import HUNDREDTHS, REQUESTS, STEPS, TICKETS, Batch, SimulatedInstance, joined, read_jobs
 from simulator.result import Records
 from simulator.workload import Workload
 
@@ -166,25 +166,28 @@ class Cluster:
         batches = [instance.finish() for instance in self._ended]
         self._ended = []
         batch = joined(batches)
-        counts, stats = self._denoise(batch)
+        requests = batch[REQUESTS]
+        left = self._left[requests]
+        counts, stats = self._denoise(batch, left)
         ends = counts.cumsum()
-        done = self._workload.output_tokens[batch.requests] - self._left[batch.requests]
-        self._left[batch.requests] -= counts
-        self.records.tokens_at += np.bincount(batch.hundredths, counts, GRID).astype(np.int64)
-        self.records.steps_run += len(batch)
-        unmasked = _Unmasked(
-            batch, counts, np.arange(int(ends[-1])) + (done - ends + counts).repeat(counts).astype(np.int64), stats
-        )
-        return [StepsDone(results) for results in unmasked.by_instance(names, [len(part) for part in batches])]
+        done = self._workload.output_tokens[requests] - left
+        self._left[requests] = left - counts
+        self.records.tokens_at += np.bincount(batch[HUNDREDTHS], counts, GRID).astype(np.int64)
+        self.records.steps_run += len(requests)
+        positions = np.arange(int(ends[-1])) + (done - ends + counts).repeat(counts)
+        unmasked = _Unmasked(batch, counts, positions, stats)
+        return [StepsDone(results) for results in unmasked.by_instance(names, [part.shape[1] for part in batches])]
 
-    def _denoise(self, batch: Batch) -> tuple[Int64, Float32]:
-        """Tokens unmasked by each step, and the confidence statistics after it. Shapes: [n], [n, 5]."""
-        levels = self._levels[batch.requests]
-        masks = (self._left[batch.requests] - 1) % self._denoising.block_length + 1  # in the current block
+    def _denoise(self, batch: Batch, left: Int64) -> tuple[Int64, Float32]:
+        """Tokens unmasked by each step, and the confidence statistics after it; `left` [n] are the masks before it.
+        Shapes: [n], [n, 5]."""
+        requests, hundredths = batch[REQUESTS], batch[HUNDREDTHS]
+        levels = self._levels[requests]
+        masks = (left - 1) % self._denoising.block_length + 1  # in the current block
         if self._confidences is not None:
-            return self._confidences.unmask(self._chance, batch.requests, levels, batch.hundredths, masks)
-        counts = self._denoising.unmask(self._chance, levels, batch.hundredths, masks)
-        return counts, np.zeros((len(batch), 5), dtype=np.float32)
+            return self._confidences.unmask(self._chance, requests, levels, hundredths, masks)
+        counts = self._denoising.unmask(self._chance, levels, hundredths, masks)
+        return counts, np.zeros((len(requests), 5), dtype=np.float32)
 
     # What the scheduler wants
 
@@ -246,7 +249,7 @@ class _Unmasked:
 
     def by_instance(self, names: Sequence[str], steps: Sequence[int]) -> Iterator[StepResults]:
         """The messages of instances that ran so many of the steps each, one after the other."""
-        tickets, numbers, counts = self.batch.tickets.tobytes(), self.batch.steps.tobytes(), pack_int32(self.counts)
+        tickets, numbers, counts = self.batch[TICKETS].tobytes(), pack_int32(self.batch[STEPS]), pack_int32(self.counts)
         positions, stats = pack_int32(self.positions), pack_float32(self.stats)
         nothing = bytes(len(positions))
         start = first = 0

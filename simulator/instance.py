@@ -6,12 +6,11 @@ feeds its block, a recompute step the whole sequence. An iteration takes as long
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from functools import cache
 
 import numpy as np
 
-from shared.arrays import Bool, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
+from shared.arrays import Int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.instances import Instance
 from shared.messages.steps import StepJobs, StepKind
 from shared.profile import LatencyProfile
@@ -20,42 +19,26 @@ from simulator.denoising import hundredths_of
 RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are slow to look up
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Step jobs as columns, [n] each."""
-
-    tickets: Int64
-    requests: Int64  # index of the request
-    steps: Int32
-    hundredths: Int64  # of the threshold
-    cached: Bool  # whether it is a cache step
-    tokens: Int64  # fed by the step
-
-    def __len__(self) -> int:
-        return len(self.tickets)
-
-    def part(self, part: slice) -> "Batch":
-        return Batch(*(getattr(self, column.name)[part] for column in fields(Batch)))
+# Step jobs: one row a column, so that batches are joined and cut in one go. Shape: [6, n].
+Batch = Int64
+TICKETS, REQUESTS, STEPS, HUNDREDTHS, CACHED, TOKENS = range(6)  # threshold in hundredths; cached 0 or 1; tokens fed
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """One after the other."""
-    if len(batches) == 1:
-        return batches[0]
-    return Batch(*(np.concatenate([getattr(batch, column.name) for batch in batches]) for column in fields(Batch)))
+    return batches[0] if len(batches) == 1 else np.concatenate(batches, axis=1)
 
 
 def read_jobs(jobs: StepJobs, requests: Int64, lengths: Int64, block_length: int) -> Batch:
     """A message's jobs. `requests` [n] are their requests, `lengths` [n] the whole lengths of these in tokens."""
-    cached = unpack_int32(jobs.kinds) == CACHE
-    return Batch(
-        unpack_int64(jobs.tickets),
-        requests,
-        unpack_int32(jobs.steps),
-        hundredths_of(unpack_float32(jobs.thresholds)),
-        cached,
-        np.where(cached, block_length, lengths),
-    )
+    batch = np.empty((6, len(requests)), dtype=np.int64)
+    batch[TICKETS] = unpack_int64(jobs.tickets)
+    batch[REQUESTS] = requests
+    batch[STEPS] = unpack_int32(jobs.steps)
+    batch[HUNDREDTHS] = hundredths_of(unpack_float32(jobs.thresholds))
+    batch[CACHED] = cached = unpack_int32(jobs.kinds) == CACHE
+    batch[TOKENS] = np.where(cached, block_length, lengths)
+    return batch
 
 
 class SimulatedInstance:
@@ -78,12 +61,12 @@ class SimulatedInstance:
             return None
         waiting = joined(self._queue)
         self._queue.clear()
-        tokens = int(waiting.tokens.sum())
-        if tokens > self.instance.max_batch_tokens or len(waiting) > self.instance.max_batch_requests:
+        tokens = int(waiting[TOKENS].sum())
+        if tokens > self.instance.max_batch_tokens or waiting.shape[1] > self.instance.max_batch_requests:
             waiting = self._first(waiting)
-            tokens = int(waiting.tokens.sum())
+            tokens = int(waiting[TOKENS].sum())
         self.running = waiting
-        cached = self._block_length * int(np.count_nonzero(waiting.cached))
+        cached = self._block_length * int(np.count_nonzero(waiting[CACHED]))
         cache_s = self._latency_s(CACHE, cached) if cached else 0.0
         recompute_s = self._latency_s(RECOMPUTE, tokens - cached) if tokens > cached else 0.0
         return float(cache_s + recompute_s)
@@ -96,8 +79,8 @@ class SimulatedInstance:
 
     def _first(self, waiting: Batch) -> Batch:
         """As many as fit, at least one; the others wait on."""
-        fits = np.cumsum(waiting.tokens) <= self.instance.max_batch_tokens
+        fits = np.cumsum(waiting[TOKENS]) <= self.instance.max_batch_tokens
         count = max(1, min(int(fits.sum()), self.instance.max_batch_requests))
-        if count < len(waiting):
-            self._queue.append(waiting.part(slice(count, None)))
-        return waiting.part(slice(count))
+        if count < waiting.shape[1]:
+            self._queue.append(waiting[:, count:])
+        return waiting[:, :count]

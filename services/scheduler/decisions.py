@@ -43,10 +43,10 @@ class DecisionLog:
             fleet.requests[slots],
         )
         at = table.steps[rows] - table.first_step[rows] + ahead
-        kept = at < MAX_DECISIONS
         values = np.empty((len(rows), len(COLUMNS)), dtype=np.float32)
         for i, column in enumerate(columns):
             values[:, i] = column
+        kept = (at < MAX_DECISIONS).nonzero()[0]
         self._log[rows[kept], at[kept]] = values[kept]
 
     def read(self, row: int) -> StepDecisions | None:

@@ -7,6 +7,7 @@ from services.scheduler.decisions import DecisionLog
 from services.scheduler.events import SendJobs
 from services.scheduler.fleet import Fleet
 from services.scheduler.jobs import CACHE, RECOMPUTE, JobWriter
+from services.scheduler.placement import may_find_room
 from services.scheduler.policies import Moves, Policy
 from services.scheduler.table import NOWHERE, RequestTable
 from shared.arrays import Bool, Int64
@@ -39,22 +40,27 @@ class Dispatch:
         their next recompute step, when it costs nothing, or when its time is up."""
         table, fleet = self._table, self._fleet
         rows = ((table.ticket != 0) & ~table.in_flight).nonzero()[0]
-        placed = table.instance[rows] != NOWHERE
-        closed = placed & ~fleet.open[table.instance[rows]]
-        must = closed & (self._recomputes(rows) | (fleet.drain_until_s[table.instance[rows]] <= now_s))
-        for row in rows[must]:
-            self.leave(int(row))
-        rows = rows[~placed | must | (self._may_move(rows) & ~closed)]
+        slots = table.instance[rows]
+        closed = (slots != NOWHERE) & ~fleet.open[slots]
+        may_move = self._may_move(rows)
+        if closed.any():
+            must = closed & (self._recomputes(rows) | (fleet.drain_until_s[slots] <= now_s))
+            for row in rows[must].tolist():
+                self.leave(row)
+            may_move = must | (may_move & ~closed)
+        rows = rows[may_move | (slots == NOWHERE)]
+        rows = rows[may_find_room(rows, table, fleet)] if len(rows) else rows
         if not len(rows):
             return
         rows = table.in_order(rows)
-        for row, slot in zip(rows.tolist(), self._policy.place(rows, table, fleet).tolist(), strict=True):
-            if slot != table.instance[row]:
-                self.leave(row)
-                table.instance[row] = slot
-                table.place[row] = table.entry(row).place(fleet.name(slot))
-                table.migrations[row] += len(table.entry(row).served_by) > 0
-                fleet.load(slot, int(table.tokens[row]))
+        slots = self._policy.place(rows, table, fleet)
+        new = slots != table.instance[rows]
+        for row, slot in zip(rows[new].tolist(), slots[new].tolist(), strict=True):
+            self.leave(row)
+            table.instance[row] = slot
+            table.place[row] = table.entry(row).place(fleet.name(slot))
+            table.migrations[row] += len(table.entry(row).served_by) > 0
+            fleet.load(slot, int(table.tokens[row]))
 
     def send(self, now_s: float) -> list[SendJobs]:
         """The next step of all that is placed and waits, and the step after it where instances look ahead."""

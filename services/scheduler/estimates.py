@@ -72,25 +72,23 @@ class Estimates:
         self._one_shot(rows)
         self._table.asked[rows] = False
 
-    def steps_left(self, rows: Int64) -> Float64:
-        """Shapes: rows [n] -> [n, c]. At least one step, and one a block, is left; at most one a mask."""
-        table = self._table
-        since = (table.steps[rows] - table.estimate_step[rows])[:, None]
-        least = np.maximum(self.blocks_left(rows), 1)[:, None]
-        most = np.maximum(table.masks_left[rows], 1)[:, None]
-        left: Float64 = np.minimum(np.maximum(table.steps_left[rows] - since, least), most)
-        return left
+    def left(self, rows: Int64) -> tuple[Float64, Float64]:
+        """Steps left, and of these the ones that recompute.
 
-    def recompute_left(self, rows: Int64, steps_left: Float64) -> Float64:
-        """Of `steps_left` [n, c], those that recompute: one a block not begun, and one where the state is nowhere;
-        all of them without a cache."""
-        if not self.caching:
-            return steps_left
+        At least one step a block is left; at most one a mask. One recomputes for each block not begun, and one where
+        the state is nowhere; all of them without a cache. Shapes: rows [n] -> [n, c] each.
+        """
         table = self._table
+        blocks_left = self.blocks_left(rows)
+        since = (table.steps[rows] - table.estimate_step[rows])[:, None]
+        steps_left: Float64 = np.maximum(table.steps_left[rows] - since, blocks_left[:, None])
+        np.minimum(steps_left, table.masks_left[rows][:, None], out=steps_left)
+        if not self.caching:
+            return steps_left, steps_left
         begun = table.block_masks_left[rows] < table.block_length[rows]
         kept = begun & (table.holder[rows] != NOWHERE)
-        recompute: Float64 = np.minimum((self.blocks_left(rows) - kept)[:, None], steps_left)
-        return recompute
+        recompute_left: Float64 = np.minimum((blocks_left - kept)[:, None], steps_left)
+        return steps_left, recompute_left
 
     def blocks_left(self, rows: Int64) -> Int64:
         """Blocks with masks, the current one included. Shapes: [n] -> [n]."""

@@ -7,7 +7,7 @@ import numpy as np
 from services.scheduler.events import SendJobs
 from services.scheduler.fleet import Fleet
 from services.scheduler.table import MASKED, RequestTable
-from shared.arrays import Bool, Int32, Int64, pack_float32, pack_int32, pack_int64
+from shared.arrays import Int32, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.steps import RequestState, StepJobs, StepKind
 
 RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are slow to look up
@@ -32,32 +32,37 @@ class JobWriter:
 
     def write(self, rows: Int64, ahead: Int64, now_s: float) -> list[SendJobs]:
         """The messages: the next step of each of `rows` [n], the one after it of each of `ahead` [m], the drops."""
-        is_ahead = np.repeat([False, True], [len(rows), len(ahead)])
+        table, drops = self._table, self._drops
+        self._drops = defaultdict(list)
+        is_ahead = np.arange(len(rows) + len(ahead)) >= len(rows)
         rows = np.concatenate([rows, ahead])
-        slots = self._table.instance[rows]
-        drops, self._drops = self._drops, defaultdict(list)
+        order = table.instance[rows].argsort(kind="stable")
+        rows, is_ahead = rows[order], is_ahead[order]
+        slots = table.instance[rows]
+        needs_state = ~is_ahead & (table.holder[rows] != slots)
+        tickets = pack_int64(table.ticket[rows])
+        steps = pack_int32(table.steps[rows] + is_ahead)
+        blocks = pack_int32(table.block[rows])
+        thresholds = pack_float32(np.where(is_ahead, table.next_threshold[rows], table.threshold[rows]))
+        kinds = pack_int32(np.where(is_ahead, table.next_kind[rows], table.kind[rows]))
         commands = []
         for slot in sorted({*slots.tolist(), *drops}):
-            if self._fleet.instances[slot] is not None:
-                here = slots == slot
-                jobs = self._jobs(rows[here], is_ahead[here], drops.get(slot, []), now_s)
-                commands.append(SendJobs(self._fleet.name(slot), jobs))
+            if self._fleet.instances[slot] is None:
+                continue
+            first, last = slots.searchsorted([slot, slot + 1]).tolist()
+            jobs = StepJobs(
+                epoch=self._epoch,
+                tickets=tickets[8 * first : 8 * last],
+                steps=steps[4 * first : 4 * last],
+                blocks=blocks[4 * first : 4 * last],
+                thresholds=thresholds[4 * first : 4 * last],
+                kinds=kinds[4 * first : 4 * last],
+                states=[self._state(row) for row in rows[first:last][needs_state[first:last]].tolist()],
+                drops=pack_int64(drops.get(slot, [])),
+                sent_s=now_s,
+            )
+            commands.append(SendJobs(self._fleet.name(slot), jobs))
         return commands
-
-    def _jobs(self, rows: Int64, ahead: Bool, drops: list[int], now_s: float) -> StepJobs:
-        table = self._table
-        held = ahead | (table.holder[rows] == table.instance[rows])
-        return StepJobs(
-            epoch=self._epoch,
-            tickets=pack_int64(table.ticket[rows]),
-            steps=pack_int32(table.steps[rows] + ahead),
-            blocks=pack_int32(table.block[rows]),
-            thresholds=pack_float32(np.where(ahead, table.next_threshold[rows], table.threshold[rows])),
-            kinds=pack_int32(np.where(ahead, table.next_kind[rows], table.kind[rows])),
-            states=[self._state(row) for row in rows[~held].tolist()],
-            drops=pack_int64(drops),
-            sent_s=now_s,
-        )
 
     def kinds(self, rows: Int64) -> Int32:
         """StepKind of the next step of each. Shapes: [n] -> [n].

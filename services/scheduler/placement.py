@@ -10,7 +10,7 @@ import numpy as np
 
 from services.scheduler.fleet import Fleet
 from services.scheduler.table import NOWHERE, RequestTable
-from shared.arrays import Float64, Int64
+from shared.arrays import Bool, Float64, Int64
 
 Cost = Callable[[Fleet, Int64], Float64]
 
@@ -45,6 +45,21 @@ def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -
     return slots
 
 
+def may_find_room(rows: Int64, table: RequestTable, fleet: Fleet) -> Bool:
+    """Which rows `place_in_order` may find a slot for; false only where none has room even after all of `rows` have
+    left theirs. Shapes: [n] -> [n]."""
+    slots = table.instance[rows]
+    placed: Bool = slots != NOWHERE
+    if placed.all():
+        return placed
+    size = len(fleet.tokens)
+    tokens = fleet.tokens - np.bincount(slots[placed], table.tokens[rows[placed]], size)
+    requests = fleet.requests - np.bincount(slots[placed], minlength=size)
+    room = np.where(requests == 0, np.inf, np.where(requests < fleet.max_requests, fleet.max_tokens - tokens, -1.0))
+    fits: Bool = table.tokens[rows] <= room[fleet.open].max(initial=-1.0)
+    return placed | fits
+
+
 def step_latency(fleet: Fleet, tokens: Int64) -> Float64:
     """Seconds of a recompute step at these batch tokens (Algorithm 3)."""
     return fleet.recompute_latency_s(np.arange(len(tokens)), tokens)
@@ -59,4 +74,5 @@ def _cheapest(cost: Float64, tokens: Int64, now: int) -> int:
     least = cost.min()
     if now != NOWHERE and cost[now] == least:
         return now
-    return int(np.where(cost == least, tokens, np.iinfo(np.int64).max).argmin())
+    equals = (cost == least).nonzero()[0]
+    return int(equals[tokens[equals].argmin()])

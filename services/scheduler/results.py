@@ -1,7 +1,7 @@
 """Reads instances' results into the table, whole iterations at once. Late and duplicate ones fall out here."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import structlog
@@ -49,6 +49,24 @@ class _Columns:
     stats: Float32  # [n, 5]
     missing: Int64
 
+    def of(self, index: Int64) -> "_Columns":
+        """Of these steps alone; what is missing stays."""
+        starts = self.counts.cumsum() - self.counts
+        counts = self.counts[index]
+        flat = _ranges(starts[index], counts)
+        return _Columns(
+            self.slots[index],
+            self.latency_s[index],
+            self.tickets[index],
+            self.steps[index],
+            counts,
+            self.positions[flat],
+            self.tokens[flat],
+            self.confidences[flat],
+            self.stats[index],
+            self.missing,
+        )
+
 
 @dataclass(slots=True)
 class Done:
@@ -75,22 +93,39 @@ class ResultReader:
 
         Returns: None if nothing of it is in force (all late, or malformed).
         """
-        parts, failures = [], []
+        good, failures = [], []
         for message in messages:
-            slot = self._fleet.slot_of.get(message.instance_id)
-            if message.epoch != self._epoch or slot is None:
+            if message.epoch != self._epoch or message.instance_id not in self._fleet.slot_of:
                 continue
             try:
-                parts.append(_columns(message, slot))
+                _check(message)
             except ValueError as error:
                 log.warning("malformed results dropped", instance=message.instance_id, error=str(error))
             else:
+                good.append(message)
                 failures += message.failures
-        if not parts:
+        if not good:
             return None
-        columns = parts[0] if len(parts) == 1 else _joined(parts)
+        columns = self._columns(good)
         rows, of_row = self._in_force(columns)
         return self._apply(columns, rows, of_row, failures)
+
+    def _columns(self, messages: Sequence[StepResults]) -> _Columns:
+        """The messages one after the other."""
+        numbers = [len(message.tickets) // 8 for message in messages]
+        slots = [self._fleet.slot_of[message.instance_id] for message in messages]
+        return _Columns(
+            np.repeat(slots, numbers),
+            np.repeat([message.latency_s for message in messages], numbers),
+            unpack_int64(b"".join([message.tickets for message in messages])),
+            unpack_int32(b"".join([message.steps for message in messages])),
+            unpack_int32(b"".join([message.counts for message in messages])),
+            unpack_int32(b"".join([message.positions for message in messages])),
+            unpack_int32(b"".join([message.tokens for message in messages])),
+            unpack_float32(b"".join([message.confidences for message in messages])),
+            unpack_float32(b"".join([message.confidence_stats for message in messages])).reshape(-1, 5),
+            unpack_int64(b"".join([message.missing for message in messages])),
+        )
 
     def _in_force(self, columns: _Columns) -> tuple[Int64, Int64]:
         """The rows whose awaited step this is, and where each stands in the columns; a repeated one counts once."""
@@ -105,21 +140,23 @@ class ResultReader:
         return rows[index], index
 
     def _apply(self, columns: _Columns, rows: Int64, index: Int64, failures: list[StepFailure]) -> Progressed:
-        table, counts = self._table, columns.counts[index]
-        starts = columns.counts.cumsum() - columns.counts
-        owner = np.arange(len(rows)).repeat(counts)  # [tokens], which of `rows`
-        flat = _ranges(starts[index], counts)
-        positions, tokens = columns.positions[flat], columns.tokens[flat]
-        good = self._unmaskable(rows[owner], positions)
+        table = self._table
+        if len(index) < len(columns.tickets):
+            columns = columns.of(index)
+        owner = np.arange(len(rows)).repeat(columns.counts)  # [tokens], which of `rows`
+        positions, tokens, confidences = columns.positions, columns.tokens, columns.confidences
+        of_tokens = rows[owner]
+        good = self._unmaskable(of_tokens, positions)
+        newly = columns.counts
         if not good.all():
-            owner, positions, tokens, flat = owner[good], positions[good], tokens[good], flat[good]
-        table.output[rows[owner], positions] = tokens
-        newly = np.bincount(owner, minlength=len(rows)).astype(np.int32)
+            owner, of_tokens, positions = owner[good], of_tokens[good], positions[good]
+            tokens, confidences = tokens[good], confidences[good]
+            newly = np.bincount(owner, minlength=len(rows)).astype(np.int32)
+        table.output[of_tokens, positions] = tokens
         newcomers, stalled = rows[table.holder[rows] != table.instance[rows]], rows[newly == 0]
         self._advance(rows, newly)
-        table.step_s[rows] += columns.latency_s[index]
-        table.confidence_stats[rows] = columns.stats[index]
-        confidences = columns.confidences[flat]
+        table.step_s[rows] += columns.latency_s
+        table.confidence_stats[rows] = columns.stats
         ends = newly.cumsum(dtype=np.int64)
         return Progressed(rows, newcomers, stalled, ends, positions, tokens, confidences, columns.missing, failures)
 
@@ -162,29 +199,19 @@ class ResultReader:
             table.ahead[rows] = False
 
 
-def _columns(results: StepResults, slot: int) -> _Columns:
+def _check(results: StepResults) -> None:
     """Raises: ValueError if columns do not fit together."""
-    tickets = unpack_int64(results.tickets)
-    columns = _Columns(
-        np.full(len(tickets), slot),
-        np.full(len(tickets), results.latency_s),
-        tickets,
-        unpack_int32(results.steps),
-        unpack_int32(results.counts),
-        unpack_int32(results.positions),
-        unpack_int32(results.tokens),
-        unpack_float32(results.confidences),
-        unpack_float32(results.confidence_stats).reshape(-1, 5),
-        unpack_int64(results.missing),
-    )
-    n, total = len(columns.tickets), len(columns.positions)
-    if not len(columns.steps) == len(columns.counts) == len(columns.stats) == n:
+    n, odd = divmod(len(results.tickets), 8)
+    if odd or not len(results.steps) == len(results.counts) == len(results.confidence_stats) / 5 == 4 * n:
         raise ValueError("columns of different lengths")
-    if not len(columns.tokens) == len(columns.confidences) == total == int(columns.counts.sum()):
+    counts = unpack_int32(results.counts)
+    total = 4 * int(counts.sum())
+    if not len(results.positions) == len(results.tokens) == len(results.confidences) == total:
         raise ValueError("token columns do not add up to the counts")
-    if n and columns.counts.min() < 0:
+    if n and counts.min() < 0:
         raise ValueError("a negative count")
-    return columns
+    if len(results.missing) % 8:
+        raise ValueError("missing tickets are not whole numbers")
 
 
 def of_different_instances(messages: Iterable[StepResults]) -> list[list[StepResults]]:
@@ -195,10 +222,6 @@ def of_different_instances(messages: Iterable[StepResults]) -> list[list[StepRes
             groups.append({})
         groups[-1][message.instance_id] = message
     return [list(group.values()) for group in groups]
-
-
-def _joined(parts: Sequence[_Columns]) -> _Columns:
-    return _Columns(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(_Columns)))
 
 
 def _ranges(starts: Int32, counts: Int32) -> Int64:

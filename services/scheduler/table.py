@@ -196,10 +196,8 @@ class RequestTable:
 
     def rows_of_tickets(self, tickets: Int64) -> Int64:
         """The row of each ticket; -1 where the ticket is no longer (or never was) in force."""
-        rows = tickets & ROW_MASK
-        known = rows < self.capacity
-        rows = np.where(known, rows, 0)
-        return np.where(known & (self.ticket[rows] == tickets) & (tickets != 0), rows, -1)
+        rows = np.minimum(tickets & ROW_MASK, self.capacity - 1)  # another row's ticket is never equal
+        return np.where((self.ticket[rows] == tickets) & (tickets != 0), rows, -1)
 
     def output_ids(self, row: int) -> Int32:
         """The output as it stands, [O], MASKED where it is masked."""

@@ -29,7 +29,6 @@ def choose_thresholds(left_s: Float64, slo_left_s: Float64, lowest: Int64, highe
     Shapes: left_s [n, c] of time_left_s; the others [n]; returns [n], indices of candidates.
     """
     candidates = np.arange(left_s.shape[1])
-    allowed = (candidates >= lowest[:, None]) & (candidates <= highest[:, None])
-    fits = allowed & (left_s <= slo_left_s[:, None])
-    chosen: Int64 = np.maximum(np.where(fits, candidates, 0).max(axis=1), lowest)
+    fits = (left_s <= slo_left_s[:, None]) & (candidates <= highest[:, None])
+    chosen: Int64 = np.maximum((fits * candidates).max(axis=1), lowest)
     return chosen

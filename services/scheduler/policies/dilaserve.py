@@ -40,15 +40,14 @@ class DiLaServe:
             return None
         tokens = table.tokens[rows].astype(np.float64)
         blocks = table.block_length[rows].astype(np.float64)
-        steps_left = self.estimates.steps_left(rows)
-        load = request_load(steps_left, self.estimates.recompute_left(rows, steps_left), tokens, blocks)
+        load = request_load(*self.estimates.left(rows), tokens, blocks)
         n = len(rows)
         throughput = fleet.throughput(tokens.sum() / n, blocks.sum() / n, caching=self.estimates.caching)
         capacity = float(throughput * table.slo_s[rows].sum() / n)
         guaranteed = np.zeros(len(rows), dtype=np.bool_)
         if self.guaranteed_priority is not None:
             guaranteed = table.priority[rows] >= self.guaranteed_priority
-        lowest = self._lowest(rows, table)
+        lowest = self._lowest(table.min_threshold[rows])
         table.highest[rows] = highest_allowed(load, lowest, capacity, guaranteed)
         each = np.arange(len(rows))
         return ClusterLoad(
@@ -69,32 +68,25 @@ class DiLaServe:
         the deadlines that are within reach.
         """
         slots = table.instance[rows]
-        steps_left = self.estimates.steps_left(rows)
         recompute_latency_s = fleet.recompute_latency_s(slots, fleet.tokens[slots])
         left_s = time_left_s(
-            steps_left,
-            self.estimates.recompute_left(rows, steps_left),
+            *self.estimates.left(rows),
             recompute_latency_s,
             fleet.cache_latency_s(slots, fleet.requests[slots] * table.block_length[rows]),
         )
         slo_left_s = table.arrival_s[rows] + table.slo_s[rows] - now_s - self.margin_steps * recompute_latency_s
-        lowest = self._lowest(rows, table)
+        floor = table.min_threshold[rows]
+        lowest = self._lowest(floor)
         highest = np.maximum(table.highest[rows], lowest)
         chosen = choose_thresholds(left_s, slo_left_s, lowest, highest)
+        above_all = np.where(floor > self.candidates[-1], floor, 0.0)  # such a floor is itself the threshold
         return Choice(
-            thresholds=self._at_least_the_floor(self.candidates[chosen], rows, table),
-            allowed=self._at_least_the_floor(self.candidates[highest], rows, table),
+            thresholds=np.maximum(self.candidates[chosen], above_all),
+            allowed=np.maximum(self.candidates[highest], above_all),
             time_left_s=left_s[np.arange(len(rows)), chosen],
             step_latency_s=recompute_latency_s,
         )
 
-    def _at_least_the_floor(self, thresholds: Float64, rows: Int64, table: RequestTable) -> Float64:
-        """A floor above every candidate is itself the threshold."""
-        floor = table.min_threshold[rows]
-        raised: Float64 = np.where(floor > self.candidates[-1], floor, thresholds)
-        return raised
-
-    def _lowest(self, rows: Int64, table: RequestTable) -> Int64:
+    def _lowest(self, floor: Float64) -> Int64:
         """The lowest candidate at or above each request's own floor; the highest where the floor is above all."""
-        lowest = np.searchsorted(self.candidates, table.min_threshold[rows])
-        return np.minimum(lowest, len(self.candidates) - 1).astype(np.int64)
+        return np.minimum(self.candidates.searchsorted(floor), len(self.candidates) - 1)

@@ -303,7 +303,7 @@ def test_estimates_stay_within_what_is_possible() -> None:
     cell.send(arrival("r", output=64))
     ticket, step = cell.core.table.ticket[[0]], cell.core.table.steps[[0]]
     cell.send(EstimatesCame(ticket, step, np.array([[0.0, 30.0, 900.0]])))
-    assert cell.core.estimates.steps_left(np.array([0])).tolist() == [[2.0, 30.0, 64.0]]
+    assert cell.core.estimates.left(np.array([0]))[0].tolist() == [[2.0, 30.0, 64.0]]
 
 
 def test_a_resumed_request_goes_on_from_its_last_block_boundary() -> None:

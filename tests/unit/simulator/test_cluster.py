@@ -8,7 +8,7 @@ from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.messages.instances import Instance, ModelCard
 from shared.messages.steps import StepJobs, StepKind
 from shared.profile import LatencyProfile
-from simulator.instance import SimulatedInstance, read_jobs
+from simulator.instance import TOKENS, SimulatedInstance, read_jobs
 from simulator.isolated import isolated_latency_s
 from simulator.result import Records, summarize
 from simulator.scenario import Failure, Scenario, simulate
@@ -104,7 +104,7 @@ def test_an_iteration_never_exceeds_the_limits_on_tokens_and_requests(monkeypatc
     def watched(instance: SimulatedInstance) -> float | None:
         latency_s = start(instance)
         if latency_s is not None and instance.running is not None:
-            seen.append((len(instance.running), int(instance.running.tokens.sum())))
+            seen.append((instance.running.shape[1], int(instance.running[TOKENS].sum())))
         return latency_s
 
     monkeypatch.setattr(SimulatedInstance, "start", watched)
