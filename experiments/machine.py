@@ -4,9 +4,8 @@ import os
 import platform
 import shlex
 import sys
+from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 
 def said_first() -> str:
@@ -15,7 +14,7 @@ def said_first() -> str:
         (line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")), platform.machine()
     )
     command = shlex.join(["python", *sys.orig_argv[1:]])
-    return f"{model}, {os.cpu_count()} cores, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}: {command}"
+    return f"{model}, {os.cpu_count()} cores, torch {version('torch')}, load {os.getloadavg()[0]:.1f}: {command}"
 
 
 def _cpuinfo() -> list[str]:

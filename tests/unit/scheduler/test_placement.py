@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from services.scheduler.core import SchedulerCore
 from services.scheduler.events import Command, Event, InstanceGone, InstanceSeen, RequestCancelled, StepsDone
+from services.scheduler.fleet import Fleet
+from services.scheduler.placement import may_find_room, place_in_order, token_load
+from services.scheduler.table import NOWHERE, RequestTable
 from shared.messages.instances import Instance, InstanceState
 from tests.support.scripted_worker import ScriptedWorker
 from tests.unit.scheduler.test_policies import CARD, PROFILE, arrival, jobs_in, make_cell
@@ -78,3 +81,31 @@ def test_no_instance_is_ever_over_its_batch_or_cache_capacity(policy: str, data:
         cell.now_s += 0.1
         commands = cell.send(*events)
         assert list(overloaded(cell.core)) == []
+
+
+@given(
+    limits=st.lists(st.tuples(st.integers(100, 400), st.integers(1, 4), st.booleans()), min_size=1, max_size=3),
+    requests=st.lists(st.tuples(st.integers(1, 300), st.integers(NOWHERE, 2), st.booleans()), min_size=1, max_size=12),
+)
+def test_whoever_cannot_find_room_need_not_be_asked_for(
+    limits: list[tuple[int, int, bool]], requests: list[tuple[int, int, bool]]
+) -> None:
+    """`limits` are batch tokens, requests and openness of instances; `requests` are prompts, where they are and
+    whether they are to be placed."""
+    table, fleet = RequestTable(candidates=1), Fleet()
+    for i, (batch, count, is_open) in enumerate(limits):
+        state = InstanceState.READY if is_open else InstanceState.DRAINING
+        fleet.update(limited(f"i-{i}", batch, 0, count, state).instance)
+    rows = []
+    for i, (prompt, slot, asks) in enumerate(requests):
+        row = table.add(arrival(f"r{i}", prompt=prompt))
+        if NOWHERE < slot < len(limits) and fleet.open[slot]:
+            table.instance[row] = slot
+            fleet.load(slot, int(table.tokens[row]))
+        if asks or table.instance[row] == NOWHERE:
+            rows.append(row)
+    asking = np.array(rows, dtype=np.int64)
+    may = may_find_room(asking, table, fleet)
+    of_all = place_in_order(asking, table, fleet, token_load)
+    assert (of_all[~may] == NOWHERE).all()
+    assert of_all[may].tolist() == place_in_order(asking[may], table, fleet, token_load).tolist()
