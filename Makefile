@@ -27,7 +27,7 @@ paper: $(READY)
 	$(BIN)/python -m experiments.paper $(ARGS)
 
 docs: $(READY)
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # docs/asyncapi.json and docs/configuration.md, from the message types and the settings
 reference: $(READY)

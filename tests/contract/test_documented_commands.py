@@ -1,6 +1,7 @@
-"""Every shell command in the documents can be given as it stands, or says in a comment why no test gives it.
+"""Every shell command in the documents is one that there is, or a comment says why no test gives it.
 
-The program, its sub-command and its options are checked. What a command does is the business of its own tests.
+The program, its sub-command and its options are checked; tests/e2e/test_documented_commands.py gives those of the
+user's documents for real.
 """
 
 import importlib.util
@@ -11,23 +12,22 @@ import pytest
 from typer.main import get_command
 
 from dilaserve.cli import build_app
-from tests.support.shell_blocks import Command, commands
+from tests.support.documented import ELSEWHERE, RUN, exists
+from tests.support.shell_blocks import ROOT, Command, blocks, commands
 
-ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
-    ROOT / "README.md",
+    *RUN,
     ROOT / "CONTRIBUTING.md",
     ROOT / "simulator/README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "services").glob("*/README.md")),
 ]
-COMMANDS = [command for path in DOCUMENTS for command in commands(path)]
+COMMANDS = [command for path in DOCUMENTS for block in blocks(path) for command in commands(block)]
 APP = get_command(build_app())
 INLINE = re.compile(r"`(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?dilaserve ([a-z][^`]*)`")
 
 
 def told(command: Command) -> str:
-    return f"{command.path.relative_to(ROOT)}:{command.line}"
+    return f"{command.block.where}:{command.words[0]}"
 
 
 def unknown_options(words: list[str]) -> set[str]:
@@ -47,8 +47,6 @@ def test_the_documents_show_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=told)
 def test_a_command_is_one_that_there_is(command: Command) -> None:
-    if command.reason is not None:
-        return
     match command.words:
         case ["make", target, *_]:
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -56,7 +54,7 @@ def test_a_command_is_one_that_there_is(command: Command) -> None:
             assert not unknown_options(words)
         case ["python" | ".venv/bin/python", "-m", module, *_]:
             assert importlib.util.find_spec(module) is not None
-        case _:
+        case _ if command.block.reason is None and command.block.path not in RUN:
             pytest.fail(f"{told(command)}: no test knows {command.text!r}; say why above it: <!-- not run: REASON -->")
 
 
@@ -65,3 +63,9 @@ def test_options_named_in_the_text_exist(path: Path) -> None:
     shown = [match[1] for match in INLINE.finditer(path.read_text())]
     wrong = {text: unknown for text in shown if (unknown := unknown_options(text.split()))}
     assert not wrong
+
+
+@pytest.mark.parametrize("command", ELSEWHERE)
+def test_a_command_left_to_another_test_is_shown_and_that_test_exists(command: str) -> None:
+    assert command in {shown.text for shown in COMMANDS}
+    assert exists(ELSEWHERE[command])

@@ -1,21 +1,36 @@
-"""Shell commands as the documents show them: indented by four spaces, or fenced as `sh`."""
+"""Commands as the documents show them: blocks fenced as `sh`, or indented by four spaces, and Python programs."""
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 REASON = re.compile(r"<!-- not run: (?P<reason>.+?) -->")
 PROGRAMS = {"make", "curl", "dilaserve", "python", "docker", "docker-compose", "nats-server", "cd", "export", "git"}
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """One command line, its continuations joined and its comment gone; why its block is not run, if it says so."""
+class Block:
+    """One block of a document, and why it is not run, if it says so."""
 
     path: Path
-    line: int  # from 1
+    line: int  # of its first line, from 1
+    language: str  # "sh" or "python"
     text: str
     reason: str | None
+
+    @property
+    def where(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a shell block, its lines joined and its comment gone."""
+
+    block: Block
+    text: str
 
     @property
     def words(self) -> list[str]:
@@ -26,29 +41,62 @@ class Command:
         return words
 
 
-def commands(path: Path) -> list[Command]:
-    """The commands of a document, in order. A reason holds for the blocks below it until other text begins."""
-    found: list[Command] = []
+def blocks(path: Path) -> list[Block]:
+    """The shell commands and Python programs of a document, in order.
+
+    A reason holds for the blocks below it until other text begins.
+    """
+    found: list[Block] = []
     reason: str | None = None
     fence = ""
-    open_line, open_text = 0, ""
+    first, lines = 0, list[str]()
+
+    def end(language: str) -> None:
+        if lines and (language != "indented" or _is_shell("\n".join(lines))):
+            language = language.replace("indented", "sh")
+            found.append(Block(path, first, language, "\n".join(lines).rstrip() + "\n", reason))
+        lines.clear()
+
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         if line.startswith("```"):
+            if fence in {"sh", "python"}:
+                end(fence)
+            lines.clear()
             fence = "" if fence else line.removeprefix("```").strip() or "text"
-        elif fence == "sh" or (not fence and line.startswith("    ")):
-            part = re.sub(r"\s+# .*$", "", line).strip()
-            open_line, open_text = (open_line, f"{open_text} {part}") if open_text else (number, part)
-            if open_text.endswith("\\"):
-                open_text = open_text.removesuffix("\\").rstrip()
-                continue
-            found.append(Command(path, open_line, open_text, reason))
-            open_text = ""
-        elif match := REASON.search(line):
-            reason = match["reason"]
-        elif line.strip():
-            reason = None
-    return [command for command in found if command.words and _is_command(command.words[0])]
+        elif fence or line.startswith("    ") or (lines and not line):
+            first = first if lines else number
+            lines.append(line if fence else line[4:])
+        else:
+            end("indented")
+            if match := REASON.search(line):
+                reason = match["reason"]
+            elif line:
+                reason = None
+    end("indented")
+    return found
 
 
-def _is_command(word: str) -> bool:
-    return word in PROGRAMS or word.rpartition("/")[2] in PROGRAMS or word.endswith(".sh") or word.startswith("./")
+def commands(block: Block) -> list[Command]:
+    """The commands of a shell block, one a line or more."""
+    if block.language != "sh":
+        return []
+    found: list[Command] = []
+    text = ""
+    for line in block.text.splitlines():
+        text += line if not text else f"\n{line}"
+        try:
+            words = shlex.split(text, comments=True)
+        except ValueError:  # a quotation goes on
+            continue
+        if not text.endswith("\\"):
+            if words:
+                bare = re.sub(r"\s+# .*$", "", text).replace("\\\n", " ")
+                found.append(Command(block, re.sub(r"\s+", " ", bare).strip()))
+            text = ""
+    return found
+
+
+def _is_shell(text: str) -> bool:
+    words = re.sub(r"^([A-Z_]+=\S+\s+)+(\\\n\s*)?", "", text.lstrip()).split(maxsplit=1)
+    word = words[0] if words else ""
+    return word.rpartition("/")[2] in PROGRAMS or word.endswith(".sh") or word.startswith("./")

@@ -1,0 +1,44 @@
+"""The documents as a site: it builds without a warning, and every link in it leads somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r'(?:href|src)="([^"#?]+)')
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (built.returncode, built.stderr) == (0, "")
+    return directory
+
+
+def test_every_link_of_the_site_leads_to_a_file_of_it(site: Path) -> None:
+    pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # whose links are from the root
+    assert len(pages) > 10
+    broken = [
+        f"{page.relative_to(site)}: {link}"
+        for page in pages
+        for link in LINK.findall(page.read_text())
+        if ":" not in link and not _found(page.parent / unquote(link))
+    ]
+    assert not broken
+
+
+def _found(target: Path) -> bool:
+    return target.is_file() or (target / "index.html").is_file()

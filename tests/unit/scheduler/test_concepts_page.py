@@ -1,0 +1,31 @@
+"""The worked examples of docs/concepts.md are what the algorithms decide."""
+
+import numpy as np
+
+from services.scheduler.load_control import highest_allowed, request_load
+from services.scheduler.thresholds import choose_thresholds, time_left_s
+from shared.arrays import Float64
+
+CANDIDATES = [0.5, 0.7, 0.9]
+STEPS_LEFT = np.array([28.0, 38.0, 60.0])  # at each candidate
+
+
+def threshold(steps_left: Float64, slo_left_s: float) -> float:
+    rows = steps_left[None, :]
+    left_s = time_left_s(rows, rows, recompute_latency_s=np.array([0.02]), cache_latency_s=np.array([0.0]))
+    lowest, highest = np.array([0]), np.array([2])
+    [chosen] = choose_thresholds(left_s, np.array([slo_left_s]), lowest, highest).tolist()
+    return CANDIDATES[chosen]
+
+
+def test_algorithm_1() -> None:
+    assert threshold(STEPS_LEFT, slo_left_s=1.0) == 0.7
+    assert threshold(STEPS_LEFT - 24, slo_left_s=0.8) == 0.9
+
+
+def test_algorithm_2() -> None:
+    steps_left = np.tile(STEPS_LEFT, (3, 1))
+    load = request_load(steps_left, steps_left, tokens=np.full(3, 256.0), block_length=np.full(3, 32.0))
+    assert load[0].tolist() == [7168, 9728, 15360]
+    allowed = highest_allowed(load, np.zeros(3, np.int64), 512 / 0.030 * 2, guaranteed=np.zeros(3, np.bool_))
+    assert [CANDIDATES[i] for i in allowed] == [0.9, 0.7, 0.5]
