@@ -14,8 +14,8 @@ def threshold(steps_left: Float64, slo_left_s: float) -> float:
     rows = steps_left[None, :]
     left_s = time_left_s(rows, rows, recompute_latency_s=np.array([0.02]), cache_latency_s=np.array([0.0]))
     lowest, highest = np.array([0]), np.array([2])
-    [chosen] = choose_thresholds(left_s, np.array([slo_left_s]), lowest, highest).tolist()
-    return CANDIDATES[chosen]
+    chosen = choose_thresholds(left_s, np.array([slo_left_s]), lowest, highest)
+    return CANDIDATES[int(chosen[0])]
 
 
 def test_algorithm_1() -> None:
