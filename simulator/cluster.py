@@ -175,7 +175,7 @@ class Cluster:
         self.records.tokens_at += np.bincount(batch[HUNDREDTHS], counts, GRID).astype(np.int64)
         self.records.steps_run += len(requests)
         positions = np.arange(int(ends[-1])) + (done - ends + counts).repeat(counts)
-        unmasked = _Unmasked(batch, counts, positions, stats)
+        unmasked = _Unmasked(batch, counts, ends, positions, stats)
         return [StepsDone(results) for results in unmasked.by_instance(names, [part.shape[1] for part in batches])]
 
     def _denoise(self, batch: Batch, left: Int64) -> tuple[Int64, Float32]:
@@ -244,6 +244,7 @@ class _Unmasked:
 
     batch: Batch
     counts: Int64
+    ends: Int64  # of counts: where the positions of each end
     positions: Int64  # [sum of counts]
     stats: Float32  # [n, 5]
 
@@ -255,7 +256,7 @@ class _Unmasked:
         start = first = 0
         for name, number in zip(names, steps, strict=True):
             end = start + number
-            last = first + int(self.counts[start:end].sum())
+            last = int(self.ends[end - 1])
             yield StepResults(
                 instance_id=name,
                 epoch=EPOCH,

@@ -135,8 +135,8 @@ class SchedulerCore:
         for row in progressed.stalled.tolist():
             error = f"instance {self.fleet.name(self.table.instance[row])} ran a step that unmasked nothing"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
-        for ticket in progressed.missing:
-            self._forget_state(int(ticket))
+        for ticket in progressed.missing.tolist():
+            self._forget_state(ticket)
         for failure in progressed.failures:
             self._fail_step(failure, now_s)
 

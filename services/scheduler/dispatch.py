@@ -43,7 +43,7 @@ class Dispatch:
         slots = table.instance[rows]
         closed = (slots != NOWHERE) & ~fleet.open[slots]
         may_move = self._may_move(rows)
-        if closed.any():
+        if np.count_nonzero(closed):
             must = closed & (self._recomputes(rows) | (fleet.drain_until_s[slots] <= now_s))
             for row in rows[must].tolist():
                 self.leave(row)

@@ -43,6 +43,7 @@ class Fleet:
         self.max_tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # of one batch, and of its KV cache
         self.max_requests: Int32 = np.zeros(capacity, dtype=np.int32)
         self.latency_s: Float64 = np.zeros((capacity, KINDS, POINTS))  # by step kind and bucket of tokens
+        self._rise_s: Float64 = np.zeros_like(self.latency_s)  # to the next bucket
         self._full: _FullBatches | None = None  # kept until an instance or the block length changes
 
     def __len__(self) -> int:
@@ -63,6 +64,7 @@ class Fleet:
         known = self.instances[slot]
         if known is None or known.profile != instance.profile:
             self.latency_s[slot] = _latency_grid(instance)
+            self._rise_s[slot, :, :-1] = np.diff(self.latency_s[slot])
         self._full = None
         self.instances[slot] = instance
         self.open[slot] = instance.state is InstanceState.READY
@@ -120,12 +122,12 @@ class Fleet:
     def _latency(self, slots: Slots, kind: int, tokens: Tokens) -> Float64:
         at: Float64 = tokens / BUCKET
         low = np.minimum(at.astype(np.int64), POINTS - 2)
-        points = self.latency_s.reshape(-1)
-        point = (slots * KINDS + kind) * POINTS + low  # in the flat array
-        below, above = points[point], points[point + 1]
-        latency_s: Float64 = below + (np.minimum(at, POINTS - 1) - low) * (above - below)
-        if at.max(initial=0.0) > POINTS - 1:
-            latency_s *= np.maximum(at / (POINTS - 1), 1.0)
+        point = slots * (KINDS * POINTS) + low + kind * POINTS  # in the flat arrays
+        below, rise = self.latency_s.reshape(-1)[point], self._rise_s.reshape(-1)[point]
+        if np.count_nonzero(at > POINTS - 1):
+            beyond: Float64 = np.maximum(at / (POINTS - 1), 1.0)
+            return (below + (np.minimum(at, POINTS - 1) - low) * rise) * beyond
+        latency_s: Float64 = below + (at - low) * rise
         return latency_s
 
     def _free_slot(self) -> int:
@@ -134,7 +136,16 @@ class Fleet:
                 return slot
         slot = len(self.instances)
         self.instances.extend([None] * slot)
-        for name in ("open", "drain_until_s", "tokens", "requests", "max_tokens", "max_requests", "latency_s"):
+        for name in (
+            "open",
+            "drain_until_s",
+            "tokens",
+            "requests",
+            "max_tokens",
+            "max_requests",
+            "latency_s",
+            "_rise_s",
+        ):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
         return slot

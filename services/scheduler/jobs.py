@@ -1,5 +1,6 @@
 """Writes the step jobs of a cycle: one message an instance, with the states that it does not hold yet."""
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
 import numpy as np
@@ -46,10 +47,11 @@ class JobWriter:
         thresholds = pack_float32(np.where(is_ahead, table.next_threshold[rows], table.threshold[rows]))
         kinds = pack_int32(np.where(is_ahead, table.next_kind[rows], table.kind[rows]))
         commands = []
-        for slot in sorted({*slots.tolist(), *drops}):
+        of_slots = slots.tolist()
+        for slot in sorted({*of_slots, *drops}):
             if self._fleet.instances[slot] is None:
                 continue
-            first, last = slots.searchsorted([slot, slot + 1]).tolist()
+            first, last = bisect_left(of_slots, slot), bisect_right(of_slots, slot)
             jobs = StepJobs(
                 epoch=self._epoch,
                 tickets=tickets[8 * first : 8 * last],

@@ -34,7 +34,7 @@ def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -
             requests[now] -= 1
         batch = tokens + need
         fits = fleet.open & ((requests == 0) | ((batch <= fleet.max_tokens) & (requests < fleet.max_requests)))
-        if fits.any():
+        if np.count_nonzero(fits):
             slots[i] = _cheapest(np.where(fits, cost(fleet, batch), np.inf), tokens, now)
             unfit = unfit if slots[i] == now or now == NOWHERE else inf
         elif now == NOWHERE:

@@ -113,10 +113,11 @@ class ResultReader:
     def _columns(self, messages: Sequence[StepResults]) -> _Columns:
         """The messages one after the other."""
         numbers = [len(message.tickets) // 8 for message in messages]
-        slots = [self._fleet.slot_of[message.instance_id] for message in messages]
+        slots = np.array([self._fleet.slot_of[message.instance_id] for message in messages])
+        latency_s = np.array([message.latency_s for message in messages])
         return _Columns(
-            np.repeat(slots, numbers),
-            np.repeat([message.latency_s for message in messages], numbers),
+            slots.repeat(numbers),
+            latency_s.repeat(numbers),
             unpack_int64(b"".join([message.tickets for message in messages])),
             unpack_int32(b"".join([message.steps for message in messages])),
             unpack_int32(b"".join([message.counts for message in messages])),
@@ -148,7 +149,7 @@ class ResultReader:
         of_tokens = rows[owner]
         good = self._unmaskable(of_tokens, positions)
         newly = columns.counts
-        if not good.all():
+        if np.count_nonzero(good) < len(good):
             owner, of_tokens, positions = owner[good], of_tokens[good], positions[good]
             tokens, confidences = tokens[good], confidences[good]
             newly = np.bincount(owner, minlength=len(rows)).astype(np.int32)
@@ -181,7 +182,7 @@ class ResultReader:
         self.done.steps += len(rows)
         self.done.tokens += int(newly.sum())
         self.done.threshold_tokens += float(threshold_tokens.sum())
-        at = np.minimum(np.searchsorted(self._thresholds, table.threshold[rows]), len(self._thresholds) - 1)
+        at = np.minimum(self._thresholds.searchsorted(table.threshold[rows]), len(self._thresholds) - 1)
         table.steps_at[rows, at] += 1
         table.tokens_at[rows, at] += newly
         table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], table.threshold[rows])
@@ -193,7 +194,7 @@ class ResultReader:
         table = self._table
         ahead = table.ahead[rows]
         table.in_flight[rows] = ahead & (table.block_masks_left[rows] > 0)
-        if ahead.any():
+        if np.count_nonzero(ahead):
             table.threshold[rows] = np.where(ahead, table.next_threshold[rows], table.threshold[rows])
             table.kind[rows] = np.where(ahead, table.next_kind[rows], table.kind[rows])
             table.ahead[rows] = False
