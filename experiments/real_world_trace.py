@@ -34,7 +34,7 @@ from simulator.workload import Workload, constant_rate, real_world
 
 ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
 RESULTS = ROOT / "experiments" / "results"
-COPIES = 3  # of each of a benchmark's samples: once is 82 seconds, most of which is the queue filling up
+LASTING = 3  # copies of each of a benchmark's samples: once is 82 seconds, most of which is the queue filling up
 LOW_LOAD_S = 45 * 60.0  # the paper's low-load period is the trace's first 45 minutes
 
 Policy = Literal["dilaserve", "llumnix", "infaas"]
@@ -76,7 +76,15 @@ SYSTEMS: Mapping[str, Policy] = {"DiLaServe": "dilaserve", "Llumnix": "llumnix",
 def studies(seed: int) -> dict[str, list[Run]]:
     """What is run, by the name of the study."""
     each = [{"system": name, "policy": policy, "seed": seed} for name, policy in SYSTEMS.items()]
-    gsm8k = {"rps": 16.0, "lengths": "gsm8k", "copies": COPIES, "seed": seed}
+
+    def gsm8k(copies: int) -> list[Run]:
+        given = {"rps": 16.0, "lengths": "gsm8k", "copies": copies, "seed": seed}
+        return [
+            Run(system="DiLaServe", policy="dilaserve", **given),  # type: ignore[arg-type]
+            Run(system="without load control", policy="dilaserve", load_control=False, **given),  # type: ignore[arg-type]
+            Run(system="fixed threshold", policy="infaas", **given),  # type: ignore[arg-type]
+        ]
+
     return {
         "peak20": [Run(**one) for one in each],  # type: ignore[arg-type]
         "peak10": [Run(**one, rps=10.0) for one in each],  # type: ignore[arg-type]
@@ -85,11 +93,12 @@ def studies(seed: int) -> dict[str, list[Run]]:
             Run(system="DiLaServe", policy="dilaserve", seed=seed),
             Run(system="DiLaServe, reconfigured", policy="dilaserve", seed=seed, reconfigure=True),
         ],
-        "gsm8k": [
-            Run(system="DiLaServe", policy="dilaserve", **gsm8k),  # type: ignore[arg-type]
-            Run(system="without load control", policy="dilaserve", load_control=False, **gsm8k),  # type: ignore[arg-type]
-            Run(system="fixed threshold", policy="infaas", **gsm8k),  # type: ignore[arg-type]
+        "margin": [
+            Run(system="DiLaServe", policy="dilaserve", seed=seed),
+            Run(system="DiLaServe, a step in hand", policy="dilaserve", margin_steps=1.0, seed=seed),
         ],
+        "gsm8k": gsm8k(copies=1),
+        "gsm8k_lasting": gsm8k(LASTING),
     }
 
 
@@ -182,6 +191,24 @@ def table(found: Mapping[str, Sequence[Outcome]]) -> str:
     return "\n".join(lines)
 
 
+def by_seed(found: Mapping[str, Sequence[Outcome]]) -> str:
+    """The attainment of each seed, in their order."""
+    each = {name: (f"{100 * one.result['slo_attainment']:.1f}" for one in outcomes) for name, outcomes in found.items()}
+    return "Attainment by seed, %: " + "; ".join(f"{name} {', '.join(values)}" for name, values in each.items()) + "."
+
+
+def read_report(file: Path) -> dict[str, str]:
+    """Its sections by study; what stands before the first of them is named ''."""
+    first, *sections = (file.read_text("utf-8") if file.exists() else "# The real-world trace").split("\n## ")
+    return {"": first.strip()} | {name: text.strip() for name, _, text in (part.partition("\n") for part in sections)}
+
+
+def write_report(file: Path, report: Mapping[str, str]) -> None:
+    """In the order of the studies."""
+    parts = [f"## {name}\n\n{report[name]}" for name in studies(0) if name in report]
+    file.write_text("\n\n".join([report[""], *parts]) + "\n", encoding="utf-8")
+
+
 def main(
     *,
     seeds: Annotated[str, typer.Option(help="Of arrivals, difficulties and chance.")] = "0",
@@ -189,8 +216,9 @@ def main(
     systems: Annotated[str, typer.Option(help="Which systems, between semicolons; default: all.")] = "",
     out: Annotated[Path, typer.Option(help="Directory of the report and the plot.")] = RESULTS,
 ) -> None:
-    """Run, or take from the store, and report."""
-    sections = [said_first()]
+    """Run, or take from the store, and report; what the report says of other studies stays."""
+    file = out / "real_world_trace.md"
+    report = read_report(file)
     numbers = [int(seed) for seed in seeds.split(",")]
     for name in only.split(",") if only else studies(0):
         found: dict[str, list[Outcome]] = {}
@@ -198,12 +226,12 @@ def main(
             for run in studies(seed)[name]:
                 if not systems or run.system in systems.split(";"):
                     found.setdefault(run.system, []).append(outcome(run))
-        sections.append(f"## {name}\n\n{table(found)}")
-        print(sections[-1], flush=True)
+        report[name] = f"{said_first()}\n\n{table(found)}\n\n{by_seed(found)}"
+        print(f"{name}\n\n{report[name]}", flush=True)
+        write_report(file, report)
         if not systems:
             timelines = {system: outcomes[0].result["timeline"] for system, outcomes in found.items()}
             write_figure(out / f"real_world_trace_{name}.png", draw_timelines(timelines))
-    (out / "real_world_trace.md").write_text("\n\n".join(sections) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

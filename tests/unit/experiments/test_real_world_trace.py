@@ -1,8 +1,10 @@
 """The table of the real-world trace, from outcomes made by hand."""
 
+from pathlib import Path
+
 import pytest
 
-from experiments.real_world_trace import Outcome, figures, studies, table
+from experiments.real_world_trace import Outcome, by_seed, figures, read_report, studies, table, write_report
 
 
 def outcome(attainment: float, **changes: object) -> Outcome:
@@ -26,3 +28,18 @@ def test_the_table_has_a_row_a_system() -> None:
 
 def test_a_run_that_two_studies_share_is_the_same_to_the_store() -> None:
     assert studies(0)["peak20"][0] == studies(0)["reconfigure"][0]
+
+
+def test_the_attainment_of_each_seed_is_told() -> None:
+    assert by_seed({"A": [outcome(0.9), outcome(0.94)]}) == "Attainment by seed, %: A 90.0, 94.0."
+
+
+def test_what_the_report_says_of_other_studies_stays(tmp_path: Path) -> None:
+    file = tmp_path / "report.md"
+    file.write_text("# Title\n\nSome words.\n\n## roofline\n\nold\n\n| a |\n\n## peak20\n\nold\n")
+    write_report(file, read_report(file) | {"peak20": "new"})
+    assert file.read_text() == "# Title\n\nSome words.\n\n## peak20\n\nnew\n\n## roofline\n\nold\n\n| a |\n"
+
+
+def test_a_report_that_is_not_there_yet_has_a_title(tmp_path: Path) -> None:
+    assert read_report(tmp_path / "none.md") == {"": "# The real-world trace"}
