@@ -282,6 +282,7 @@ def build_core(settings: SchedulerSettings, tokens_per_step: Callable[[Float64],
         caching=settings.cache != "none",
         granularity=GRANULARITY,
         step_timeout_s=settings.step_timeout_s,
+        keeps_records=False,
         control_s=CONTROL_S,
     )
     return SchedulerCore(core_settings, lambda estimates: build_policy(settings, estimates), lambda _ids, _stop: False)

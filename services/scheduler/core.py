@@ -12,6 +12,7 @@ import structlog
 
 from services.scheduler import events as ev
 from services.scheduler.checkpoints import resume, take_checkpoint
+from services.scheduler.decisions import DecisionLog
 from services.scheduler.dispatch import Dispatch
 from services.scheduler.estimates import Estimates
 from services.scheduler.fleet import Fleet
@@ -43,6 +44,7 @@ class CoreSettings:
     granularity: int = 8  # newly unmasked tokens between estimates of the steps left
     lookahead: int = 0  # steps sent to an instance before the result of the step before is there: 0 or 1
     step_timeout_s: float = 60.0  # a step unanswered for so long is given to another instance
+    keeps_records: bool = True  # of decisions, for outcomes, and checkpoints; a simulation reads neither
     control_s: float = 0.0  # load control judges anew after so long, and when requests or instances come or go
 
 
@@ -64,8 +66,15 @@ class SchedulerCore:
         self._text_ended = text_ended
         self._reader = ResultReader(settings.epoch, settings.thresholds, self.table, self.fleet)
         writer = JobWriter(settings.epoch, settings.mask_token_id, self.table, self.fleet, caching=settings.caching)
+        self._decisions = DecisionLog(self.table, self.fleet) if settings.keeps_records else None
         self._dispatch = Dispatch(
-            self.table, self.fleet, self.policy, writer, caching=settings.caching, lookahead=settings.lookahead
+            self.table,
+            self.fleet,
+            self.policy,
+            writer,
+            self._decisions,
+            caching=settings.caching,
+            lookahead=settings.lookahead,
         )
         self.done = self._reader.done
         self.load: ClusterLoad | None = None  # as load control saw it last
@@ -167,7 +176,7 @@ class SchedulerCore:
         stop = self.table.entry(row).arrived.request.stop
         if table.masks_left[row] == 0 or self._text_ended(done, stop):
             self._finish(row, OutcomeStatus.COMPLETED, now_s)
-        else:
+        elif self.settings.keeps_records:
             request_id = table.entry(row).request_id
             self._commands.append(ev.SaveCheckpoint(request_id, take_checkpoint(table, row)))
 
@@ -238,7 +247,8 @@ class SchedulerCore:
         masked = np.flatnonzero(table.output_ids(row) == MASKED)
         output_ids = table.output_ids(row)[: masked[0] if len(masked) else None].copy()
         arrived, stats = table.entry(row).arrived, serving_stats(table, row, self.settings.thresholds, now_s)
-        self._commands.append(ev.Finish(arrived, status, output_ids, stats, self._dispatch.decisions.read(row), error))
+        decisions = self._decisions.read(row) if self._decisions is not None else None
+        self._commands.append(ev.Finish(arrived, status, output_ids, stats, decisions, error))
         self._dispatch.leave(row)
         table.remove(row)
         self._next_control_s = 0.0

@@ -14,7 +14,7 @@ from shared.arrays import Bool, Int64
 
 
 class Dispatch:
-    """Works on one table and one fleet. `decisions` says later what was decided, and why."""
+    """Works on one table and one fleet."""
 
     def __init__(
         self,
@@ -22,11 +22,13 @@ class Dispatch:
         fleet: Fleet,
         policy: Policy,
         writer: JobWriter,
+        decisions: DecisionLog | None,
         *,
         caching: bool,
         lookahead: int,
     ) -> None:
-        self.decisions = DecisionLog(table, fleet)
+        """`decisions` is told what is decided, and why."""
+        self._decisions = decisions
         self._table = table
         self._fleet = fleet
         self._policy = policy
@@ -70,7 +72,8 @@ class Dispatch:
             choice = self._policy.choose(rows, table, self._fleet, now_s)
             table.threshold[rows] = choice.thresholds
             table.kind[rows] = self._writer.kinds(rows)
-            self.decisions.record(rows, choice, now_s)
+            if self._decisions is not None:
+                self._decisions.record(rows, choice, now_s)
             table.in_flight[rows] = True
             table.sent_s[rows] = now_s
         ahead = self._send_ahead(now_s) if self._looks_ahead else rows[:0]
@@ -116,7 +119,8 @@ class Dispatch:
             choice = self._policy.choose(rows, table, self._fleet, now_s)
             table.next_threshold[rows] = choice.thresholds
             table.next_kind[rows] = CACHE if self._caching else RECOMPUTE
-            self.decisions.record(rows, choice, now_s, ahead=True)
+            if self._decisions is not None:
+                self._decisions.record(rows, choice, now_s, ahead=True)
             table.ahead[rows] = True
             table.sent_s[rows] = now_s
         return rows
