@@ -1,6 +1,7 @@
 """The bus: NATS with JetStream behind the few verbs the services use. Every payload passes shared.codec."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -49,6 +50,7 @@ class Bus:
         From then on `alive_file`, if given, is touched for as long as the event loop turns.
         """
         wait_s, longest_s = CONNECT_WAIT_S
+        link = _LinkLog()
         while True:
             try:
                 client = await nats.connect(
@@ -57,9 +59,9 @@ class Bus:
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=0.25,
                     allow_reconnect=True,
-                    error_cb=_log_error,
-                    disconnected_cb=_log_disconnect,
-                    reconnected_cb=_log_reconnect,
+                    error_cb=link.error,
+                    disconnected_cb=link.lost,
+                    reconnected_cb=link.back,
                     connect_timeout=2,
                 )
                 return cls(client, cell, alive_file)
@@ -219,13 +221,20 @@ async def _until_there(look: Callable[[], Awaitable[T]], name: str) -> T:
             wait_s = min(2 * wait_s, longest_s)
 
 
-async def _log_error(error: Exception) -> None:
-    log.warning("bus error", error=repr(error))
+class _LinkLog:
+    """Says in the log when the connection is lost and when it is back, and not each try between."""
 
+    def __init__(self) -> None:
+        self._away = False
 
-async def _log_disconnect() -> None:
-    log.info("bus disconnected")
+    async def error(self, error: Exception) -> None:
+        level = logging.DEBUG if self._away else logging.WARNING
+        log.log(level, "bus error", error=repr(error))
 
+    async def lost(self) -> None:
+        self._away = True
+        log.warning("bus lost; reconnecting")
 
-async def _log_reconnect() -> None:
-    log.info("bus reconnected")
+    async def back(self) -> None:
+        self._away = False
+        log.info("bus back")

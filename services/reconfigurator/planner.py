@@ -62,4 +62,5 @@ def _decide(
         return Decision(take=True, reason="nothing runs yet")
     now = Counter(placement.tp for placement in current)
     evaluated = find_capacity(p, solver=solver, time_limit_s=time_limit_s, instances=now)
-    return decide(found, evaluated, fallen_back=now == Counter(target.instances_per_tp))
+    fallen_back = now == Counter(target.instances_per_tp)
+    return decide(found, evaluated, whole_slack_s=float(p.RPS @ p.SLO), fallen_back=fallen_back)

@@ -6,13 +6,18 @@ from services.reconfigurator.plan import Capacity, Decision
 from services.reconfigurator.solver import Verdict
 
 LEAST_GAIN = 0.10  # the paper's
+LEAST_SLACK = 0.01  # of the SLOs: where hardly any slack is, a tenth of it may be the solver's tolerance
 EQUAL = 1e-6  # relative: objectives that differ by less are the same
 
 
-def decide(proposal: Capacity | Verdict, current: Capacity | Verdict, *, fallen_back: bool) -> Decision:
+def decide(
+    proposal: Capacity | Verdict, current: Capacity | Verdict, *, whole_slack_s: float, fallen_back: bool
+) -> Decision:
     """Whether the proposal improves enough on the current instances, evaluated under the same workload.
 
-    Source: "Practical Consideration". `fallen_back` tells whether the current instances are those of the fallback.
+    `whole_slack_s` is the slack of requests that take no time: the sum over classes of RPS_k SLO_k. `fallen_back`
+    tells whether the current instances are those of the fallback.
+    Source: "Practical Consideration". Departure: a gain of slack must also be LEAST_SLACK of the whole.
     """
     if proposal is Verdict.UNKNOWN:
         return Decision(take=False, reason="no plan was found within the time limit")
@@ -22,7 +27,7 @@ def decide(proposal: Capacity | Verdict, current: Capacity | Verdict, *, fallen_
         return Decision(take=False, reason="the current instances could not be evaluated within the time limit")
     if not isinstance(current, Capacity):
         return Decision(take=True, reason="the current instances cannot meet every SLO; the proposal can")
-    return _compare(proposal, current)
+    return _compare(proposal, current, LEAST_SLACK * whole_slack_s)
 
 
 def _fall_back(*, fallen_back: bool) -> Decision:
@@ -32,7 +37,7 @@ def _fall_back(*, fallen_back: bool) -> Decision:
     return Decision(take=True, reason=f"{why}; the smallest TP degree everywhere has the highest throughput")
 
 
-def _compare(proposal: Capacity, current: Capacity) -> Decision:
+def _compare(proposal: Capacity, current: Capacity, least_slack_s: float) -> Decision:
     quality = _gain(proposal.mean_threshold, current.mean_threshold)
     slack = _gain(proposal.slack_s, current.slack_s)
     figures = (
@@ -41,7 +46,8 @@ def _compare(proposal: Capacity, current: Capacity) -> Decision:
     )
     if quality >= LEAST_GAIN - EQUAL:
         return Decision(take=True, reason=f"the primary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
-    if quality >= -EQUAL and slack >= LEAST_GAIN - EQUAL:
+    more_slack = slack >= LEAST_GAIN - EQUAL and proposal.slack_s - current.slack_s >= least_slack_s
+    if quality >= -EQUAL and more_slack:
         return Decision(take=True, reason=f"the secondary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
     return Decision(take=False, reason=f"neither objective improves by {LEAST_GAIN:.0%}: {figures}")
 

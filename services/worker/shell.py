@@ -1,18 +1,23 @@
 """The worker's loop: step jobs from the bus to the engine, its results to the bus.
 
-Jobs are fetched and renewals sent on the event loop while the engine computes in a thread of its own.
+The engine computes in a thread of its own, one iteration right after another while jobs wait: what goes over the bus
+goes meanwhile, on the event loop.
 """
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import structlog
 from nats.aio.msg import Msg
 
 from services.worker.engine import Engine
+from services.worker.guesses import Guess
 from services.worker.registration import Registration
 from services.worker.tracing import Spans
 from shared.bus import Bus, read_or_none
@@ -24,7 +29,13 @@ from shared.tasks import cancel
 
 log = structlog.get_logger(__name__)
 
-Inbox = list[tuple[StepJobs, float]]  # messages, and when each came: Unix time, seconds
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What one iteration has to say."""
+
+    results: StepResults
+    guesses: list[Guess]
 
 
 class Worker:
@@ -36,9 +47,9 @@ class Worker:
         self._registration = registration
         self._instance_id = registration.instance.instance_id
         self._spans = Spans(self._instance_id)
-        self._inbox: Inbox = []
-        self._wake = asyncio.Event()
-        self._draining = False
+        # Messages, and when each came (Unix time, seconds); None: no more will come.
+        self._inbox: SimpleQueue[tuple[StepJobs, float] | None] = SimpleQueue()
+        self._given_up = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set; then finish what waits and sign off. Raises: whatever ended the engine."""
@@ -55,8 +66,7 @@ class Worker:
                 task.result()  # raises what ended it
             await cancel({fetching, renewing})
             await self._registration.drain()
-            self._draining = True
-            self._wake.set()
+            self._inbox.put(None)
             await computing
         finally:
             await cancel(tasks)
@@ -67,9 +77,8 @@ class Worker:
         await msg.ack()  # at once: after a crash nobody could run them
         jobs = read_or_none(msg, StepJobs)
         if jobs is not None:
-            self._inbox.append((jobs, time.time()))
+            self._inbox.put((jobs, time.time()))
             self._spans.take(jobs)
-            self._wake.set()
 
     async def _obey(self, stop: asyncio.Event, msg: Msg) -> None:
         order = read_or_none(msg, Control)
@@ -82,27 +91,50 @@ class Worker:
             stop.set()
 
     async def _compute(self) -> None:
-        """One iteration after another, until draining and nothing waits."""
+        """Publish what the engine finds, until no more jobs will come and none waits. Raises: what ended the engine."""
         loop = asyncio.get_running_loop()
-        subject = self._bus.subjects.step_results(self._instance_id)
+        outbox: asyncio.Queue[Iteration | None] = asyncio.Queue()
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine") as thread:
-            while self._wake.is_set() or not self._draining:
-                await self._wake.wait()
-                self._wake.clear()
-                inbox, self._inbox = self._inbox, []
-                results = await loop.run_in_executor(thread, self._iterate, inbox)
-                if results is not None:
-                    await self._bus.publish(subject, results)
-                    for guess in self._engine.take_guesses():
-                        await self._bus.publish(self._bus.subjects.guesses(guess.request_id), guess.message)
-                    self._spans.ran(results)
-                    if self._engine.waiting:
-                        self._wake.set()
-
-    def _iterate(self, inbox: Inbox) -> StepResults | None:
-        for jobs, received_s in inbox:
+            iterating = loop.run_in_executor(
+                thread, self._iterate, partial(loop.call_soon_threadsafe, outbox.put_nowait)
+            )
             try:
-                self._engine.accept(jobs, received_s)
+                while (iteration := await outbox.get()) is not None:
+                    await self._publish(iteration)
+                await iterating
+            finally:
+                self._given_up = True
+                self._inbox.put(None)
+
+    async def _publish(self, iteration: Iteration) -> None:
+        await self._bus.publish(self._bus.subjects.step_results(self._instance_id), iteration.results)
+        for guess in iteration.guesses:
+            await self._bus.publish(self._bus.subjects.guesses(guess.request_id), guess.message)
+        self._spans.ran(iteration.results)
+
+    # In the engine's thread
+
+    def _iterate(self, tell: Callable[[Iteration | None], object]) -> None:
+        """One iteration after another; None is the last that is told."""
+        try:
+            while self._accept() and not self._given_up:
+                results = self._engine.iterate()
+                if results is not None:
+                    tell(Iteration(results, self._engine.take_guesses()))
+        finally:
+            tell(None)
+
+    def _accept(self) -> bool:
+        """Take in what has come, waiting for it where no job waits. Returns: whether there may be something to do."""
+        wait = not self._engine.waiting
+        while wait or not self._inbox.empty():
+            received = self._inbox.get()
+            if received is None:
+                self._inbox.put(None)  # for the next call
+                return not wait
+            try:
+                self._engine.accept(*received)
             except BadInput as error:
                 log.warning("step jobs dropped", error=error.message)
-        return self._engine.iterate()
+            wait = False
+        return True

@@ -28,6 +28,9 @@ def capacity(mean_threshold: float, slack_s: float) -> Capacity:
         (capacity(0.79, 50), capacity(0.80, 5), False, "neither"),
         (capacity(0.80, 1), capacity(0.80, 0), True, "secondary objective improves"),
         (capacity(0.80, 0), capacity(0.80, 0), False, "neither"),
+        (capacity(0.80, 1e-4), capacity(0.80, 1e-6), False, "neither"),  # nothing to speak of, of an SLO of 10 s
+        (capacity(0.80, 1e-4), capacity(0.80, -1e-4), False, "neither"),
+        (capacity(0.80, 0.1), capacity(0.80, 0), True, "secondary objective improves"),
         (capacity(0.50, 0), Verdict.INFEASIBLE, True, "cannot meet every SLO"),
         (capacity(0.90, 9), Verdict.UNKNOWN, False, "could not be evaluated"),
         (Verdict.UNKNOWN, capacity(0.80, 5), False, "no plan was found"),
@@ -38,15 +41,15 @@ def capacity(mean_threshold: float, slack_s: float) -> Capacity:
 def test_only_a_tenth_more_of_an_objective_is_worth_it(
     proposal: Capacity | Verdict, current: Capacity | Verdict, reason: str, *, take: bool
 ) -> None:
-    decision = decide(proposal, current, fallen_back=False)
+    decision = decide(proposal, current, whole_slack_s=10, fallen_back=False)
     assert (decision.take, reason in decision.reason) == (take, True), decision.reason
 
 
 def test_who_has_fallen_back_already_stays() -> None:
-    assert not decide(Verdict.INFEASIBLE, Verdict.INFEASIBLE, fallen_back=True).take
+    assert not decide(Verdict.INFEASIBLE, Verdict.INFEASIBLE, whole_slack_s=10, fallen_back=True).take
 
 
 def test_the_reason_tells_both_objectives() -> None:
-    reason = decide(capacity(0.88, 6), capacity(0.80, 5), fallen_back=False).reason
+    reason = decide(capacity(0.88, 6), capacity(0.80, 5), whole_slack_s=10, fallen_back=False).reason
     assert "0.8000 to 0.8800 (+10.0%)" in reason
     assert "5 to 6 (+20.0%)" in reason
