@@ -50,7 +50,6 @@ class Bus:
         From then on `alive_file`, if given, is touched for as long as the event loop turns.
         """
         wait_s, longest_s = CONNECT_WAIT_S
-        link = _LinkLog()
         while True:
             try:
                 client = await nats.connect(
@@ -59,9 +58,9 @@ class Bus:
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=0.25,
                     allow_reconnect=True,
-                    error_cb=link.error,
-                    disconnected_cb=link.lost,
-                    reconnected_cb=link.back,
+                    error_cb=_log_error,
+                    disconnected_cb=_log_disconnect,
+                    reconnected_cb=_log_reconnect,
                     connect_timeout=2,
                 )
                 return cls(client, cell, alive_file)
@@ -221,20 +220,15 @@ async def _until_there(look: Callable[[], Awaitable[T]], name: str) -> T:
             wait_s = min(2 * wait_s, longest_s)
 
 
-class _LinkLog:
-    """Says in the log when the connection is lost and when it is back, and not each try between."""
+async def _log_error(error: Exception) -> None:
+    """Of a connection that is lost the loss is said and its return, not each try between."""
+    away = isinstance(error, OSError | TimeoutError | nats.errors.UnexpectedEOF | nats.errors.NoServersError)
+    log.log(logging.DEBUG if away else logging.WARNING, "bus error", error=repr(error))
 
-    def __init__(self) -> None:
-        self._away = False
 
-    async def error(self, error: Exception) -> None:
-        level = logging.DEBUG if self._away else logging.WARNING
-        log.log(level, "bus error", error=repr(error))
+async def _log_disconnect() -> None:
+    log.info("bus disconnected")
 
-    async def lost(self) -> None:
-        self._away = True
-        log.warning("bus lost; reconnecting")
 
-    async def back(self) -> None:
-        self._away = False
-        log.info("bus back")
+async def _log_reconnect() -> None:
+    log.info("bus reconnected")

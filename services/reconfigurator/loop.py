@@ -9,6 +9,7 @@ import structlog
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from services.reconfigurator.apart import apart
 from services.reconfigurator.decisions import Planner, Situation
 from services.reconfigurator.executor import Executor
 from services.reconfigurator.history import read_window
@@ -105,10 +106,10 @@ class Loop:
         now_s = time.time()
         try:
             situation = await self._look(now_s - LATE_S, window_s)
+            record = await apart(self._planner.decide, situation, now_s)
         except RetryLater as error:
             log.warning("no decision", error=str(error))
             raise
-        record = await asyncio.to_thread(self._planner.decide, situation, now_s)
         self._known_tokens = record.tokens_per_step
         log.info("decided", plan=record.plan_id, state=record.state.value, reason=record.reason)
         await self._store(record, stop)

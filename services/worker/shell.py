@@ -94,10 +94,12 @@ class Worker:
         """Publish what the engine finds, until no more jobs will come and none waits. Raises: what ended the engine."""
         loop = asyncio.get_running_loop()
         outbox: asyncio.Queue[Iteration | None] = asyncio.Queue()
+
+        def tell(iteration: Iteration | None) -> None:
+            loop.call_soon_threadsafe(outbox.put_nowait, iteration)
+
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine") as thread:
-            iterating = loop.run_in_executor(
-                thread, self._iterate, partial(loop.call_soon_threadsafe, outbox.put_nowait)
-            )
+            iterating = loop.run_in_executor(thread, self._iterate, tell)
             try:
                 while (iteration := await outbox.get()) is not None:
                     await self._publish(iteration)
@@ -114,7 +116,7 @@ class Worker:
 
     # In the engine's thread
 
-    def _iterate(self, tell: Callable[[Iteration | None], object]) -> None:
+    def _iterate(self, tell: Callable[[Iteration | None], None]) -> None:
         """One iteration after another; None is the last that is told."""
         try:
             while self._accept() and not self._given_up:

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
 from shared.bus import Bus
 from shared.codec import decode
 from shared.messages.requests import Outcome, OutcomeStatus
@@ -32,6 +34,32 @@ async def test_what_is_stored_survives_a_killed_server(tmp_path: Path) -> None:
         assert stored.data is not None
         await again.close()
         await bus.nc.close()
+    finally:
+        server.stop()
+
+
+async def test_a_lost_connection_is_said_once_and_so_is_its_return(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    server.start()
+    try:
+        bus = await Bus.connect(server.url, "lost", name="test")
+        with capture_logs() as said:
+
+            async def tried_again() -> bool:
+                return [line["event"] for line in said].count("bus error") >= 3
+
+            async def is_back() -> bool:
+                return bool(said[-1]["event"] == "bus reconnected")
+
+            server.stop(kill=True)
+            await until(tried_again)
+            server.start()
+            await until(is_back)
+        assert [line["event"] for line in said if line["log_level"] != "debug"] == [
+            "bus disconnected",
+            "bus reconnected",
+        ]
+        await bus.close()
     finally:
         server.stop()
 

@@ -4,6 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
+from services.reconfigurator.apart import apart
 from services.reconfigurator.decisions import Planner, Situation
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.plan import Solver
@@ -24,17 +27,25 @@ def window(requests: int) -> list[Seen]:
     return [Seen(prompt_tokens=100, output_tokens=256, slo_s=10.0)] * requests
 
 
-def decided(requests: int, running: Sequence[InstanceSpec], planner: Planner = PLANNER, **changes: Any) -> PlanRecord:
-    now = Situation(
+def situation(requests: int, running: Sequence[InstanceSpec]) -> Situation:
+    return Situation(
         seen=window(requests),
         uses=[],
         window_s=10.0,
         running=running,
-        nodes_up={node.name for node in planner.nodes},
+        nodes_up={node.name for node in PLANNER.nodes},
         profile=PROFILE,
         known_tokens={},
     )
-    return planner.decide(dataclasses.replace(now, **changes), AT_S)
+
+
+def decided(requests: int, running: Sequence[InstanceSpec], planner: Planner = PLANNER, **changes: Any) -> PlanRecord:
+    return planner.decide(dataclasses.replace(situation(requests, running), **changes), AT_S)
+
+
+async def test_a_decision_can_be_made_in_another_process() -> None:
+    there, here = await apart(PLANNER.decide, situation(2, [RIGHT, LEFT]), AT_S), decided(2, [RIGHT, LEFT])
+    assert msgspec.structs.replace(there, solve_s=here.solve_s) == here
 
 
 def test_more_requests_take_two_small_ones_and_fewer_one_large() -> None:

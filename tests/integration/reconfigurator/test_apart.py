@@ -1,0 +1,40 @@
+"""Work in a process of its own."""
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from services.reconfigurator.apart import apart
+from shared.errors import RetryLater
+
+LIMIT_S = 60.0
+
+
+async def test_the_result_comes_back() -> None:
+    assert await apart(divmod, 7, 2) == (3, 1)
+
+
+async def test_an_error_comes_back() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await apart(divmod, 7, 0)
+
+
+async def test_a_process_that_dies_is_a_passing_failure() -> None:
+    with pytest.raises(RetryLater):
+        await apart(os._exit, 3)
+
+
+async def test_a_cancellation_ends_what_the_work_has_started(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    os.mkfifo(said)
+    working = asyncio.create_task(apart(subprocess.run, f"(echo begun; exec sleep 600) > {said}", shell=True))  # noqa: S604
+    async with asyncio.timeout(LIMIT_S):
+        with await asyncio.to_thread(said.open) as heard:
+            assert await asyncio.to_thread(heard.readline) == "begun\n"
+            working.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            assert await asyncio.to_thread(heard.read) == ""  # it returns once nobody can write any more
