@@ -1,7 +1,6 @@
 """The bus: NATS with JetStream behind the few verbs the services use. Every payload passes shared.codec."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -50,6 +49,7 @@ class Bus:
         From then on `alive_file`, if given, is touched for as long as the event loop turns.
         """
         wait_s, longest_s = CONNECT_WAIT_S
+        link = _LinkLog()
         while True:
             try:
                 client = await nats.connect(
@@ -58,11 +58,11 @@ class Bus:
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=0.25,
                     allow_reconnect=True,
-                    error_cb=_log_error,
-                    disconnected_cb=_log_disconnect,
-                    reconnected_cb=_log_reconnect,
+                    error_cb=link.error,
+                    reconnected_cb=link.connected,
                     connect_timeout=2,
                 )
+                await link.connected()
                 return cls(client, cell, alive_file)
             except (nats.errors.Error, OSError, TimeoutError) as error:
                 log.warning("bus away", url=url, error=str(error) or type(error).__name__, retry_s=wait_s)
@@ -220,15 +220,20 @@ async def _until_there(look: Callable[[], Awaitable[T]], name: str) -> T:
             wait_s = min(2 * wait_s, longest_s)
 
 
-async def _log_error(error: Exception) -> None:
-    """Of a connection that is lost the loss is said and its return, not each try between."""
-    away = isinstance(error, OSError | TimeoutError | nats.errors.UnexpectedEOF | nats.errors.NoServersError)
-    log.log(logging.DEBUG if away else logging.WARNING, "bus error", error=repr(error))
+class _LinkLog:
+    """Says in the log that the bus is away and that it is back, each once, not at every try between."""
 
+    def __init__(self) -> None:
+        self._away = False
 
-async def _log_disconnect() -> None:
-    log.info("bus disconnected")
+    async def error(self, error: Exception) -> None:
+        if not isinstance(error, OSError | nats.errors.UnexpectedEOF | nats.errors.NoServersError):
+            log.warning("bus error", error=repr(error))
+        elif not self._away:
+            self._away = True
+            log.warning("bus away", error=repr(error))
 
-
-async def _log_reconnect() -> None:
-    log.info("bus reconnected")
+    async def connected(self) -> None:
+        if self._away:
+            self._away = False
+            log.info("bus back")
