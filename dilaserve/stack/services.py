@@ -47,7 +47,7 @@ def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> 
         "node": spec.node,
         "gpus": spec.gpus,
         "tp": spec.tp,
-        "threads": options.threads_per_slot,
+        "threads": os.environ.get("DILASERVE_THREADS", options.threads_per_slot),
         "cache": options.cache,
         "profile": options.profile,
         "dtype": os.environ.get("DILASERVE_DTYPE", "float32"),  # the same text in company as alone
