@@ -29,7 +29,7 @@ paper: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# docs/asyncapi.json and docs/configuration.md, from the message types and the settings
+# docs/asyncapi.json, docs/configuration.md and the Grafana dashboard, from message types, settings and a table of panels
 reference: $(READY)
 	$(BIN)/python -m dilaserve.reference
 

@@ -26,6 +26,8 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     cell: CellName = "cell0"  # the cell it belongs to: one scheduler and the instances it drives
     alive_file: str = ""  # touched every few seconds once the bus is joined, for health checks; empty: none
     otlp_endpoint: str = ""  # base URL of an OpenTelemetry collector (OTLP over HTTP); empty: no traces
+    metrics_host: str = "127.0.0.1"  # where Prometheus metrics are served
+    metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0  # 0: nowhere; the gateway has its own at its `port`
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: Annotated[str, msgspec.Meta(pattern="^(console|json)$")] = "console"  # of the lines on standard error
 

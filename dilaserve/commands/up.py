@@ -69,6 +69,15 @@ def up(
     profile: Annotated[
         Path | None, typer.Option(help="PROFILE.csv of the model.", show_default="each instance measures its own")
     ] = None,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65000,
+            help="Serve Prometheus metrics on this port (the scheduler's) and the next ones (the other services').",
+            show_default="none but the gateway's",
+        ),
+    ] = 0,
     nats_url: Annotated[str | None, typer.Option(help="A running NATS server to use instead of a new one.")] = None,
     database_url: Annotated[str | None, typer.Option(help="A running Postgres to use instead of a new one.")] = None,
 ) -> None:
@@ -109,11 +118,14 @@ def up(
         slots=num_slots,
         reconfigure=reconfigure,
         profile=read.check_profile(profile, degrees, reconfigure=reconfigure),
+        metrics_port=metrics_port,
     )
     settings = read_settings(ServiceSettings, os.environ)
     configure_logs("up", level=settings.log_level, form=settings.log_format)
     with locked(options.data_dir):
         check_free(options.host, options.port)
+        for each in options.metrics_ports:
+            check_free(settings.metrics_host, each, "--metrics-port")
         asyncio.run(run_cluster(options, lambda addresses: _say_ready(options, addresses)))
 
 
@@ -132,6 +144,9 @@ def _say_ready(options: "StackOptions", addresses: "Addresses") -> None:
     )
     if options.auth:
         console.print(f"  API keys:       dilaserve keys create NAME --data-dir {options.data_dir}", markup=False)
+    if options.metrics_ports:
+        ports = f"{options.metrics_ports[0]} to {options.metrics_ports[-1]}"
+        console.print(f"  Metrics:        {addresses.url}/metrics, and on ports {ports}", markup=False)
     console.print(
         f"  Console:        {addresses.url}/\n"
         f"  OpenAI clients: base_url={addresses.url}/v1, {'the' if options.auth else 'any'} api_key\n"

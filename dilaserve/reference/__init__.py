@@ -1,1 +1,1 @@
-"""Reference pages made from the code: `python -m dilaserve.reference` writes them into docs/."""
+"""Files made from the code: `python -m dilaserve.reference` writes the reference pages and the Grafana dashboard."""

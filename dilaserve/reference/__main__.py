@@ -1,16 +1,20 @@
-"""Write the generated pages of docs/, or with `--check` fail if one is not current."""
+"""Write the generated files, or with `--check` fail if one is not current."""
 
 import sys
 from pathlib import Path
 
-from dilaserve.reference import asyncapi, configuration
+from dilaserve.reference import asyncapi, configuration, dashboard
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 
 def pages() -> dict[Path, str]:
     """Path and text of every generated file."""
-    return {DOCS / "asyncapi.json": asyncapi.text(), DOCS / "configuration.md": configuration.text()}
+    return {
+        ROOT / "docs" / "asyncapi.json": asyncapi.text(),
+        ROOT / "docs" / "configuration.md": configuration.text(),
+        ROOT / "compose" / "grafana" / "dilaserve.json": dashboard.text(),
+    }
 
 
 def main(arguments: list[str]) -> int:

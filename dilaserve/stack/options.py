@@ -17,6 +17,7 @@ POLICIES = ("dilaserve", "llumnix", "infaas", "fixed")
 CACHES = ("none", "prefix", "dual")
 NODE = "local"  # this machine, as a node of the cluster
 TP_DEGREES = (1, 2, 4)  # those the worker can run
+METRICS_ORDER = ("scheduler", "predictor", "reconfigurator", "worker")  # on ports one after another
 SYNC_INTERVAL = r"always|\d+(ms|s|m|h)"
 
 
@@ -42,11 +43,18 @@ class StackOptions:
     slots: int = 0  # of the node; with `reconfigure` instances may come to take all of them
     reconfigure: bool = False
     profile: Path | None = None  # PROFILE.csv of every TP degree; None: each instance measures its own
+    metrics_port: int = 0  # the first of the ports for metrics; 0: none are served
 
     @property
     def threads_per_slot(self) -> int:
         """CPU threads of one TP rank: an equal share of the cores, at least 1."""
         return max(1, num_cores() // (self.slots if self.reconfigure else sum(self.instances)))
+
+    @property
+    def metrics_ports(self) -> range:
+        """One for each service of METRICS_ORDER, the last for each slot: a worker takes that of its first."""
+        count = len(METRICS_ORDER) - 1 + self.slots if self.metrics_port else 0
+        return range(self.metrics_port, self.metrics_port + count)
 
     @property
     def specs(self) -> list[InstanceSpec]:

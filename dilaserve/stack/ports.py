@@ -15,7 +15,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def check_free(host: str, port: int) -> None:
+def check_free(host: str, port: int, option: str = "--port") -> None:
     """Raises: BadInput if the address cannot be listened on."""
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -24,5 +24,5 @@ def check_free(host: str, port: int) -> None:
             probe.bind(address[4])
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
-        reason = "the port is taken; choose another with --port" if taken else error.strerror or str(error)
+        reason = f"the port is taken; choose another with {option}" if taken else error.strerror or str(error)
         raise BadInput(f"cannot listen on {host}:{port}: {reason}") from None

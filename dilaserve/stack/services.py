@@ -3,7 +3,7 @@
 import os
 import sys
 
-from dilaserve.stack.options import NODE, TP_DEGREES, StackOptions
+from dilaserve.stack.options import METRICS_ORDER, NODE, TP_DEGREES, StackOptions
 from dilaserve.stack.process import Program
 from shared.messages.launch import InstanceSpec
 from shared.settings import to_environ
@@ -26,6 +26,7 @@ def serving_programs(options: StackOptions, nats_url: str, database_url: str) ->
     }
     scheduler = {
         **common,
+        "metrics_port": _metrics_port(options, "scheduler"),
         "policy": options.policy,
         "threshold": options.thresholds[-1],
         "thresholds": options.thresholds,
@@ -33,7 +34,8 @@ def serving_programs(options: StackOptions, nats_url: str, database_url: str) ->
         "default_slo_s": options.slo_s,
     }
     workers = [worker_program(options, nats_url, spec) for spec in options.specs]
-    predictors = [_program("predictor", common)] if options.policy == "dilaserve" else []
+    predictor = {**common, "metrics_port": _metrics_port(options, "predictor")}
+    predictors = [_program("predictor", predictor)] if options.policy == "dilaserve" else []
     return [_program("gateway", gateway), _program("scheduler", scheduler), *predictors, *workers]
 
 
@@ -50,13 +52,18 @@ def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> 
         "threads": os.environ.get("DILASERVE_THREADS", options.threads_per_slot),
         "cache": options.cache,
         "profile": options.profile,
+        "metrics_port": _metrics_port(options, "worker", spec.gpus[0]),
         "dtype": os.environ.get("DILASERVE_DTYPE", "float32"),  # the same text in company as alone
     }
     return _program("worker", settings, spec.name)
 
 
 def reconfigurator_program(options: StackOptions, nats_url: str, database_url: str) -> Program:
-    settings: dict[str, object] = {"nats_url": nats_url, "database_url": database_url}
+    settings: dict[str, object] = {
+        "nats_url": nats_url,
+        "database_url": database_url,
+        "metrics_port": _metrics_port(options, "reconfigurator"),
+    }
     if options.reconfigure:
         adaptive = options.policy == "dilaserve"
         settings |= {
@@ -69,6 +76,11 @@ def reconfigurator_program(options: StackOptions, nats_url: str, database_url: s
             "cache": options.cache,
         }
     return _program("reconfigurator", settings)
+
+
+def _metrics_port(options: StackOptions, service: str, slot: int = 0) -> int:
+    """0, whatever this process's own environment says, where none are served: on one machine no two share a port."""
+    return options.metrics_ports[METRICS_ORDER.index(service) + slot] if options.metrics_ports else 0
 
 
 def _program(service: str, settings: dict[str, object], name: str | None = None) -> Program:

@@ -11,22 +11,22 @@ class Metrics:
     """One registry for each gateway, so that two in one process do not meet."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         name = "dilaserve_gateway"
-        self.active = Gauge(f"{name}_active_requests", "Requests without an outcome", registry=self._registry)
-        self._requests = Counter(f"{name}_requests", "Requests by outcome", ["outcome"], registry=self._registry)
-        self._tokens = Counter(f"{name}_tokens", "Tokens of completed requests", ["kind"], registry=self._registry)
+        self.active = Gauge(f"{name}_active_requests", "Requests without an outcome", registry=self.registry)
+        self._requests = Counter(f"{name}_requests", "Requests by outcome", ["outcome"], registry=self.registry)
+        self._tokens = Counter(f"{name}_tokens", "Tokens of completed requests", ["kind"], registry=self.registry)
         self._latency = Histogram(
             f"{name}_latency_seconds",
             "From the request's body to its outcome",
             buckets=LATENCY_BUCKETS_S,
-            registry=self._registry,
+            registry=self.registry,
         )
         self._first_text = Histogram(
             f"{name}_first_text_seconds",
             "From the request's body to its first committed text, for streams",
             buckets=LATENCY_BUCKETS_S,
-            registry=self._registry,
+            registry=self.registry,
         )
 
     def ended(self, outcome: str) -> None:
@@ -45,4 +45,4 @@ class Metrics:
 
     def text(self) -> bytes:
         """The exposition format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)

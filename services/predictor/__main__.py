@@ -8,12 +8,14 @@ import sys
 import structlog
 import uvloop
 
+from services.predictor.metrics import Metrics
 from services.predictor.model import StepPredictor, load_predictor
 from services.predictor.settings import PredictorSettings
 from services.predictor.shell import Shell
 from shared.bus import Bus
 from shared.errors import BadInput
 from shared.logs import configure_logs
+from shared.metrics import serve_metrics
 from shared.settings import read_settings
 from shared.telemetry import telemetry
 
@@ -26,15 +28,17 @@ def main() -> int:
         settings = read_settings(PredictorSettings, os.environ)
         configure_logs("predictor", level=settings.log_level, form=settings.log_format)
         predictor, card = load_predictor(settings.directory)
+        metrics = Metrics(card.version)
+        serve_metrics(metrics.registry, settings)
     except BadInput as error:
         sys.stderr.write(f"predictor: {error.message}\n")
         return 2
     with telemetry("predictor", settings.otlp_endpoint):
-        uvloop.run(serve(settings, predictor, card.version))
+        uvloop.run(serve(settings, predictor, card.version, metrics))
     return 0
 
 
-async def serve(settings: PredictorSettings, predictor: StepPredictor, version: str) -> None:
+async def serve(settings: PredictorSettings, predictor: StepPredictor, version: str, metrics: Metrics) -> None:
     """Answer until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -48,7 +52,7 @@ async def serve(settings: PredictorSettings, predictor: StepPredictor, version: 
         connecting.cancel()
         return
     bus = await connecting
-    await Shell(bus, predictor, version).run(stop)
+    await Shell(bus, predictor, version, metrics).run(stop)
     await bus.close()
 
 

@@ -1,12 +1,14 @@
 """The predictor's loop: whatever has come while the last queries were computed is answered together."""
 
 import asyncio
+import time
 
 import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from opentelemetry import trace
 
+from services.predictor.metrics import Metrics
 from services.predictor.model import StepPredictor
 from services.predictor.queries import Query, read_query
 from shared.arrays import pack_float32
@@ -22,10 +24,11 @@ tracer = trace.get_tracer(__name__)
 class Shell:
     """One member of the queue group."""
 
-    def __init__(self, bus: Bus, predictor: StepPredictor, version: str) -> None:
+    def __init__(self, bus: Bus, predictor: StepPredictor, version: str, metrics: Metrics) -> None:
         self._bus = bus
         self._predictor = predictor
         self._version = version
+        self._metrics = metrics
         self._waiting: list[tuple[str, Query, trace.Span]] = []  # where the answer goes, and the question
         self._wake = asyncio.Event()
 
@@ -64,7 +67,9 @@ class Shell:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
+        started_s = time.perf_counter()
         answers = await asyncio.to_thread(self._predictor.steps_left, [query for _, query, _ in waiting])
+        self._metrics.answered(sum(map(len, answers)), time.perf_counter() - started_s)
         for (reply, _, span), steps_left in zip(waiting, answers, strict=True):
             await self._bus.publish(reply, StepsLeft(steps_left=pack_float32(steps_left), predictor=self._version))
             span.end()

@@ -16,6 +16,7 @@ from services.reconfigurator.executor import Executor, Limits
 from services.reconfigurator.launchers import Launcher
 from services.reconfigurator.launchers.process import ProcessLauncher
 from services.reconfigurator.loop import Loop
+from services.reconfigurator.metrics import Metrics
 from services.reconfigurator.monitor import monitor
 from services.reconfigurator.nodes import Node, read_nodes
 from services.reconfigurator.registry import Registry
@@ -25,6 +26,7 @@ from shared.bus import Bus
 from shared.database import open_database
 from shared.errors import BadInput
 from shared.logs import configure_logs
+from shared.metrics import serve_metrics
 from shared.predictor_card import read_predictor_card
 from shared.profile import LatencyProfile, read_profile
 from shared.settings import read_settings
@@ -46,10 +48,12 @@ def main() -> int:
         configure_logs("reconfigurator", level=settings.log_level, form=settings.log_format)
         asked = None if settings.launcher == "none" else read_reconfiguration(settings)
         engine = open_database(settings.database_url)
+        metrics = Metrics()
+        serve_metrics(metrics.registry, settings)
     except BadInput as error:
         sys.stderr.write(f"reconfigurator: {error.message}\n")
         return 2
-    asyncio.run(serve(settings, asked, engine))
+    asyncio.run(serve(settings, asked, engine, metrics))
     return 0
 
 
@@ -78,7 +82,9 @@ def read_reconfiguration(settings: ReconfiguratorSettings) -> Reconfiguration:
     )
 
 
-async def serve(settings: ReconfiguratorSettings, asked: Reconfiguration | None, engine: AsyncEngine) -> None:
+async def serve(
+    settings: ReconfiguratorSettings, asked: Reconfiguration | None, engine: AsyncEngine, metrics: Metrics
+) -> None:
     """Monitor, and if it is asked for reconfigure, until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -86,16 +92,21 @@ async def serve(settings: ReconfiguratorSettings, asked: Reconfiguration | None,
     bus = await Bus.connect(settings.nats_url, settings.cell, name="reconfigurator", alive_file=settings.alive_file)
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(monitor(bus, engine, stop))
+            group.create_task(monitor(bus, engine, metrics, stop))
             if asked is not None:
-                group.create_task(reconfigure(bus, engine, settings, asked, stop))
+                group.create_task(reconfigure(bus, engine, settings, asked, metrics, stop))
     finally:
         await engine.dispose()
         await bus.close()
 
 
 async def reconfigure(
-    bus: Bus, engine: AsyncEngine, settings: ReconfiguratorSettings, asked: Reconfiguration, stop: asyncio.Event
+    bus: Bus,
+    engine: AsyncEngine,
+    settings: ReconfiguratorSettings,
+    asked: Reconfiguration,
+    metrics: Metrics,
+    stop: asyncio.Event,
 ) -> None:
     """Decide, and carry out, until `stop`."""
     launcher = make_launcher(bus, settings, asked.nodes)
@@ -103,7 +114,7 @@ async def reconfigure(
     await registry.listen(bus)
     limits = Limits(drain_s=settings.drain_s, start_s=settings.start_s, stop_s=settings.stop_s)
     executor = Executor(bus, launcher, registry, limits)
-    loop = Loop(bus, engine, launcher, registry, executor, asked.planner, asked.profile)
+    loop = Loop(bus, engine, launcher, registry, executor, asked.planner, asked.profile, metrics)
     try:
         await loop.run(settings.interval_s, settings.window_s, stop)
     finally:

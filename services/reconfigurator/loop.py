@@ -14,6 +14,7 @@ from services.reconfigurator.decisions import Planner, Situation
 from services.reconfigurator.executor import Executor
 from services.reconfigurator.history import read_window
 from services.reconfigurator.launchers import Launcher
+from services.reconfigurator.metrics import Metrics
 from services.reconfigurator.monitor import eventually
 from services.reconfigurator.profiles import completed
 from services.reconfigurator.registry import Registry
@@ -42,6 +43,7 @@ class Loop:
         executor: Executor,
         planner: Planner,
         profile: LatencyProfile | None,
+        metrics: Metrics,
     ) -> None:
         """`profile`: what is known before any instance brings its own."""
         self._bus = bus
@@ -51,6 +53,7 @@ class Loop:
         self._executor = executor
         self._planner = planner
         self._profile = profile or LatencyProfile({})
+        self._metrics = metrics
         self._known_tokens: dict[float, float] = {}
 
     async def run(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
@@ -112,6 +115,7 @@ class Loop:
             raise
         self._known_tokens = record.tokens_per_step
         log.info("decided", plan=record.plan_id, state=record.state.value, reason=record.reason)
+        self._metrics.decided(record)
         await self._store(record, stop)
         if record.state is PlanState.RUNNING:
             await self._executor.run(record, partial(self._store, stop=stop))
@@ -131,4 +135,6 @@ class Loop:
 
     async def _store(self, record: PlanRecord, stop: asyncio.Event) -> None:
         """Publish, which the monitor then writes to Postgres."""
+        if record.state is not PlanState.RUNNING:
+            self._metrics.ended(record)
         await eventually(partial(self._bus.store, self._bus.subjects.plans(record.plan_id), record), stop)

@@ -23,6 +23,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from services.reconfigurator.metrics import Metrics
 from services.reconfigurator.rows import Row, arrival_row, outcome_row, plan_row
 from shared.bus import Bus
 from shared.codec import decode
@@ -57,20 +58,20 @@ FEEDS = (
 )
 
 
-async def monitor(bus: Bus, engine: AsyncEngine, stop: asyncio.Event) -> None:
+async def monitor(bus: Bus, engine: AsyncEngine, metrics: Metrics, stop: asyncio.Event) -> None:
     """Write rows until `stop` is set. Brings the database's tables up to date first."""
     await eventually(partial(upgrade, engine), stop)
     async with asyncio.TaskGroup() as group:
         for feed in FEEDS:
-            group.create_task(_follow(feed, bus, engine, stop))
+            group.create_task(_follow(feed, bus, engine, metrics, stop))
 
 
-async def _follow(feed: Feed, bus: Bus, engine: AsyncEngine, stop: asyncio.Event) -> None:
+async def _follow(feed: Feed, bus: Bus, engine: AsyncEngine, metrics: Metrics, stop: asyncio.Event) -> None:
     while not stop.is_set():
-        await eventually(partial(_record_stream, feed, bus, engine, stop), stop)
+        await eventually(partial(_record_stream, feed, bus, engine, metrics, stop), stop)
 
 
-async def _record_stream(feed: Feed, bus: Bus, engine: AsyncEngine, stop: asyncio.Event) -> None:
+async def _record_stream(feed: Feed, bus: Bus, engine: AsyncEngine, metrics: Metrics, stop: asyncio.Event) -> None:
     """Raises: RetryLater when the bus does not answer."""
     stream = bus.subjects.stream(feed.stream)
     subscription = None
@@ -80,7 +81,8 @@ async def _record_stream(feed: Feed, bus: Bus, engine: AsyncEngine, stop: asynci
         await bus.js.add_consumer(stream, monitor_consumer())
         subscription = await bus.js.pull_subscribe_bind(monitor_consumer().durable_name, stream)
         while not stop.is_set():
-            await _record(feed, await _next_batch(subscription), engine, stop)
+            written = await _record(feed, await _next_batch(subscription), engine, stop)
+            metrics.wrote(feed.stream, written)
     except (nats.errors.Error, APIError, TimeoutError) as error:
         raise RetryLater(f"the bus does not answer: {error!r}") from error
     finally:
@@ -144,20 +146,24 @@ async def _next_batch(subscription: JetStreamContext.PullSubscription) -> list[M
         return []
 
 
-async def _record(feed: Feed, messages: Sequence[Msg], engine: AsyncEngine, stop: asyncio.Event) -> None:
-    """Write a batch and settle it. Interrupted by `stop`, it is delivered again to the next monitor."""
+async def _record(feed: Feed, messages: Sequence[Msg], engine: AsyncEngine, stop: asyncio.Event) -> int:
+    """Write a batch and settle it. Interrupted by `stop`, it is delivered again to the next monitor.
+
+    Returns: how many of the messages are written.
+    """
     readable = [(msg, row) for msg in messages if (row := await _read(feed, msg)) is not None]
     if not readable:
-        return
+        return 0
     try:
-        if await eventually(partial(write_rows, feed, engine, [row for _, row in readable]), stop):
-            await asyncio.gather(*(msg.ack() for msg, _ in readable))
+        if not await eventually(partial(write_rows, feed, engine, [row for _, row in readable]), stop):
+            return 0
+        await asyncio.gather(*(msg.ack() for msg, _ in readable))
     except BadInput as error:
         if len(readable) == 1:
             await _bury(readable[0][0], error)
-            return
-        for msg, _ in readable:  # one at a time, to find it
-            await _record(feed, [msg], engine, stop)
+            return 0
+        return sum([await _record(feed, [msg], engine, stop) for msg, _ in readable])  # one at a time, to find it
+    return len(readable)
 
 
 async def _read(feed: Feed, msg: Msg) -> Row | None:

@@ -19,6 +19,7 @@ from services.scheduler.inbox import Inbox
 from services.scheduler.intake import Intake
 from services.scheduler.lease import Lease
 from services.scheduler.measures import Measures
+from services.scheduler.metrics import Metrics
 from services.scheduler.outcomes import OutcomeStore
 from services.scheduler.predictions import Predictions
 from services.scheduler.registry import Registry
@@ -27,6 +28,7 @@ from services.scheduler.shell import Shell
 from shared.bus import Bus
 from shared.errors import BadInput, Superseded
 from shared.logs import configure_logs
+from shared.metrics import serve_metrics
 from shared.model_files import find_model, name_of
 from shared.predictor_card import PredictorCard
 from shared.settings import read_settings
@@ -45,14 +47,16 @@ def main() -> int:
         directory = find_model(settings.model, weights=False)
         text = TextModel(directory, settings.model_name or name_of(settings.model))
         card = read_card(settings, directory)
+        metrics = Metrics()
+        serve_metrics(metrics.registry, settings)
     except BadInput as error:
         sys.stderr.write(f"scheduler: {error.message}\n")
         return 2
     with telemetry("scheduler", settings.otlp_endpoint):
-        return uvloop.run(serve(settings, text, card))
+        return uvloop.run(serve(settings, text, card, metrics))
 
 
-async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCard | None) -> int:
+async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCard | None, metrics: Metrics) -> int:
     """Lead the cell and serve until SIGTERM or SIGINT. Returns: the exit status."""
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -64,7 +68,8 @@ async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCar
     inbox, outcomes = Inbox(), OutcomeStore(bus, text)
     core = build_core(settings, text, card, lease.epoch)
     predictions = Predictions(bus, core.settings.thresholds, inbox)
-    shell = Shell(bus, core, inbox, outcomes, predictions, Measures(core, settings.policy, time.time()))
+    measures = Measures(core, settings.policy, time.time())
+    shell = Shell(bus, core, inbox, outcomes, predictions, measures, metrics)
     intake = Intake(bus, text, settings.default_slo_s, inbox, outcomes, await Backlog.measure(bus))
     await shell.take_cancels()
     background = [

@@ -58,6 +58,7 @@ class SchedulerCore:
         self.fleet = Fleet()
         self.estimates = Estimates(
             self.table,
+            np.array(settings.thresholds),
             np.array(settings.tokens_per_step),
             caching=settings.caching,
             granularity=settings.granularity,

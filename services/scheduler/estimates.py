@@ -8,6 +8,7 @@ import numpy as np
 
 from services.scheduler.events import AskEstimates
 from services.scheduler.table import NOWHERE, RequestTable
+from services.scheduler.thresholds import candidate_of
 from shared.arrays import Float64, Int32, Int64
 from shared.features import state_features
 
@@ -15,10 +16,13 @@ from shared.features import state_features
 class Estimates:
     """Reads and writes the estimate columns of the table."""
 
-    def __init__(self, table: RequestTable, tokens_per_step: Float64, *, caching: bool, granularity: int) -> None:
-        """`tokens_per_step` [c] is the mean at each candidate threshold; `granularity` is how many newly unmasked
-        tokens make a request due for a new estimate."""
+    def __init__(
+        self, table: RequestTable, candidates: Float64, tokens_per_step: Float64, *, caching: bool, granularity: int
+    ) -> None:
+        """`tokens_per_step` [c] is the mean at each of `candidates` [c], thresholds, ascending; `granularity` is how
+        many newly unmasked tokens make a request due for a new estimate."""
         self._table = table
+        self._candidates = candidates
         self._tokens_per_step = tokens_per_step
         self.caching = caching
         self._granularity = granularity
@@ -57,12 +61,17 @@ class Estimates:
 
     def take(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:
         """The predictor's answer for requests as they were after so many steps. Shapes: [n], [n], [n, c]."""
-        rows = self._table.rows_of_tickets(tickets)
+        table = self._table
+        rows = table.rows_of_tickets(tickets)
         known = rows >= 0
         rows = rows[known]
-        self._table.steps_left[rows] = steps_left[known]
-        self._table.estimate_step[rows] = steps[known]
-        self._table.asked[rows] = False
+        table.steps_left[rows] = steps_left[known]
+        table.estimate_step[rows] = steps[known]
+        table.asked[rows] = False
+        first = rows[table.predicted_steps[rows] == 0]
+        if len(first):
+            at = candidate_of(table.threshold[first], self._candidates)
+            table.predicted_steps[first] = table.estimate_step[first] + table.steps_left[first, at]
 
     def lose(self, tickets: Int64) -> None:
         """No answer: fall back to the one-shot estimate."""

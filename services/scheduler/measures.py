@@ -111,6 +111,7 @@ class Measures:
             completed=totals.completed,
             failed=totals.failed,
             cancelled=totals.cancelled,
+            slo_met=totals.slo_met,
             migrations=totals.migrations,
             steps=totals.steps,
             tokens=totals.tokens,

@@ -8,6 +8,7 @@ import structlog
 
 from services.scheduler.fleet import Fleet
 from services.scheduler.table import MASKED, RequestTable
+from services.scheduler.thresholds import candidate_of
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.steps import StepFailure, StepKind, StepResults
 
@@ -182,7 +183,7 @@ class ResultReader:
         self.done.steps += len(rows)
         self.done.tokens += int(newly.sum())
         self.done.threshold_tokens += float(threshold_tokens.sum())
-        at = np.minimum(self._thresholds.searchsorted(table.threshold[rows]), len(self._thresholds) - 1)
+        at = candidate_of(table.threshold[rows], self._thresholds)
         table.steps_at[rows, at] += 1
         table.tokens_at[rows, at] += newly
         table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], table.threshold[rows])

@@ -11,6 +11,7 @@ from services.scheduler import events as ev
 from services.scheduler.core import SchedulerCore
 from services.scheduler.inbox import Inbox
 from services.scheduler.measures import Measures
+from services.scheduler.metrics import Metrics
 from services.scheduler.outcomes import OutcomeStore
 from services.scheduler.predictions import Predictions
 from services.scheduler.tracing import record_request
@@ -37,6 +38,7 @@ class Shell:
         outcomes: OutcomeStore,
         predictions: Predictions,
         measures: Measures,
+        metrics: Metrics,
     ) -> None:
         self._bus = bus
         self._core = core
@@ -44,6 +46,7 @@ class Shell:
         self._outcomes = outcomes
         self._predictions = predictions
         self._measures = measures
+        self._metrics = metrics
 
     async def take_results(self, epoch: int) -> None:
         """Take the step results of an epoch that begins now, until cancelled."""
@@ -60,7 +63,9 @@ class Shell:
             events = await self._inbox.take(within_s=TICK_S)
             now_s, started_s = time.time(), time.perf_counter()
             commands = self._core.cycle(events, now_s)
-            self._measures.note(events, commands, now_s, time.perf_counter() - started_s)
+            cycle_s = time.perf_counter() - started_s
+            self._measures.note(events, commands, now_s, cycle_s)
+            self._metrics.cycled(cycle_s)
             for command in commands:
                 await self._do(command)
 
@@ -68,7 +73,9 @@ class Shell:
         """Say once a second how it goes, until cancelled."""
         while True:
             await asyncio.sleep(STATS_S)
-            await self._bus.publish(self._bus.subjects.stats("scheduler"), self._measures.stats(time.time()))
+            stats = self._measures.stats(time.time())
+            self._metrics.told(stats)
+            await self._bus.publish(self._bus.subjects.stats("scheduler"), stats)
 
     async def _do(self, command: ev.Command) -> None:
         subjects = self._bus.subjects
@@ -80,6 +87,7 @@ class Shell:
             case ev.Finish():
                 self._outcomes.finish(command)
                 record_request(command)
+                self._metrics.ended(command)
             case ev.SaveCheckpoint(request_id, checkpoint):
                 await self._bus.publish(subjects.checkpoints(request_id), checkpoint)
             case ev.AskEstimates():
@@ -90,6 +98,8 @@ class Shell:
     async def _on_results(self, msg: Msg) -> None:
         results = read_or_none(msg, StepResults)
         if results is not None:
+            if results.sent_s:
+                self._metrics.results_came(time.time() - results.sent_s)
             self._inbox.put(ev.StepsDone(results))
 
     async def _on_cancel(self, msg: Msg) -> None:

@@ -26,6 +26,7 @@ def serving_stats(table: RequestTable, row: int, candidates: Sequence[float], no
             if steps
         ],
         step_s=float(table.step_s[row]),
+        predicted_steps=float(table.predicted_steps[row]) or None,
         slo_met=latency_s <= float(table.slo_s[row]),
         instances=list(table.entry(row).served_by),
         migrations=int(table.migrations[row]),

@@ -54,6 +54,7 @@ _COLUMNS: dict[str, Any] = {
     "tokens_at": (np.int32, "c"),  # tokens they unmasked
     "steps_left": (np.float64, "c"),  # estimate at each candidate threshold, after `estimate_step` steps
     "estimate_step": np.int32,
+    "predicted_steps": np.float64,  # in all, by the predictor's first answer; 0: none has come
     "asked": np.bool_,  # a new estimate is on its way
     "asked_masks": np.int32,  # masks left when one was last asked
     "highest": np.int32,  # index of the highest candidate threshold that load control leaves it
@@ -120,6 +121,7 @@ class RequestTable:
     tokens_at: Int32  # [capacity, c]
     steps_left: Float64  # [capacity, c]
     estimate_step: Int32
+    predicted_steps: Float64
     asked: Bool
     asked_masks: Int32
     highest: Int32

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from services.worker.engine import Engine, Limits
 from services.worker.feeding import CacheMode
 from services.worker.loading import NO_CACHE, CacheRoom, ModelChoice, check, device_name, open_runner
+from services.worker.metrics import Metrics
 from services.worker.parallel import ParallelRunner
 from services.worker.registration import Registration
 from services.worker.runner import Runner
@@ -28,6 +29,7 @@ from shared.bus import Bus
 from shared.errors import BadInput
 from shared.logs import configure_logs
 from shared.messages.instances import Instance
+from shared.metrics import serve_metrics
 from shared.model_files import find_model, name_of
 from shared.settings import read_settings
 from shared.telemetry import telemetry
@@ -46,6 +48,8 @@ def main(environ: Mapping[str, str]) -> int:
         given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
         check(choice)
         instance = _describe(settings)
+        metrics = Metrics(instance)
+        serve_metrics(metrics.registry, settings)
         with ExitStack() as starting:
             starting.enter_context(announced(settings, instance))
             with open_runner(choice, _cache_room(settings)) as runner:
@@ -57,16 +61,16 @@ def main(environ: Mapping[str, str]) -> int:
                     profile=profile.to_csv(),
                     cache_tokens=runner.cache_slots,
                 )
-                return _run(settings, runner, loaded)
+                return _run(settings, runner, loaded, metrics)
     except BadInput as error:
         print(f"worker: {error.message}", file=sys.stderr)  # noqa: T201
         return 2
 
 
-def _run(settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance) -> int:
+def _run(settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance, metrics: Metrics) -> int:
     try:
         with telemetry("worker", settings.otlp_endpoint):
-            uvloop.run(_serve(settings, runner, instance))
+            uvloop.run(_serve(settings, runner, instance, metrics))
     except Exception as error:
         log.error("worker ended", error=repr(error))  # noqa: TRY400 - one line
         log.debug("worker ended", exc_info=True)
@@ -93,7 +97,9 @@ def _describe(settings: WorkerSettings) -> Instance:
     )
 
 
-async def _serve(settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance) -> None:
+async def _serve(
+    settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance, metrics: Metrics
+) -> None:
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
@@ -107,8 +113,9 @@ async def _serve(settings: WorkerSettings, runner: Runner | ParallelRunner, inst
     bus = connecting.result()
     limits = Limits(settings.max_batch_tokens, settings.max_batch_requests)
     engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
+    metrics.watch(engine)
     try:
-        await Worker(bus, engine, Registration(bus, instance, lambda: engine.num_held)).run(stop)
+        await Worker(bus, engine, Registration(bus, instance, lambda: engine.num_held), metrics).run(stop)
     finally:
         with contextlib.suppress(Exception):
             await bus.close()

@@ -65,6 +65,11 @@ class Engine:
         return len(self._held)
 
     @property
+    def cache_slots(self) -> int:
+        """Tokens that the cache holds at most."""
+        return self._pool.size
+
+    @property
     def free_slots(self) -> int:
         """Tokens that the cache has room for."""
         return self._pool.free

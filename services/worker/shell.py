@@ -14,10 +14,12 @@ from queue import SimpleQueue
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from services.worker.engine import Engine
 from services.worker.guesses import Guess
+from services.worker.metrics import Metrics
 from services.worker.registration import Registration
 from services.worker.tracing import Spans
 from shared.bus import Bus, read_or_none
@@ -41,10 +43,11 @@ class Iteration:
 class Worker:
     """One instance on the bus."""
 
-    def __init__(self, bus: Bus, engine: Engine, registration: Registration) -> None:
+    def __init__(self, bus: Bus, engine: Engine, registration: Registration, metrics: Metrics) -> None:
         self._bus = bus
         self._engine = engine
         self._registration = registration
+        self._metrics = metrics
         self._instance_id = registration.instance.instance_id
         self._spans = Spans(self._instance_id)
         # Messages, and when each came (Unix time, seconds); None: no more will come.
@@ -77,7 +80,9 @@ class Worker:
         await msg.ack()  # at once: after a crash nobody could run them
         jobs = read_or_none(msg, StepJobs)
         if jobs is not None:
-            self._inbox.put((jobs, time.time()))
+            received_s = time.time()
+            self._inbox.put((jobs, received_s))
+            self._metrics.jobs_came(jobs, received_s)
             self._spans.take(jobs)
 
     async def _obey(self, stop: asyncio.Event, msg: Msg) -> None:
@@ -109,7 +114,9 @@ class Worker:
                 self._inbox.put(None)
 
     async def _publish(self, iteration: Iteration) -> None:
-        await self._bus.publish(self._bus.subjects.step_results(self._instance_id), iteration.results)
+        self._metrics.ran(iteration.results)
+        results = replace(iteration.results, sent_s=time.time())
+        await self._bus.publish(self._bus.subjects.step_results(self._instance_id), results)
         for guess in iteration.guesses:
             await self._bus.publish(self._bus.subjects.guesses(guess.request_id), guess.message)
         self._spans.ran(iteration.results)

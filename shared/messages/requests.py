@@ -98,6 +98,7 @@ class ServingStats(msgspec.Struct, frozen=True, kw_only=True):
     unmasked_tokens: int = 0
     thresholds: list[ThresholdUse] = []  # those used, ascending
     step_s: float = 0.0  # of the latency, computing: the iterations that ran its steps
+    predicted_steps: float | None = None  # in all, by the step predictor's first answer, at the threshold then in use
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

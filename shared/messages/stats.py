@@ -51,6 +51,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     completed: int
     failed: int
     cancelled: int
+    slo_met: int = 0  # of those completed
     migrations: int  # of requests that have ended
     steps: int
     tokens: int  # unmasked

@@ -80,3 +80,4 @@ class StepResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     latency_s: float = 0.0  # seconds of the iteration
     batch_tokens: int = 0  # tokens computed by it
     received_s: float = 0.0  # Unix time, seconds: when the oldest of these jobs arrived
+    sent_s: float = 0.0  # Unix time, seconds

@@ -13,6 +13,7 @@ from services.gateway.settings import GatewaySettings
 from services.worker.engine import Engine, Limits
 from services.worker.feeding import CacheMode
 from services.worker.loading import CacheRoom, ModelChoice, open_runner
+from services.worker.metrics import Metrics
 from services.worker.registration import Registration
 from services.worker.shell import Worker
 from shared.bus import Bus
@@ -53,7 +54,7 @@ async def test_nothing_is_left_of_requests_whose_clients_have_gone(
     with open_runner(choice, room) as runner, service("scheduler", scheduling, tmp_path / "scheduler.log"):
         engine = Engine(runner, CacheMode.DUAL, Limits(8192, 64), instance.instance_id)
         all_slots, stop = engine.free_slots, asyncio.Event()
-        working = asyncio.create_task(Worker(bus, engine, Registration(bus, instance)).run(stop))
+        working = asyncio.create_task(Worker(bus, engine, Registration(bus, instance), Metrics(instance)).run(stop))
         settings = msgspec.convert(common, GatewaySettings)
         async with running(settings, TextModel(tiny_checkpoint_dir, name)) as gateway:
             await gateway.until("ready")

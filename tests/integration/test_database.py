@@ -15,6 +15,7 @@ from sqlalchemy import Connection, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.history import read_window
+from services.reconfigurator.metrics import Metrics
 from services.reconfigurator.monitor import FEEDS, monitor
 from services.reconfigurator.window import Seen
 from shared.bus import Bus
@@ -104,7 +105,7 @@ async def monitoring(bus: Bus, database: AsyncEngine) -> AsyncIterator[None]:
     """A monitor at work; should it fail, so does the test."""
     stop = asyncio.Event()
     async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
-        group.create_task(monitor(bus, database, stop))
+        group.create_task(monitor(bus, database, Metrics(), stop))
         yield
         stop.set()
 

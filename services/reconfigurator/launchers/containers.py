@@ -17,8 +17,11 @@ COMMON = (
     "log_level",
     "log_format",
     "otlp_endpoint",
+    "metrics_host",
+    "metrics_port",
     "cache",
 )  # settings that workers have as the reconfigurator has
+ALIAS = "worker"  # by which all workers answer on the network: who reads their metrics finds them by it
 SHM_BYTES = 1 << 30  # NCCL's ranks meet in shared memory; an engine gives 64 MiB unasked
 
 

@@ -7,9 +7,9 @@ import structlog
 from docker import DockerClient
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
-from docker.types import DeviceRequest
+from docker.types import DeviceRequest, EndpointConfig
 
-from services.reconfigurator.launchers.containers import CELL, SHM_BYTES, WorkerTemplate, read_spec
+from services.reconfigurator.launchers.containers import ALIAS, CELL, SHM_BYTES, WorkerTemplate, read_spec
 from services.reconfigurator.launchers.engine import ANSWER_S, ask
 from services.reconfigurator.nodes import Node
 from shared.messages.launch import InstanceSpec
@@ -70,6 +70,7 @@ class DockerLauncher:
             environment=self._template.environ_of(spec),
             labels=self._template.labels_of(spec),
             network=self._template.network or None,
+            networking_config=self._networking(),
             volumes=list(self._template.volumes),
             device_requests=self._devices(spec),
             init=True,
@@ -81,6 +82,11 @@ class DockerLauncher:
         except APIError:
             container.remove(force=True)
             raise
+
+    def _networking(self) -> dict[str, EndpointConfig] | None:
+        if not self._template.network:
+            return None
+        return {self._template.network: self._engine.api.create_endpoint_config(aliases=[ALIAS])}
 
     def _devices(self, spec: InstanceSpec) -> list[DeviceRequest]:
         if not self._template.gpus:

@@ -9,9 +9,9 @@ import structlog
 from docker import DockerClient
 from docker.errors import NotFound
 from docker.models.services import Service
-from docker.types import Mount, RestartPolicy, ServiceMode
+from docker.types import EndpointSpec, Mount, NetworkAttachmentConfig, RestartPolicy, ServiceMode
 
-from services.reconfigurator.launchers.containers import CELL, SHM_BYTES, WorkerTemplate, read_spec
+from services.reconfigurator.launchers.containers import ALIAS, CELL, SHM_BYTES, WorkerTemplate, read_spec
 from services.reconfigurator.launchers.engine import ANSWER_S, ask
 from services.reconfigurator.nodes import Node
 from shared.errors import RetryLater
@@ -80,7 +80,8 @@ class SwarmLauncher:
             labels=self._template.labels_of(spec),
             container_labels=self._template.labels_of(spec),  # for who looks at one engine
             constraints=[f"node.hostname == {spec.node}"],
-            networks=[self._template.network] if self._template.network else [],
+            networks=[NetworkAttachmentConfig(self._template.network, [ALIAS])] if self._template.network else [],
+            endpoint_spec=EndpointSpec(mode="dnsrr"),  # the alias is then the address of each
             mounts=[shared_memory, *(Mount.parse_mount_string(volume) for volume in self._template.volumes)],
             mode=ServiceMode("replicated", replicas=1),
             restart_policy=RestartPolicy(condition="any", delay=RESTART_NS),

@@ -10,7 +10,7 @@ from services.scheduler.load_control import highest_allowed, request_load
 from services.scheduler.placement import place_in_order, step_latency
 from services.scheduler.policies import Choice, Moves
 from services.scheduler.table import RequestTable
-from services.scheduler.thresholds import choose_thresholds, time_left_s
+from services.scheduler.thresholds import candidate_of, choose_thresholds, time_left_s
 from shared.arrays import Float64, Int64
 from shared.messages.stats import ClusterLoad
 
@@ -89,4 +89,4 @@ class DiLaServe:
 
     def _lowest(self, floor: Float64) -> Int64:
         """The lowest candidate at or above each request's own floor; the highest where the floor is above all."""
-        return np.minimum(self.candidates.searchsorted(floor), len(self.candidates) - 1)
+        return candidate_of(floor, self.candidates)

@@ -1,0 +1,26 @@
+"""The predictor's metrics, as Prometheus reads them."""
+
+from prometheus_client import CollectorRegistry, Histogram, Info
+
+from shared.metrics import SHORT_S, SIZES
+
+NAME = "dilaserve_predictor"
+
+
+class Metrics:
+    """One registry for each predictor."""
+
+    def __init__(self, version: str) -> None:
+        self.registry = CollectorRegistry()
+        Info(NAME, "Which predictor answers", registry=self.registry).info({"version": version})
+        self._batch = Histogram(
+            f"{NAME}_batch_requests", "Requests predicted together", buckets=SIZES, registry=self.registry
+        )
+        self._seconds = Histogram(
+            f"{NAME}_batch_seconds", "Time that predicting them takes", buckets=SHORT_S, registry=self.registry
+        )
+
+    def answered(self, requests: int, seconds: float) -> None:
+        """One pass through the model."""
+        self._batch.observe(requests)
+        self._seconds.observe(seconds)

@@ -1,0 +1,55 @@
+"""The reconfigurator's metrics, as Prometheus reads them."""
+
+from collections import Counter as Count
+from math import nan
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from shared.messages.plans import PlanRecord, PlanState
+
+NAME = "dilaserve_reconfigurator"
+SOLVE_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+
+class Metrics:
+    """One registry for each reconfigurator. What a plan tells is no number before the first."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._rows = Counter(f"{NAME}_rows", "Messages written to Postgres", ["stream"], registry=self.registry)
+        self._plans = Counter(
+            f"{NAME}_plans", "Plans that have ended, and how", ["state", "status"], registry=self.registry
+        )
+        self._solve = Histogram(
+            f"{NAME}_solve_seconds", "Time that making a plan takes", buckets=SOLVE_S, registry=self.registry
+        )
+        self._decided = Gauge(
+            f"{NAME}_decided_timestamp_seconds", "When the last decision was made, Unix time", registry=self.registry
+        )
+        self._decided.set(nan)
+        self._threshold = Gauge(
+            f"{NAME}_planned_mean_threshold", "Mean threshold that the last plan promises", registry=self.registry
+        )
+        self._threshold.set(nan)
+        self._instances = Gauge(
+            f"{NAME}_instances", "Instances as they are to be", ["tp_degree"], registry=self.registry
+        )
+
+    def wrote(self, stream: str, rows: int) -> None:
+        self._rows.labels(stream).inc(rows)
+
+    def decided(self, record: PlanRecord) -> None:
+        """A decision, before anything is done about it."""
+        self._decided.set(record.decided_s)
+        if record.solve_s is not None:
+            self._solve.observe(record.solve_s)
+        if record.mean_threshold is not None:
+            self._threshold.set(record.mean_threshold)
+        self._instances.clear()
+        specs = record.target if record.state is PlanState.RUNNING else record.before
+        for tp, count in Count(spec.tp for spec in specs).items():
+            self._instances.labels(tp).set(count)
+
+    def ended(self, record: PlanRecord) -> None:
+        """A decision to stay, or a plan that has been carried out, or could not be."""
+        self._plans.labels(record.state.value, record.status or "none").inc()

@@ -1,0 +1,46 @@
+"""The dashboard and the alerts ask for metrics that there are, and the documents list them all."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dilaserve.reference import dashboard
+from tests.support.metrics import exported
+
+ROOT = Path(__file__).parents[2]
+NAME = re.compile(r"\bdilaserve_\w+")
+ROW = re.compile(r"^\| `(dilaserve_\w+)` \| (\w+) \|", re.MULTILINE)
+SAMPLES = {sample for family in exported() for sample in family.samples}
+ALERTS = re.findall(
+    r"^        expr: (?:>\n)?((?:.|\n)*?)\n        for:", (ROOT / "compose/alerts.yml").read_text(), re.M
+)
+
+
+@pytest.mark.parametrize("expression", [*dashboard.expressions(), *ALERTS])
+def test_a_query_asks_for_metrics_that_are_exported(expression: str) -> None:
+    asked = set(NAME.findall(expression))
+    assert asked
+    assert asked <= SAMPLES
+
+
+def test_the_alerts_are_read() -> None:
+    assert len(ALERTS) == (ROOT / "compose/alerts.yml").read_text().count("- alert:")
+
+
+def test_the_panels_have_places_and_names_of_their_own() -> None:
+    panels = dashboard.document()["panels"]
+    cells = [
+        (x, y)
+        for at in (panel["gridPos"] for panel in panels)
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    assert max(x for x, _ in cells) < 24
+
+
+def test_the_documents_list_every_metric_with_its_type() -> None:
+    listed = dict(ROW.findall((ROOT / "docs/telemetry.md").read_text()))
+    assert listed == {family.name: family.kind for family in exported()}

@@ -1,0 +1,120 @@
+"""One request, followed through every service by its trace, and found in the metrics of each."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from prometheus_client.parser import text_string_to_metric_families
+
+from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.options import METRICS_ORDER
+from dilaserve.stack.ports import LOOPBACK, check_free, free_port
+from shared.errors import BadInput
+from tests.support.metrics import exported
+from tests.support.otlp import collecting
+from tests.support.stack import START_S, new_data_dir, running_stack
+
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+PARENT_ID = "b7ad6b7169203331"
+
+Scraped = dict[str, float]
+"""Samples by name, summed over their labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request, and what was told of it: by its reply, its spans by service, and the metrics of all services."""
+
+    reply: dict[str, Any]
+    spans: dict[str, list[Span]]
+    metrics: Scraped
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with collecting() as collector, new_data_dir() as data_dir, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DILASERVE_OTLP_ENDPOINT", collector.url)
+        first = free_run(len(METRICS_ORDER))
+        with running_stack(DEMO_MODEL, data_dir, "--instances", "1x1", "--slots", 1, "--metrics-port", first) as stack:
+            body = {"model": "demo", "prompt": "Tom has 5 apples and buys 7 more.", "max_tokens": 64, "slo_ms": 60_000}
+            headers = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
+            reply = httpx.post(f"{stack.url}/v1/completions", json=body, headers=headers, timeout=60)
+            assert reply.status_code == 200, reply.text
+            urls = [stack.url, *(f"http://127.0.0.1:{port}" for port in range(first, first + len(METRICS_ORDER)))]
+            metrics = scrape_until(urls, "dilaserve_scheduler_tokens_total", "dilaserve_reconfigurator_rows_total")
+            assert stack.stop() == 0  # what is left of the spans is sent
+        yield Served(reply.json(), collector.trace(TRACE_ID), metrics)
+
+
+def free_run(count: int) -> int:
+    """The first of so many ports that nobody listens on now."""
+    while True:
+        first = free_port()
+        try:
+            for port in range(first, first + count):
+                check_free(LOOPBACK, port)
+        except BadInput:
+            continue
+        return first
+
+
+def scrape_until(urls: list[str], *names: str) -> Scraped:
+    """Until these, which are told of later than the reply, are above 0."""
+    deadline_s = time.monotonic() + START_S
+    while True:
+        metrics = scrape(urls)
+        if all(metrics.get(name) for name in names):
+            return metrics
+        assert time.monotonic() < deadline_s, f"{names} are not told of"
+        time.sleep(0.1)
+
+
+def scrape(urls: list[str]) -> Scraped:
+    metrics: Scraped = {}
+    for url in urls:
+        text = httpx.get(f"{url}/metrics").raise_for_status().text
+        for sample in (sample for family in text_string_to_metric_families(text) for sample in family.samples):
+            metrics[sample.name] = metrics.get(sample.name, 0.0) + sample.value
+    return metrics
+
+
+def test_one_trace_leads_from_http_to_worker_and_predictor(served: Served) -> None:
+    spans = served.spans
+    assert set(spans) == {f"dilaserve-{name}" for name in ("gateway", "scheduler", "predictor", "worker")}
+    of_gateway = {span.name: span for span in spans["dilaserve-gateway"]}
+    assert of_gateway["POST /v1/completions"].parent_span_id.hex() == PARENT_ID
+    assert of_gateway["request"].parent_span_id == of_gateway["POST /v1/completions"].span_id
+    steps = {name: sum(event.name == "step" for span in spans[name] for event in span.events) for name in spans}
+    assert steps["dilaserve-scheduler"] == steps["dilaserve-worker"] == served.reply["dilaserve"]["steps"]
+
+
+def test_every_service_tells_of_it_in_its_metrics(served: Served) -> None:
+    told, metrics = served.reply["dilaserve"], served.metrics
+    assert metrics["dilaserve_gateway_requests_total"] == 1
+    assert metrics["dilaserve_scheduler_slo_met_total"] == metrics["dilaserve_scheduler_arrivals_total"] == 1
+    assert metrics["dilaserve_scheduler_request_steps_sum"] == told["steps"]
+    assert metrics["dilaserve_scheduler_request_recompute_steps_sum"] == told["recompute_steps"]
+    assert metrics["dilaserve_scheduler_request_threshold_sum"] == pytest.approx(told["mean_threshold"])
+    assert metrics["dilaserve_worker_batch_requests_sum"] == told["steps"]
+    assert metrics["dilaserve_worker_step_seconds_sum"] * 1000 == pytest.approx(told["step_ms"], rel=0.01)
+    for name in (
+        "scheduler_request_predicted_steps_count",
+        "scheduler_cycle_seconds_count",
+        "scheduler_results_delay_seconds_count",
+        "worker_jobs_delay_seconds_count",
+        "worker_kv_cache_tokens",
+        "predictor_batch_requests_sum",
+        "reconfigurator_rows_total",
+        "worker_info",
+    ):
+        assert metrics[f"dilaserve_{name}"] > 0, name
+
+
+def test_no_service_tells_what_is_not_in_the_list(served: Served) -> None:
+    samples = {name for name in served.metrics if name.startswith("dilaserve_")}
+    known = {sample for family in exported() for sample in family.samples}
+    assert {name for name in samples if not name.endswith("_created")} <= known

@@ -1,0 +1,54 @@
+"""Every metric that a service exports, read off the services' own registries."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Metric
+
+from services.gateway.metrics import Metrics as GatewayMetrics
+from services.predictor.metrics import Metrics as PredictorMetrics
+from services.reconfigurator.metrics import Metrics as ReconfiguratorMetrics
+from services.scheduler.metrics import Metrics as SchedulerMetrics
+from services.worker.metrics import Metrics as WorkerMetrics
+from shared.messages.instances import Instance, ModelCard
+from tests.support.stats import loaded_stats
+
+CARD = ModelCard(name="m", max_length=4096, mask_token_id=0, eos_token_id=1, vocab_size=1000)
+SUFFIXES = {
+    "counter": ("_total",),
+    "histogram": ("_bucket", "_count", "_sum"),
+    "gauge": ("",),
+    "info": ("_info",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric, as the documents name it, and the names of its samples."""
+
+    name: str
+    kind: str
+    samples: tuple[str, ...]
+
+
+def exported() -> list[Family]:
+    """Of all services, each with something to tell."""
+    return [_family(metric) for registry in _registries() for metric in registry.collect()]
+
+
+def _registries() -> Iterator[CollectorRegistry]:
+    scheduler = SchedulerMetrics()
+    scheduler.told(loaded_stats(0.0, 1.0))
+    yield GatewayMetrics().registry
+    yield scheduler.registry
+    yield PredictorMetrics("v").registry
+    yield WorkerMetrics(Instance(instance_id="w-1", model=CARD, tp_degree=1)).registry
+    yield ReconfiguratorMetrics().registry
+
+
+def _family(metric: Metric) -> Family:
+    """Without a label's value there is no sample yet; what they will be called, the type says."""
+    told = {sample.name for sample in metric.samples if not sample.name.endswith("_created")}
+    names = told or {metric.name + suffix for suffix in SUFFIXES[metric.type]}
+    shown = metric.name + SUFFIXES[metric.type][0] if metric.type != "histogram" else metric.name
+    return Family(shown, metric.type, tuple(sorted(names)))

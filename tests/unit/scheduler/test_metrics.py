@@ -1,0 +1,76 @@
+"""What Prometheus is told of requests that the core has served."""
+
+import numpy as np
+import pytest
+
+from services.scheduler.events import EstimatesCame
+from services.scheduler.metrics import NAME, Metrics
+from tests.support.stats import loaded_stats, stats
+from tests.unit.scheduler.test_policies import THRESHOLDS, Cell, arrival, make_cell
+
+
+def told(cell: Cell) -> Metrics:
+    metrics = Metrics()
+    for finish in cell.finished:
+        metrics.ended(finish)
+    return metrics
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"{NAME}_{name}", labels)
+
+
+def test_a_request_tells_its_steps_by_kind_and_threshold() -> None:
+    cell = make_cell({"a-1": 1}, caching=True)
+    cell.serve(cell.send(arrival("r")))
+    metrics = told(cell)
+    assert value(metrics, "request_steps_sum") == 16
+    assert value(metrics, "request_recompute_steps_sum") == 2
+    assert value(metrics, "request_cache_steps_sum") == 14
+    assert value(metrics, "threshold_steps_total", threshold="0.9") == 16
+    assert value(metrics, "request_threshold_sum") == pytest.approx(0.9)
+    assert value(metrics, "first_step_seconds_count") == 1
+
+
+def test_slack_is_below_0_for_a_request_that_was_late() -> None:
+    cell = make_cell({"a-1": 1})
+    commands = cell.send(arrival("late", slo_s=1.0), arrival("met", slo_s=9.0))
+    cell.now_s += 5.0
+    cell.serve(commands)
+    metrics = told(cell)
+    assert value(metrics, "slo_slack_seconds_bucket", le="0.0") == 1
+    assert value(metrics, "slo_slack_seconds_count") == 2
+
+
+def test_the_first_prediction_is_compared_with_what_came() -> None:
+    cell = make_cell({"a-1": 1})
+    commands = cell.send(arrival("r"))
+    for left in (19.0, 1.0):  # the second is not asked about
+        row = cell.core.table.row_of["r"]
+        ticket, step = cell.core.table.ticket[[row]], cell.core.table.steps[[row]]
+        answer = EstimatesCame(ticket, step, np.full((1, len(THRESHOLDS)), left))
+        commands = cell.send(*cell.answers(commands), answer)
+    cell.serve(commands)
+    metrics = told(cell)
+    assert value(metrics, "request_predicted_steps_sum") == 19
+    assert value(metrics, "request_steps_sum") == 16
+    assert value(metrics, "prediction_error_ratio_sum") == pytest.approx(3 / 16)
+
+
+def test_without_a_predictor_no_error_is_told() -> None:
+    cell = make_cell({"a-1": 1})
+    cell.serve(cell.send(arrival("r")))
+    assert value(told(cell), "prediction_error_ratio_count") == 0
+
+
+def test_what_the_scheduler_says_on_the_bus_is_shown_as_it_is() -> None:
+    metrics = Metrics()
+    assert value(metrics, "active_requests") is None  # it does not lead yet
+    metrics.told(stats(slo_met=5, predictions=7, predictor_fallbacks=3, mean_threshold=None))
+    assert value(metrics, "requests_total", outcome="completed") == 6
+    assert value(metrics, "slo_met_total") == 5
+    assert value(metrics, "estimates_total", source="fallback") == 3
+    assert value(metrics, "instances", state="open") == 1
+    assert value(metrics, "mean_threshold") is None
+    metrics.told(loaded_stats(0.0, 100.0))
+    assert value(metrics, "load_tokens", of="least") == 100

@@ -1,0 +1,17 @@
+"""Where metrics are served."""
+
+import socket
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from shared.errors import BadInput
+from shared.metrics import serve_metrics
+from shared.settings import ServiceSettings
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(BadInput, match=f"cannot serve metrics on 127.0.0.1:{port}: Address already in use"):
+            serve_metrics(CollectorRegistry(), ServiceSettings(metrics_port=port))
