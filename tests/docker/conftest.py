@@ -32,22 +32,24 @@ def single_node_swarm(engine: None) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def idle_image(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An image that does nothing until it is stopped: this machine's `sleep` and its libraries, for no registry."""
+    """An image that does nothing until it is stopped: this machine's `sleep` and its libraries, for no registry.
+
+    `getent` is there to ask for names."""
     tree = tmp_path_factory.mktemp("idle") / "tree.tar"
-    tree.write_bytes(_tar("sleep"))
+    tree.write_bytes(_tar("sleep", "getent"))
     docker("import", "--change", 'CMD ["/sleep", "infinity"]', str(tree), IDLE_IMAGE)
     yield IDLE_IMAGE
     docker("image", "rm", "--force", IDLE_IMAGE)
 
 
-def _tar(program: str) -> bytes:
-    path = shutil.which(program)
-    assert path is not None
-    linked = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
-    libraries = [word for word in linked.split() if word.startswith("/")]
+def _tar(*programs: str) -> bytes:
+    paths = [path for program in programs if (path := shutil.which(program)) is not None]
+    linked = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=True).stdout
+    libraries = {word for word in linked.split() if word.startswith("/") and not word.endswith(":")}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", dereference=True) as tar:
-        tar.add(path, arcname=program)
+        for path in paths:
+            tar.add(path, arcname=Path(path).name)
         for library in libraries:
             tar.add(library, arcname=str(Path(library)))
     return buffer.getvalue()

@@ -1,12 +1,13 @@
 """The launchers docker and swarm on a real engine."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from experiments.docker_engine import docker
 from services.reconfigurator.launchers import Launcher
-from services.reconfigurator.launchers.containers import read_template
+from services.reconfigurator.launchers.containers import ALIAS, read_template
 from services.reconfigurator.launchers.docker import DockerLauncher
 from services.reconfigurator.launchers.swarm import SwarmLauncher
 from services.reconfigurator.nodes import Node
@@ -17,7 +18,8 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
-CELL = "launchertest"
+CELL = NETWORK = "launchertest"
+DRIVERS = {DockerLauncher: "bridge", SwarmLauncher: "overlay"}  # of the network
 WITHIN_S = 60.0
 
 
@@ -32,17 +34,29 @@ def node(single_node_swarm: str) -> str:
 
 @pytest.fixture(params=[DockerLauncher, SwarmLauncher])
 async def launcher(request: pytest.FixtureRequest, idle_image: str, node: str) -> AsyncIterator[Launcher]:
-    made = request.param(read_template(settings(idle_image), {"DILASERVE_MODEL": "m"}), [Node(name=node, gpus=2)])
+    docker("network", "create", "--driver", DRIVERS[request.param], NETWORK)
+    asked = settings(idle_image, worker_network=NETWORK)
+    made = request.param(read_template(asked, {"DILASERVE_MODEL": "m"}), [Node(name=node, gpus=2)])
     yield made
     for spec in await made.running():
         await made.stop(spec, 1)
     await made.close()
+    await until(is_removed, WITHIN_S)
 
 
 def containers(spec: InstanceSpec) -> list[str]:
     """Identifiers of the containers that run, under either launcher."""
     name = f"{CELL}-{spec.name}"
     return docker("ps", "--quiet", "--no-trunc", "--filter", f"name={name}").split()
+
+
+async def is_removed() -> bool:
+    """The network, once nothing is on it any more."""
+    try:
+        docker("network", "rm", NETWORK)
+    except RuntimeError:
+        return False
+    return True
 
 
 async def is_up(spec: InstanceSpec) -> bool:
@@ -80,6 +94,22 @@ async def test_a_worker_is_told_its_place(launcher: Launcher, node: str) -> None
     environ = docker("inspect", "--format", "{{range .Config.Env}}{{println .}}{{end}}", *containers(spec)).split()
     told = {f"DILASERVE_INSTANCE={spec.name}", f"DILASERVE_NODE={node}", "DILASERVE_GPUS=0,1", "DILASERVE_TP=2"}
     assert told | {f"DILASERVE_CELL={CELL}", "DILASERVE_MODEL=m"} <= set(environ)
+
+
+async def test_all_workers_answer_to_one_name(launcher: Launcher, node: str) -> None:
+    specs = [InstanceSpec(node=node, gpus=(0,)), InstanceSpec(node=node, gpus=(1,))]
+    for spec in specs:
+        await launcher.start(spec)
+        await until(partial(is_up, spec), WITHIN_S)
+
+    async def both_answer() -> bool:
+        try:
+            lines = docker("exec", *containers(specs[0]), "/getent", "ahostsv4", ALIAS).splitlines()
+        except RuntimeError:  # no such name yet
+            return False
+        return len({line.split()[0] for line in lines}) == 2
+
+    await until(both_answer, WITHIN_S)
 
 
 async def test_an_instance_whose_container_was_killed_can_be_started_again(launcher: Launcher, node: str) -> None:
