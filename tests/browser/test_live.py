@@ -4,14 +4,16 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import httpx
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Locator, expect
 
 from dilaserve.commands.up import DEMO_MODEL
 from tests.browser.conftest import LIMIT_S, NewPage
 from tests.support.stack import Stack, new_data_dir, running_stack
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 QUESTION = (
@@ -56,6 +58,10 @@ async def load(stack: Stack) -> AsyncIterator[None]:
                 await task
 
 
+async def moved(plot: Locator, still: bytes) -> bool:
+    return await plot.locator("canvas").screenshot() != still
+
+
 async def test_the_charts_move_under_load(stack: Stack, new_page: NewPage) -> None:
     async with new_page(f"{stack.url}/#cluster") as page:
         plots = {name: page.locator(f"[data-chart='{name}']") for name in CHARTS}
@@ -63,7 +69,7 @@ async def test_the_charts_move_under_load(stack: Stack, new_page: NewPage) -> No
         async with load(stack):
             for name, plot in plots.items():
                 await expect(plot.locator(".chart-values")).to_have_text(CHARTS[name])
-                assert await plot.locator("canvas").screenshot() != still[name]
+                await until(partial(moved, plot, still[name]))
 
 
 async def test_a_request_shows_the_threshold_and_instance_of_each_step(stack: Stack, new_page: NewPage) -> None:
@@ -74,7 +80,7 @@ async def test_a_request_shows_the_threshold_and_instance_of_each_step(stack: St
         await page.get_by_role("article", name="Run A").locator("a").click()
         steps = page.get_by_role("region", name="Steps").locator("tbody tr")
         await expect(steps.first).to_contain_text(re.compile(r"recompute.*0\.\d+.*worker-"))
-        told = await page.locator("#detail dd").nth(2).inner_text()
+        told = await page.locator("#detail .facts div", has_text=re.compile("^Steps")).locator("dd").inner_text()
         assert await steps.count() == int(told.split()[0])
 
 
