@@ -31,6 +31,7 @@ from services.gateway.settings import GatewaySettings
 from services.gateway.watch import Watch
 from shared.database import open_database
 from shared.errors import BadInput
+from shared.garbage import spare_startup
 from shared.logs import configure_logs
 from shared.model_files import find_model, name_of
 from shared.settings import read_settings
@@ -77,6 +78,7 @@ async def serve_until_signal(settings: GatewaySettings, text: TextModel, listene
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    spare_startup()
     await serve(settings, text, listener, stop)
 
 

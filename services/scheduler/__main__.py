@@ -27,6 +27,7 @@ from services.scheduler.settings import SchedulerSettings
 from services.scheduler.shell import Shell
 from shared.bus import Bus
 from shared.errors import BadInput, Superseded
+from shared.garbage import spare_startup
 from shared.logs import configure_logs
 from shared.metrics import serve_metrics
 from shared.model_files import find_model, name_of
@@ -72,6 +73,7 @@ async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCar
     shell = Shell(bus, core, inbox, outcomes, predictions, measures, metrics)
     intake = Intake(bus, text, settings.default_slo_s, inbox, outcomes, await Backlog.measure(bus))
     await shell.take_cancels()
+    spare_startup()
     background = [
         lease.hold(),
         bus.keep_set_up(on_loss=lambda: inbox.put(StepsLost())),

@@ -27,6 +27,7 @@ from services.worker.starting import announced
 from services.worker.stored_profile import default_cache, given_profile, stored_profile
 from shared.bus import Bus
 from shared.errors import BadInput
+from shared.garbage import spare_startup
 from shared.logs import configure_logs
 from shared.messages.instances import Instance
 from shared.metrics import serve_metrics
@@ -112,6 +113,7 @@ async def _serve(
         return
     bus = connecting.result()
     limits = Limits(settings.max_batch_tokens, settings.max_batch_requests)
+    spare_startup()
     engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
     metrics.watch(engine)
     try:
