@@ -8,7 +8,7 @@ from services.scheduler.events import SendJobs
 from services.scheduler.fleet import Fleet
 from services.scheduler.jobs import CACHE, RECOMPUTE, JobWriter
 from services.scheduler.placement import may_find_room
-from services.scheduler.policies import Moves, Policy
+from services.scheduler.policies import Choice, Moves, Policy
 from services.scheduler.table import NOWHERE, RequestTable
 from shared.arrays import Bool, Int64
 
@@ -41,6 +41,8 @@ class Dispatch:
         """Place what has no instance, what may move, and what must: a draining instance gives its requests away, at
         their next recompute step, when it costs nothing, or when its time is up."""
         table, fleet = self._table, self._fleet
+        if not len(table):
+            return
         rows = ((table.ticket != 0) & ~table.in_flight).nonzero()[0]
         slots = table.instance[rows]
         closed = (slots != NOWHERE) & ~fleet.open[slots]
@@ -68,6 +70,7 @@ class Dispatch:
         """The next step of all that is placed and waits, and the step after it where instances look ahead."""
         table = self._table
         rows = ((table.ticket != 0) & ~table.in_flight & (table.instance != NOWHERE)).nonzero()[0]
+        choice = None
         if len(rows):
             choice = self._policy.choose(rows, table, self._fleet, now_s)
             table.threshold[rows] = choice.thresholds
@@ -76,7 +79,7 @@ class Dispatch:
                 self._decisions.record(rows, choice, now_s)
             table.in_flight[rows] = True
             table.sent_s[rows] = now_s
-        ahead = self._send_ahead(now_s) if self._looks_ahead else rows[:0]
+        ahead = self._send_ahead(now_s, rows, choice) if self._looks_ahead else rows[:0]
         return self._writer.write(rows, ahead, now_s)
 
     def leave(self, row: int) -> None:
@@ -106,9 +109,10 @@ class Dispatch:
         at_start: Bool = self._table.block_masks_left[rows] == self._table.block_length[rows]
         return at_start | (not self._caching)
 
-    def _send_ahead(self, now_s: float) -> Int64:
+    def _send_ahead(self, now_s: float, sent: Int64, chosen: Choice | None) -> Int64:
         """Decide the step after the one that is out, so that the instance need not wait for it. Returns: the rows.
 
+        `chosen` is what was chosen in this cycle for the rows `sent`: for the same rows it still holds.
         It is decided one result early, and binds the request to its instance for one step more; where the step
         before it ends the block, the instance passes it over.
         """
@@ -116,11 +120,12 @@ class Dispatch:
         rows = np.flatnonzero((table.ticket != 0) & table.in_flight & ~table.ahead & (table.block_masks_left > 1))
         rows = rows[self._fleet.open[table.instance[rows]]]
         if len(rows):
-            choice = self._policy.choose(rows, table, self._fleet, now_s)
-            table.next_threshold[rows] = choice.thresholds
+            if chosen is None or not np.array_equal(rows, sent):
+                chosen = self._policy.choose(rows, table, self._fleet, now_s)
+            table.next_threshold[rows] = chosen.thresholds
             table.next_kind[rows] = CACHE if self._caching else RECOMPUTE
             if self._decisions is not None:
-                self._decisions.record(rows, choice, now_s, ahead=True)
+                self._decisions.record(rows, chosen, now_s, ahead=True)
             table.ahead[rows] = True
             table.sent_s[rows] = now_s
         return rows

@@ -35,6 +35,8 @@ class Estimates:
     def ask(self) -> AskEstimates | None:
         """The question about all requests that are due for a new estimate, which then count as asked."""
         table = self._table
+        if not len(table):
+            return None
         unmasked = table.asked_masks - table.masks_left
         rows: Int64 = ((table.ticket != 0) & ~table.asked & (unmasked >= self._granularity)).nonzero()[0]
         if not len(rows):

@@ -64,10 +64,10 @@ class Shell:
             now_s, started_s = time.time(), time.perf_counter()
             commands = self._core.cycle(events, now_s)
             cycle_s = time.perf_counter() - started_s
-            self._measures.note(events, commands, now_s, cycle_s)
-            self._metrics.cycled(cycle_s)
             for command in commands:
                 await self._do(command)
+            self._measures.note(events, commands, now_s, cycle_s)
+            self._metrics.cycled(cycle_s)
 
     async def tell_stats(self) -> None:
         """Say once a second how it goes, until cancelled."""

@@ -77,13 +77,13 @@ class Worker:
             self._spans.close()
 
     async def _take(self, msg: Msg) -> None:
-        await msg.ack()  # at once: after a crash nobody could run them
         jobs = read_or_none(msg, StepJobs)
         if jobs is not None:
             received_s = time.time()
             self._inbox.put((jobs, received_s))
             self._metrics.jobs_came(jobs, received_s)
             self._spans.take(jobs)
+        await msg.ack()  # before they have run: after a crash nobody could run them
 
     async def _obey(self, stop: asyncio.Event, msg: Msg) -> None:
         order = read_or_none(msg, Control)
@@ -114,9 +114,9 @@ class Worker:
                 self._inbox.put(None)
 
     async def _publish(self, iteration: Iteration) -> None:
-        self._metrics.ran(iteration.results)
         results = replace(iteration.results, sent_s=time.time())
         await self._bus.publish(self._bus.subjects.step_results(self._instance_id), results)
+        self._metrics.ran(iteration.results)
         for guess in iteration.guesses:
             await self._bus.publish(self._bus.subjects.guesses(guess.request_id), guess.message)
         self._spans.ran(iteration.results)
