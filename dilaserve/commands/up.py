@@ -1,5 +1,8 @@
 """`dilaserve up`: the embedded cluster."""
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +13,7 @@ if TYPE_CHECKING:
     from dilaserve.stack.options import StackOptions
 
 EXAMPLE = "Example: dilaserve up --port 8000 --instances 2x1 --slo 5"
+QUESTION = "We have 10 lemons, get 22 more and share them equally among 2 bags. How many lemons does each bag get?"
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "models" / "demo"
 
 
@@ -86,7 +90,6 @@ def up(
     Prints the address when it is ready. SIGTERM or Ctrl-C drains and exits 0; a second one kills.
     """
     import asyncio  # noqa: PLC0415
-    import os  # noqa: PLC0415
 
     from dilaserve.stack import options as read  # noqa: PLC0415
     from dilaserve.stack.cluster import run_cluster  # noqa: PLC0415
@@ -134,23 +137,28 @@ def _say_ready(options: "StackOptions", addresses: "Addresses") -> None:
     from rich.console import Console  # noqa: PLC0415
 
     console = Console(soft_wrap=True, highlight=False)
-    count, name = len(options.instances), options.model_name
+    count, name, program = len(options.instances), options.model_name, _program()
+    key = " -H 'Authorization: Bearer KEY'" if options.auth else ""
     console.print(f"\n[bold green]DiLaServe is ready[/] on [bold]{addresses.url}[/] ({name}, {count} instances)\n")
     console.print(
-        f"  curl {addresses.url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-        '    -d \'{"model": "' + name + '", "messages": [{"role": "user", "content": '
-        '"A shop has 5 apples and buys 7 more. How many apples are there?"}]}\'\n',
+        f"  curl {addresses.url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n"
+        '    -d \'{"model": "' + name + '", "messages": [{"role": "user", "content": "' + QUESTION + "\"}]}'\n",
         markup=False,
     )
     if options.auth:
-        console.print(f"  API keys:       dilaserve keys create NAME --data-dir {options.data_dir}", markup=False)
+        console.print(f"  API keys:       {program} keys create NAME --data-dir {options.data_dir}", markup=False)
     if options.metrics_ports:
         ports = f"{options.metrics_ports[0]} to {options.metrics_ports[-1]}"
         console.print(f"  Metrics:        {addresses.url}/metrics, and on ports {ports}", markup=False)
     console.print(
         f"  Console:        {addresses.url}/\n"
         f"  OpenAI clients: base_url={addresses.url}/v1, {'the' if options.auth else 'any'} api_key\n"
-        f"  Cluster:        dilaserve status --data-dir {options.data_dir}\n"
+        f"  Cluster:        {program} status --data-dir {options.data_dir}\n"
         "  Stop:           Ctrl-C\n",
         markup=False,
     )
+
+
+def _program() -> str:
+    """How the user calls this command line: by its path where it is not found by its name."""
+    return "dilaserve" if shutil.which("dilaserve") else os.path.relpath(Path(sys.executable).with_name("dilaserve"))

@@ -1,6 +1,7 @@
 """The OpenAPI document against the running gateway: nothing that fits it ends in a 5xx or in an undeclared reply."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ CHECKS = [
     response_schema_conformance,
 ]
 ENDLESS = "/events"
+PAGE = Path(__file__).parents[3] / "docs/rest-api.md"
+ON_THE_PAGE = ("ChatBody", "TextBody", "Message", "StreamOptions", "BatchBody", "Serving")
 
 
 async def test_the_document_describes_the_bodies_and_replies(lonely_gateway: RunningGateway) -> None:
@@ -35,6 +38,18 @@ async def test_the_document_describes_the_bodies_and_replies(lonely_gateway: Run
     properties = document["components"]["schemas"]["ChatBody"]["properties"]
     assert {"messages", "max_completion_tokens", "slo_ms", "min_threshold", "canvas"} <= set(properties)
     assert {"200", "4XX", "5XX"} <= set(chat["responses"])
+
+
+async def test_the_page_tells_of_every_path_and_field(lonely_gateway: RunningGateway) -> None:
+    document = (await lonely_gateway.http.get("/openapi.json")).json()
+    page = PAGE.read_text()
+    paths = [
+        (f"{method.upper()} {path}", what) for path, of in document["paths"].items() for method, what in of.items()
+    ]
+    schemas = [document["components"]["schemas"][name] for name in ON_THE_PAGE]
+    fields = {name for schema in schemas for name in schema["properties"]}
+    fields |= {found["name"] for _, what in paths for found in what.get("parameters", []) if found["in"] != "path"}
+    assert [name for name in [*(path for path, _ in paths), *sorted(fields)] if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("examples", [10, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
