@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 .PHONY: serve test check fix lock screenshots clean paper docs reference
 
 serve: $(READY)
-	$(BIN)/dilaserve up
+	$(BIN)/dilaserve up $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow and not cuda and not docker" --numprocesses auto --maxprocesses 4 --dist loadscope $(ARGS)
@@ -36,10 +36,13 @@ reference: $(READY)
 # The lock pins every package; torch first, so that no other package drags in another build of it.
 $(READY): pyproject.toml requirements.lock
 	@"$(PYTHON)" -c '$(SUITS)' 2>/dev/null || { echo "needs Python 3.11 or newer with its venv module: apt install python3.11-venv (or set PYTHON=...)"; exit 1; }
-	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --progress-bar on --constraint requirements.lock torch
-	$(BIN)/pip install --quiet --progress-bar on --constraint requirements.lock --editable '.[dev]'
-	touch $@
+	@echo "Setting up $(VENV), once: packages are fetched and installed (torch is the largest), which takes minutes."
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@echo "1 of 2: torch"
+	@$(BIN)/pip install --quiet --progress-bar on --constraint requirements.lock torch
+	@echo "2 of 2: everything else"
+	@$(BIN)/pip install --quiet --progress-bar on --constraint requirements.lock --editable '.[dev]'
+	@touch $@
 
 lock:
 	$(BIN)/pip install --quiet uv

@@ -1,0 +1,135 @@
+"""A new user's first minutes: a clone, `make serve`, the first answer; and what they see meanwhile.
+
+python -m experiments.new_user
+
+The clone is of this repository, into a temporary directory, with an environment of its own. What pip takes from its
+cache it does not download; --no-cache has it download everything.
+"""
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import typer
+
+from dilaserve.commands.up import QUESTION
+from dilaserve.stack.ports import free_port
+from experiments.machine import said_first
+
+ROOT = Path(__file__).parents[1]
+REPORT = Path(__file__).parent / "results" / "new_user.md"
+READY = "is ready"
+OWN = {"PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL"}  # of whoever runs this; a new user has none
+TEXT = """# A new user's first minutes
+
+{machine}
+
+{cache}
+
+| until | s |
+| --- | --- |
+{phases}
+
+The answer: {answer}
+
+What `make serve` printed, and when (s from its start):
+
+```text
+{printed}
+```
+"""
+
+
+class Serve:
+    """`make serve` in a clone, and the lines that it prints."""
+
+    def __init__(self, clone: Path, port: int, *, cached: bool) -> None:
+        environ = {name: value for name, value in os.environ.items() if name not in OWN}
+        self.lines: list[tuple[float, str]] = []
+        self.ready = threading.Event()
+        self._start_s = time.monotonic()
+        self._process = subprocess.Popen(
+            ["make", "serve", f"ARGS=--port {port}"],
+            cwd=clone,
+            env=environ | ({} if cached else {"PIP_NO_CACHE_DIR": "1"}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def at(self, text: str) -> float:
+        """When `text` was first printed, in seconds from the start."""
+        return next(at_s for at_s, line in self.lines if text in line)
+
+    def passed_s(self) -> float:
+        return time.monotonic() - self._start_s
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        os.killpg(self._process.pid, signal.SIGINT)
+        self._process.wait(timeout=90)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.lines.append((self.passed_s(), line.rstrip()))
+            if READY in line:
+                self.ready.set()
+        self.ready.set()  # it has ended
+
+
+def main(
+    *,
+    cache: Annotated[bool, typer.Option(help="Let pip use what it has downloaded before.")] = True,
+    limit: Annotated[float, typer.Option(help="Seconds until it must be ready.")] = 1800.0,
+) -> None:
+    """Print the times, and write them to experiments/results/new_user.md. Exit status 1: no answer."""
+    machine, port = said_first(), free_port()
+    with tempfile.TemporaryDirectory(prefix="dilaserve-new-user-") as directory:
+        clone = Path(directory) / "dilaserve"
+        start_s = time.monotonic()
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)  # noqa: S607
+        cloned_s = time.monotonic() - start_s
+        serve = Serve(clone, port, cached=cache)
+        try:
+            serve.ready.wait(limit)
+            if not any(READY in line for _, line in serve.lines):
+                print("\n".join(line for _, line in serve.lines))
+                raise typer.Exit(1)
+            answer, answered_s = ask(port), serve.passed_s()
+        finally:
+            serve.interrupt()
+    phases = {
+        "cloned": cloned_s,
+        "packages installed": cloned_s + serve.at("dilaserve up"),
+        "ready": cloned_s + serve.at(READY),
+        "first answer": cloned_s + answered_s,
+    }
+    report = TEXT.format(
+        machine=machine,
+        cache="Packages from pip's cache where it has them." if cache else "Every package from the index.",
+        phases="\n".join(f"| {name} | {at_s:.1f} |" for name, at_s in phases.items()),
+        answer=answer,
+        printed="\n".join(f"{at_s:6.1f}  {line}" for at_s, line in serve.lines).replace(directory, "/home/user"),
+    )
+    print(report)
+    REPORT.write_text(report, encoding="utf-8")
+
+
+def ask(port: int) -> str:
+    """The demo model's reply to the question that the ready stack suggests."""
+    body = {"model": "demo", "messages": [{"role": "user", "content": QUESTION}]}
+    reply = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=60).raise_for_status()
+    return str(reply.json()["choices"][0]["message"]["content"])
+
+
+if __name__ == "__main__":
+    typer.run(main)
