@@ -55,7 +55,7 @@ class Serve:
         self.ready = threading.Event()
         self._start_s = time.monotonic()
         self._process = subprocess.Popen(
-            ["make", "serve", f"ARGS=--port {port}"],
+            ["make", "serve", f"ARGS=--port {port}"],  # noqa: S607
             cwd=clone,
             env=environ | ({} if cached else {"PIP_NO_CACHE_DIR": "1"}),
             stdout=subprocess.PIPE,
