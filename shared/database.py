@@ -8,8 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import structlog
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, DateTime, Float, Integer, MetaData, Text, make_url, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -17,6 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from shared.errors import BadInput
+
+log = structlog.get_logger(__name__)
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 MIGRATION_LOCK = 0x64694C61  # an advisory lock of Postgres: one process migrates at a time
@@ -135,7 +140,10 @@ async def database_answers(url: str) -> bool:
 
 
 async def upgrade(engine: AsyncEngine) -> None:
-    """Run the migrations that the database lacks; safe for several processes at once."""
+    """Run the migrations that the database lacks; safe for several processes at once.
+
+    A database that a newer version has migrated is left as it is: migrations leave what older ones use.
+    """
     async with engine.begin() as connection:
         await connection.run_sync(_upgrade)
 
@@ -145,4 +153,8 @@ def _upgrade(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
+    known = {revision.revision for revision in ScriptDirectory.from_config(config).walk_revisions()}
+    if newer := set(MigrationContext.configure(connection).get_current_heads()) - known:
+        log.warning("the database is of a newer version; left as it is", migrations=sorted(newer))
+        return
     command.upgrade(config, "head")

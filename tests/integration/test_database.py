@@ -148,6 +148,17 @@ async def test_processes_that_start_together_migrate_once(database: AsyncEngine)
     assert await count_rows(database) == 0
 
 
+async def test_a_database_that_a_newer_version_has_migrated_is_left_as_it_is(database: AsyncEngine) -> None:
+    await upgrade(database)
+    async with database.begin() as connection:
+        await connection.execute(text("ALTER TABLE requests ADD COLUMN added_later text"))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    await upgrade(database)
+    async with database.connect() as connection:
+        assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one() == "9999"
+    assert await count_rows(database) == 0
+
+
 @pytest.mark.parametrize("url", ["", "sqlite:///x", "http://127.0.0.1"])
 def test_a_url_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(BadInput, match="not a database URL"):

@@ -1,6 +1,7 @@
 """The OpenAPI document against the running gateway: nothing that fits it ends in a 5xx or in an undeclared reply."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from services.gateway.errors import _CODE_OF_STATUS, _INVALID
 from tests.integration.gateway.conftest import RunningGateway
 
 CHECKS = [
@@ -27,7 +29,8 @@ CHECKS = [
     response_schema_conformance,
 ]
 ENDLESS = "/events"
-PAGE = Path(__file__).parents[3] / "docs/rest-api.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/rest-api.md"
 ON_THE_PAGE = ("ChatBody", "TextBody", "Message", "StreamOptions", "BatchBody", "Serving")
 
 
@@ -50,6 +53,14 @@ async def test_the_page_tells_of_every_path_and_field(lonely_gateway: RunningGat
     fields = {name for schema in schemas for name in schema["properties"]}
     fields |= {found["name"] for _, what in paths for found in what.get("parameters", []) if found["in"] != "path"}
     assert [name for name in [*(path for path, _ in paths), *sorted(fields)] if f"`{name}`" not in page] == []
+
+
+def test_the_page_tells_of_every_code_of_an_error() -> None:
+    sources = [path.read_text() for path in sorted((ROOT / "services/gateway").glob("**/*.py"))]
+    codes = {code for source in sources for code in re.findall(r'code="(\w+)"', source)} - {"left"}  # nobody reads it
+    codes |= {code for code, _ in _INVALID.values()} | set(_CODE_OF_STATUS.values())
+    assert len(codes) > 20
+    assert [code for code in sorted(codes) if f"`{code}`" not in PAGE.read_text()] == []
 
 
 @pytest.mark.parametrize("examples", [10, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
