@@ -75,6 +75,18 @@ def test_what_up_cannot_use_is_one_line_and_nothing_is_started(
     assert not (tmp_path / "data" / "nats").exists()
 
 
+def test_a_taken_port_for_metrics_is_one_line_that_names_its_option(
+    tiny_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first = taken.getsockname()[1] - 1  # so that the second is taken
+        options = ["--model", tiny_model_dir, "--data-dir", tmp_path / "data", "--metrics-port", first]
+        status = run(["up", *map(str, options), "--port", str(free_port())])
+    output = capsys.readouterr()
+    assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
+    assert "the port is taken; choose another with --metrics-port" in output.err
+
+
 def test_the_help_of_every_command_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     group = typer.main.get_command(build_app())
     names = list(group.commands)  # type: ignore[attr-defined]
