@@ -110,12 +110,14 @@ ROWS: dict[str, list[Panel]] = {
             },
         ),
         Panel(
-            "Prediction error",
+            "Prediction error, mean",
             "percentunit",
-            {
-                "mean": mean(f"{SCHEDULER}_prediction_error_ratio"),
-                "p90": quantile(0.9, f"{SCHEDULER}_prediction_error_ratio"),
-            },
+            {"output {{output}}": mean(f"{SCHEDULER}_prediction_error_ratio", "output")},
+        ),
+        Panel(
+            "Prediction error, p90",
+            "percentunit",
+            {"output {{output}}": quantile(0.9, f"{SCHEDULER}_prediction_error_ratio", "output, le")},
         ),
         Panel("Estimates", "ops", {"{{source}}": f"sum by (source) ({rate(f'{SCHEDULER}_estimates_total')})"}),
         Panel("Time of a prediction", "s", quantiles(f"{PREDICTOR}_batch_seconds")),

@@ -36,8 +36,12 @@ class Metrics:
         self._predicted = self._histogram(
             "request_predicted_steps", "Steps of a request, by the predictor's first answer", SIZES
         )
-        self._error = self._histogram(
-            "prediction_error_ratio", "|predicted - actual| / actual steps of a request", ERRORS
+        self._error = Histogram(
+            f"{NAME}_prediction_error_ratio",
+            "|predicted - actual| / actual steps of a request, whose output was computed whole or ended early",
+            ["output"],
+            buckets=ERRORS,
+            registry=self.registry,
         )
         self._threshold = self._histogram(
             "request_threshold", "Mean threshold of a request, weighted by tokens unmasked", THRESHOLDS
@@ -64,6 +68,14 @@ class Metrics:
         if finish.decisions is not None and finish.decisions.first_step == 0:
             self._first_step.observe(unpack_float32(finish.decisions.at_s)[0])
         self._served(finish.stats)
+        if finish.stats.predicted_steps is not None:
+            whole = finish.stats.unmasked_tokens == finish.arrived.output_length
+            self._compare(finish.stats.predicted_steps, finish.stats.steps, "whole" if whole else "ended early")
+
+    def _compare(self, predicted: float, actual: int, output: str) -> None:
+        """A predictor cannot know where the text ends: it tells the steps of the whole output."""
+        self._predicted.observe(predicted)
+        self._error.labels(output).observe(abs(predicted - actual) / actual)
 
     def _served(self, stats: ServingStats) -> None:
         self._slack.observe(stats.slo_s - stats.latency_s)
@@ -73,9 +85,6 @@ class Metrics:
         self._threshold.observe(stats.mean_threshold)
         for use in stats.thresholds:
             self._steps_at.labels(f"{use.threshold:g}").inc(use.steps)
-        if stats.predicted_steps is not None:
-            self._predicted.observe(stats.predicted_steps)
-            self._error.observe(abs(stats.predicted_steps - stats.steps) / stats.steps)
 
     def _histogram(self, name: str, told: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"{NAME}_{name}", told, buckets=buckets, registry=self.registry)
