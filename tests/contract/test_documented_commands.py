@@ -69,3 +69,11 @@ def test_options_named_in_the_text_exist(path: Path) -> None:
 def test_a_command_left_to_another_test_is_shown_and_that_test_exists(command: str) -> None:
     assert command in {shown.text for shown in COMMANDS}
     assert exists(ELSEWHERE[command])
+
+
+def test_the_page_of_commands_names_each_and_every_option_of_up() -> None:
+    page = (ROOT / "docs/commands.md").read_text()
+    subcommands = getattr(APP, "commands", {})
+    options = [option.opts[0] for option in subcommands["up"].params]
+    missing = [name for name in options if not re.search(rf"`{name}[` ]", page)]
+    assert missing + [name for name in subcommands if f"`dilaserve {name}" not in page] == []
