@@ -25,6 +25,7 @@ from services.scheduler.events import (
     StepsDone,
 )
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.table import ROW_MASK
 from shared.arrays import Float32, Float64, Int64, pack_float32, pack_int32, unpack_int64
 from shared.messages.instances import Instance
 from shared.messages.requests import Request
@@ -79,8 +80,7 @@ class Cluster:
         self._left = workload.output_tokens.copy()  # masks
         with_confidences = predictor is not None and predictor.needs_confidences
         self._confidences = Confidences(denoising, len(workload)) if with_confidences else None
-        self._request_of: dict[int, int] = {}  # ticket: request
-        self._ticket_of = np.zeros(len(workload), dtype=np.int64)  # the last
+        self._request_at: Int64 = np.zeros(core.table.capacity, dtype=np.int64)  # by row of the scheduler's table
         self._prompt = np.zeros(int(workload.prompt_tokens.max(initial=0)), dtype=np.int32)
 
     def run(self, on_finished: Callable[[int], None] = lambda _: None) -> Records:
@@ -195,17 +195,17 @@ class Cluster:
         instance, jobs = self.instances.get(command.instance_id), command.jobs
         if instance is None:
             return  # dead, and the scheduler does not know yet
+        if len(self._request_at) < self._core.table.capacity:
+            self._request_at = np.resize(self._request_at, self._core.table.capacity)
         for state in jobs.states:
-            index = int(state.request_id)
-            self._request_of[state.ticket] = index
-            self._ticket_of[index] = state.ticket
+            self._request_at[state.ticket & ROW_MASK] = int(state.request_id)
         if jobs.tickets:
             requests = self._requests_of(unpack_int64(jobs.tickets))
             instance.accept(read_jobs(jobs, requests, self._lengths[requests], self._denoising.block_length))
             self._waiting[command.instance_id] = instance
 
     def _requests_of(self, tickets: Int64) -> Int64:
-        return np.array([self._request_of[ticket] for ticket in tickets.tolist()])
+        return self._request_at[tickets & ROW_MASK]
 
     def _start(self, instance: SimulatedInstance) -> None:
         latency_s = instance.start()
@@ -229,7 +229,6 @@ class Cluster:
 
     def _record(self, end: Finish) -> None:
         index, records = int(end.arrived.request.request_id), self.records
-        self._request_of.pop(int(self._ticket_of[index]), None)
         if end.stats is None or end.error:
             return
         records.latency_s[index] = end.stats.latency_s

@@ -38,6 +38,7 @@ class Denoising:
         self.block_steps: Float64 = np.stack(  # [LEVELS, GRID, masks]: expected steps to the end of the block
             [np.interp(self.probability, probabilities, table[:, masks]) for masks in range(block_length + 1)], axis=-1
         )
+        self._whole_block_steps = self.block_steps[:, :, -1].copy()
 
     def unmask(self, random: np.random.Generator, levels: Numbers, hundredths: Numbers, masks: Numbers) -> Int64:
         """Tokens that one step unmasks, at least one each.
@@ -55,7 +56,7 @@ class Denoising:
         """
         rows = levels[:, None]
         now: Float64 = self.block_steps[rows, hundredths, masks[:, None]]
-        later: Float64 = self.block_steps[rows, hundredths, self.block_length] * (blocks_left - 1)[:, None]
+        later: Float64 = self._whole_block_steps[rows, hundredths] * (blocks_left - 1)[:, None]
         return now + later
 
 

@@ -12,6 +12,7 @@ from services.scheduler.fleet import Fleet
 from services.scheduler.table import NOWHERE, RequestTable
 from shared.arrays import Bool, Float64, Int64
 
+FEW = 8  # requests waiting for room: so many are asked for sooner than it is seen that they need not be
 Cost = Callable[[Fleet, Int64], Float64]
 
 
@@ -46,12 +47,12 @@ def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -
 
 
 def may_find_room(rows: Int64, table: RequestTable, fleet: Fleet) -> Bool:
-    """Which rows `place_in_order` may find a slot for; false only where none has room even after all of `rows` have
-    left theirs. Shapes: [n] -> [n]."""
+    """Which rows `place_in_order` may find a slot for; where many wait, those are told apart for which none has room
+    even after all of `rows` have left theirs. Shapes: [n] -> [n]."""
     slots = table.instance[rows]
     placed: Bool = slots != NOWHERE
-    if placed.all():
-        return placed
+    if len(rows) - np.count_nonzero(placed) < FEW:
+        return np.ones(len(rows), dtype=np.bool_)
     size = len(fleet.tokens)
     tokens = fleet.tokens - np.bincount(slots[placed], table.tokens[rows[placed]], size)
     requests = fleet.requests - np.bincount(slots[placed], minlength=size)

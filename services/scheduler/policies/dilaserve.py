@@ -79,10 +79,13 @@ class DiLaServe:
         lowest = self._lowest(floor)
         highest = np.maximum(table.highest[rows], lowest)
         chosen = choose_thresholds(left_s, slo_left_s, lowest, highest)
-        above_all = np.where(floor > self.candidates[-1], floor, 0.0)  # such a floor is itself the threshold
+        thresholds, allowed = self.candidates[chosen], self.candidates[highest]
+        above_all = floor > self.candidates[-1]  # such a floor is itself the threshold
+        if np.count_nonzero(above_all):
+            thresholds, allowed = (np.where(above_all, floor, some) for some in (thresholds, allowed))
         return Choice(
-            thresholds=np.maximum(self.candidates[chosen], above_all),
-            allowed=np.maximum(self.candidates[highest], above_all),
+            thresholds=thresholds,
+            allowed=allowed,
             time_left_s=left_s[np.arange(len(rows)), chosen],
             step_latency_s=recompute_latency_s,
         )

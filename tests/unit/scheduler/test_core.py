@@ -201,6 +201,8 @@ def test_malformed_results_are_dropped_and_the_request_goes_on() -> None:
         StepResults(instance_id="nobody", epoch=EPOCH),
         StepResults(instance_id="a-1", epoch=EPOCH, tickets=pack_int64([-5, 2**62]), steps=pack_int32([0, 0]),
                     counts=pack_int32([0, 0]), confidence_stats=pack_float32([[0.0] * 5] * 2)),
+        StepResults(instance_id="a-1", epoch=EPOCH, tickets=sent.jobs.tickets * 2, steps=sent.jobs.steps * 2,
+                    counts=pack_int32([-1, 1]), confidence_stats=pack_float32([[0.0] * 5] * 2)),
     ]  # fmt: skip
     assert core.cycle([StepsDone(g) for g in garbage], 100.1) == []
     assert len(serve(core, {"a-1": Worker()}, commands)) == 1

@@ -85,7 +85,7 @@ def test_no_instance_is_ever_over_its_batch_or_cache_capacity(policy: str, data:
 
 @given(
     limits=st.lists(st.tuples(st.integers(100, 400), st.integers(1, 4), st.booleans()), min_size=1, max_size=3),
-    requests=st.lists(st.tuples(st.integers(1, 300), st.integers(NOWHERE, 2), st.booleans()), min_size=1, max_size=12),
+    requests=st.lists(st.tuples(st.integers(1, 300), st.integers(NOWHERE, 2), st.booleans()), min_size=1, max_size=24),
 )
 def test_whoever_cannot_find_room_need_not_be_asked_for(
     limits: list[tuple[int, int, bool]], requests: list[tuple[int, int, bool]]
