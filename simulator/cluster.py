@@ -205,7 +205,8 @@ class Cluster:
             self._waiting[command.instance_id] = instance
 
     def _requests_of(self, tickets: Int64) -> Int64:
-        return self._request_at[tickets & ROW_MASK]
+        requests: Int64 = self._request_at[tickets & ROW_MASK]
+        return requests
 
     def _start(self, instance: SimulatedInstance) -> None:
         latency_s = instance.start()
