@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -23,6 +24,7 @@ from shared.subjects import result_consumer
 
 log = structlog.get_logger(__name__)
 
+COUNTED_S = 0.001  # a cycle is counted so much later, when what it decided is on its way
 TICK_S = 0.5  # a cycle at least so often, for steps that time out
 CLOCKS_DIFFER = timedelta(seconds=5)  # at most, between this machine and the bus; a result too many is dropped
 
@@ -59,6 +61,7 @@ class Shell:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Receive, decide, do, until `stop`; requests that are not done then are delivered again to the next."""
+        loop = asyncio.get_running_loop()
         while not stop.is_set():
             events = await self._inbox.take(within_s=TICK_S)
             now_s, started_s = time.time(), time.perf_counter()
@@ -66,8 +69,7 @@ class Shell:
             cycle_s = time.perf_counter() - started_s
             for command in commands:
                 await self._do(command)
-            self._measures.note(events, commands, now_s, cycle_s)
-            self._metrics.cycled(cycle_s)
+            loop.call_later(COUNTED_S, self._count, events, commands, now_s, cycle_s)
 
     async def tell_stats(self) -> None:
         """Say once a second how it goes, until cancelled."""
@@ -76,6 +78,14 @@ class Shell:
             stats = self._measures.stats(time.time())
             self._metrics.told(stats)
             await self._bus.publish(self._bus.subjects.stats("scheduler"), stats)
+
+    def _count(self, events: Sequence[ev.Event], commands: Sequence[ev.Command], now_s: float, cycle_s: float) -> None:
+        self._measures.note(events, commands, now_s, cycle_s)
+        self._metrics.cycled(cycle_s)
+        for command in commands:
+            if isinstance(command, ev.Finish):
+                record_request(command)
+                self._metrics.ended(command)
 
     async def _do(self, command: ev.Command) -> None:
         subjects = self._bus.subjects
@@ -86,8 +96,6 @@ class Shell:
                 await self._bus.publish(subjects.progress(request_id), progress)
             case ev.Finish():
                 self._outcomes.finish(command)
-                record_request(command)
-                self._metrics.ended(command)
             case ev.SaveCheckpoint(request_id, checkpoint):
                 await self._bus.publish(subjects.checkpoints(request_id), checkpoint)
             case ev.AskEstimates():
