@@ -125,17 +125,18 @@ class Worker:
 
     def _iterate(self, tell: Callable[[Iteration | None], None]) -> None:
         """One iteration after another; None is the last that is told."""
+        ran = False
         try:
-            while self._accept() and not self._given_up:
+            while self._accept(wait=not (ran and self._engine.waiting)) and not self._given_up:
                 results = self._engine.iterate()
+                ran = results is not None  # else what waits lacks room, which only a message can make
                 if results is not None:
                     tell(Iteration(results, self._engine.take_guesses()))
         finally:
             tell(None)
 
-    def _accept(self) -> bool:
-        """Take in what has come, waiting for it where no job waits. Returns: whether there may be something to do."""
-        wait = not self._engine.waiting
+    def _accept(self, *, wait: bool) -> bool:
+        """Take in what has come; `wait` for it if nothing has. Returns: whether there may be something to do."""
         while wait or not self._inbox.empty():
             received = self._inbox.get()
             if received is None:
