@@ -31,6 +31,8 @@ from shared.tasks import cancel
 
 log = structlog.get_logger(__name__)
 
+COUNTED_S = 0.001  # a message is counted so much later, when it is on its way
+
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
@@ -81,7 +83,7 @@ class Worker:
         if jobs is not None:
             received_s = time.time()
             self._inbox.put((jobs, received_s))
-            self._metrics.jobs_came(jobs, received_s)
+            asyncio.get_running_loop().call_later(COUNTED_S, self._metrics.jobs_came, jobs, received_s)
             self._spans.take(jobs)
         await msg.ack()  # before they have run: after a crash nobody could run them
 
@@ -116,7 +118,7 @@ class Worker:
     async def _publish(self, iteration: Iteration) -> None:
         results = replace(iteration.results, sent_s=time.time())
         await self._bus.publish(self._bus.subjects.step_results(self._instance_id), results)
-        self._metrics.ran(iteration.results)
+        asyncio.get_running_loop().call_later(COUNTED_S, self._metrics.ran, iteration.results)
         for guess in iteration.guesses:
             await self._bus.publish(self._bus.subjects.guesses(guess.request_id), guess.message)
         self._spans.ran(iteration.results)
