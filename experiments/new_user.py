@@ -9,6 +9,7 @@ cache it does not download; --no-cache has it download everything.
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 REPORT = Path(__file__).parent / "results" / "new_user.md"
 READY = "is ready"
 OWN = {"PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL"}  # of whoever runs this; a new user has none
+PIP_SAYS = ("WARNING: ", "[notice]")  # about the machine's own package indexes, and about newer versions of pip
 TEXT = """# A new user's first minutes
 
 {machine}
@@ -38,7 +40,8 @@ TEXT = """# A new user's first minutes
 
 The answer: {answer}
 
-What `make serve` printed, and when (s from its start):
+What `make serve` printed, and when (s from its start), without pip's warnings about its own set-up. On a terminal pip also
+shows a bar for each download:
 
 ```text
 {printed}
@@ -51,6 +54,8 @@ class Serve:
 
     def __init__(self, clone: Path, port: int, *, cached: bool) -> None:
         environ = {name: value for name, value in os.environ.items() if name not in OWN}
+        ours = str(Path(sys.executable).parent)
+        environ["PATH"] = os.pathsep.join(part for part in environ["PATH"].split(os.pathsep) if part != ours)
         self.lines: list[tuple[float, str]] = []
         self.ready = threading.Event()
         self._start_s = time.monotonic()
@@ -80,7 +85,8 @@ class Serve:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self.lines.append((self.passed_s(), line.rstrip()))
+            if not line.startswith(PIP_SAYS):
+                self.lines.append((self.passed_s(), line.rstrip()))
             if READY in line:
                 self.ready.set()
         self.ready.set()  # it has ended
