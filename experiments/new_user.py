@@ -40,8 +40,8 @@ TEXT = """# A new user's first minutes
 
 The answer: {answer}
 
-What `make serve` printed, and when (s from its start), without pip's warnings about its own set-up. On a terminal pip also
-shows a bar for each download:
+What `make serve` printed, and when (s from its start), without pip's warnings about its own set-up. On a terminal pip
+also shows a bar for each download:
 
 ```text
 {printed}
