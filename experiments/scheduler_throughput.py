@@ -8,8 +8,7 @@ one when it is idle, those of every instance when it is the bottleneck; the tabl
 """
 
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,23 +111,40 @@ def measure(instances: int, messages: int, seconds: float = 3.0) -> Measured:
     active = instances * REQUESTS_EACH
     born, spent_s, items = active, 0.0, 0
     commands = core.cycle([*joined, *arrivals(0, active)], 1.0)
-    queue = deque(c for c in commands if isinstance(c, SendJobs))
+    waiting: dict[str, list[StepJobs]] = {}  # by instance, the first first
+    _wait(waiting, (c for c in commands if isinstance(c, SendJobs)))
     while spent_s < seconds:
-        taken = [queue.popleft() for _ in range(min(messages, len(queue)))]
-        items += sum(len(sent.jobs.tickets) // 8 for sent in taken)
+        taken = [(name, _iteration(waiting.pop(name))) for name in list(waiting)[:messages]]
+        items += sum(len(jobs.tickets) // 8 for _, jobs in taken)
         predicted = [_predicted(c) for c in commands if isinstance(c, AskEstimates)]
         fresh = list(arrivals(born, active - len(core.table)))
         born += len(fresh)
-        inbox = [encode(answers.to(sent.instance_id, sent.jobs)) for sent in taken]
+        inbox = [encode(answers.to(name, jobs)) for name, jobs in taken]
         started_s = time.process_time()
         results = [StepsDone(decode(data, StepResults)) for data in inbox]
         commands = core.cycle([*fresh, *predicted, *results], 1.0 + spent_s)
-        jobs = [c for c in commands if isinstance(c, SendJobs)]
-        for sent in jobs:
-            encode(sent.jobs)
+        sent = [c for c in commands if isinstance(c, SendJobs)]
+        for command in sent:
+            encode(command.jobs)
         spent_s += time.process_time() - started_s
-        queue.extend(sent for sent in jobs if sent.jobs.tickets)
+        _wait(waiting, sent)
     return Measured(instances, messages, items, spent_s)
+
+
+def _wait(waiting: dict[str, list[StepJobs]], sent: Iterable[SendJobs]) -> None:
+    for command in sent:
+        if command.jobs.tickets:
+            waiting.setdefault(command.instance_id, []).append(command.jobs)
+
+
+def _iteration(waiting: Sequence[StepJobs]) -> StepJobs:
+    """All that waits at an instance runs together, and is answered by one message, as a worker does it."""
+    return StepJobs(
+        epoch=waiting[0].epoch,
+        tickets=b"".join(jobs.tickets for jobs in waiting),
+        steps=b"".join(jobs.steps for jobs in waiting),
+        blocks=b"".join(jobs.blocks for jobs in waiting),
+    )
 
 
 def _predicted(asked: AskEstimates) -> Event:
