@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from experiments.paper.real_world import real_world_section
-from experiments.paper.study import Study, make, place
+from experiments.paper.study import Study, make, place, stored
 
 STUDIES = (
     "benchmark_rates",
@@ -34,9 +34,9 @@ def main(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Short runs, to see that all works.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write below this directory, not the repository.")] = None,
-    studies: Annotated[str, typer.Option(help="Only these; the report lists the others as not run.")] = ",".join(
-        STUDIES
-    ),
+    studies: Annotated[
+        str, typer.Option(help="Only these; the others are taken from their stored figures.")
+    ] = ",".join(STUDIES),
 ) -> None:
     """Make every study and write docs/paper.md with its plots. What was computed before is taken from build/paper."""
     directory = place(quick=quick, out=out)
@@ -44,7 +44,9 @@ def main(
     for name in STUDIES:
         study: Study = importlib.import_module(f"experiments.paper.{name}").STUDY
         if name not in studies.split(","):
-            sections.append(f"## {study.title}\n\nNot run yet: `python -m experiments.paper.{name}`.\n")
+            sections.append(
+                stored(study, directory) or f"## {study.title}\n\nNot run yet: `python -m experiments.paper.{name}`.\n"
+            )
             continue
         print(f"\n{study.title}", flush=True)
         sections.append(make(study, directory, quick=quick))

@@ -129,15 +129,39 @@ def section(study: Study, rows: Sequence[Row], image: str) -> str:
 def make(study: Study, out: Path, *, quick: bool) -> str:
     """Measure, write DIR/experiments/results/paper/NAME.csv and DIR/docs/paper/NAME.png. Returns: the section."""
     rows = [_rounded(row) for row in study.measure(quick)]
-    results, images = out / "experiments" / "results" / "paper", out / "docs" / "paper"
-    for directory in (results, images):
+    images = out / "docs" / "paper"
+    for directory in (_csv(study, out).parent, images):
         directory.mkdir(parents=True, exist_ok=True)
-    with (results / f"{study.name}.csv").open("w", encoding="utf-8", newline="") as file:
+    with _csv(study, out).open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     draw(study.panels, rows).savefig(images / f"{study.name}.png", dpi=100)
-    return section(study, rows, f"paper/{study.name}.png")
+    return section(study, rows, _image(study))
+
+
+def stored(study: Study, out: Path) -> str | None:
+    """The section of what was measured before; None where that is nothing."""
+    if not _csv(study, out).exists():
+        return None
+    with _csv(study, out).open(encoding="utf-8", newline="") as file:
+        rows = [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(file)]
+    return section(study, rows, _image(study))
+
+
+def _csv(study: Study, out: Path) -> Path:
+    return out / "experiments" / "results" / "paper" / f"{study.name}.csv"
+
+
+def _image(study: Study) -> str:
+    return f"paper/{study.name}.png"
+
+
+def _value(text: str) -> Value:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _rounded(row: Row) -> Row:
