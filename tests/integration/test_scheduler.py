@@ -174,7 +174,7 @@ async def test_the_scheduler_says_how_it_goes_and_an_outcome_how_each_step_was_d
     with service("scheduler", cluster.settings, cluster.log):
         stats = await cluster.bus.nc.subscribe(cluster.bus.subjects.stats("scheduler"))
         async with cluster.instance():
-            outcome = await cluster.outcome(Request(request_id="r1", prompt="x", output_tokens=32))
+            outcome = await cluster.outcome(Request(request_id="r1", prompt="x", output_tokens=32, slo_s=LIMIT_S))
             assert outcome.stats is not None
             assert outcome.decisions is not None
             assert outcome.decisions.instances == ["w-1"]
