@@ -10,6 +10,7 @@ one when it is idle, those of every instance when it is the bottleneck; the tabl
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ BLOCK = 32
 OUTPUT = 256
 PROMPT = 128
 REQUESTS_EACH = 32  # on each instance
+WARM_UP = 4  # rounds of all instances that do not count: memory is touched for the first time
 PER_STEP = 3  # tokens unmasked by a step
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 PROFILE = (
@@ -69,8 +71,8 @@ def new_core() -> SchedulerCore:
     return SchedulerCore(core_settings, lambda estimates: build_policy(settings, estimates), lambda _ids, _stop: False)
 
 
-def arrivals(start: int, count: int) -> Iterator[RequestArrived]:
-    for i in range(start, start + count):
+def arrivals(start: int, number: int) -> Iterator[RequestArrived]:
+    for i in range(start, start + number):
         request = Request(request_id=f"r{i}", output_tokens=OUTPUT, block_length=BLOCK)
         yield RequestArrived(request, np.ones(PROMPT, dtype=np.int32), OUTPUT, slo_s=30.0, arrival_s=float(i) / 1e6)
 
@@ -102,7 +104,7 @@ class Answers:
 
 
 def measure(instances: int, messages: int, seconds: float = 3.0) -> Measured:
-    """Cycles that take `messages` result messages each, until so many CPU seconds are spent."""
+    """Cycles that take `messages` result messages each, until so many CPU seconds are spent, once it is warm."""
     core, answers = new_core(), Answers()
     joined: list[Event] = [
         InstanceSeen(Instance(instance_id=f"i{n}-x", model=CARD, tp_degree=1, profile=PROFILE, max_batch_tokens=65536))
@@ -113,9 +115,9 @@ def measure(instances: int, messages: int, seconds: float = 3.0) -> Measured:
     commands = core.cycle([*joined, *arrivals(0, active)], 1.0)
     waiting: dict[str, list[StepJobs]] = {}  # by instance, the first first
     _wait(waiting, (c for c in commands if isinstance(c, SendJobs)))
-    while spent_s < seconds:
-        taken = [(name, _iteration(waiting.pop(name))) for name in list(waiting)[:messages]]
-        items += sum(len(jobs.tickets) // 8 for _, jobs in taken)
+    for cycle in count():
+        warm = cycle >= WARM_UP
+        taken = [(name, _iteration(waiting.pop(name))) for name in list(waiting)[: messages if warm else instances]]
         predicted = [_predicted(c) for c in commands if isinstance(c, AskEstimates)]
         fresh = list(arrivals(born, active - len(core.table)))
         born += len(fresh)
@@ -126,7 +128,11 @@ def measure(instances: int, messages: int, seconds: float = 3.0) -> Measured:
         sent = [c for c in commands if isinstance(c, SendJobs)]
         for command in sent:
             encode(command.jobs)
-        spent_s += time.process_time() - started_s
+        if warm:
+            items += sum(len(jobs.tickets) // 8 for _, jobs in taken)
+            spent_s += time.process_time() - started_s
+        if spent_s >= seconds:
+            break
         _wait(waiting, sent)
     return Measured(instances, messages, items, spent_s)
 
@@ -165,10 +171,12 @@ def targets(results: list[Measured]) -> dict[str, bool]:
     """What is to be reached, and whether it is. Costs are compared where it is idle, and where it is the bottleneck."""
     least = min(result.items_per_s for result in results if result.instances == 16)
     by_size = {size: [r for r in results if r.instances == size] for size in SIZES}
-    growth = max(by_size[16][i].items_per_s / by_size[size][i].items_per_s for size in SIZES for i in (0, -1))
+    idle, busy = (max(by_size[16][i].items_per_s / by_size[size][i].items_per_s for size in SIZES) for i in (0, -1))
+    cost = "cost of an item at up to 256 instances, times that at 16 (2 allowed)"
     return {
         f"16 instances: at least {least:,.0f} items/s, 30,000 wanted": least >= 30_000,
-        f"cost of an item at 256 instances: at most {growth:.2f} times that at 16, 2 allowed": growth <= 2,
+        f"{cost}, a message of each a cycle: {busy:.2f}": busy <= 2,
+        f"{cost}, one message a cycle: {idle:.2f}": idle <= 2,
     }
 
 

@@ -92,7 +92,9 @@ class Estimates:
         table = self._table
         blocks_left = self.blocks_left(rows)
         since = (table.steps[rows] - table.estimate_step[rows])[:, None]
-        steps_left: Float64 = np.maximum(table.steps_left[rows] - since, blocks_left[:, None])
+        steps_left: Float64 = table.steps_left[rows]
+        steps_left -= since
+        np.maximum(steps_left, blocks_left[:, None], out=steps_left)
         np.minimum(steps_left, table.masks_left[rows][:, None], out=steps_left)
         if not self.caching:
             return steps_left, steps_left

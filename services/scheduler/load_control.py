@@ -15,8 +15,10 @@ def request_load(steps_left: Float64, recompute_left: Float64, tokens: Float64, 
     Algorithm 4. Shapes: steps_left and recompute_left [n, c]; tokens (prompt and output) and block_length [n];
     returns [n, c].
     """
-    cache_left = steps_left - recompute_left
-    return cache_left * block_length[:, None] + recompute_left * tokens[:, None]
+    load = steps_left - recompute_left
+    load *= block_length[:, None]
+    load += recompute_left * tokens[:, None]
+    return load
 
 
 def highest_allowed(load: Float64, lowest: Int64, capacity: float, guaranteed: Bool) -> Int64:
@@ -33,7 +35,9 @@ def highest_allowed(load: Float64, lowest: Int64, capacity: float, guaranteed: B
     count, candidates = load.shape
     if count == 0:
         return np.empty(0, dtype=np.int64)
-    load = np.maximum.accumulate(load, axis=1)
+    load = load.copy()
+    for i in range(1, candidates):  # several times quicker than numpy's accumulate over so short an axis
+        np.maximum(load[:, i], load[:, i - 1], out=load[:, i])
     highest = np.full(count, candidates - 1)
     if float(load[:, -1].sum()) <= capacity:
         return highest
