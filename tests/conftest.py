@@ -6,6 +6,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
 from shared.bus import Bus
 from tests.support.nats import NatsServer
@@ -24,6 +25,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """What a command that ran in this process set up for its logs does not outlive the test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
