@@ -24,7 +24,7 @@ LIMIT_S = 60.0  # for one block
 OWN = {".data", ".git", ".venv", ".site"}  # not of the repository
 DOCUMENTS = [path for path in RUN if any(map(to_run, blocks(path)))]
 
-pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")]
 
 
 @dataclass(frozen=True, slots=True)
