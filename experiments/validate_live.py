@@ -5,8 +5,8 @@
 The cluster is first measured in place (experiments/live_calibration.py): tokens by step at each threshold, step
 latencies alone and in company, the isolated latency (the SLO is 5 times that), the rate that it works off a burst at (a
 load of 1). Then each load is run live, and simulated. Wanted: attainment within 5 points, mean latency within 20 %.
-Lookahead is off on both sides: the paper's mode. One instance of one thread leaves the services a core of two: that they
-take cores from the workers is what the simulator knows nothing of.
+Lookahead is off on both sides: the paper's mode. One instance of one thread leaves the services a core of two: that
+they take cores from the workers is what the simulator knows nothing of.
 """
 
 import asyncio
