@@ -205,6 +205,7 @@ def read_report(file: Path) -> dict[str, str]:
 
 def write_report(file: Path, report: Mapping[str, str]) -> None:
     """In the order of the studies."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     parts = [f"## {name}\n\n{report[name]}" for name in studies(0) if name in report]
     file.write_text("\n\n".join([report[""], *parts]) + "\n", encoding="utf-8")
 
@@ -226,6 +227,8 @@ def main(
             for run in studies(seed)[name]:
                 if not systems or run.system in systems.split(";"):
                     found.setdefault(run.system, []).append(outcome(run))
+        if not found:
+            raise typer.BadParameter(f"the study {name} has none of the systems {systems}")
         report[name] = f"{said_first()}\n\n{table(found)}\n\n{by_seed(found)}"
         print(f"{name}\n\n{report[name]}", flush=True)
         write_report(file, report)
