@@ -6,13 +6,12 @@ Counts and loads that the scheduler tells of on the bus are not counted again (s
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from services.scheduler.events import Finish
-from services.scheduler.stats_metrics import StatsCollector
+from services.scheduler.stats_metrics import NAME, StatsCollector
 from shared.arrays import unpack_float32
 from shared.messages.requests import OutcomeStatus, ServingStats
 from shared.messages.stats import SchedulerStats
 from shared.metrics import SHORT_S, SIZES
 
-NAME = "dilaserve_scheduler"
 WAIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 SLACK_S = (-60, -30, -10, -5, -2.5, -1, -0.5, -0.25, -0.1, 0, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 THRESHOLDS = (0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1)
