@@ -38,7 +38,6 @@ class Denoising:
         self.block_steps: Float64 = np.stack(  # [LEVELS, GRID, masks]: expected steps to the end of the block
             [np.interp(self.probability, probabilities, table[:, masks]) for masks in range(block_length + 1)], axis=-1
         )
-        self._whole_block_steps = self.block_steps[:, :, -1].copy()
 
     def unmask(self, random: np.random.Generator, levels: Numbers, hundredths: Numbers, masks: Numbers) -> Int64:
         """Tokens that one step unmasks, at least one each.
@@ -48,16 +47,23 @@ class Denoising:
         above = random.binomial(masks, self.probability[levels, hundredths])
         return np.maximum(above, 1)
 
-    def expected_steps(self, levels: Numbers, hundredths: Numbers, masks: Numbers, blocks_left: Numbers) -> Float64:
-        """Steps that are left, on average, if the threshold stays as it is.
 
-        Shapes: levels, masks (left in the block) and blocks_left (the current one included) [n]; hundredths [c];
-        returns [n, c].
-        """
-        rows = levels[:, None]
-        now: Float64 = self.block_steps[rows, hundredths, masks[:, None]]
-        later: Float64 = self._whole_block_steps[rows, hundredths] * (blocks_left - 1)[:, None]
-        return now + later
+class ExpectedSteps:
+    """Steps that are left, on average, if the threshold stays as it is, at each of c thresholds."""
+
+    def __init__(self, denoising: Denoising, hundredths: Int64) -> None:
+        """`hundredths` [c] are the thresholds."""
+        by_masks = denoising.block_steps[:, hundredths].swapaxes(1, 2)  # [LEVELS, masks, c]
+        self._whole_block = by_masks.shape[1] - 1
+        self._steps = np.ascontiguousarray(by_masks).reshape(-1, len(hundredths))
+
+    def left(self, levels: Numbers, masks: Numbers, blocks_left: Numbers) -> Float64:
+        """Shapes: levels, masks (left in the block) and blocks_left (the current one included) [n]; returns [n, c]."""
+        of_level = levels * (self._whole_block + 1)
+        left: Float64 = self._steps.take(of_level + self._whole_block, axis=0)
+        left *= (blocks_left - 1)[:, None]
+        left += self._steps.take(of_level + masks, axis=0)
+        return left
 
 
 def hundredths_of(thresholds: Float32 | Float64) -> Int64:

@@ -11,7 +11,7 @@ from services.predictor.model import StepPredictor
 from services.predictor.queries import Query
 from services.scheduler.events import AskEstimates, EstimatesCame
 from shared.arrays import Float64, Int64
-from simulator.denoising import Denoising, hundredths_of
+from simulator.denoising import Denoising, ExpectedSteps, hundredths_of
 
 
 class Predictor(Protocol):
@@ -31,14 +31,14 @@ class Oracle:
 
     def __init__(self, denoising: Denoising, thresholds: Float64, noise: float, random: np.random.Generator) -> None:
         """`noise` is the standard deviation of the factor's logarithm; 0 is the oracle itself."""
-        self._denoising = denoising
-        self._hundredths = hundredths_of(thresholds)  # [c]
+        self._expected = ExpectedSteps(denoising, hundredths_of(thresholds))
+        self._block_length = denoising.block_length
         self._noise = noise
         self._random = random
 
     def answer(self, question: AskEstimates, levels: Int64) -> EstimatesCame:
-        masks = question.masks_left - self._denoising.block_length * (question.blocks_left - 1)
-        steps_left = self._denoising.expected_steps(levels, self._hundredths, masks, question.blocks_left)
+        masks = question.masks_left - self._block_length * (question.blocks_left - 1)
+        steps_left = self._expected.left(levels, masks, question.blocks_left)
         if self._noise:
             steps_left *= np.exp(self._random.normal(0.0, self._noise, len(levels)))[:, None]
         return EstimatesCame(question.tickets, question.steps, steps_left)
@@ -54,6 +54,6 @@ class Trained:
         self._thresholds = thresholds.astype(np.float32)  # [c]
 
     def answer(self, question: AskEstimates, levels: Int64) -> EstimatesCame:  # noqa: ARG002
-        query = Query(question.features, self._thresholds, question.masks_left, question.blocks_left.astype(np.int32))
+        query = Query(question.features, self._thresholds, question.masks_left, question.blocks_left)
         [steps_left] = self._predictor.steps_left([query])
         return EstimatesCame(question.tickets, question.steps, steps_left.astype(np.float64))

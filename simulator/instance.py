@@ -7,9 +7,11 @@ feeds its block, a recompute step the whole sequence. An iteration takes as long
 from collections import deque
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate, pairwise
 
 import numpy as np
 
+from services.scheduler.table import ROW_MASK
 from shared.arrays import Int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.instances import Instance
 from shared.messages.steps import StepJobs, StepKind
@@ -29,16 +31,19 @@ def joined(batches: Sequence[Batch]) -> Batch:
     return batches[0] if len(batches) == 1 else np.concatenate(batches, axis=1)
 
 
-def read_jobs(jobs: StepJobs, requests: Int64, lengths: Int64, block_length: int) -> Batch:
-    """A message's jobs. `requests` [n] are their requests, `lengths` [n] the whole lengths of these in tokens."""
-    batch = np.empty((6, len(requests)), dtype=np.int64)
-    batch[TICKETS] = unpack_int64(jobs.tickets)
-    batch[REQUESTS] = requests
-    batch[STEPS] = unpack_int32(jobs.steps)
-    batch[HUNDREDTHS] = hundredths_of(unpack_float32(jobs.thresholds))
-    batch[CACHED] = cached = unpack_int32(jobs.kinds) == CACHE
-    batch[TOKENS] = np.where(cached, block_length, lengths)
-    return batch
+def read_jobs(messages: Sequence[StepJobs], request_at: Int64, lengths: Int64, block_length: int) -> list[Batch]:
+    """The jobs of each message. `request_at` tells the request in each row of the scheduler's table, `lengths` the
+    whole length of each request in tokens."""
+    tickets = unpack_int64(b"".join([message.tickets for message in messages]))
+    batch = np.empty((6, len(tickets)), dtype=np.int64)
+    batch[TICKETS] = tickets
+    batch[REQUESTS] = requests = request_at[tickets & ROW_MASK]
+    batch[STEPS] = unpack_int32(b"".join([message.steps for message in messages]))
+    batch[HUNDREDTHS] = hundredths_of(unpack_float32(b"".join([message.thresholds for message in messages])))
+    batch[CACHED] = cached = unpack_int32(b"".join([message.kinds for message in messages])) == CACHE
+    batch[TOKENS] = np.where(cached, block_length, lengths[requests])
+    ends = list(accumulate(len(message.tickets) // 8 for message in messages))
+    return [batch[:, start:end] for start, end in pairwise([0, *ends])]
 
 
 class SimulatedInstance:
@@ -61,12 +66,12 @@ class SimulatedInstance:
             return None
         waiting = joined(self._queue)
         self._queue.clear()
-        tokens = int(waiting[TOKENS].sum())
+        tokens = sum(waiting[TOKENS].tolist())
         if tokens > self.instance.max_batch_tokens or waiting.shape[1] > self.instance.max_batch_requests:
             waiting = self._first(waiting)
             tokens = int(waiting[TOKENS].sum())
         self.running = waiting
-        cached = self._block_length * int(np.count_nonzero(waiting[CACHED]))
+        cached = self._block_length * sum(waiting[CACHED].tolist())
         cache_s = self._latency_s(CACHE, cached) if cached else 0.0
         recompute_s = self._latency_s(RECOMPUTE, tokens - cached) if tokens > cached else 0.0
         return float(cache_s + recompute_s)

@@ -45,7 +45,7 @@ class CoreSettings:
     lookahead: int = 0  # steps sent to an instance before the result of the step before is there: 0 or 1
     step_timeout_s: float = 60.0  # a step unanswered for so long is given to another instance
     keeps_records: bool = True  # of decisions, for outcomes, and checkpoints; a simulation reads neither
-    control_s: float = 0.0  # load control judges anew after so long, and when requests or instances come or go
+    control_s: float = 0.0  # load control judges anew after so long, when requests come, and when instances come or go
 
 
 class SchedulerCore:
@@ -173,13 +173,17 @@ class SchedulerCore:
         table = self.table
         table.block[row] += 1
         table.block_masks_left[row] = table.block_length[row]
-        done = table.output_ids(row)[: table.block[row] * table.block_length[row]]
-        stop = self.table.entry(row).arrived.request.stop
-        if table.masks_left[row] == 0 or self._text_ended(done, stop):
+        if table.masks_left[row] == 0 or self._text_ended(self._done(row), table.entry(row).arrived.request.stop):
             self._finish(row, OutcomeStatus.COMPLETED, now_s)
         elif self.settings.keeps_records:
             request_id = table.entry(row).request_id
             self._commands.append(ev.SaveCheckpoint(request_id, take_checkpoint(table, row)))
+
+    def _done(self, row: int) -> Int32:
+        """The finished blocks, [tokens]."""
+        table = self.table
+        ids: Int32 = table.output[row, : table.block[row] * table.block_length[row]]
+        return ids
 
     def _forget_state(self, ticket: int) -> None:
         """The instance lacks the state: send the same step again, with the state."""
@@ -252,4 +256,3 @@ class SchedulerCore:
         self._commands.append(ev.Finish(arrived, status, output_ids, stats, decisions, error))
         self._dispatch.leave(row)
         table.remove(row)
-        self._next_control_s = 0.0

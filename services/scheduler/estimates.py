@@ -91,9 +91,8 @@ class Estimates:
         """
         table = self._table
         blocks_left = self.blocks_left(rows)
-        since = (table.steps[rows] - table.estimate_step[rows])[:, None]
-        steps_left: Float64 = table.steps_left[rows]
-        steps_left -= since
+        steps_left: Float64 = table.steps_left.take(rows, axis=0)
+        steps_left -= (table.steps[rows] - table.estimate_step[rows])[:, None]
         np.maximum(steps_left, blocks_left[:, None], out=steps_left)
         np.minimum(steps_left, table.masks_left[rows][:, None], out=steps_left)
         if not self.caching:
@@ -103,10 +102,9 @@ class Estimates:
         recompute_left: Float64 = np.minimum((blocks_left - kept)[:, None], steps_left)
         return steps_left, recompute_left
 
-    def blocks_left(self, rows: Int64) -> Int64:
+    def blocks_left(self, rows: Int64) -> Int32:
         """Blocks with masks, the current one included. Shapes: [n] -> [n]."""
-        table = self._table
-        return (table.blocks[rows] - table.block[rows]).astype(np.int64)
+        return self._table.blocks[rows] - self._table.block[rows]
 
     def _one_shot(self, rows: Int64) -> None:
         """The whole output at the mean pace, counted down by the steps done: nearer than masks left at the mean pace,

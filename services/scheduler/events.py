@@ -118,7 +118,7 @@ class AskEstimates:
     steps: Int32  # [n]
     features: Float32  # [n, 10], see shared.features
     masks_left: Int32  # [n]
-    blocks_left: Int64  # [n]
+    blocks_left: Int32  # [n]
     trace: Mapping[str, str] = field(default_factory=dict)  # W3C trace context, of the first of them
 
 

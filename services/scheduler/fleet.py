@@ -13,9 +13,11 @@ BUCKET = 32  # tokens between the points at which latencies are kept; between th
 KINDS = len(StepKind)
 RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are slow to look up
 POINTS = 513  # up to 16,384 tokens; above that they grow with the tokens
+LAST = BUCKET * (POINTS - 1)
+ALL = slice(None)  # slots
 
 
-Slots = Int32 | Int64
+Slots = Int32 | Int64 | slice
 Tokens = Int32 | Int64 | Float64
 
 
@@ -43,7 +45,8 @@ class Fleet:
         self.max_tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # of one batch, and of its KV cache
         self.max_requests: Int32 = np.zeros(capacity, dtype=np.int32)
         self.latency_s: Float64 = np.zeros((capacity, KINDS, POINTS))  # by step kind and bucket of tokens
-        self._rise_s: Float64 = np.zeros_like(self.latency_s)  # to the next bucket
+        self._rise_s: Float64 = np.zeros_like(self.latency_s)  # to the next bucket; 0 from the last
+        self._flatten()
         self._full: _FullBatches | None = None  # kept until an instance or the block length changes
 
     def __len__(self) -> int:
@@ -121,14 +124,18 @@ class Fleet:
 
     def _latency(self, slots: Slots, kind: int, tokens: Tokens) -> Float64:
         at: Float64 = tokens / BUCKET
-        low = np.minimum(at.astype(np.int64), POINTS - 2)
-        point = slots * (KINDS * POINTS) + low + kind * POINTS  # in the flat arrays
-        below, rise = self.latency_s.reshape(-1)[point], self._rise_s.reshape(-1)[point]
         if np.count_nonzero(at > POINTS - 1):
-            beyond: Float64 = np.maximum(at / (POINTS - 1), 1.0)
-            return (below + (np.minimum(at, POINTS - 1) - low) * rise) * beyond
-        latency_s: Float64 = below + (at - low) * rise
+            return self._latency(slots, kind, np.minimum(tokens, LAST)) * np.maximum(at / (POINTS - 1), 1.0)
+        low = at.astype(np.int64)
+        point = self._curve_at[kind][slots] + low
+        latency_s: Float64 = self._flat_latency_s[point] + (at - low) * self._flat_rise_s[point]
         return latency_s
+
+    def _flatten(self) -> None:
+        """Views in which one index finds a point of a curve: where each slot's begin, by kind, and the points."""
+        begin = np.arange(len(self.latency_s)) * (KINDS * POINTS)
+        self._curve_at = [begin + kind * POINTS for kind in range(KINDS)]
+        self._flat_latency_s, self._flat_rise_s = self.latency_s.reshape(-1), self._rise_s.reshape(-1)
 
     def _free_slot(self) -> int:
         for slot, instance in enumerate(self.instances):
@@ -148,6 +155,7 @@ class Fleet:
         ):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        self._flatten()
         return slot
 
 

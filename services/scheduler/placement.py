@@ -8,7 +8,7 @@ from math import inf
 
 import numpy as np
 
-from services.scheduler.fleet import Fleet
+from services.scheduler.fleet import ALL, Fleet
 from services.scheduler.table import NOWHERE, RequestTable
 from shared.arrays import Bool, Float64, Int64
 
@@ -63,7 +63,7 @@ def may_find_room(rows: Int64, table: RequestTable, fleet: Fleet) -> Bool:
 
 def step_latency(fleet: Fleet, tokens: Int64) -> Float64:
     """Seconds of a recompute step at these batch tokens (Algorithm 3)."""
-    return fleet.recompute_latency_s(np.arange(len(tokens)), tokens)
+    return fleet.recompute_latency_s(ALL, tokens)
 
 
 def token_load(_fleet: Fleet, tokens: Int64) -> Float64:

@@ -41,7 +41,7 @@ class Policy(Protocol):
         ...
 
     def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:
-        """Before anything is placed, in most cycles: always when requests or instances have come or gone.
+        """Before anything is placed, in most cycles: always when requests have come, or instances have come or gone.
 
         Returns: what was judged by; None if nothing was.
         """

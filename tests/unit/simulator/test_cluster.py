@@ -71,7 +71,8 @@ def test_an_iteration_of_both_kinds_costs_the_sum_of_two_lookups() -> None:
         thresholds=pack_float32([0.9, 0.9, 0.9]),
         kinds=pack_int32([recompute, recompute, cached]),
     )
-    instance.accept(read_jobs(jobs, np.arange(3), np.array([164, 164, 164]), 32))
+    [batch] = read_jobs([jobs], np.arange(10), np.full(10, 164), 32)
+    instance.accept(batch)
     assert instance.start() == pytest.approx((0.030 + 0.04e-3 * 328) + (0.020 + 0.2e-3 * 32))
 
 
