@@ -42,6 +42,7 @@ from simulator.workload import Workload
 
 DECISION_S = 0.005
 CONTROL_S = 0.05  # between judgements of the load if nobody comes: a live scheduler judges in every cycle
+QUESTION_S = 0.05  # between questions to the step predictor, half a step: a live scheduler may ask in every cycle
 PREDICTION_S = 0.005  # from a question to the step predictor to its answer
 EPOCH = 1
 GRANULARITY = 8  # newly unmasked tokens between two estimates of a request
@@ -285,6 +286,7 @@ def build_core(settings: SchedulerSettings, tokens_per_step: Callable[[Float64],
         granularity=GRANULARITY,
         step_timeout_s=settings.step_timeout_s,
         keeps_records=False,
+        question_s=QUESTION_S,
         control_s=CONTROL_S,
     )
     return SchedulerCore(core_settings, lambda estimates: build_policy(settings, estimates), lambda _ids, _stop: False)

@@ -45,6 +45,7 @@ class CoreSettings:
     lookahead: int = 0  # steps sent to an instance before the result of the step before is there: 0 or 1
     step_timeout_s: float = 60.0  # a step unanswered for so long is given to another instance
     keeps_records: bool = True  # of decisions, for outcomes, and checkpoints; a simulation reads neither
+    question_s: float = 0.0  # between two questions to the step predictor
     control_s: float = 0.0  # load control judges anew after so long, when requests come, and when instances come or go
 
 
@@ -82,6 +83,7 @@ class SchedulerCore:
         self._commands: list[ev.Command] = []
         self._next_timeout_s = 0.0
         self._next_control_s = 0.0
+        self._next_question_s = 0.0
 
     def cycle(self, events: Sequence[ev.Event], now_s: float) -> list[ev.Command]:
         """Take in `events`, then decide. Units: now_s is Unix time in seconds. Returns: what is to be done.
@@ -94,7 +96,9 @@ class SchedulerCore:
         for event in events:
             self._take(event, now_s)
         self._expire_steps(now_s)
-        self._ask_estimates()
+        if now_s >= self._next_question_s:
+            self._ask_estimates()
+            self._next_question_s = now_s + self.settings.question_s
         if now_s >= self._next_control_s:
             self.load = self.policy.control(self.table, self.fleet)
             self._next_control_s = now_s + self.settings.control_s

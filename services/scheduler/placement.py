@@ -72,7 +72,7 @@ def token_load(_fleet: Fleet, tokens: Int64) -> Float64:
 
 
 def _cheapest(cost: Float64, tokens: Int64, now: int) -> int:
-    least = cost.min()
+    least = cost[cost.argmin()]
     if now != NOWHERE and cost[now] == least:
         return now
     equals = (cost == least).nonzero()[0]

@@ -181,7 +181,7 @@ class ResultReader:
         threshold_tokens = table.threshold[rows] * newly
         table.threshold_tokens[rows] += threshold_tokens
         self.done.steps += len(rows)
-        self.done.tokens += int(newly.sum())
+        self.done.tokens += sum(newly.tolist())
         self.done.threshold_tokens += float(threshold_tokens.sum())
         at = candidate_of(table.threshold[rows], self._thresholds)
         table.steps_at[rows, at] += 1
@@ -206,7 +206,7 @@ def _check(results: StepResults) -> None:
     n, odd = divmod(len(results.tickets), 8)
     if odd or not len(results.steps) == len(results.counts) == len(results.confidence_stats) / 5 == 4 * n:
         raise ValueError("columns of different lengths")
-    total = 4 * int(unpack_int32(results.counts).view(np.uint32).sum())  # so that a negative count is far too many
+    total = 4 * sum(memoryview(results.counts).cast("I"))  # unsigned, so that a negative count is far too many
     if not len(results.positions) == len(results.tokens) == len(results.confidences) == total:
         raise ValueError("token columns do not add up to the counts")
     if len(results.missing) % 8:

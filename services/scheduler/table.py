@@ -194,7 +194,7 @@ class RequestTable:
 
     def in_order(self, rows: Int64) -> Int64:
         """Rows in the order of service: higher priority first, then earlier arrival. Shapes: [n] -> [n]."""
-        return rows[np.lexsort((self.arrival_s[rows], -self.priority[rows]))]
+        return rows[np.lexsort((self.arrival_s[rows], -self.priority[rows]))] if len(rows) > 1 else rows
 
     def rows_of_tickets(self, tickets: Int64) -> Int64:
         """The row of each ticket; -1 where the ticket is no longer (or never was) in force."""
