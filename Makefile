@@ -11,7 +11,8 @@ serve: $(READY)
 	$(BIN)/dilaserve up $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not cuda and not docker" --numprocesses auto --maxprocesses 4 --dist loadscope $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not cuda and not docker" --numprocesses auto --maxprocesses 4 \
+	  --dist loadscope --no-loadscope-reorder $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -44,6 +44,8 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
     for field in msgspec.structs.fields(kind):
         variable = PREFIX + field.name.upper()
         if variable not in environ:
+            if field.required:
+                raise BadInput(f"{variable} is not set", field=variable)
             continue
         raw: Any = environ[variable]
         if _is_tuple(field.type):

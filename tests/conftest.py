@@ -1,6 +1,7 @@
 """What tests of every kind share: a real NATS server, a bus with its own cell, a tiny model directory."""
 
 import itertools
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from shared.bus import Bus
 from tests.support.nats import NatsServer
 from tests.support.tiny_model import write_tiny_model, write_tiny_weights
 
+# One thread a process: several tests run at once, and threads that wait for one another waste a busy machine. Before
+# any test imports torch or LightGBM, so that it holds for both, and for every process that a test starts.
+os.environ |= {"OMP_NUM_THREADS": "1", "DILASERVE_THREADS": "1"}
+
 _numbers = itertools.count()
 
 # An example's time says how busy the machine is, not whether the code is right.
@@ -21,9 +26,12 @@ hypothesis.settings.load_profile("untimed")
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What workers keep between their starts stays out of the user's own cache."""
+    """What workers keep between their starts, such as latency profiles: for this run, not in the user's cache."""
+    run = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        run = run.parent  # shared by all of pytest's workers
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(run / "cache"))
         yield
 
 

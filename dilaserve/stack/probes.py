@@ -1,7 +1,9 @@
 """Whether a server answers: one question each, and waiting until it does."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
+from functools import cache
 
 from shared.errors import BadInput
 
@@ -52,10 +54,18 @@ async def gateway_ready(url: str) -> bool:
     import httpx  # noqa: PLC0415
 
     try:
-        async with httpx.AsyncClient(timeout=2, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=2, trust_env=False, verify=_certificates()) as client:
             return (await client.get(f"{url}/ready")).status_code == httpx.codes.OK
     except httpx.HTTPError:
         return False
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Kept, since reading them takes longer than all else that a probe does."""
+    import httpx  # noqa: PLC0415
+
+    return httpx.create_ssl_context(trust_env=False)
 
 
 async def _ignore(_error: Exception) -> None:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from services.reconfigurator.nodes import Node, gpus_of, to_placements, to_spec
 from services.reconfigurator.plan import Plan, Solver
 from services.reconfigurator.plan_input import plan_input
-from services.reconfigurator.planner import make_plan
 from services.reconfigurator.window import Planning, Seen, class_loads, tokens_per_step, workload
 from shared.errors import DilaserveError
 from shared.messages.launch import InstanceSpec
@@ -95,6 +94,8 @@ class Planner:
         return replace(record, state=state, reason="nothing runs: the smallest TP degree everywhere", target=target)
 
     def _plan(self, now: Situation, record: PlanRecord, degrees: Sequence[int]) -> Plan:
+        from services.reconfigurator.planner import make_plan  # noqa: PLC0415  (Pyomo: only where a plan is made)
+
         nodes = gpus_of(self.nodes, now.nodes_up)
         planning = dataclasses.replace(self.planning, tp_degrees=degrees)
         asked = workload(record.classes, record.tokens_per_step, planning, nodes)

@@ -1,9 +1,10 @@
 """The scheduler as its own process on the real bus, with an instance that needs no model."""
 
 import asyncio
+import itertools
 import json
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,6 +28,9 @@ from tests.support.waiting import until
 
 LIMIT_S = 20.0
 MODEL_NAME = "tiny"
+SHARED = "scheduled"  # a cell
+LOG = "scheduler.log"
+numbers = itertools.count()
 
 
 class Cluster:
@@ -35,7 +39,7 @@ class Cluster:
     def __init__(self, bus: Bus, model: Path, directory: Path, url: str) -> None:
         self.bus = bus
         self.model = model
-        self.log = directory / "scheduler.log"
+        self.log = directory / LOG
         self.settings = {"nats_url": url, "cell": bus.subjects.cell, "model": model, "model_name": MODEL_NAME}
 
     @asynccontextmanager
@@ -83,35 +87,52 @@ class Cluster:
 
 @pytest.fixture
 def cluster(bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer) -> Cluster:
+    """A cell of the test's own, whose scheduler it starts itself."""
     return Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
 
 
-async def test_a_request_is_served_its_outcome_stored_and_then_acknowledged(cluster: Cluster) -> None:
-    with service("scheduler", cluster.settings, cluster.log):
-        async with cluster.instance():
-            outcome = await cluster.outcome(Request(request_id="r1", prompt="How many?", output_tokens=40))
-            assert outcome.status is OutcomeStatus.COMPLETED
-            assert (outcome.prompt_tokens, outcome.output_tokens) == (9, 64)
-            assert outcome.stats is not None
-            assert outcome.stats.instances == ["w-1"]
-            await until(cluster.all_acknowledged)
+@pytest.fixture(scope="module")
+def scheduled(
+    nats_server: NatsServer, tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """One scheduler, of the cell SHARED, for the tests that leave it whole; its directory."""
+    directory = tmp_path_factory.mktemp("shared")
+    settings = {"nats_url": nats_server.url, "cell": SHARED, "model": tiny_model_dir, "model_name": MODEL_NAME}
+    with service("scheduler", settings, directory / LOG):
+        yield directory
 
 
-async def test_a_producer_with_nothing_but_nats_is_served_in_json(cluster: Cluster, nats_server: NatsServer) -> None:
-    root = f"dilaserve.{cluster.bus.subjects.cell}"
-    with service("scheduler", cluster.settings, cluster.log):
-        async with cluster.instance():
-            client = await nats.connect(nats_server.url)
-            outcomes = await client.subscribe(f"{root}.outcomes.job-1")
-            request = {"request_id": "job-1", "prompt": "2+2=", "output_tokens": 32}
-            await client.jetstream().publish(f"{root}.requests", json.dumps(request).encode())
-            outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
-            assert (outcome["status"], outcome["completion_tokens"]) == ("completed", 32)
-            stored = await client.jetstream().get_last_msg(
-                f"OUTCOMES-{cluster.bus.subjects.cell}", f"{root}.outcomes.job-1"
-            )
-            assert json.loads(stored.data or b"") == outcome
-            await client.close()
+@pytest.fixture
+async def shared(scheduled: Path, tiny_model_dir: Path, nats_server: NatsServer) -> AsyncIterator[Cluster]:
+    """The cell SHARED, whose scheduler runs; an instance is the test's own, and so are the ids of its requests."""
+    bus = await Bus.connect(nats_server.url, SHARED, name="test")
+    await bus.set_up()
+    yield Cluster(bus, tiny_model_dir, scheduled, nats_server.url)
+    await bus.close()
+
+
+async def test_a_request_is_served_its_outcome_stored_and_then_acknowledged(shared: Cluster) -> None:
+    async with shared.instance():
+        outcome = await shared.outcome(Request(request_id="served", prompt="How many?", output_tokens=40))
+        assert outcome.status is OutcomeStatus.COMPLETED
+        assert (outcome.prompt_tokens, outcome.output_tokens) == (9, 64)
+        assert outcome.stats is not None
+        assert outcome.stats.instances == ["w-1"]
+        await until(shared.all_acknowledged)
+
+
+async def test_a_producer_with_nothing_but_nats_is_served_in_json(shared: Cluster, nats_server: NatsServer) -> None:
+    root = f"dilaserve.{SHARED}"
+    async with shared.instance():
+        client = await nats.connect(nats_server.url)
+        outcomes = await client.subscribe(f"{root}.outcomes.job-1")
+        request = {"request_id": "job-1", "prompt": "2+2=", "output_tokens": 32}
+        await client.jetstream().publish(f"{root}.requests", json.dumps(request).encode())
+        outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
+        assert (outcome["status"], outcome["completion_tokens"]) == ("completed", 32)
+        stored = await client.jetstream().get_last_msg(f"OUTCOMES-{SHARED}", f"{root}.outcomes.job-1")
+        assert json.loads(stored.data or b"") == outcome
+        await client.close()
 
 
 @pytest.mark.parametrize(
@@ -127,47 +148,70 @@ async def test_a_producer_with_nothing_but_nats_is_served_in_json(cluster: Clust
     ],
 )
 async def test_a_wrong_request_is_answered_with_the_field_at_fault(
-    cluster: Cluster, wrong: dict[str, object], field: str, said: str
+    shared: Cluster, wrong: dict[str, object], field: str, said: str
 ) -> None:
-    with service("scheduler", cluster.settings, cluster.log):
-        subjects = cluster.bus.subjects
-        outcomes = await cluster.bus.nc.subscribe(subjects.outcomes("bad"))
-        await cluster.bus.js.publish(subjects.requests, json.dumps({"request_id": "bad", **wrong}).encode())
-        outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
-        assert outcome["status"] == "rejected"
-        assert outcome["error"]["field"] == field
-        assert said in outcome["error"]["message"]
+    subjects, request_id = shared.bus.subjects, f"bad-{next(numbers)}"
+    outcomes = await shared.bus.nc.subscribe(subjects.outcomes(request_id))
+    await shared.bus.js.publish(subjects.requests, json.dumps({"request_id": request_id, **wrong}).encode())
+    outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
+    assert outcome["status"] == "rejected"
+    assert outcome["error"]["field"] == field
+    assert said in outcome["error"]["message"]
 
 
-async def test_garbage_on_every_subject_is_logged_and_serving_goes_on(cluster: Cluster) -> None:
-    subjects = cluster.bus.subjects
-    with service("scheduler", cluster.settings, cluster.log):
-        async with cluster.instance():
-            bucket = await cluster.bus.bucket(subjects.instances_bucket)
-            for garbage in (b"", b"\x00garbage", b"{", b"[1,2]", b"\xc1" * 100, b'{"request_id": "no spaces!"}'):
-                await cluster.bus.js.publish(subjects.requests, garbage)
-                for subject in (subjects.step_results("w-1"), subjects.cancel("x"), subjects.steps("w-9")):
-                    await cluster.bus.nc.publish(subject, garbage)
-                await bucket.put("garbage", garbage)
-            await cluster.bus.publish(
-                subjects.step_results("w-1"), StepResults(instance_id="w-1", epoch=1, tickets=b"1")
-            )
-            outcome = await cluster.outcome(Request(request_id="r1", prompt="x", output_tokens=32))
-            assert outcome.status is OutcomeStatus.COMPLETED
-    assert "unreadable" in cluster.log.read_text()
-    assert "Traceback" not in cluster.log.read_text()
+async def test_garbage_on_every_subject_is_logged_and_serving_goes_on(shared: Cluster) -> None:
+    subjects = shared.bus.subjects
+    async with shared.instance():
+        bucket = await shared.bus.bucket(subjects.instances_bucket)
+        for garbage in (b"", b"\x00garbage", b"{", b"[1,2]", b"\xc1" * 100, b'{"request_id": "no spaces!"}'):
+            await shared.bus.js.publish(subjects.requests, garbage)
+            for subject in (subjects.step_results("w-1"), subjects.cancel("x"), subjects.steps("w-9")):
+                await shared.bus.nc.publish(subject, garbage)
+            await bucket.put("garbage", garbage)
+        await shared.bus.publish(subjects.step_results("w-1"), StepResults(instance_id="w-1", epoch=1, tickets=b"1"))
+        outcome = await shared.outcome(Request(request_id="after-garbage", prompt="x", output_tokens=32))
+        assert outcome.status is OutcomeStatus.COMPLETED
+        await bucket.delete("garbage")
+    assert "unreadable" in shared.log.read_text()
+    assert "Traceback" not in shared.log.read_text()
 
 
-async def test_progress_streams_every_token_before_the_outcome(cluster: Cluster) -> None:
-    with service("scheduler", cluster.settings, cluster.log):
-        async with cluster.instance():
-            progress = await cluster.bus.nc.subscribe(cluster.bus.subjects.progress("r1"))
-            await cluster.outcome(Request(request_id="r1", prompt="x", output_tokens=32, stream=True))
-            seen: set[int] = set()
-            while len(seen) < 32:
-                message = decode((await progress.next_msg(timeout=LIMIT_S)).data, Progress)
-                seen |= set(memoryview(message.positions).cast("i"))
-            assert seen == set(range(32))
+async def test_progress_streams_every_token_before_the_outcome(shared: Cluster) -> None:
+    async with shared.instance():
+        progress = await shared.bus.nc.subscribe(shared.bus.subjects.progress("streamed"))
+        await shared.outcome(Request(request_id="streamed", prompt="x", output_tokens=32, stream=True))
+        seen: set[int] = set()
+        while len(seen) < 32:
+            message = decode((await progress.next_msg(timeout=LIMIT_S)).data, Progress)
+            seen |= set(memoryview(message.positions).cast("i"))
+        assert seen == set(range(32))
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", encode(Cancel(reason="enough"))])
+async def test_a_cancelled_request_ends_as_cancelled(shared: Cluster, payload: bytes) -> None:
+    subjects, request_id = shared.bus.subjects, f"cancelled-{next(numbers)}"
+    outcomes = await shared.bus.nc.subscribe(subjects.outcomes(request_id))
+    await shared.bus.store(subjects.requests, Request(request_id=request_id, prompt="x"))
+    async with asyncio.timeout(LIMIT_S):  # the scheduler may not hold it yet
+        while True:
+            await shared.bus.nc.publish(subjects.cancel(request_id), payload)
+            try:
+                msg = await outcomes.next_msg(timeout=0.2)
+                break
+            except TimeoutError:
+                continue
+    assert decode(msg.data, Outcome).status is OutcomeStatus.CANCELLED
+
+
+async def test_a_request_sent_twice_is_served_once(shared: Cluster) -> None:
+    request = Request(request_id="twice", prompt="x", output_tokens=32)
+    async with shared.instance():
+        await shared.outcome(request)
+        outcomes = await shared.bus.nc.subscribe(shared.bus.subjects.outcomes("twice"))
+        await shared.bus.store(shared.bus.subjects.requests, request)
+        await shared.outcome(Request(request_id="after-twice", prompt="x", output_tokens=32))
+        assert outcomes.pending_msgs == 0
+        await until(shared.all_acknowledged)
 
 
 async def test_the_scheduler_says_how_it_goes_and_an_outcome_how_each_step_was_decided(cluster: Cluster) -> None:
@@ -186,23 +230,6 @@ async def test_the_scheduler_says_how_it_goes_and_an_outcome_how_each_step_was_d
                         break
             assert (said.arrived, said.tokens, said.slo_attainment) == (1, 32, 1.0)
             assert [load.instance_id for load in said.instances] == ["w-1"]
-
-
-@pytest.mark.parametrize("payload", [b"", b"{}", encode(Cancel(reason="enough"))])
-async def test_a_cancelled_request_ends_as_cancelled(cluster: Cluster, payload: bytes) -> None:
-    subjects = cluster.bus.subjects
-    with service("scheduler", cluster.settings, cluster.log):
-        outcomes = await cluster.bus.nc.subscribe(subjects.outcomes("r1"))
-        await cluster.bus.store(subjects.requests, Request(request_id="r1", prompt="x"))
-        async with asyncio.timeout(LIMIT_S):  # the scheduler may not hold it yet
-            while True:
-                await cluster.bus.nc.publish(subjects.cancel("r1"), payload)
-                try:
-                    msg = await outcomes.next_msg(timeout=0.2)
-                    break
-                except TimeoutError:
-                    continue
-        assert decode(msg.data, Outcome).status is OutcomeStatus.CANCELLED
 
 
 async def test_requests_of_a_killed_scheduler_are_served_by_the_next(cluster: Cluster) -> None:
@@ -237,18 +264,6 @@ async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster)
                 assert await asyncio.to_thread(first.wait, LIMIT_S) == 1
                 outcome = await cluster.outcome(Request(request_id="r3", prompt="x", output_tokens=32))
                 assert outcome.status is OutcomeStatus.COMPLETED
-
-
-async def test_a_request_sent_twice_is_served_once(cluster: Cluster) -> None:
-    request = Request(request_id="r1", prompt="x", output_tokens=32)
-    with service("scheduler", cluster.settings, cluster.log):
-        async with cluster.instance():
-            await cluster.outcome(request)
-            outcomes = await cluster.bus.nc.subscribe(cluster.bus.subjects.outcomes("r1"))
-            await cluster.bus.store(cluster.bus.subjects.requests, request)
-            await cluster.outcome(Request(request_id="r2", prompt="x", output_tokens=32))
-            assert outcomes.pending_msgs == 0
-            await until(cluster.all_acknowledged)
 
 
 def test_a_wrong_setting_stops_the_start_with_one_line(cluster: Cluster) -> None:

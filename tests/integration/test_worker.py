@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from services.worker.__main__ import main
+from services.worker.settings import WorkerSettings
+from services.worker.starting import announced
 from shared.bus import Bus
 from shared.codec import decode
 from shared.messages.instances import Control, Instance, InstanceState
 from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
+from shared.settings import read_settings, to_environ
+from shared.text import read_model_card
 from tests.support.golden import COPY, threshold_cases
 from tests.support.nats import NatsServer
 from tests.support.services import service
@@ -45,6 +50,14 @@ def start_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> Iterator[
             return stack.enter_context(running)
 
         yield start
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """What a worker that ran in this process does on SIGTERM does not outlive the test."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -134,14 +147,22 @@ async def test_garbage_is_dropped_and_the_worker_goes_on(
     assert read_results(await results.next(), [decode]) == [decode]
 
 
+async def test_while_its_model_is_loaded_an_instance_is_registered_as_starting(
+    nats_server: NatsServer, bus: Bus, registered: Registrations
+) -> None:
+    settings = read_settings(WorkerSettings, to_environ({"nats_url": nats_server.url, "cell": bus.subjects.cell}))
+    instance = Instance(instance_id="w-1", model=read_model_card(MODEL, "m"), tp_degree=1)
+    with announced(settings, instance):
+        starting = await registered.instance(InstanceState.STARTING)
+    assert starting.instance_id == "w-1"
+
+
 async def test_the_registration_is_renewed_and_deleted_at_a_clean_exit(
     start_worker: Start, registered: Registrations
 ) -> None:
     worker = start_worker(instance="w7", gpus="3")
-    starting = await registered.instance(InstanceState.STARTING)
     first = await registered.instance()
     second = await registered.instance()
-    assert starting.instance_id == first.instance_id
     assert first.instance_id.startswith("w7-")
     assert (first.gpus, first.tp_degree, first.device) == ([3], 1, "cpu")
     assert LatencyProfile.from_csv(first.profile).tp_degrees == [1]
@@ -260,11 +281,14 @@ async def test_without_a_bus_it_waits_and_stops_when_asked(tmp_path: Path) -> No
         ({"profile": "/nowhere.csv"}, "cannot read the latency profile /nowhere.csv"),
     ],
 )
-def test_wrong_settings_stop_the_start_with_one_line(
-    settings: dict[str, object], complaint: str, tmp_path: Path
+def test_wrong_settings_are_one_line(
+    settings: dict[str, object], complaint: str, own_signals: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = tmp_path / "worker.log"
-    with service("worker", {"model": MODEL, **settings}, log) as worker:
+    assert main(to_environ({"model": MODEL, **settings})) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert complaint in line
+
+
+def test_a_wrong_setting_ends_the_process_with_status_2(tmp_path: Path) -> None:
+    with service("worker", {"model": MODEL, "tp": 3}, tmp_path / "worker.log") as worker:
         assert worker.wait(LIMIT_S) == 2
-    assert len(log.read_text().splitlines()) == 1
-    assert complaint in log.read_text()

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
+from services.gateway.__main__ import main
 from shared.bus import Bus
 from tests.integration.gateway.conftest import LIMIT_S
 
@@ -74,8 +76,18 @@ async def test_a_taken_port_is_one_line(tiny_model_dir: Path) -> None:
         )
 
 
-async def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
-    for settings in ({"model": str(tmp_path), "port": "0"}, {"model": str(tmp_path), "port": "many"}, {}):
-        status, said = await ended(await start(["-m", "services.gateway"], **settings))
-        assert (status, said.count("\n")) == (2, 1), said
-        assert said.startswith("gateway: ")
+async def test_an_unusable_model_is_one_line(tmp_path: Path) -> None:
+    status, said = await ended(await start(["-m", "services.gateway"], model=str(tmp_path), port="0"))
+    assert (status, said.count("\n")) == (2, 1), said
+    assert said.startswith("gateway: ")
+
+
+@pytest.mark.parametrize(("settings", "named"), [({"MODEL": "x", "PORT": "many"}, "PORT"), ({}, "MODEL")])
+def test_a_wrong_setting_is_one_line_that_names_it(
+    settings: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(f"DILASERVE_{name}", value)
+    assert main() == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"gateway: DILASERVE_{named}")

@@ -105,9 +105,10 @@ def test_a_thousand_requests_with_cancellations_leak_nothing(runner: Runner) -> 
 
 
 def test_a_thousand_requests_that_move_half_way_leak_nothing() -> None:
-    here, there = (engine_of(Runner(random_decoder(), cache_slots=ROOM)) for _ in range(2))
-    for ticket in range(0, 1000, 2):
-        moving = [request(ticket, prompt=2), request(ticket + 1, prompt=2)]
+    room = 8 * (2 + 32)
+    here, there = (engine_of(Runner(random_decoder(), cache_slots=room)) for _ in range(2))
+    for first in range(0, 1000, 8):
+        moving = [request(ticket, prompt=2) for ticket in range(first, first + 8)]
         for decode in moving:
             decode.threshold = 0.0  # a block in one step
         read_results(_some(run(here, jobs_for(moving))), moving)
@@ -117,7 +118,7 @@ def test_a_thousand_requests_that_move_half_way_leak_nothing() -> None:
         read_results(_some(run(there, taken_up)), moving)
         assert all(d.done for d in moving)
         run(there, StepJobs(epoch=1, drops=gone))
-    assert [(e.free_slots, e.num_held, e.waiting) for e in (here, there)] == [(ROOM, 0, False)] * 2
+    assert [(e.free_slots, e.num_held, e.waiting) for e in (here, there)] == [(room, 0, False)] * 2
 
 
 def test_a_new_scheduler_frees_the_cache(runner: Runner) -> None:
