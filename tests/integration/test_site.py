@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r'(?:href|src)="([^"#?]+)')
+LOADED = re.compile(r'<(?:script|img|iframe)[^>]* src="([^"]+)|<link[^>]* rel="(?:stylesheet|preload|icon)"[^>]* href="([^"]+)')
+DIAGRAM = 'class="mermaid"'
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +28,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert (built.returncode, built.stderr) == (0, "")
     return directory
+
+
+def test_the_site_loads_nothing_from_elsewhere_and_draws_its_diagrams(site: Path) -> None:
+    pages = {page: page.read_text() for page in site.rglob("*.html")}
+    loaded = {"".join(found) for text in pages.values() for found in LOADED.findall(text)}
+    assert any(path.endswith(".css") for path in loaded)
+    assert [path for path in loaded if ":" in path or path.startswith("//")] == []
+    with_diagram = [text for text in pages.values() if DIAGRAM in text]
+    assert with_diagram
+    assert all("vendor/mermaid.tiny.js" in text for text in with_diagram)
 
 
 def test_every_link_of_the_site_leads_to_a_file_of_it(site: Path) -> None:
