@@ -71,6 +71,7 @@ class Intake:
             try:
                 arrived = await self._read(request, delivery)
                 self._inbox.put(arrived)
+                await asyncio.sleep(0)  # its first step goes first
                 await self._bus.publish(self._bus.subjects.arrivals, _arrival(arrived))
             except BadInput as error:
                 log.info("request rejected", error=error.message)

@@ -17,7 +17,7 @@ from services.worker.feeding import CacheMode, fault, is_over, part_for
 from services.worker.guesses import Guess, guess
 from services.worker.jobs import Job, read_jobs
 from services.worker.pool import SlotPool
-from services.worker.results import Report, StepOutcome, unmask
+from services.worker.results import Ran, Report, StepOutcome, unmask
 from services.worker.runner import ModelRunner
 from services.worker.sequences import NO_SLOTS, Sequence, open_sequence
 from shared.arrays import unpack_int64
@@ -75,11 +75,11 @@ class Engine:
         return self._pool.free
 
     def accept(self, message: StepJobs, received_s: float) -> None:
-        """Take in one message: its drops, its new requests, its jobs. A superseded scheduler's is refused.
+        """As `take`. Raises: BadInput if the message's columns do not fit together."""
+        self.take(message, read_jobs(message, received_s))
 
-        Raises: BadInput if the message's columns do not fit together.
-        """
-        jobs = read_jobs(message, received_s)
+    def take(self, message: StepJobs, jobs: list[Job]) -> None:
+        """Take in one message: its drops, its new requests, its `jobs`. A superseded scheduler's is refused."""
         if message.epoch < self._epoch:
             log.warning("step jobs of a superseded scheduler refused", epoch=message.epoch, current=self._epoch)
             return
@@ -91,7 +91,12 @@ class Engine:
         self._queue.extend(job for job in jobs if job.ticket not in refused)
 
     def iterate(self) -> StepResults | None:
-        """Run one batch of what waits, and report it; None if there was nothing to run and nothing to say."""
+        """As `run`: its message."""
+        ran = self.run()
+        return None if ran is None else ran.message()
+
+    def run(self) -> Ran | None:
+        """Run one batch of what waits; None if there was nothing to run and nothing to say."""
         started = time.perf_counter()
         picked = self._take()
         picked.sort(key=lambda pair: pair[0].order)
@@ -101,12 +106,12 @@ class Engine:
                 outcome = self._run(picked)
             except torch.OutOfMemoryError:
                 self._shrink(picked)
-                return self.iterate()
+                return self.run()
         report, self._report = self._report, Report()
         if outcome is None and report.empty:
             return None
-        jobs = [job for _, job in picked]
-        return report.message(self._instance_id, self._epoch, outcome, jobs, time.perf_counter() - started)
+        latency_s = time.perf_counter() - started
+        return Ran(self._instance_id, self._epoch, outcome, [job for _, job in picked], report, latency_s)
 
     def take_guesses(self) -> list[Guess]:
         """What the last iteration guessed for requests that are watched."""

@@ -51,30 +51,42 @@ class Report:
     def fail(self, ticket: int, message: str) -> None:
         self.failures.append(StepFailure(ticket=ticket, message=message))
 
-    def message(
-        self, instance_id: str, epoch: int, outcome: StepOutcome | None, jobs: Many[Named], latency_s: float
-    ) -> StepResults:
-        """Units: latency_s in seconds."""
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One iteration. Its message is made by whoever sends it, so that the next iteration need not wait for that."""
+
+    instance_id: str
+    epoch: int
+    outcome: StepOutcome | None
+    jobs: Many[Named]
+    report: Report
+    latency_s: float  # seconds
+
+    def message(self, sent_s: float = 0.0) -> StepResults:
+        """Units: sent_s is Unix time in seconds."""
         said = StepResults(
-            instance_id=instance_id,
-            epoch=epoch,
-            missing=pack_int64(self.missing),
-            failures=self.failures,
-            latency_s=latency_s,
+            instance_id=self.instance_id,
+            epoch=self.epoch,
+            missing=pack_int64(self.report.missing),
+            failures=self.report.failures,
+            latency_s=self.latency_s,
+            sent_s=sent_s,
         )
+        outcome = self.outcome
         if outcome is None:
             return said
         return msgspec.structs.replace(
             said,
-            tickets=pack_int64([job.ticket for job in jobs]),
-            steps=pack_int32([job.step for job in jobs]),
+            tickets=pack_int64([job.ticket for job in self.jobs]),
+            steps=pack_int32([job.step for job in self.jobs]),
             counts=pack_int32(outcome.counts),
             positions=pack_int32(outcome.positions),
             tokens=pack_int32(outcome.tokens),
             confidences=pack_float32(outcome.confidences),
             confidence_stats=pack_float32(outcome.stats),
             batch_tokens=outcome.batch_tokens,
-            received_s=min(job.received_s for job in jobs),
+            received_s=min(job.received_s for job in self.jobs),
         )
 
 

@@ -14,18 +14,19 @@ from queue import SimpleQueue
 from typing import Any
 
 import structlog
-from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from services.worker.engine import Engine
 from services.worker.guesses import Guess
+from services.worker.jobs import Job, read_jobs
 from services.worker.metrics import Metrics
 from services.worker.registration import Registration
+from services.worker.results import Ran
 from services.worker.tracing import Spans
 from shared.bus import Bus, read_or_none
 from shared.errors import BadInput
 from shared.messages.instances import Control
-from shared.messages.steps import StepJobs, StepResults
+from shared.messages.steps import StepJobs
 from shared.subjects import step_consumer
 from shared.tasks import cancel
 
@@ -38,7 +39,7 @@ COUNTED_S = 0.001  # a message is counted so much later, when it is on its way
 class Iteration:
     """What one iteration has to say."""
 
-    results: StepResults
+    ran: Ran
     guesses: list[Guess]
 
 
@@ -52,8 +53,8 @@ class Worker:
         self._metrics = metrics
         self._instance_id = registration.instance.instance_id
         self._spans = Spans(self._instance_id)
-        # Messages, and when each came (Unix time, seconds); None: no more will come.
-        self._inbox: SimpleQueue[tuple[StepJobs, float] | None] = SimpleQueue()
+        # Messages and their jobs; None: no more will come.
+        self._inbox: SimpleQueue[tuple[StepJobs, list[Job]] | None] = SimpleQueue()
         self._given_up = False
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -79,12 +80,15 @@ class Worker:
             self._spans.close()
 
     async def _take(self, msg: Msg) -> None:
-        jobs = read_or_none(msg, StepJobs)
-        if jobs is not None:
+        message = read_or_none(msg, StepJobs)
+        if message is not None:
             received_s = time.time()
-            self._inbox.put((jobs, received_s))
-            asyncio.get_running_loop().call_later(COUNTED_S, self._metrics.jobs_came, jobs, received_s)
-            self._spans.take(jobs)
+            try:
+                self._inbox.put((message, read_jobs(message, received_s)))
+            except BadInput as error:
+                log.warning("step jobs dropped", error=error.message)
+            asyncio.get_running_loop().call_later(COUNTED_S, self._metrics.jobs_came, message, received_s)
+            self._spans.take(message)
         await msg.ack()  # before they have run: after a crash nobody could run them
 
     async def _obey(self, stop: asyncio.Event, msg: Msg) -> None:
@@ -116,12 +120,12 @@ class Worker:
                 self._inbox.put(None)
 
     async def _publish(self, iteration: Iteration) -> None:
-        results = replace(iteration.results, sent_s=time.time())
+        results = iteration.ran.message(sent_s=time.time())
         await self._bus.publish(self._bus.subjects.step_results(self._instance_id), results)
-        asyncio.get_running_loop().call_later(COUNTED_S, self._metrics.ran, iteration.results)
+        asyncio.get_running_loop().call_later(COUNTED_S, self._metrics.ran, results)
         for guess in iteration.guesses:
             await self._bus.publish(self._bus.subjects.guesses(guess.request_id), guess.message)
-        self._spans.ran(iteration.results)
+        self._spans.ran(results)
 
     # In the engine's thread
 
@@ -130,10 +134,10 @@ class Worker:
         ran = False
         try:
             while self._accept(wait=not (ran and self._engine.waiting)) and not self._given_up:
-                results = self._engine.iterate()
-                ran = results is not None  # else what waits lacks room, which only a message can make
-                if results is not None:
-                    tell(Iteration(results, self._engine.take_guesses()))
+                iteration = self._engine.run()
+                ran = iteration is not None  # else what waits lacks room, which only a message can make
+                if iteration is not None:
+                    tell(Iteration(iteration, self._engine.take_guesses()))
         finally:
             tell(None)
 
@@ -144,9 +148,6 @@ class Worker:
             if received is None:
                 self._inbox.put(None)  # for the next call
                 return not wait
-            try:
-                self._engine.accept(*received)
-            except BadInput as error:
-                log.warning("step jobs dropped", error=error.message)
+            self._engine.take(*received)
             wait = False
         return True
