@@ -5,7 +5,7 @@ python -m experiments.gateway_overhead --concurrency 1,32,256
 A closed loop: each of N connections sends its next request when it has its reply. At N above what one iteration
 takes, a request also waits for the iterations of others; that wait counts as overhead here. Overhead is told up to the
 time at which the outcome was stored, by the bus, and up to the reply's last byte. Time to first committed text is
-measured on streams, one at a time.
+measured on streams, one at a time. What a bare switch between two processes costs on this machine is told beside it.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from dilaserve.load.workload import LoadRequest, read_requests
 from dilaserve.stack.data_dir import read_addresses
 from experiments.live_cluster import live_cluster
 from experiments.machine import said_first
+from experiments.switch_cost import switch_ms
 from shared.bus import Bus
 
 RESULTS = Path(__file__).parent / "results" / "gateway_overhead.md"
@@ -172,7 +173,8 @@ def main(
 ) -> None:
     """Start a cluster, measure, print the table."""
     rows = read_requests(DEMO_MODEL / "heldout.jsonl")
-    said: list[Any] = [said_first(), "", HEAD]
+    switch = f"A bare switch between two processes, the receiver asleep, p50: {switch_ms():.3f} ms."
+    said: list[Any] = [said_first(), "", switch, "", HEAD]
     verdict = ""
     with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
         data_dir = Path(directory) / "data"
