@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r'(?:href|src)="([^"#?]+)')
-LOADED = re.compile(r'<(?:script|img|iframe)[^>]* src="([^"]+)|<link[^>]* rel="(?:stylesheet|preload|icon)"[^>]* href="([^"]+)')
+LOADED = re.compile(
+    r'<(?:script|img|iframe)[^>]* src="([^"]+)|<link[^>]* rel="(?:stylesheet|preload|icon)"[^>]* href="([^"]+)'
+)
 DIAGRAM = 'class="mermaid"'
 
 
