@@ -32,7 +32,7 @@ from shared.messages.instances import Instance
 from shared.messages.requests import Request
 from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
-from simulator.clock import Clock
+from simulator.clock import Action, Clock
 from simulator.confidences import Confidences
 from simulator.denoising import LEVELS, Denoising
 from simulator.estimates import Predictor
@@ -61,9 +61,11 @@ class Cluster:
         predictor: Predictor | None,
         difficulties: np.random.Generator,
         chance: np.random.Generator,
+        message_s: float = 0.0,
     ) -> None:
         """`predictor` None: questions are answered by none. Which requests are hard is drawn apart from what comes
-        of each step, so that it is the same under every policy."""
+        of each step, so that it is the same under every policy. Units: message_s, what each message takes, in seconds.
+        """
         self.clock = Clock()
         self.instances: dict[str, SimulatedInstance] = {}
         self.records = Records.empty(np.where(np.isnan(workload.slo_s), default_slo_s, workload.slo_s))
@@ -73,9 +75,10 @@ class Cluster:
         self._profile = profile
         self._predictor = predictor
         self._chance = chance
+        self._message_s = message_s
         self._inbox: list[Event] = []
         self._answers: deque[tuple[float, EstimatesCame]] = deque()  # and when they come
-        self._ended: list[SimulatedInstance] = []  # their iterations have, and are not yet told of
+        self._ended: list[tuple[str, Batch]] = []  # iterations that have, and are not yet told of; by instance
         self._waiting: dict[str, SimulatedInstance] = {}  # those that may have an iteration to start
         self._lengths = workload.prompt_tokens + workload.output_tokens
         self._levels = difficulties.integers(LEVELS, size=len(workload))
@@ -89,7 +92,7 @@ class Cluster:
         """Until nothing more happens; `on_finished` hears how many requests have ended since it last did."""
         self._arrive_from(0)
         while self.clock:
-            self.clock.advance(DECISION_S)
+            self.clock.advance(0.0 if self._message_s else DECISION_S)
             inbox, self._inbox = [*self._come(), *self._inbox, *self._unmask()], []
             commands = self._core.cycle(inbox, self.clock.now_s)
             self.records.cycles += 1
@@ -135,6 +138,13 @@ class Cluster:
 
     # What happens
 
+    def _send(self, receive: Action) -> None:
+        """A message: received at once where messages take no time."""
+        if self._message_s:
+            self.clock.at(self.clock.now_s + self._message_s, receive)
+        else:
+            receive()
+
     def _arrive_from(self, index: int) -> None:
         """The next arrival is set up when the one before has happened."""
         if index < len(self._workload):
@@ -150,22 +160,21 @@ class Cluster:
         )
         prompt = self._prompt[: self._workload.prompt_tokens[index]]
         arrived = RequestArrived(request, prompt, output, float(self.records.slo_s[index]), self.clock.now_s)
-        self._inbox.append(arrived)
+        self._send(lambda: self._inbox.append(arrived))
         self._arrive_from(index + 1)
 
     def _end_iteration(self, instance: SimulatedInstance) -> None:
         instance_id = instance.instance.instance_id
         if self.instances.get(instance_id) is instance:  # else it died meanwhile
-            self._ended.append(instance)
+            self._send(partial(self._ended.append, (instance_id, instance.finish())))
             self._waiting[instance_id] = instance
 
     def _unmask(self) -> list[StepsDone]:
         """What the ended iterations did to their requests: masks go in the order of their positions."""
         if not self._ended:
             return []
-        names = [instance.instance.instance_id for instance in self._ended]
-        batches = [instance.finish() for instance in self._ended]
-        self._ended = []
+        names, batches = zip(*self._ended, strict=True)
+        self._ended.clear()
         batch = joined(batches)
         requests = batch[REQUESTS]
         left = self._left[requests]
@@ -203,9 +212,11 @@ class Cluster:
         messages = [command.jobs for command in commands]
         batches = read_jobs(messages, self._request_at, self._lengths, self._denoising.block_length)
         for command, batch in zip(commands, batches, strict=True):
-            instance = self.instances[command.instance_id]
-            instance.accept(batch)
-            self._waiting[command.instance_id] = instance
+            self._send(partial(self._accept, self.instances[command.instance_id], batch))
+
+    def _accept(self, instance: SimulatedInstance, batch: Batch) -> None:
+        instance.accept(batch)
+        self._waiting[instance.instance.instance_id] = instance
 
     def _requests_of(self, tickets: Int64) -> Int64:
         requests: Int64 = self._request_at[tickets & ROW_MASK]

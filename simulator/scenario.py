@@ -51,6 +51,7 @@ class Scenario:
     noise: float = NOISE  # of the noisy one
     slo_s: float | None = None
     seed: int = 0
+    message_s: float = 0.0  # what a message takes, from the client or between scheduler and instance
     max_batch_tokens: int = 8192
     max_batch_requests: int = 64
     failures: tuple[Failure, ...] = field(default=())
@@ -82,6 +83,7 @@ def simulate(scenario: Scenario, workload: Workload, on_finished: Callable[[int]
         _predictor(scenario, settings, denoising, workload, predictions),
         difficulties,
         chance,
+        scenario.message_s,
     )
     names = (_name(number) for number in count())
     if scenario.reconfiguration is None:
