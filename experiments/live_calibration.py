@@ -1,25 +1,22 @@
-"""What a simulation must know of a live cluster, measured on that very cluster: step latencies, and tokens by step.
-
-A step's latency is the time from its sending to the sending of the next, so it holds all that a live step costs: the
-forward, the bus, the scheduler's cycle, and what else the machine does meanwhile. Nothing is tuned.
+"""What a simulation must know of a live cluster, measured on that very cluster: how long iterations compute, what a
+message takes, tokens by step. Nothing is tuned.
 """
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import httpx
 import numpy as np
 
 from dilaserve.load.workload import LoadRequest
-from shared.arrays import Float64
+from experiments.live_iterations import BLOCK, Iteration
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 from simulator.steps_table import StepsTable
 
-BLOCK = 32
-MOST_REQUESTS = 64  # on an instance: the profile's last row
+MOST_REQUESTS, MOST_TOKENS = 64, 8192  # of an iteration: the profile's last rows
 TIMEOUT_S = 300.0
 
 
@@ -32,13 +29,8 @@ class Served:
     latency_s: float
     slo_met: bool
     mean_threshold: float
-    step_s: Float64  # [n - 1], from each step's sending to the next one's
-    recomputes: Float64  # [n - 1], 1 for a recompute step
-    together: Float64  # [n - 1], requests on the instance
-
-    @property
-    def steps(self) -> int:
-        return len(self.step_s) + 1
+    steps: int
+    computing_s: float  # the iterations that its steps were part of
 
 
 async def serve(
@@ -75,25 +67,34 @@ def read(told: dict) -> Served:  # type: ignore[type-arg]
         latency_s=how["latency_ms"] / 1000,
         slo_met=how["slo_met"],
         mean_threshold=how["mean_threshold"],
-        step_s=np.diff([step["t_ms"] / 1000 for step in steps]),
-        recomputes=np.array([float(step["kind"] == "recompute") for step in steps[:-1]]),
-        together=np.array([float(step["batch_requests"]) for step in steps[:-1]]),
+        steps=len(steps),
+        computing_s=how["step_ms"] / 1000,
     )
 
 
-def fit_profile(served: Sequence[Served]) -> LatencyProfile:
-    """Step latencies by least squares: a cache step of n requests takes `launch + n x each`, a recompute step of one
-    request `more` than that, and of several proportionally."""
-    y = np.concatenate([one.step_s for one in served])
-    n, recompute = (np.concatenate([getattr(one, name) for one in served]) for name in ("together", "recomputes"))
-    kept = y < 5 * np.median(y)  # a step that stood behind something else says nothing of steps
-    columns = np.stack([np.ones_like(y), n, recompute], axis=1)[kept]
-    launch, each, more = np.maximum(np.linalg.lstsq(columns, y[kept], rcond=None)[0], 1e-5).tolist()
-    length = float(np.mean([one.prompt_tokens + one.output_tokens for one in served]))
-    counts = range(1, MOST_REQUESTS + 1)
-    cache = [(1, BLOCK * count, StepKind.CACHE, launch + each * count) for count in counts]
-    recomputes = [(1, round(length * count), StepKind.RECOMPUTE, more + each * count) for count in counts]
-    return LatencyProfile.from_rows([*cache, *recomputes])
+def fit_profile(run: Sequence[Iteration]) -> LatencyProfile:
+    """Iterations' latencies by least squares, as a simulation charges them: a launch and so much for each cache step,
+    plus a launch and so much for each token of recompute steps.
+
+    An iteration counts by its error a request, so that the few large ones do not outweigh the many small ones.
+    """
+    cached, recomputed, tokens, y = np.array([astuple(iteration) for iteration in run], dtype=np.float64).T
+    columns = np.stack([cached > 0, cached, recomputed > 0, tokens], axis=1)
+    weights = 1.0 / (cached + recomputed)
+    fitted = np.linalg.lstsq(columns * weights[:, None], y * weights, rcond=None)[0]
+    cache_launch, each, recompute_launch, token = np.maximum(fitted, 1e-6).tolist()
+    cache = [(1, BLOCK * count, StepKind.CACHE, cache_launch + each * count) for count in (1, MOST_REQUESTS)]
+    recompute = [(1, n, StepKind.RECOMPUTE, recompute_launch + token * n) for n in (BLOCK, MOST_TOKENS)]
+    return LatencyProfile.from_rows([*cache, *recompute])
+
+
+def fit_message_s(alone: Sequence[Served]) -> float:
+    """What a message takes: a request that is alone waits for nothing else but its steps.
+
+    One brings it to the scheduler; of each step one goes to the instance and one comes back.
+    """
+    waiting_s = sum(one.latency_s - one.computing_s for one in alone)
+    return waiting_s / sum(1 + 2 * one.steps for one in alone)
 
 
 def fit_steps(by_threshold: dict[float, list[Served]]) -> StepsTable:

@@ -2,7 +2,8 @@
 
 The scheduler decides at most once in DECISION_S: what happens within that time of one another is taken in together,
 as a live scheduler takes in whatever has come while it was busy. That delay, 1 ms on average in a busy hour of 16
-instances, stands for the scheduler's own time and the bus's, which count as none.
+instances, stands for the scheduler's own time and the bus's, which count as none. Where messages are said to take time,
+that stands for both: the scheduler then decides whenever one comes.
 """
 
 from collections import Counter, deque

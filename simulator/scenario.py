@@ -51,7 +51,7 @@ class Scenario:
     noise: float = NOISE  # of the noisy one
     slo_s: float | None = None
     seed: int = 0
-    message_s: float = 0.0  # what a message takes, from the client or between scheduler and instance
+    message_s: float = 0.0  # that a message takes, from client to scheduler or between scheduler and instance
     max_batch_tokens: int = 8192
     max_batch_requests: int = 64
     failures: tuple[Failure, ...] = field(default=())

@@ -1,25 +1,34 @@
 """What is read off a live cluster for its simulation."""
 
-import numpy as np
 import pytest
 
-from experiments.live_calibration import Served, fit_profile, fit_steps, read
-from shared.messages.steps import StepKind
+from experiments.live_calibration import Served, fit_message_s, fit_profile, fit_steps, read
+from experiments.live_iterations import Iteration, iterations
+from shared.arrays import pack_int32, pack_int64
+from shared.messages.steps import StepJobs, StepKind, StepResults
 
 
-def served(steps: int = 9, output: int = 32, together: float = 1.0, launch: float = 0.01) -> Served:
-    """Cache steps of 10 ms and 2 ms for each request; the first recomputes for 5 ms more."""
-    recomputes = np.zeros(steps - 1)
-    recomputes[0] = 1.0
-    company = np.full(steps - 1, together)
-    return Served(100, output, 1.0, True, 0.9, launch + 0.002 * company + 0.005 * recomputes, recomputes, company)
+def served(steps: int = 9, output: int = 32, latency_s: float = 1.0, computing_s: float = 1.0) -> Served:
+    return Served(100, output, latency_s, True, 0.9, steps, computing_s)
 
 
-def test_step_latencies_by_company_and_kind_are_found_again() -> None:
-    profile = fit_profile([served(together=n) for n in (1.0, 2.0, 4.0, 8.0)])
+def iteration(cached: int, recomputed: int) -> Iteration:
+    """A launch of 10 ms and 2 ms for each cache step; one of 5 ms and 0.1 ms for each token of recompute steps."""
+    tokens = 120 * recomputed
+    computing_s = (0.010 + 0.002 * cached) * (cached > 0) + (0.005 + 0.0001 * tokens) * (recomputed > 0)
+    return Iteration(cached, recomputed, tokens, computing_s)
+
+
+def test_latencies_by_company_and_kind_are_found_again() -> None:
+    profile = fit_profile([iteration(*steps) for steps in ((1, 0), (8, 0), (0, 1), (0, 3), (2, 1))])
     assert profile.latency_s(1, 32.0, StepKind.CACHE) == pytest.approx(0.012)
     assert profile.latency_s(1, 8 * 32.0, StepKind.CACHE) == pytest.approx(0.026)
-    assert profile.latency_s(1, 132.0, StepKind.RECOMPUTE) == pytest.approx(0.007)
+    assert profile.latency_s(1, 120.0, StepKind.RECOMPUTE) == pytest.approx(0.017)
+
+
+def test_what_a_lone_request_waits_for_beside_its_steps_is_its_messages() -> None:
+    alone = [served(steps=9, latency_s=1.019, computing_s=1.0), served(steps=4, latency_s=0.509, computing_s=0.5)]
+    assert fit_message_s(alone) == pytest.approx(0.001)
 
 
 def test_tokens_by_step_never_rise_with_the_threshold() -> None:
@@ -29,12 +38,25 @@ def test_tokens_by_step_never_rise_with_the_threshold() -> None:
 
 
 def test_a_request_is_read_from_what_the_gateway_tells() -> None:
-    steps = [
-        {"t_ms": 10.0 * i, "block": i // 2, "kind": "cache" if i % 2 else "recompute", "batch_requests": 3}
-        for i in range(4)
-    ]
-    told = {"latency_ms": 50.0, "slo_met": True, "mean_threshold": 0.8}
-    one = read({"steps": steps, "dilaserve": told, "usage": {"prompt_tokens": 7}})
+    steps = [{"block": i // 2} for i in range(4)]
+    how = {"latency_ms": 50.0, "step_ms": 40.0, "slo_met": True, "mean_threshold": 0.8}
+    one = read({"steps": steps, "dilaserve": how, "usage": {"prompt_tokens": 7}})
     assert (one.steps, one.output_tokens, one.prompt_tokens) == (4, 64, 7)
-    assert one.step_s.tolist() == pytest.approx([0.01] * 3)
-    assert one.recomputes.tolist() == [1, 0, 1]
+    assert (one.latency_s, one.computing_s) == (0.05, 0.04)
+
+
+def test_iterations_are_read_from_jobs_and_results() -> None:
+    """Of an iteration whose job was not seen, nothing is known."""
+    jobs = StepJobs(
+        epoch=1,
+        tickets=pack_int64([7, 8]),
+        steps=pack_int32([0, 3]),
+        kinds=pack_int32([StepKind.RECOMPUTE, StepKind.CACHE]),
+    )
+
+    def results(tickets: list[int], steps: list[int]) -> StepResults:
+        packed = {"tickets": pack_int64(tickets), "steps": pack_int32(steps)}
+        return StepResults(instance_id="a", epoch=1, batch_tokens=150, latency_s=0.02, **packed)
+
+    run = iterations([jobs], [results([7, 8], [0, 3]), results([7, 8], [1, 4]), results([], [])])
+    assert run == [Iteration(cached=1, recomputed=1, recomputed_tokens=118, computing_s=0.02)]

@@ -115,8 +115,22 @@ def test_an_iteration_never_exceeds_the_limits_on_tokens_and_requests(monkeypatc
     assert max(tokens for _, tokens in seen) <= 1500
 
 
-def test_requests_of_a_failed_instance_go_on_elsewhere() -> None:
-    records = simulate(scenario(instances=(1, 1), failures=(Failure(at_s=0.5, instance=0),)), busy(20))
+def test_a_message_brings_the_request_one_each_step_and_one_its_result() -> None:
+    free, slow = (simulate(scenario(SLOW, message_s=message_s), arrivals(1)) for message_s in (0.0, 0.004))
+    assert slow.latency_s - free.latency_s == pytest.approx([0.004 * (1 + 2 * 64)])
+
+
+def test_where_messages_take_time_requests_of_an_instance_take_turns() -> None:
+    """While one's result is on its way the other's step runs, so that no iteration holds both."""
+    isolated_s = float(simulate(scenario(SLOW), arrivals(1)).latency_s[0])
+    together = simulate(scenario(SLOW, message_s=0.004), arrivals(2, every_s=0.01)).latency_s
+    assert together[1] + 0.01 == pytest.approx(3 * 0.004 + 2 * isolated_s)
+
+
+@pytest.mark.parametrize("message_s", [0.0, 0.004])
+def test_requests_of_a_failed_instance_go_on_elsewhere(message_s: float) -> None:
+    failures = (Failure(at_s=0.5, instance=0),)
+    records = simulate(scenario(instances=(1, 1), failures=failures, message_s=message_s), busy(20))
     assert records.completed.all()
     assert [counts for _, counts in records.instances_at][-1] == {1: 1}
 
