@@ -55,8 +55,14 @@ def test_iterations_are_read_from_jobs_and_results() -> None:
     )
 
     def results(tickets: list[int], steps: list[int]) -> StepResults:
-        packed = {"tickets": pack_int64(tickets), "steps": pack_int32(steps)}
-        return StepResults(instance_id="a", epoch=1, batch_tokens=150, latency_s=0.02, **packed)
+        return StepResults(
+            instance_id="a",
+            epoch=1,
+            tickets=pack_int64(tickets),
+            steps=pack_int32(steps),
+            batch_tokens=150,
+            latency_s=0.02,
+        )
 
     run = iterations([jobs], [results([7, 8], [0, 3]), results([7, 8], [1, 4]), results([], [])])
     assert run == [Iteration(cached=1, recomputed=1, recomputed_tokens=118, computing_s=0.02)]
