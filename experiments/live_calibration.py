@@ -58,6 +58,16 @@ async def serve(
         return [read((await client.get(f"/v1/requests/{name}")).json()) for name in names]
 
 
+async def serve_clients(url: str, rows: Sequence[LoadRequest], clients: int, slo_s: float) -> list[Served]:
+    """The rows from so many clients, each of which sends its next request when it has its answer."""
+
+    async def client(mine: Sequence[LoadRequest]) -> list[Served]:
+        return [one for row in mine for one in await serve(url, [row], [0.0], slo_s)]
+
+    by_client = await asyncio.gather(*(client(rows[first::clients]) for first in range(clients)))
+    return [one for served in by_client for one in served]
+
+
 def read(told: dict) -> Served:  # type: ignore[type-arg]
     """From the reply to GET /v1/requests/{id}."""
     steps, how = told["steps"], told["dilaserve"]

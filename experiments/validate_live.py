@@ -2,19 +2,23 @@
 
     python -m experiments.validate_live --loads 0.4,0.8,1.1 --duration 30
 
-The cluster is first measured in place (experiments/live_calibration.py): tokens by step at each threshold, how long
-iterations compute, what a message takes, the isolated latency (the SLO is 5 times that), the rate that it works off a
-burst at (a load of 1). Then each load is run live, and simulated. Wanted: attainment within 5 points, mean latency
-within 20 %.
-Lookahead is off on both sides: the paper's mode. One instance of one thread leaves the services a core of two: that
-they take cores from the workers is what the simulator knows nothing of.
+The cluster is measured in place, in a round before each load and one after the last (experiments/live_calibration.py):
+tokens by step at each threshold, how long iterations of all sizes compute, what a message takes. The first round also
+gives the isolated latency (the SLO is 5 times that) and the rate that a burst is worked off at (a load of 1). Then
+each load's requests are simulated with what all rounds gave, nothing of the loads themselves. Wanted: attainment within
+5 points, mean latency within 20 %.
+
+Lookahead is off on both sides: the paper's mode. Each output is computed to its end, whatever its text: a simulation
+knows of none that ends early. One instance of one thread leaves the services a core of two: that they take cores from
+the workers is what the simulator knows nothing of.
 """
 
 import asyncio
 import os
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,21 +29,23 @@ import typer
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
 from dilaserve.stack.data_dir import read_addresses
-from experiments.live_calibration import Served, fit_message_s, fit_profile, fit_steps, serve
+from experiments.live_calibration import Served, fit_message_s, fit_profile, fit_steps, serve, serve_clients
 from experiments.live_cluster import live_cluster
-from experiments.live_iterations import BLOCK, iterations, record
+from experiments.live_iterations import BLOCK, Iteration, iterations, record
 from experiments.machine import said_first
 from services.scheduler.settings import SchedulerSettings
 from shared.messages.steps import StepKind
-from shared.profile import LatencyProfile
 from simulator.scenario import Scenario, simulate
-from simulator.steps_table import StepsTable
 from simulator.workload import plain
 
 RESULT = Path(__file__).parent / "results" / "validate_live.md"
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 SLO_SCALE = 5.0
-EACH = 48  # requests at each threshold, one after another, and at once
+OUTPUT_TOKENS = 64
+CLIENTS = (1, 2, 4, 8, 16)  # at a time, each sending one request after another
+EACH = 24  # requests at each threshold, and from so many clients
+BURST = 48  # requests at once
+SEEDS = 5
 PATIENT_S = 120.0  # an SLO that is always met
 POINTS, SHARE = 5.0, 0.20  # how far off attainment and mean latency may be
 HEAD = (
@@ -49,12 +55,17 @@ HEAD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    profile: LatencyProfile
-    message_s: float
-    steps: StepsTable
-    slo_s: float
-    sustained_rps: float
+class Seen:
+    """One round of measurements."""
+
+    by_threshold: dict[float, list[Served]]
+    alone: list[Served]
+    run: list[Iteration]  # of all that was served in it
+    burst_s: float  # that BURST requests took
+
+    @property
+    def slo_s(self) -> float:
+        return SLO_SCALE * float(np.mean([one.latency_s for one in self.alone]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,71 +99,66 @@ class Compared:
         )
 
 
-async def calibrate(url: str, nats_url: str, rows: list[LoadRequest]) -> Measured:
-    """What the simulator must know of the cluster."""
-    await serve(url, rows[:8], [0.0] * 8, PATIENT_S)  # warms it up
+async def look(url: str, nats_url: str, rows: list[LoadRequest]) -> Seen:
+    """One round."""
     async with record(nats_url) as recording:
         by_threshold = {
             # its deadline past, a request takes the lowest threshold that its floor allows
             floor: await serve(url, rows[:EACH], [0.1 * i for i in range(EACH)], 0.001, floor)
             for floor in THRESHOLDS
         }
-        alone = [one for row in rows[:EACH] for one in await serve(url, [row], [0.0], PATIENT_S)]
+        by_clients = [await serve_clients(url, rows[:EACH], clients, PATIENT_S) for clients in CLIENTS]
         began_s = time.perf_counter()
-        await serve(url, rows[:EACH], [0.0] * EACH, PATIENT_S)
-        sustained_rps = EACH / (time.perf_counter() - began_s)
-    return Measured(
-        profile=fit_profile(iterations(recording.jobs, recording.results)),
-        message_s=fit_message_s(alone),
+        await serve(url, rows[:BURST], [0.0] * BURST, PATIENT_S)
+        burst_s = time.perf_counter() - began_s
+    return Seen(by_threshold, by_clients[0], iterations(recording.jobs, recording.results), burst_s)
+
+
+def scenario_of(rounds: Sequence[Seen], policy: str) -> Scenario:
+    """What was measured, as it is simulated."""
+    by_threshold = {floor: [one for seen in rounds for one in seen.by_threshold[floor]] for floor in THRESHOLDS}
+    return Scenario(
+        profile=fit_profile([iteration for seen in rounds for iteration in seen.run]),
+        message_s=fit_message_s([one for seen in rounds for one in seen.alone]),
         steps=fit_steps(by_threshold),
-        slo_s=SLO_SCALE * float(np.mean([one.latency_s for one in alone])),
-        sustained_rps=sustained_rps,
-    )
-
-
-def predict(
-    measured: Measured, served: list[Served], arrivals_s: list[float], policy: str
-) -> tuple[float, float, float]:
-    """Attainment, mean latency in seconds and mean threshold of the same requests, simulated."""
-    scenario = Scenario(
-        profile=measured.profile,
-        steps=measured.steps,
         instances=(1,),
         settings=msgspec.convert(
             {"model": "demo", "policy": policy, "cache": "dual", "thresholds": THRESHOLDS}, SchedulerSettings
         ),
-        slo_s=measured.slo_s,
-        message_s=measured.message_s,
+        slo_s=rounds[0].slo_s,
     )
+
+
+def compare(load: float, served: Sequence[Served], arrivals_s: Sequence[float], scenario: Scenario) -> Compared:
+    """One load as it was served live, beside the mean of SEEDS simulations."""
     prompts, outputs = (np.array([getattr(one, name) for one in served]) for name in ("prompt_tokens", "output_tokens"))
-    records = simulate(scenario, plain(np.array(arrivals_s), prompts, outputs))
-    return float(records.met.mean()), float(np.nanmean(records.latency_s)), records.mean_threshold_used() or 0.0
-
-
-def compare(
-    url: str, rows: list[LoadRequest], measured: Measured, load: float, duration_s: float, policy: str
-) -> Compared:
-    """One load, live and simulated."""
-    arrivals_s = poisson_arrivals(load * measured.sustained_rps, duration_s, seed=1)
-    sent = [rows[number % len(rows)] for number in range(len(arrivals_s))]
-    served = asyncio.run(serve(url, sent, arrivals_s, measured.slo_s))
-    attainment, latency_s, threshold = predict(measured, served, arrivals_s, policy)
+    workload = plain(np.array(arrivals_s), prompts, outputs)
+    simulated = [simulate(replace(scenario, seed=seed), workload) for seed in range(SEEDS)]
     weights = [one.output_tokens for one in served]
     return Compared(
         load,
         len(served),
-        (float(np.mean([one.slo_met for one in served])), attainment),
-        (float(np.mean([one.latency_s for one in served])), latency_s),
-        (float(np.average([one.mean_threshold for one in served], weights=weights)), threshold),
+        (_mean(one.slo_met for one in served), _mean(float(records.met.mean()) for records in simulated)),
+        (_mean(one.latency_s for one in served), _mean(float(np.nanmean(records.latency_s)) for records in simulated)),
+        (
+            float(np.average([one.mean_threshold for one in served], weights=weights)),
+            _mean(records.mean_threshold_used() or 0.0 for records in simulated),
+        ),
     )
 
 
-def told(profile: LatencyProfile) -> str:
-    """The profile in words."""
-    cache_ms = 1000 * profile.latency_s(1, np.array([BLOCK, 8 * BLOCK]), StepKind.CACHE)
-    recompute_ms = 1000 * profile.latency_s(1, 2 * BLOCK, StepKind.RECOMPUTE)
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def told(scenario: Scenario) -> str:
+    """What was measured, in words."""
+    cache_ms = 1000 * scenario.profile.latency_s(1, np.array([BLOCK, 8 * BLOCK]), StepKind.CACHE)
+    recompute_ms = 1000 * scenario.profile.latency_s(1, 3 * BLOCK, StepKind.RECOMPUTE)
     return (
-        f"a cache step {cache_ms[0]:.1f} ms, eight {cache_ms[1]:.1f}, a recompute step of 64 tokens {recompute_ms:.1f}"
+        f"SLO {scenario.slo_s:.2f} s. Tokens by step: {np.round(scenario.steps.tokens_per_step, 2).tolist()} "
+        f"at {list(THRESHOLDS)}. A cache step takes {cache_ms[0]:.1f} ms, eight {cache_ms[1]:.1f} ms, a recompute step "
+        f"of {3 * BLOCK} tokens {recompute_ms:.1f} ms, a message {1000 * scenario.message_s:.1f} ms."
     )
 
 
@@ -164,25 +170,27 @@ def main(
     out: Annotated[Path, typer.Option(help="Write the table to this file.")] = RESULT,
 ) -> None:
     """Print the table, and whether the simulator is near enough."""
-    os.environ |= {"DILASERVE_LOOKAHEAD": "0", "DILASERVE_THREADS": "1"}
+    os.environ |= {"DILASERVE_LOOKAHEAD": "0", "DILASERVE_STOP_AT_EOS": "false", "DILASERVE_THREADS": "1"}
     heldout = read_requests(DEMO_MODEL / "heldout.jsonl")
-    rows = [msgspec.structs.replace(row, output_tokens=64) for row in heldout]
+    rows = [msgspec.structs.replace(row, output_tokens=OUTPUT_TOKENS) for row in heldout]
+    lines = [f"# The simulator beside the live cluster\n\n{said_first()}\n"]
+    runs = []
     with (
         tempfile.TemporaryDirectory(prefix="dilaserve-") as data_dir,
         live_cluster("--policy", policy, "--instances", "1x1", "--data-dir", data_dir) as url,
     ):
-        measured = asyncio.run(calibrate(url, read_addresses(Path(data_dir)).nats_url, rows))
-        lines = [
-            f"# The simulator beside the live cluster\n\n{said_first()}\n",
-            f"{policy}, SLO {measured.slo_s:.2f} s, a load of 1 is {measured.sustained_rps:.1f} requests/s. "
-            f"Tokens by step: {np.round(measured.steps.tokens_per_step, 2).tolist()} at {list(THRESHOLDS)}. "
-            f"A message takes {1000 * measured.message_s:.1f} ms, {told(measured.profile)}.\n",
-            HEAD,
-        ]
-        print("\n".join(lines), flush=True)
-        for load in loads.split(","):
-            lines.append(str(compare(url, rows, measured, float(load), duration, policy)))
-            print(lines[-1], flush=True)
+        nats_url = read_addresses(Path(data_dir)).nats_url
+        asyncio.run(serve_clients(url, rows[:EACH], max(CLIENTS), PATIENT_S))  # warms it up
+        rounds = [asyncio.run(look(url, nats_url, rows))]
+        for load in map(float, loads.split(",")):
+            arrivals_s = poisson_arrivals(load * BURST / rounds[0].burst_s, duration, seed=1)
+            sent = [rows[number % len(rows)] for number in range(len(arrivals_s))]
+            runs.append((load, asyncio.run(serve(url, sent, arrivals_s, rounds[0].slo_s)), arrivals_s))
+            rounds.append(asyncio.run(look(url, nats_url, rows[BURST * len(rounds) :])))
+    scenario = scenario_of(rounds, policy)
+    lines += [f"{policy}, a load of 1 is {BURST / rounds[0].burst_s:.1f} requests/s. {told(scenario)}\n", HEAD]
+    lines += [str(compare(*run, scenario)) for run in runs]
+    print("\n".join(lines))
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
