@@ -82,20 +82,29 @@ def read(told: dict) -> Served:  # type: ignore[type-arg]
     )
 
 
-def fit_profile(run: Sequence[Iteration]) -> LatencyProfile:
-    """Iterations' latencies by least squares, as a simulation charges them: a launch and so much for each cache step,
-    plus a launch and so much for each token of recompute steps.
+def fit_profile(run: Sequence[Iteration]) -> tuple[LatencyProfile, float]:
+    """Iterations' latencies by least squares: a launch, so much for each cache step, and for recompute steps so much
+    more and so much for each token. Returns: the profile, and the launch in seconds, which an iteration of both kinds
+    pays once.
 
     An iteration counts by its error a request, so that the few large ones do not outweigh the many small ones.
     """
     cached, recomputed, tokens, y = np.array([astuple(iteration) for iteration in run], dtype=np.float64).T
-    columns = np.stack([cached > 0, cached, recomputed > 0, tokens], axis=1)
+    columns = np.stack([np.ones_like(y), cached, recomputed > 0, tokens], axis=1)
     weights = 1.0 / (cached + recomputed)
     fitted = np.linalg.lstsq(columns * weights[:, None], y * weights, rcond=None)[0]
-    cache_launch, each, recompute_launch, token = np.maximum(fitted, 1e-6).tolist()
-    cache = [(1, BLOCK * count, StepKind.CACHE, cache_launch + each * count) for count in (1, MOST_REQUESTS)]
-    recompute = [(1, n, StepKind.RECOMPUTE, recompute_launch + token * n) for n in (BLOCK, MOST_TOKENS)]
-    return LatencyProfile.from_rows([*cache, *recompute])
+    launch, each, more, token = np.maximum(fitted, 0.0).tolist()
+    cache = [(1, BLOCK * count, StepKind.CACHE, launch + each * count) for count in (1, MOST_REQUESTS)]
+    recompute = [(1, n, StepKind.RECOMPUTE, launch + more + token * n) for n in (BLOCK, MOST_TOKENS)]
+    return LatencyProfile.from_rows([*cache, *recompute]), launch
+
+
+def charge_s(iteration: Iteration, profile: LatencyProfile, launch_s: float) -> float:
+    """What a simulation charges for it, in seconds."""
+    cached_s = profile.latency_s(1, BLOCK * iteration.cached, StepKind.CACHE) if iteration.cached else launch_s
+    if not iteration.recomputed:
+        return cached_s
+    return cached_s + profile.latency_s(1, iteration.recomputed_tokens, StepKind.RECOMPUTE) - launch_s
 
 
 def fit_message_s(alone: Sequence[Served]) -> float:

@@ -63,6 +63,7 @@ class Cluster:
         difficulties: np.random.Generator,
         chance: np.random.Generator,
         message_s: float = 0.0,
+        shared_launch_s: float = 0.0,
     ) -> None:
         """`predictor` None: questions are answered by none. Which requests are hard is drawn apart from what comes
         of each step, so that it is the same under every policy. Units: message_s, what each message takes, in seconds.
@@ -77,6 +78,7 @@ class Cluster:
         self._predictor = predictor
         self._chance = chance
         self._message_s = message_s
+        self._shared_launch_s = shared_launch_s
         self._inbox: list[Event] = []
         self._answers: deque[tuple[float, EstimatesCame]] = deque()  # and when they come
         self._ended: list[tuple[str, Batch]] = []  # iterations that have, and are not yet told of; by instance
@@ -114,7 +116,9 @@ class Cluster:
 
     def join(self, instance: Instance) -> None:
         """An instance is ready to serve."""
-        self.instances[instance.instance_id] = SimulatedInstance(instance, self._profile, self._denoising.block_length)
+        self.instances[instance.instance_id] = SimulatedInstance(
+            instance, self._profile, self._denoising.block_length, self._shared_launch_s
+        )
         self._inbox.append(InstanceSeen(instance))
         self._note_instances()
 

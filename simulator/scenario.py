@@ -52,6 +52,7 @@ class Scenario:
     slo_s: float | None = None
     seed: int = 0
     message_s: float = 0.0  # that a message takes, from client to scheduler or between scheduler and instance
+    shared_launch_s: float = 0.0  # that an iteration of both kinds takes less than the sum of two lookups
     max_batch_tokens: int = 8192
     max_batch_requests: int = 64
     failures: tuple[Failure, ...] = field(default=())
@@ -84,6 +85,7 @@ def simulate(scenario: Scenario, workload: Workload, on_finished: Callable[[int]
         difficulties,
         chance,
         scenario.message_s,
+        scenario.shared_launch_s,
     )
     names = (_name(number) for number in count())
     if scenario.reconfiguration is None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.live_calibration import Served, fit_message_s, fit_profile, fit_steps, read
+from experiments.live_calibration import Served, charge_s, fit_message_s, fit_profile, fit_steps, read
 from experiments.live_iterations import Iteration, iterations
 from shared.arrays import pack_int32, pack_int64
 from shared.messages.steps import StepJobs, StepKind, StepResults
@@ -13,17 +13,19 @@ def served(steps: int = 9, output: int = 32, latency_s: float = 1.0, computing_s
 
 
 def iteration(cached: int, recomputed: int) -> Iteration:
-    """A launch of 10 ms and 2 ms for each cache step; one of 5 ms and 0.1 ms for each token of recompute steps."""
+    """A launch of 10 ms, 2 ms for each cache step, 3 ms more if steps recompute and 0.1 ms for each of their tokens."""
     tokens = 120 * recomputed
-    computing_s = (0.010 + 0.002 * cached) * (cached > 0) + (0.005 + 0.0001 * tokens) * (recomputed > 0)
-    return Iteration(cached, recomputed, tokens, computing_s)
+    return Iteration(cached, recomputed, tokens, 0.010 + 0.002 * cached + 0.003 * (recomputed > 0) + 0.0001 * tokens)
 
 
 def test_latencies_by_company_and_kind_are_found_again() -> None:
-    profile = fit_profile([iteration(*steps) for steps in ((1, 0), (8, 0), (0, 1), (0, 3), (2, 1))])
+    run = [iteration(*steps) for steps in ((1, 0), (8, 0), (0, 1), (0, 3), (2, 1), (5, 2))]
+    profile, launch_s = fit_profile(run)
+    assert launch_s == pytest.approx(0.010)
     assert profile.latency_s(1, 32.0, StepKind.CACHE) == pytest.approx(0.012)
     assert profile.latency_s(1, 8 * 32.0, StepKind.CACHE) == pytest.approx(0.026)
-    assert profile.latency_s(1, 120.0, StepKind.RECOMPUTE) == pytest.approx(0.017)
+    assert profile.latency_s(1, 120.0, StepKind.RECOMPUTE) == pytest.approx(0.025)
+    assert [charge_s(one, profile, launch_s) for one in run] == pytest.approx([one.computing_s for one in run])
 
 
 def test_what_a_lone_request_waits_for_beside_its_steps_is_its_messages() -> None:

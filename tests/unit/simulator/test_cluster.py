@@ -58,10 +58,13 @@ def test_the_isolated_mean_is_what_isolated_requests_take() -> None:
     assert records.latency_s.mean() == pytest.approx(expected_s, rel=0.06)
 
 
-def test_an_iteration_of_both_kinds_costs_the_sum_of_two_lookups() -> None:
+@pytest.mark.parametrize("shared_launch_s", [0.0, 0.005])
+def test_an_iteration_of_both_kinds_costs_the_sum_of_two_lookups_less_a_launch_that_they_share(
+    shared_launch_s: float,
+) -> None:
     """Two recompute steps of 164 tokens and one cache step of 32."""
     card = ModelCard(name="m", max_length=4096, mask_token_id=0, eos_token_id=1, vocab_size=2)
-    instance = SimulatedInstance(Instance(instance_id="a", model=card, tp_degree=1), PROFILE, 32)
+    instance = SimulatedInstance(Instance(instance_id="a", model=card, tp_degree=1), PROFILE, 32, shared_launch_s)
     recompute, cached = int(StepKind.RECOMPUTE), int(StepKind.CACHE)
     jobs = StepJobs(
         epoch=1,
@@ -73,7 +76,7 @@ def test_an_iteration_of_both_kinds_costs_the_sum_of_two_lookups() -> None:
     )
     [batch] = read_jobs([jobs], np.arange(10), np.full(10, 164), 32)
     instance.accept(batch)
-    assert instance.start() == pytest.approx((0.030 + 0.04e-3 * 328) + (0.020 + 0.2e-3 * 32))
+    assert instance.start() == pytest.approx((0.030 + 0.04e-3 * 328) + (0.020 + 0.2e-3 * 32) - shared_launch_s)
 
 
 @pytest.mark.parametrize("policy", ["dilaserve", "llumnix", "infaas", "fixed"])
