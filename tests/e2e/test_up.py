@@ -73,23 +73,6 @@ def test_a_taken_port_and_a_used_directory_are_one_line_each(
     assert f"in use by another `dilaserve up` (process {stack.process.pid})" in used.stderr
 
 
-def test_it_drains_leaves_nothing_behind_and_finds_its_data_again_in_a_copy(tiny_checkpoint_dir: Path) -> None:
-    with new_data_dir() as data_dir:
-        with running_stack(tiny_checkpoint_dir, data_dir, "--instances", "1x1") as first:
-            request_id = first.complete("how many plums?").json()["dilaserve"]["request_id"]
-            assert dilaserve("keys", "create", "alice", "--data-dir", data_dir).returncode == 0
-            children = first.children()
-            assert first.stop() == 0
-            assert not psutil.wait_procs(children, timeout=LIMIT_S)[1]
-        copy = data_dir.with_name("copy")
-        subprocess.run(["cp", "--archive", data_dir, copy], check=True)
-        with running_stack(tiny_checkpoint_dir, copy, "--instances", "1x1") as second:
-            assert httpx.get(f"{second.url}/v1/requests/{request_id}").status_code == 200
-            keys = json.loads(dilaserve("keys", "list", "--json", "--data-dir", copy).stdout)["keys"]
-            assert [key["name"] for key in keys] == ["alice"]
-            assert second.stop() == 0
-
-
 async def test_it_uses_running_servers_and_a_second_interrupt_leaves_only_those(
     tiny_checkpoint_dir: Path, nats_server: NatsServer
 ) -> None:
@@ -109,3 +92,21 @@ async def test_it_uses_running_servers_and_a_second_interrupt_leaves_only_those(
         assert await nats_answers(nats_server.url)
         assert await postgres_answers(database.url)
         database.stop()
+
+
+def test_it_drains_leaves_nothing_behind_and_finds_its_data_again_in_a_copy(
+    stack: Stack, tiny_checkpoint_dir: Path
+) -> None:
+    """The last one: it ends the stack."""
+    request_id = stack.complete("how many plums?").json()["dilaserve"]["request_id"]
+    assert dilaserve("keys", "create", "alice", "--data-dir", stack.data_dir).returncode == 0
+    children = stack.children()
+    assert stack.stop() == 0
+    assert not psutil.wait_procs(children, timeout=LIMIT_S)[1]
+    copy = stack.data_dir.with_name("copy")
+    subprocess.run(["cp", "--archive", stack.data_dir, copy], check=True)
+    with running_stack(tiny_checkpoint_dir, copy, "--instances", "1x1") as second:
+        assert httpx.get(f"{second.url}/v1/requests/{request_id}").status_code == 200
+        keys = json.loads(dilaserve("keys", "list", "--json", "--data-dir", copy).stdout)["keys"]
+        assert [key["name"] for key in keys] == ["alice"]
+        assert second.stop() == 0

@@ -14,17 +14,19 @@ from dilaserve.stack.data_dir import read_addresses
 from experiments import fault_load
 from experiments.fault_load import asking, kill_service, recovered, watching
 from tests.e2e.test_serving import ask
-from tests.support.stack import FIXED, Stack, new_data_dir, running_stack
+from tests.support.stack import Stack, new_data_dir, running_stack
 from tests.support.waiting import until
 
-REQUESTS = 60
-CLIENTS, PROMPTS = 6, 10
+REQUESTS = 40
+CLIENTS, PROMPTS = 4, 10
 LIMIT_S = 60.0
+# One threshold, so that a request's text is the same whenever and wherever it is served.
+OPTIONS = ("--instances", "2x1", "--policy", "dilaserve", "--thresholds", "0.9", "--cache", "none")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    with new_data_dir() as data_dir, running_stack(DEMO_MODEL, data_dir, *FIXED) as running:
+    with new_data_dir() as data_dir, running_stack(DEMO_MODEL, data_dir, *OPTIONS) as running:
         yield running
 
 
@@ -51,21 +53,20 @@ async def test_no_request_is_lost_when_the_bus_is_killed_under_load(stack: Stack
 
 
 @pytest.mark.timeout(240)
-async def test_killed_services_lose_and_repeat_nothing_and_a_new_scheduler_goes_on_from_the_last_block() -> None:
-    """One threshold, so that a request's text is the same whenever and wherever it is served."""
+async def test_killed_services_lose_and_repeat_nothing_and_a_new_scheduler_goes_on_from_the_last_block(
+    stack: Stack,
+) -> None:
     prompts = [row.prompt for row in read_requests(DEMO_MODEL / "heldout.jsonl")[:PROMPTS]]
-    options = ("--instances", "2x1", "--policy", "dilaserve", "--thresholds", "0.9", "--cache", "none")
-    with new_data_dir() as data_dir, running_stack(DEMO_MODEL, data_dir, *options) as stack:
-        parent = psutil.Process(stack.process.pid)
-        async with (
-            watching(read_addresses(data_dir).nats_url) as watch,
-            asking(stack.url, prompts, CLIENTS) as load,
-        ):
-            for victim in ("predictor", "worker", "scheduler"):
-                kill = await kill_service(victim, parent, watch)
-                await fault_load.until(partial(recovered, kill, watch, load), LIMIT_S)
-        assert load.failed() == 0
-        texts = {(reply.prompt, reply.text) for reply in load.replies}
-        assert len(texts) == PROMPTS
-        assert {watch.outcomes[reply.request_id] for reply in load.replies} == {1}
-        assert sum(watch.kept_steps.values()) > 0
+    parent = psutil.Process(stack.process.pid)
+    async with (
+        watching(read_addresses(stack.data_dir).nats_url) as watch,
+        asking(stack.url, prompts, CLIENTS) as load,
+    ):
+        for victim in ("predictor", "worker", "scheduler"):
+            kill = await kill_service(victim, parent, watch)
+            await fault_load.until(partial(recovered, kill, watch, load), LIMIT_S)
+    assert load.failed() == 0
+    texts = {(reply.prompt, reply.text) for reply in load.replies}
+    assert len(texts) == PROMPTS
+    assert {watch.outcomes[reply.request_id] for reply in load.replies} == {1}
+    assert sum(watch.kept_steps.values()) > 0

@@ -10,4 +10,4 @@ async def until(holds: Callable[[], Awaitable[bool]], within_s: float = LIMIT_S)
     """Ask again and again until `holds` is true. Raises: TimeoutError after `within_s` seconds."""
     async with asyncio.timeout(within_s):
         while not await holds():  # noqa: ASYNC110  (the state asked for is another process's)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
