@@ -15,18 +15,20 @@ from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.stack.data_dir import read_addresses
 from tests.support.benchmark_files import write_benchmark_files
 from tests.support.judge_server import judge_server
-from tests.support.stack import FIXED, Stack, dilaserve, new_data_dir, running_stack
+from tests.support.stack import Stack, dilaserve, new_data_dir, running_stack
 
 MODEL = "demo"
 NAMES = ["Tom", "Anna", "Ben", "Mia", "Sam"]
 THINGS = ["apples", "pears", "books", "coins"]
 SLO_S = 120
+# A request's text then depends on nothing but itself: one threshold, every step on the whole sequence.
+OPTIONS = ("--instances", "2x1", "--policy", "fixed", "--thresholds", "0.9", "--cache", "none")
 
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     """Two instances of the demo model. The tests leave it whole."""
-    with new_data_dir() as data_dir, running_stack(DEMO_MODEL, data_dir, *FIXED) as running:
+    with new_data_dir() as data_dir, running_stack(DEMO_MODEL, data_dir, *OPTIONS) as running:
         yield running
         assert running.stop() == 0
 

@@ -18,8 +18,6 @@ from dilaserve.stack.ports import free_port
 from dilaserve.stack.process import dies_with_parent
 from tests.support.services import ROOT
 
-# A request's text then depends on nothing but itself: one threshold, every step on the whole sequence.
-FIXED = ("--instances", "2x1", "--policy", "fixed", "--thresholds", "0.9", "--cache", "none")
 START_S = 90.0  # limit for the stack to be ready
 STOP_S = 60.0
 
