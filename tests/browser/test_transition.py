@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from shared.profile import write_profile
 from tests.browser.conftest import NewPage
-from tests.e2e.test_reconfigure import HEAVY_RPS, LIMIT_S, PROFILE, SETTINGS, under_load
-from tests.support.stack import new_data_dir, running_stack
+from tests.e2e.test_reconfigure import HEAVY_RPS, LIMIT_S, reconfiguring_stack, under_load
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -16,12 +14,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 async def test_the_view_follows_a_transition_and_says_why(
     tiny_checkpoint_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_page: NewPage
 ) -> None:
-    write_profile(tmp_path / "profile.csv", PROFILE)
-    for name, value in SETTINGS.items():
-        monkeypatch.setenv(f"DILASERVE_{name}", value)
-    options = ["--instances", "1x2", "--slots", "2", "--reconfigure", "--profile", tmp_path / "profile.csv"]
-    fixed = ["--policy", "fixed", "--thresholds", "0.9", "--cache", "none"]
-    with new_data_dir() as data_dir, running_stack(tiny_checkpoint_dir, data_dir, *options, *fixed) as stack:
+    with reconfiguring_stack(tiny_checkpoint_dir, tmp_path, monkeypatch) as stack:
         async with new_page(f"{stack.url}/#cluster") as page, under_load(stack) as (load, _):
             wide, narrow = (page.locator(".instance").filter(has_text=f"TP {tp}") for tp in (2, 1))
             await expect(wide).to_have_count(1)

@@ -38,6 +38,8 @@ def test_a_request_is_served_by_one_of_the_two_instances(stack: Stack) -> None:
     served = reply.json()["dilaserve"]
     assert served["steps"] >= 1
     reached(lambda: len(stack.instances()) == 2)
+    status = json.loads(dilaserve("status", "--json", "--data-dir", stack.data_dir).stdout)
+    assert {instance["instance_id"] for instance in status["instances"]} == stack.instances()
     assert set(served["instances"]) <= stack.instances()
 
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,9 @@ import pytest
 from dilaserve.stack.process import Program
 from dilaserve.stack.supervisor import TRIES, Supervisor
 from shared.errors import BadInput, DilaserveError
-from tests.support.waiting import until
+from tests.support.waiting import reached
 
 WAIT_S = 20.0
-
-
-async def reached(condition: Callable[[], bool]) -> None:
-    async def holds() -> bool:
-        return condition()
-
-    await until(holds)
 
 
 def shell(name: str, script: str) -> Program:

@@ -1,6 +1,5 @@
 """`dilaserve up` as its own process, as a user runs it."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -47,8 +46,9 @@ class Stack:
         return httpx.post(f"{self.url}/v1/completions", json=body, timeout=START_S)
 
     def instances(self) -> set[str]:
-        report = dilaserve("status", "--json", "--data-dir", self.data_dir)
-        return {instance["instance_id"] for instance in json.loads(report.stdout)["instances"]}
+        """Their ids, as the gateway knows them."""
+        nodes = httpx.get(f"{self.url}/cluster").raise_for_status().json()["nodes"]
+        return {instance["id"] for node in nodes for instance in node["instances"]}
 
     def children(self) -> list[psutil.Process]:
         return list(psutil.Process(self.process.pid).children(recursive=True))

@@ -11,3 +11,12 @@ async def until(holds: Callable[[], Awaitable[bool]], within_s: float = LIMIT_S)
     async with asyncio.timeout(within_s):
         while not await holds():  # noqa: ASYNC110  (the state asked for is another process's)
             await asyncio.sleep(0.05)
+
+
+async def reached(condition: Callable[[], bool], within_s: float = LIMIT_S) -> None:
+    """The same for what is known at once."""
+
+    async def holds() -> bool:
+        return condition()
+
+    await until(holds, within_s)

@@ -1,7 +1,7 @@
 """Plans carried out on a real bus, by a launcher whose instances register and do nothing else."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from shared.errors import BadInput
 from shared.messages.instances import Control, Instance, InstanceState, ModelCard
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
-from tests.support.waiting import until
+from tests.support.waiting import reached
 
 WAIT_S = 30.0
 RENEWAL_S = 0.05
@@ -94,13 +94,6 @@ class RegisteringLauncher:
                 state["instance"] = replace(now, requests=max(0, now.requests - 1))
         finally:
             await subscription.unsubscribe()
-
-
-async def reached(condition: Callable[[], bool]) -> None:
-    async def holds() -> bool:
-        return condition()
-
-    await until(holds, WAIT_S)
 
 
 @pytest.fixture
