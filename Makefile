@@ -3,6 +3,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do $$python -c '$(SUITS)' 2>
 SUITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 VENV := .venv
 BIN := $(VENV)/bin
+TESTERS = $(shell expr $$(nproc) + 1) # one more than there are cores: many tests wait for servers
 READY := $(VENV)/.ready
 
 .PHONY: serve test check fix lock screenshots clean paper docs reference
@@ -11,8 +12,8 @@ serve: $(READY)
 	$(BIN)/dilaserve up $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not cuda and not docker" --numprocesses auto --maxprocesses 4 \
-	  --dist loadscope --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not cuda and not docker" --numprocesses $(TESTERS) \
+	  --maxprocesses 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

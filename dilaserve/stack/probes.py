@@ -8,7 +8,7 @@ from functools import cache
 from shared.errors import BadInput
 
 LOOK_AGAIN_S = 0.1
-ANSWER_S = 3.0  # how long a server of the user's own may take to answer
+ANSWER_S = 5.0  # how long a server of the user's own may take to answer
 
 
 async def until(probe: Callable[[], Awaitable[bool]]) -> None:

@@ -29,7 +29,7 @@ LIGHT_RPS, HEAVY_RPS = 1.0, 4.0
 # TP-1 and 0.42 s at TP-2, and two TP-1 serve 5.8 requests a second, one TP-2 3.1.
 PROFILE = LatencyProfile.from_rows((tp, 64, kind, s) for tp, s in ((1, 0.014), (2, 0.013)) for kind in StepKind)
 SLO_MS = 500
-SETTINGS = {"INTERVAL_S": "2", "WINDOW_S": "3", "BATCH_SIZES": "64", "DRAIN_S": "2"}
+SETTINGS = {"INTERVAL_S": "3", "WINDOW_S": "3", "BATCH_SIZES": "64", "DRAIN_S": "2"}
 
 
 class Load:
@@ -91,7 +91,7 @@ async def changes(bus: Bus) -> list[PlanRecord]:
 
 @contextmanager
 def reconfiguring_stack(model: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
-    """One TP-2 instance on two slots, planned anew every two seconds: each time a process starts that imports Pyomo."""
+    """One TP-2 instance on two slots, planned anew every three seconds: each time a process starts that imports Pyomo."""
     write_profile(directory / "profile.csv", PROFILE)
     for name, value in SETTINGS.items():
         monkeypatch.setenv(f"DILASERVE_{name}", value)

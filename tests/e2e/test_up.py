@@ -80,20 +80,22 @@ async def test_it_uses_running_servers_and_a_second_interrupt_leaves_only_those(
 ) -> None:
     with new_data_dir() as data_dir:
         database = PostgresServer(data_dir.with_name("postgres"))
-        await database.start()
-        servers = ("--nats-url", nats_server.url, "--database-url", database.url)
-        with running_stack(tiny_checkpoint_dir, data_dir, "--instances", "1x1", *servers) as stack:
-            assert stack.complete("how many figs?").status_code == 200
-            children = stack.children()
-            assert {child.name() for child in children}.isdisjoint({"nats-server", "postgres"})
-            stack.process.send_signal(signal.SIGINT)
-            reached(lambda: b"interrupt again to kill" in stack.log.read_bytes())
-            stack.process.send_signal(signal.SIGINT)
-            assert stack.process.wait(timeout=LIMIT_S) == 1
-            assert not psutil.wait_procs(children, timeout=LIMIT_S)[1]
-        assert await nats_answers(nats_server.url)
-        assert await postgres_answers(database.url)
-        database.stop()
+        try:
+            await database.start()
+            servers = ("--nats-url", nats_server.url, "--database-url", database.url)
+            with running_stack(tiny_checkpoint_dir, data_dir, "--instances", "1x1", *servers) as stack:
+                assert stack.complete("how many figs?").status_code == 200
+                children = stack.children()
+                assert {child.name() for child in children}.isdisjoint({"nats-server", "postgres"})
+                stack.process.send_signal(signal.SIGINT)
+                reached(lambda: b"interrupt again to kill" in stack.log.read_bytes())
+                stack.process.send_signal(signal.SIGINT)
+                assert stack.process.wait(timeout=LIMIT_S) == 1
+                assert not psutil.wait_procs(children, timeout=LIMIT_S)[1]
+            assert await nats_answers(nats_server.url)
+            assert await postgres_answers(database.url)
+        finally:
+            database.stop()
 
 
 def test_it_drains_leaves_nothing_behind_and_finds_its_data_again_in_a_copy(
