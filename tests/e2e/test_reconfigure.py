@@ -91,7 +91,7 @@ async def changes(bus: Bus) -> list[PlanRecord]:
 
 @contextmanager
 def reconfiguring_stack(model: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
-    """One TP-2 instance on two slots, planned anew every three seconds: each time a process starts that imports Pyomo."""
+    """One TP-2 instance on two slots, planned anew every three seconds: each time in a process that imports Pyomo."""
     write_profile(directory / "profile.csv", PROFILE)
     for name, value in SETTINGS.items():
         monkeypatch.setenv(f"DILASERVE_{name}", value)
