@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from services.reconfigurator.agenda import Agenda, Occasion
 from services.reconfigurator.nodes import Node, to_placements, to_spec
 from services.reconfigurator.plan import Plan
 from services.reconfigurator.plan_input import plan_input
@@ -16,6 +17,7 @@ from services.reconfigurator.planner import make_plan
 from services.reconfigurator.settings import ReconfiguratorSettings
 from services.reconfigurator.transition import Start, Stop, next_action
 from services.reconfigurator.window import Planning, Seen, class_loads, workload
+from shared.arrays import Int64
 from shared.errors import BadInput
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.launch import InstanceSpec
@@ -55,7 +57,7 @@ class PlanFor:
 
 
 class Reconfigurator:
-    """Plans for one cluster and carries the plans out, one launch at a time."""
+    """Plans for one cluster and carries the plans out."""
 
     def __init__(
         self,
@@ -70,13 +72,14 @@ class Reconfigurator:
         self._cluster = cluster
         self._arriving = arriving
         self._make_instance = make_instance
+        self._agenda = Agenda(settings.interval_s, settings.window_s, settings.rps_buffer, cluster.clock.now_s)
         self._nodes: tuple[Node, ...] = ()
         self._running: dict[InstanceSpec, str] = {}  # by name; those that load included
         self._loading: set[InstanceSpec] = set()
         self._target: list[InstanceSpec] | None = None  # None: no transition is under way
 
     def start(self, degrees: Iterable[int]) -> None:
-        """Put the first instances on nodes, where they serve at once, and plan every interval while requests arrive.
+        """Put the first instances on nodes, where they serve at once, and plan while requests arrive.
 
         Raises: BadInput if an instance is larger than a node.
         """
@@ -84,22 +87,37 @@ class Reconfigurator:
         self._nodes = tuple(Node(name=name, gpus=self._settings.gpus_per_node) for name in _names(places))
         for spec in places:
             self._serve(spec, self._make_instance(spec))
-        self._cluster.clock.at(self._settings.interval_s, self._decide)
+        self._look_later()
 
-    def _decide(self) -> None:
-        now_s, arrival_s = self._cluster.clock.now_s, self._arriving.arrival_s
-        if now_s < arrival_s[-1]:
-            self._cluster.clock.at(now_s + self._settings.interval_s, self._decide)
-        seen = np.flatnonzero((arrival_s > now_s - self._settings.window_s) & (arrival_s <= now_s))
+    def _look_later(self) -> None:
+        now_s = self._cluster.clock.now_s
+        self._later(self._agenda.look_in_s(now_s) or self._agenda.recent_s, self._look)
+
+    def _look(self) -> None:
+        """Decide if it is due; a transition that is under way is awaited."""
+        now_s = self._cluster.clock.now_s
         self._forget_dead()
-        if self._target is not None or not len(seen):
+        if self._target is None and (occasion := self._agenda.due(now_s, len(self._seen(self._agenda.recent_s)))):
+            self._decide(occasion)
+        if now_s < self._arriving.arrival_s[-1]:
+            self._look_later()
+
+    def _seen(self, span_s: float) -> Int64:
+        """The requests that arrived in the last `span_s`."""
+        now_s, arrival_s = self._cluster.clock.now_s, self._arriving.arrival_s
+        return np.flatnonzero((arrival_s > now_s - span_s) & (arrival_s <= now_s))
+
+    def _decide(self, occasion: Occasion) -> None:
+        seen = self._seen(occasion.span_s)
+        self._agenda.decided(occasion, len(seen) / occasion.span_s)
+        if not len(seen):
             return
-        plan = self._plan(seen)
+        plan = self._plan(seen, occasion)
         self._cluster.records.decisions.append(
             Decided(
-                t_s=now_s,
+                t_s=self._cluster.clock.now_s,
                 take=plan.decision.take,
-                reason=plan.decision.reason,
+                reason=occasion.explain(plan.decision.reason),
                 status=plan.status,
                 instances_per_tp=plan.instances_per_tp,
             )
@@ -108,16 +126,15 @@ class Reconfigurator:
             self._target = [to_spec(instance, self._nodes) for instance in plan.instances]
             self._advance()
 
-    def _plan(self, seen: np.ndarray) -> Plan:
+    def _plan(self, seen: Int64, occasion: Occasion) -> Plan:
         arriving, basis, slo_s = self._arriving, self._basis, self._cluster.records.slo_s
         requests = [Seen(int(arriving.prompt_tokens[i]), int(arriving.output_tokens[i]), float(slo_s[i])) for i in seen]
         degrees = [tp for tp in basis.profile.tp_degrees if tp <= self._settings.gpus_per_node]
-        planning = Planning(
-            basis.thresholds, degrees, DEFAULTS.batch_sizes, self._settings.rps_buffer, basis.block_length
-        )
+        rps_buffer = occasion.buffer(self._settings.rps_buffer)
+        planning = Planning(basis.thresholds, degrees, DEFAULTS.batch_sizes, rps_buffer, basis.block_length)
         tokens = {c: float(basis.steps.tokens_at(np.array(c))) for c in basis.thresholds}
         gpus = [node.gpus for node in self._nodes]
-        asked = workload(class_loads(requests, self._settings.window_s), tokens, planning, gpus)
+        asked = workload(class_loads(requests, occasion.span_s), tokens, planning, gpus)
         names = [node.name for node in self._nodes]
         current = to_placements(self._running, self._nodes, names)
         p = plan_input(asked, basis.profile, cached=basis.cached)
@@ -139,6 +156,7 @@ class Reconfigurator:
                 self._running[spec] = ""
                 self._loading.add(spec)
                 self._later(self._settings.load_s, lambda: self._loaded(spec))
+                self._advance()
 
     def _loaded(self, spec: InstanceSpec) -> None:
         self._loading.discard(spec)

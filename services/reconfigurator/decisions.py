@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
+from services.reconfigurator.agenda import Occasion
 from services.reconfigurator.nodes import Node, gpus_of, to_placements, to_spec
 from services.reconfigurator.plan import Plan, Solver
 from services.reconfigurator.plan_input import plan_input
@@ -23,9 +24,9 @@ from shared.profile import LatencyProfile
 class Situation:
     """What a decision is made from."""
 
-    seen: Sequence[Seen]  # the requests of the window
+    seen: Sequence[Seen]  # the requests of the occasion's span
     uses: Sequence[ThresholdUse]
-    window_s: float
+    occasion: Occasion
     running: Collection[InstanceSpec]
     nodes_up: Collection[str]
     profile: LatencyProfile
@@ -45,7 +46,7 @@ class Planner:
 
     def decide(self, now: Situation, at_s: float) -> PlanRecord:
         """Units: at_s is Unix time. Returns: a record in the state RUNNING if the plan is to be carried out."""
-        loads = class_loads(now.seen, now.window_s)
+        loads = class_loads(now.seen, now.occasion.span_s)
         tokens = tokens_per_step(now.uses, self.planning.thresholds, {**self.prior, **now.known_tokens})
         record = PlanRecord(
             plan_id=datetime.fromtimestamp(at_s, UTC).strftime("%Y%m%dT%H%M%S-%f"),
@@ -60,7 +61,7 @@ class Planner:
             return self._begin(now, record)
         degrees = [tp for tp in self.planning.tp_degrees if self._is_known(now.profile, tp)]
         if not loads:
-            return replace(record, reason=f"no request arrived in the last {now.window_s:g} s")
+            return replace(record, reason=f"no request arrived in the last {now.occasion.span_s:g} s")
         if not tokens:
             return replace(record, reason="how many tokens a step unmasks is not known yet")
         if not degrees:
@@ -73,7 +74,7 @@ class Planner:
         return replace(
             record,
             state=PlanState.RUNNING if take else PlanState.STAYED,
-            reason=plan.decision.reason,
+            reason=now.occasion.explain(plan.decision.reason),
             status=plan.status.value,
             mean_threshold=plan.mean_threshold,
             slack_s=plan.slack_s,
@@ -97,7 +98,8 @@ class Planner:
         from services.reconfigurator.planner import make_plan  # noqa: PLC0415  (Pyomo: only where a plan is made)
 
         nodes = gpus_of(self.nodes, now.nodes_up)
-        planning = dataclasses.replace(self.planning, tp_degrees=degrees)
+        rps_buffer = now.occasion.buffer(self.planning.rps_buffer)
+        planning = dataclasses.replace(self.planning, tp_degrees=degrees, rps_buffer=rps_buffer)
         asked = workload(record.classes, record.tokens_per_step, planning, nodes)
         current = to_placements(now.running, self.nodes, now.nodes_up)
         return make_plan(

@@ -6,7 +6,7 @@ the cluster ends in the target, or where a launch failed in what stood there bef
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -73,8 +73,8 @@ class Executor:
                 await self._stop(spec, run)
             case Start(spec):
                 await self._start(spec, run)
-            case Await(spec):
-                await self._await(spec, run)
+            case Await(specs):
+                await self._await(specs, run)
         return True
 
     def _serving(self, running: Collection[InstanceSpec], run: "_Run") -> list[InstanceSpec]:
@@ -99,12 +99,12 @@ class Executor:
         except BadInput as error:
             await run.fail(spec, error.message)
 
-    async def _await(self, spec: InstanceSpec, run: "_Run") -> None:
+    async def _await(self, specs: Iterable[InstanceSpec], run: "_Run") -> None:
         now_s = asyncio.get_running_loop().time()
-        since_s = run.awaited.setdefault(spec, now_s)
-        if now_s - since_s > self._limits.start_s:
+        late = [spec for spec in specs if now_s - run.awaited.setdefault(spec, now_s) > self._limits.start_s]
+        for spec in late:
             await run.fail(spec, f"it does not serve {self._limits.start_s:g} s after its launch")
-        else:
+        if not late:
             await asyncio.sleep(LOOK_S)
 
     async def _drain(self, spec: InstanceSpec) -> None:

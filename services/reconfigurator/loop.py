@@ -9,6 +9,7 @@ import structlog
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from services.reconfigurator.agenda import Agenda, Occasion
 from services.reconfigurator.apart import apart
 from services.reconfigurator.decisions import Planner, Situation
 from services.reconfigurator.executor import Executor
@@ -57,7 +58,8 @@ class Loop:
         self._known_tokens: dict[float, float] = {}
 
     async def run(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
-        """Finish what was interrupted; then decide every `interval_s`, first when a window has passed. Until `stop`."""
+        """Finish what was interrupted; then decide every `interval_s`, first when a window has passed, and early where
+        the load outgrows the plan. Until `stop`."""
         working = asyncio.ensure_future(self._work(interval_s, window_s, stop))
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -74,12 +76,14 @@ class Loop:
         await self._bus.wait_for_stream(self._bus.subjects.stream("PLANS"))
         await eventually(partial(self._resume, stop), stop)
         await eventually(partial(self._begin, window_s, stop), stop)
-        await asyncio.sleep(max(interval_s, window_s))
+        agenda = Agenda(interval_s, window_s, self._planner.planning.rps_buffer, time.monotonic())
         while True:
-            started_s = time.monotonic()
-            with suppress(RetryLater):
-                await self._decide(window_s, stop)
-            await asyncio.sleep(max(0.0, interval_s - (time.monotonic() - started_s)))
+            await asyncio.sleep(agenda.look_in_s(time.monotonic()))
+            if occasion := agenda.due(time.monotonic(), await self._arrivals(agenda.recent_s)):
+                with suppress(RetryLater):
+                    record = await self._decide(occasion, stop)
+                    agenda.decided(occasion, sum(load.rps for load in record.classes))
+                    await self._carry_out(record, stop)
 
     async def _resume(self, stop: asyncio.Event) -> None:
         """Go on with a plan that a reconfigurator before this one had begun."""
@@ -102,13 +106,22 @@ class Loop:
     async def _begin(self, window_s: float, stop: asyncio.Event) -> None:
         """Where nothing runs, as with new containers, the first decision does not wait for a window."""
         if not await self._launcher.running():
-            await self._decide(window_s, stop)
+            await self._carry_out(await self._decide(Occasion(window_s), stop), stop)
 
-    async def _decide(self, window_s: float, stop: asyncio.Event) -> None:
+    async def _arrivals(self, span_s: float) -> int:
+        """How many requests came lately; none where Postgres is away, of which the next decision in order tells."""
+        until_s = time.time() - LATE_S
+        try:
+            seen, _ = await read_window(self._engine, until_s - span_s, until_s)
+        except RetryLater:
+            return 0
+        return len(seen)
+
+    async def _decide(self, occasion: Occasion, stop: asyncio.Event) -> PlanRecord:
         """Raises: RetryLater, having said so in the log, where there is nothing to decide from."""
         now_s = time.time()
         try:
-            situation = await self._look(now_s - LATE_S, window_s)
+            situation = await self._look(now_s - LATE_S, occasion)
             record = await apart(self._planner.decide, situation, now_s)
         except RetryLater as error:
             log.warning("no decision", error=str(error))
@@ -117,16 +130,19 @@ class Loop:
         log.info("decided", plan=record.plan_id, state=record.state.value, reason=record.reason)
         self._metrics.decided(record)
         await self._store(record, stop)
+        return record
+
+    async def _carry_out(self, record: PlanRecord, stop: asyncio.Event) -> None:
         if record.state is PlanState.RUNNING:
             await self._executor.run(record, partial(self._store, stop=stop))
 
-    async def _look(self, until_s: float, window_s: float) -> Situation:
-        seen, uses = await read_window(self._engine, until_s - window_s, until_s)
+    async def _look(self, until_s: float, occasion: Occasion) -> Situation:
+        seen, uses = await read_window(self._engine, until_s - occasion.span_s, until_s)
         self._profile = await completed(self._profile, self._registry.instances(), self._engine)
         return Situation(
             seen=seen,
             uses=uses,
-            window_s=window_s,
+            occasion=occasion,
             running=await self._launcher.running(),
             nodes_up=await self._launcher.nodes(),
             profile=self._profile,

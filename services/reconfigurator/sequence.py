@@ -1,4 +1,4 @@
-"""The order of a reconfiguration: one launch at a time, before each only the stops whose GPUs it needs."""
+"""The order of a reconfiguration: launch after launch, before each only the stops whose GPUs it needs."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet

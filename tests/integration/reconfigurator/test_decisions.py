@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from services.reconfigurator.agenda import Occasion
 from services.reconfigurator.apart import apart
 from services.reconfigurator.decisions import Planner, Situation
 from services.reconfigurator.nodes import read_nodes
@@ -31,7 +32,7 @@ def situation(requests: int, running: Sequence[InstanceSpec]) -> Situation:
     return Situation(
         seen=window(requests),
         uses=[],
-        window_s=10.0,
+        occasion=Occasion(10.0),
         running=running,
         nodes_up={node.name for node in PLANNER.nodes},
         profile=PROFILE,

@@ -154,6 +154,25 @@ async def test_where_a_launch_fails_what_stood_there_comes_back(
     ]
 
 
+async def test_launches_on_free_gpus_go_side_by_side_each_with_its_own_limit(
+    executor: Executor, launcher: RegisteringLauncher
+) -> None:
+    launcher.never_serving = {LEFT, RIGHT}
+    ended = await carried_out(executor)
+    order = ["start worker-a-0", "start worker-a-1", "worker-a-0 failed", "worker-a-1 failed"]
+    told = [event.text for event in ended.events if event.text.startswith(tuple(order))]
+    assert [text.startswith(start) for text, start in zip(told, order, strict=True)] == [True] * 4, told
+
+
+async def test_one_of_several_launches_fails_and_the_others_stay(
+    executor: Executor, launcher: RegisteringLauncher
+) -> None:
+    launcher.never_serving = {LEFT}
+    ended = await carried_out(executor)
+    assert set(await launcher.running()) == {RIGHT}
+    assert ended.state is PlanState.FAILED
+
+
 async def test_an_instance_that_is_lost_meanwhile_is_started_again(
     executor: Executor, launcher: RegisteringLauncher
 ) -> None:

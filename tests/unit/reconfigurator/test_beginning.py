@@ -1,5 +1,6 @@
 """The decision where nothing runs."""
 
+from services.reconfigurator.agenda import Occasion
 from services.reconfigurator.decisions import Planner, Situation
 from services.reconfigurator.nodes import Node
 from services.reconfigurator.plan import Solver
@@ -15,7 +16,13 @@ def begin(*, nodes_up: set[str]) -> tuple[PlanState, list[InstanceSpec]]:
     planning = Planning(thresholds=(0.9,), tp_degrees=(4, 2), batch_sizes=(32,))
     planner = Planner(NODES, planning, {}, cached=False, solver=Solver.CBC, solve_s=1.0)
     now = Situation(
-        seen=[], uses=[], window_s=1.0, running=[], nodes_up=nodes_up, profile=LatencyProfile({}), known_tokens={}
+        seen=[],
+        uses=[],
+        occasion=Occasion(1.0),
+        running=[],
+        nodes_up=nodes_up,
+        profile=LatencyProfile({}),
+        known_tokens={},
     )
     record = planner.decide(now, at_s=0.0)
     return record.state, record.target

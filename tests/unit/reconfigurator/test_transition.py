@@ -50,8 +50,9 @@ class Cluster:
                 self.running.remove(old)
                 self.serving.discard(old)
             case Await(started):
-                assert started in self.running - self.serving
-                self.serving.add(started)
+                assert started, "something is awaited"
+                assert set(started) <= self.running - self.serving
+                self.serving.add(started[-1])
 
 
 @given(target=instances(), running=instances(), data=st.data())
@@ -64,9 +65,11 @@ def test_any_state_leads_to_the_target_though_instances_are_lost(
     while (action := next_action(target, cluster.running, cluster.serving)) is not None:
         actions += 1
         assert actions <= len(running) + 2 * (len(target) + losses)
-        if isinstance(action, Start):
-            assert not any(s in target and s not in cluster.serving for s in cluster.running), "one launch at a time"
+        if isinstance(action, Await):
+            free = [new for new in target - cluster.running if not any(overlap(new, old) for old in cluster.running)]
+            assert not free, "whatever can be started is, before anything is awaited"
         if isinstance(action, Stop):
+            assert target & cluster.running <= cluster.serving, "nothing is stopped while something loads"
             assert action.spec not in target, "what is to stay is not stopped"
             wanted = target - cluster.running
             assert not wanted or any(overlap(action.spec, new) for new in wanted), "only stops whose GPUs are needed"
@@ -103,8 +106,9 @@ def test_two_small_ones_take_the_place_of_a_large_one_and_back() -> None:
     large, small = spec(0, 1), [spec(0), spec(1)]
     assert next_action(small, [large], [large]) == Stop(large)
     assert next_action(small, [], []) == Start(spec(0))
-    assert next_action(small, [spec(0)], []) == Await(spec(0))
-    assert next_action(small, [spec(0)], [spec(0)]) == Start(spec(1))
+    assert next_action(small, [spec(0)], []) == Start(spec(1))
+    assert next_action(small, small, []) == Await((spec(0), spec(1)))
+    assert next_action(small, small, [spec(0)]) == Await((spec(1),))
     assert next_action(small, small, small) is None
     assert next_action([large], small, small) == Stop(spec(0))
     assert next_action([large], [spec(1)], [spec(1)]) == Stop(spec(1))
@@ -112,6 +116,12 @@ def test_two_small_ones_take_the_place_of_a_large_one_and_back() -> None:
 
 def test_a_launch_on_free_gpus_comes_before_one_that_needs_a_stop() -> None:
     assert next_action([spec(0), spec(5)], [spec(0, 1)], [spec(0, 1)]) == Start(spec(5))
+
+
+def test_the_next_stop_awaits_the_launches_under_way() -> None:
+    target, left = [spec(0), spec(1), spec(2), spec(3)], spec(2, 3)
+    assert next_action(target, [spec(0), spec(1), left], [spec(1), left]) == Await((spec(0),))
+    assert next_action(target, [spec(0), spec(1), left], [spec(0), spec(1), left]) == Stop(left)
 
 
 def test_a_failed_launch_brings_back_what_stood_there() -> None:

@@ -45,7 +45,7 @@ def run(workload: Workload, cluster: tuple[int, ...], *failures: Failure) -> Rec
     )
 
 
-def test_under_light_load_two_tp1_become_one_tp2_one_launch_at_a_time_and_no_request_is_lost() -> None:
+def test_under_light_load_two_tp1_become_one_tp2_and_no_request_is_lost() -> None:
     records = run(light(2), (1, 1))
     assert records.completed.all()
     assert records.decisions[0].take
@@ -56,6 +56,16 @@ def test_under_light_load_two_tp1_become_one_tp2_one_launch_at_a_time_and_no_req
     result = summarize(records, light(2), STEPS)
     assert result["timeline"][-1]["instances_per_tp"] == {"2": 1}
     assert result["decisions"][0]["reason"]
+
+
+def test_a_sudden_rise_is_decided_on_before_the_next_interval() -> None:
+    rate = np.repeat([0.2, 10.0], [20, 600])
+    arrival_s = np.cumsum(1.0 / rate)
+    records = run(plain(arrival_s, np.full(620, 100), np.full(620, 128)), (2,))
+    early = [decision for decision in records.decisions if decision.reason.startswith("early")]
+    assert [decision.t_s for decision in early if decision.take] == [102.0]
+    assert {2: 1} in [counts for since_s, counts in records.instances_at if since_s < 102.0]
+    assert records.instances_at[-1][1] == {1: 2}
 
 
 def test_what_serves_well_stays() -> None:
