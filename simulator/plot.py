@@ -20,7 +20,7 @@ Timeline = Sequence[Mapping[str, Any]]
 
 
 def draw_timelines(timelines: Mapping[str, Timeline]) -> Figure:
-    """One line a timeline in each panel; below, the instances of the first by TP degree."""
+    """One line a timeline in each panel; below, the instances of the last by TP degree."""
     figure = Figure(figsize=(9, 11), layout="constrained")
     axes = figure.subplots(len(PANELS) + 1, sharex=True)
     for axis, (key, label) in zip(axes, PANELS, strict=False):
@@ -30,7 +30,7 @@ def draw_timelines(timelines: Mapping[str, Timeline]) -> Figure:
         axis.grid(alpha=0.3)
     if any(timelines):
         axes[1].legend(loc="lower left", fontsize="small")
-    _draw_instances(axes[-1], next(iter(timelines.values())))
+    _draw_instances(axes[-1], list(timelines.values())[-1])
     axes[-1].set_xlabel("minutes")
     return figure
 

@@ -33,7 +33,8 @@ def test_growth_is_decided_on_early_and_planned_for_once_more() -> None:
     made = agenda(rps=2.0)
     early = made.due(360.0, recent=600)
     assert early is not None
-    assert (early.span_s, early.rise) == (LOOK_S, pytest.approx(0.8))
+    assert early.span_s == LOOK_S
+    assert early.rise == pytest.approx(0.8)
     made.decided(early, rps=10.0)
     assert made.due(420.0, recent=1080) is None, "10 RPS, a tenth, and 8 of growth are planned for"
     assert made.due(480.0, recent=1400) is not None
