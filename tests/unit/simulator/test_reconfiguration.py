@@ -59,9 +59,8 @@ def test_under_light_load_two_tp1_become_one_tp2_and_no_request_is_lost() -> Non
 
 
 def test_a_sudden_rise_is_decided_on_before_the_next_interval() -> None:
-    rate = np.repeat([0.2, 10.0], [20, 600])
-    arrival_s = np.cumsum(1.0 / rate)
-    records = run(plain(arrival_s, np.full(620, 100), np.full(620, 128)), (2,))
+    between_s = np.repeat([5.0, 0.1], [20, 150])
+    records = run(plain(np.cumsum(between_s), np.full(170, 100), np.full(170, 128)), (2,))
     early = [decision for decision in records.decisions if decision.reason.startswith("early")]
     assert [decision.t_s for decision in early if decision.take] == [102.0]
     assert {2: 1} in [counts for since_s, counts in records.instances_at if since_s < 102.0]
