@@ -37,35 +37,51 @@ async def serve(
     url: str, rows: Sequence[LoadRequest], arrivals_s: Sequence[float], slo_s: float, floor: float = 0.0
 ) -> list[Served]:
     """Send the rows at these times and read how each was served. Raises: BadInput if one failed."""
+
+    async def one(client: httpx.AsyncClient, row: LoadRequest, at_s: float) -> str:
+        await asyncio.sleep(at_s)
+        return await _send(client, row, slo_s, floor)
+
+    async with _client(url) as client:
+        names = await asyncio.gather(*(one(client, row, at_s) for row, at_s in zip(rows, arrivals_s, strict=True)))
+        return [await _read(client, name) for name in names]
+
+
+async def serve_in_turn(url: str, rows: Sequence[LoadRequest], together: int, slo_s: float) -> list[Served]:
+    """So many of the rows at a time: each next one is sent when one is done."""
+    waiting = iter(rows)
+
+    async def turns(client: httpx.AsyncClient) -> list[str]:
+        return [await _send(client, row, slo_s) for row in waiting]
+
+    async with _client(url) as client:
+        names = await asyncio.gather(*(turns(client) for _ in range(together)))
+        return [await _read(client, name) for mine in names for name in mine]
+
+
+def _client(url: str) -> httpx.AsyncClient:
+    """One for all requests: to open one takes as long as a few steps, on a core that the cluster then lacks."""
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=TIMEOUT_S, trust_env=False) as client:
-
-        async def one(row: LoadRequest, at_s: float) -> str:
-            await asyncio.sleep(at_s)
-            body = {
-                "model": "demo",
-                "messages": [{"role": "user", "content": row.prompt}],
-                "max_tokens": row.output_tokens,
-                "slo_ms": 1000 * slo_s,
-                "min_threshold": floor,
-            }
-            reply = (await client.post("/v1/chat/completions", json=body)).json()
-            if "dilaserve" not in reply:
-                raise BadInput(f"a request failed: {reply}")
-            return str(reply["dilaserve"]["request_id"])
-
-        names = await asyncio.gather(*(one(row, at_s) for row, at_s in zip(rows, arrivals_s, strict=True)))
-        return [read((await client.get(f"/v1/requests/{name}")).json()) for name in names]
+    return httpx.AsyncClient(base_url=url, limits=limits, timeout=TIMEOUT_S, trust_env=False)
 
 
-async def serve_clients(url: str, rows: Sequence[LoadRequest], clients: int, slo_s: float) -> list[Served]:
-    """The rows from so many clients, each of which sends its next request when it has its answer."""
+async def _send(client: httpx.AsyncClient, row: LoadRequest, slo_s: float, floor: float = 0.0) -> str:
+    """The request's name, when it is done."""
+    body = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": row.prompt}],
+        "max_tokens": row.output_tokens,
+        "slo_ms": 1000 * slo_s,
+        "min_threshold": floor,
+    }
+    reply = (await client.post("/v1/chat/completions", json=body)).json()
+    if "dilaserve" not in reply:
+        raise BadInput(f"a request failed: {reply}")
+    return str(reply["dilaserve"]["request_id"])
 
-    async def client(mine: Sequence[LoadRequest]) -> list[Served]:
-        return [one for row in mine for one in await serve(url, [row], [0.0], slo_s)]
 
-    by_client = await asyncio.gather(*(client(rows[first::clients]) for first in range(clients)))
-    return [one for served in by_client for one in served]
+async def _read(client: httpx.AsyncClient, name: str) -> Served:
+    return read((await client.get(f"/v1/requests/{name}")).json())
 
 
 def read(told: dict) -> Served:  # type: ignore[type-arg]

@@ -30,7 +30,7 @@ import typer
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
 from dilaserve.stack.data_dir import read_addresses
-from experiments.live_calibration import Served, charge_s, fit_message_s, fit_profile, fit_steps, serve, serve_clients
+from experiments.live_calibration import Served, charge_s, fit_message_s, fit_profile, fit_steps, serve, serve_in_turn
 from experiments.live_cluster import live_cluster
 from experiments.live_iterations import BLOCK, Iteration, iterations, record
 from experiments.machine import said_first
@@ -43,8 +43,8 @@ RESULT = Path(__file__).parent / "results" / "validate_live.md"
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 SLO_SCALE = 5.0
 OUTPUT_TOKENS = 64
-CLIENTS = (1, 2, 4, 8, 16)  # at a time, each sending one request after another
-EACH = 16  # requests at each threshold, and from so many clients
+TOGETHER = (1, 2, 4, 8, 16)  # requests at a time
+EACH = 16  # requests at each threshold, and with so many at a time
 BURST = 48  # requests at once
 SEEDS = 5  # simulations of each part
 PART_S = 20.0  # of arrivals
@@ -126,11 +126,11 @@ async def look(url: str, nats_url: str, rows: list[LoadRequest]) -> Seen:
             floor: await serve(url, rows[:EACH], [0.1 * i for i in range(EACH)], 0.001, floor)
             for floor in THRESHOLDS
         }
-        by_clients = [await serve_clients(url, rows[:EACH], clients, PATIENT_S) for clients in CLIENTS]
+        in_turn = [await serve_in_turn(url, rows[:EACH], together, PATIENT_S) for together in TOGETHER]
         began_s = time.perf_counter()
         await serve(url, rows[:BURST], [0.0] * BURST, PATIENT_S)
         burst_s = time.perf_counter() - began_s
-    return Seen(by_threshold, by_clients[0], iterations(recording.jobs, recording.results), burst_s)
+    return Seen(by_threshold, in_turn[0], iterations(recording.jobs, recording.results), burst_s)
 
 
 def scenario_of(rounds: Sequence[Seen], policy: str) -> Scenario:
@@ -212,7 +212,7 @@ def main(
         live_cluster("--policy", policy, "--instances", "1x1", "--data-dir", data_dir) as url,
     ):
         nats_url = read_addresses(Path(data_dir)).nats_url
-        asyncio.run(serve_clients(url, rows[:EACH], max(CLIENTS), PATIENT_S))  # warms it up
+        asyncio.run(serve_in_turn(url, rows[:EACH], max(TOGETHER), PATIENT_S))  # warms it up
         rounds = [asyncio.run(look(url, nats_url, rows))]
         for load in list(runs) * parts:
             runs[load].append(asyncio.run(run_live(load, url, nats_url, rows, rounds)))
