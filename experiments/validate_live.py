@@ -6,7 +6,8 @@ Each load is served live in parts. The cluster is measured in place, in a round 
 one, so that what else the machine does falls on both alike (experiments/live_calibration.py): tokens by step at each
 threshold, how long iterations of all sizes compute, what a message takes. The first round also gives the isolated
 latency (the SLO is 5 times that) and the rate that a burst is worked off at (a load of 1). Then the same requests are
-simulated with what all rounds gave, and nothing of the loads themselves. Wanted: attainment within 5 points, mean
+simulated with what all rounds gave, and nothing of the loads themselves; the scheduler goes by the profile that the
+live instance has registered, as it does live. Wanted: attainment within 5 points, mean
 latency within 20 %.
 
 Lookahead is off on both sides: the paper's mode. Each output is computed to its end, whatever its text: a simulation
@@ -30,12 +31,14 @@ import typer
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
 from dilaserve.stack.data_dir import read_addresses
+from dilaserve.stack.observe import observing
 from experiments.live_calibration import Served, charge_s, fit_message_s, fit_profile, fit_steps, serve, serve_in_turn
 from experiments.live_cluster import live_cluster
-from experiments.live_iterations import BLOCK, Iteration, iterations, record
+from experiments.live_iterations import BLOCK, CELL, Iteration, iterations, record
 from experiments.machine import said_first
 from services.scheduler.settings import SchedulerSettings
 from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile
 from simulator.scenario import Scenario, simulate
 from simulator.workload import Workload, plain
 
@@ -133,12 +136,20 @@ async def look(url: str, nats_url: str, rows: list[LoadRequest]) -> Seen:
     return Seen(by_threshold, in_turn[0], iterations(recording.jobs, recording.results), burst_s)
 
 
-def scenario_of(rounds: Sequence[Seen], policy: str) -> Scenario:
+async def registered_profile(url: str, nats_url: str) -> LatencyProfile:
+    """What the scheduler is told of the instance: measured by its engine as it started, beside nothing."""
+    async with observing(url, nats_url, CELL) as observer:
+        [instance] = (await observer.report()).instances
+    return LatencyProfile.from_csv(instance.profile)
+
+
+def scenario_of(rounds: Sequence[Seen], registered: LatencyProfile, policy: str) -> Scenario:
     """What was measured, as it is simulated."""
     by_threshold = {floor: [one for seen in rounds for one in seen.by_threshold[floor]] for floor in THRESHOLDS}
     profile, launch_s = fit_profile([iteration for seen in rounds for iteration in seen.run])
     return Scenario(
         profile=profile,
+        registered=registered,
         shared_launch_s=launch_s,
         message_s=fit_message_s([one for seen in rounds for one in seen.alone]),
         steps=fit_steps(by_threshold),
@@ -213,12 +224,13 @@ def main(
     ):
         nats_url = read_addresses(Path(data_dir)).nats_url
         asyncio.run(serve_in_turn(url, rows[:EACH], max(TOGETHER), PATIENT_S))  # warms it up
+        registered = asyncio.run(registered_profile(url, nats_url))
         rounds = [asyncio.run(look(url, nats_url, rows))]
         for load in list(runs) * parts:
             runs[load].append(asyncio.run(run_live(load, url, nats_url, rows, rounds)))
             rows = [*rows[BURST:], *rows[:BURST]]  # others in the next round
             rounds.append(asyncio.run(look(url, nats_url, rows)))
-    scenario = scenario_of(rounds, policy)
+    scenario = scenario_of(rounds, registered, policy)
     lines += [f"{policy}, a load of 1 is {BURST / rounds[0].burst_s:.1f} requests/s. {told(scenario)}\n", HEAD]
     lines += [str(compare(of_load, scenario)) for of_load in runs.values()]
     print("\n".join(lines))

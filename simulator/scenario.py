@@ -45,6 +45,7 @@ class Scenario:
 
     profile: LatencyProfile
     steps: StepsTable
+    registered: LatencyProfile | None = None  # what the scheduler is told of instances; None: the profile itself
     instances: tuple[int, ...]  # TP degree of each
     settings: SchedulerSettings
     predictor: PredictorName = "noisy"  # one-shot: there is none; trained: the live one, trained on this model
@@ -151,7 +152,7 @@ def _instance(scenario: Scenario, name: str, tp: int) -> Instance:
         device="simulated",
         max_batch_tokens=scenario.max_batch_tokens,
         max_batch_requests=scenario.max_batch_requests,
-        profile=scenario.profile.only(tp).to_csv(),
+        profile=(scenario.registered or scenario.profile).only(tp).to_csv(),
     )
 
 

@@ -118,6 +118,18 @@ def test_an_iteration_never_exceeds_the_limits_on_tokens_and_requests(monkeypatc
     assert max(tokens for _, tokens in seen) <= 1500
 
 
+def test_the_scheduler_goes_by_what_instances_register() -> None:
+    """Told of instances a hundred times as slow, it takes the lowest threshold; the steps take what they take."""
+    slow = LatencyProfile.from_rows(
+        (tp, int(tokens), kind, 100 * latency_s)
+        for (tp, kind), curve in PROFILE.curves.items()
+        for tokens, latency_s in zip(curve.batch_tokens, curve.latency_s, strict=True)
+    )
+    told, misled = (simulate(scenario(policy="dilaserve", registered=known), arrivals(1)) for known in (None, slow))
+    assert (told.mean_threshold_used(), misled.mean_threshold_used()) == pytest.approx((0.9, 0.5))
+    assert misled.latency_s[0] < told.latency_s[0]
+
+
 def test_a_message_brings_the_request_one_each_step_and_one_its_result() -> None:
     free, slow = (simulate(scenario(SLOW, message_s=message_s), arrivals(1)) for message_s in (0.0, 0.004))
     assert slow.latency_s - free.latency_s == pytest.approx([0.004 * (1 + 2 * 64)])
