@@ -7,8 +7,7 @@ one, so that what else the machine does falls on both alike (experiments/live_ca
 threshold, how long iterations of all sizes compute, what a message takes. The first round also gives the isolated
 latency (the SLO is 5 times that) and the rate that a burst is worked off at (a load of 1). Then the same requests are
 simulated with what all rounds gave, and nothing of the loads themselves; the scheduler goes by the profile that the
-live instance has registered, as it does live. Wanted: attainment within 5 points, mean
-latency within 20 %.
+live instance has registered, as it does live. Wanted: attainment within 5 points, mean latency within 20 %.
 
 Lookahead is off on both sides: the paper's mode. Each output is computed to its end, whatever its text: a simulation
 knows of none that ends early. One instance of one thread leaves the services a core of two: that they take cores from
