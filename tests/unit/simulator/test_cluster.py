@@ -119,7 +119,7 @@ def test_an_iteration_never_exceeds_the_limits_on_tokens_and_requests(monkeypatc
 
 
 def test_the_scheduler_goes_by_what_instances_register() -> None:
-    """Told of instances a hundred times as slow, it takes the lowest threshold while it must; the steps take what they take."""
+    """Told of instances a hundred times as slow, it takes the lowest threshold while it must; steps stay as quick."""
     slow = LatencyProfile.from_rows(
         (tp, int(tokens), kind, 100 * latency_s)
         for (tp, kind), curve in PROFILE.curves.items()
