@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -40,6 +41,14 @@ def own_logs() -> Iterator[None]:
     """What a command that ran in this process set up for its logs does not outlive the test."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def own_threads() -> Iterator[None]:
+    """Nor does the number of threads that it chose."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
