@@ -23,7 +23,7 @@ SYNC_INTERVAL = r"always|\d+(ms|s|m|h)"
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """One embedded stack. `instances` holds the TP degree of each; a slot is an equal share of the CPU cores."""
+    """One embedded stack. `instances` holds the TP degree of each; a slot is a share of the CPU cores."""
 
     host: str
     port: int
@@ -47,8 +47,8 @@ class StackOptions:
 
     @property
     def threads_per_slot(self) -> int:
-        """CPU threads of one TP rank: an equal share of the cores, at least 1."""
-        return max(1, num_cores() // (self.slots if self.reconfigure else sum(self.instances)))
+        """CPU threads of one TP rank."""
+        return share_cores(num_cores(), self.slots if self.reconfigure else sum(self.instances))
 
     @property
     def metrics_ports(self) -> range:
@@ -64,6 +64,11 @@ class StackOptions:
             InstanceSpec(node=NODE, gpus=tuple(range(end - tp, end)))
             for tp, end in zip(self.instances, ends, strict=True)
         ]
+
+
+def share_cores(cores: int, ranks: int) -> int:
+    """CPU threads of each rank: about an equal share of the cores but one, which the services want; at least 1."""
+    return max(1, round((cores - 1) / ranks))
 
 
 def num_cores() -> int:

@@ -14,6 +14,7 @@ from dilaserve.stack.options import (
     default_policy,
     read_instances,
     read_thresholds,
+    share_cores,
 )
 from dilaserve.stack.supervisor import FIRST_WAIT_S, LONGEST_WAIT_S, RAN_WELL_S, next_wait_s
 from shared.errors import BadInput
@@ -22,6 +23,13 @@ from shared.errors import BadInput
 @pytest.mark.parametrize(("slots", "expected"), [(1, (1,)), (2, (1, 1)), (64, (1, 1))])
 def test_by_default_two_instances_run_where_they_fit(slots: int, expected: tuple[int, ...]) -> None:
     assert read_instances(None, slots) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "threads"), [(1, 1, 1), (2, 1, 1), (2, 2, 1), (8, 1, 7), (8, 2, 4), (16, 4, 4)]
+)
+def test_ranks_share_the_cores_and_leave_the_services_one_if_they_can(cores: int, ranks: int, threads: int) -> None:
+    assert share_cores(cores, ranks) == threads
 
 
 def test_instances_are_counted_by_degree() -> None:
