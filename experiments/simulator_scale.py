@@ -4,7 +4,7 @@
     python -m experiments.simulator_scale --whole
 
 A part of the real-world trace that begins in its busiest hour, served by `dilaserve`: 16 TP-1 instances at a peak of 20
-requests a second, and 256 at 320. `--whole` runs the whole trace on 16 instances. Each size is a process of its own.
+requests a second, and 256 at 320. `--whole` runs the whole trace. Each size is a process of its own.
 """
 
 import multiprocessing
@@ -79,15 +79,20 @@ def line(instances: int, seconds: float | None, cost: Cost) -> str:
 
 def main(
     *,
-    instances: Annotated[str, typer.Option(help="Sizes of the cluster.")] = ",".join(map(str, INSTANCES)),
+    instances: Annotated[
+        str, typer.Option(help="Sizes of the cluster.", show_default="16,64,256; the whole trace: 16")
+    ] = "",
     seconds: Annotated[float, typer.Option(min=1, help="Of arrivals.")] = 20.0,
-    whole: Annotated[bool, typer.Option("--whole", help="The whole trace on 16 instances, and nothing else.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="All of the trace; at 256 instances it takes an hour.")
+    ] = False,
     out: Annotated[
         Path, typer.Option(help="Write the table to this file; rows are added to one that is there.")
     ] = RESULT,
 ) -> None:
     """Print the table."""
-    sizes, part = ([16], None) if whole else ([int(size) for size in instances.split(",")], seconds)
+    part = None if whole else seconds
+    sizes = [int(size) for size in instances.split(",")] if instances else [16] if whole else INSTANCES
     rows = [said_first(), "", HEAD]
     print("\n".join(rows), flush=True)
     for size in sizes:
