@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import httpx
 from docker import DockerClient
+from docker.errors import APIError
 from docker.models.containers import Container
 from openai import OpenAI
 
@@ -200,17 +201,23 @@ def _remove_stack() -> None:
     try:
         docker("stack", "rm", PROJECT)
         _wait_until(lambda: not _ours(engine))
+        for container in _ours(engine, ended=True):  # they still hold volumes
+            with suppress(APIError):  # the engine removes it, too
+                container.remove(force=True)
+        _wait_until(lambda: not _ours(engine, ended=True))
         for volume in engine.volumes.list(filters={"name": PROJECT}):
             volume.remove(force=True)
     finally:
         engine.close()
 
 
-def _ours(engine: DockerClient) -> list[Container]:
-    """All containers that run, workers or not."""
+def _ours(engine: DockerClient, *, ended: bool = False) -> list[Container]:
+    """All containers that run, workers or not; on request also those that have ended."""
     labels = (f"com.docker.compose.project={PROJECT}", f"com.docker.stack.namespace={PROJECT}")
     return [
-        found for label in labels for found in engine.containers.list(filters={"label": label}, ignore_removed=True)
+        found
+        for label in labels
+        for found in engine.containers.list(all=ended, filters={"label": label}, ignore_removed=True)
     ]
 
 
