@@ -177,13 +177,13 @@ class SchedulerCore:
         table = self.table
         table.block[row] += 1
         table.block_masks_left[row] = table.block_length[row]
-        if table.masks_left[row] == 0 or self._text_ended(self._done(row), table.entry(row).arrived.request.stop):
+        if table.masks_left[row] == 0 or self._text_ended(self._written(row), table.entry(row).arrived.request.stop):
             self._finish(row, OutcomeStatus.COMPLETED, now_s)
         elif self.settings.keeps_records:
             request_id = table.entry(row).request_id
             self._commands.append(ev.SaveCheckpoint(request_id, take_checkpoint(table, row)))
 
-    def _done(self, row: int) -> Int32:
+    def _written(self, row: int) -> Int32:
         """The finished blocks, [tokens]."""
         table = self.table
         ids: Int32 = table.output[row, : table.block[row] * table.block_length[row]]
