@@ -138,7 +138,7 @@ class Reconfigurator:
         names = [node.name for node in self._nodes]
         current = to_placements(self._running, self._nodes, names)
         p = plan_input(asked, basis.profile, cached=basis.cached)
-        return make_plan(p, current, time_limit_s=self._settings.solve_s)
+        return make_plan(p, current, time_limit_s=self._settings.solve_s, growing=occasion.growing)
 
     # The transition
 

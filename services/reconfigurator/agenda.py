@@ -18,13 +18,18 @@ class Occasion:
     span_s: float  # of the arrivals that count
     rise: float = 0.0  # of the rate since the decision before, relative to what it has reached
 
+    @property
+    def growing(self) -> bool:
+        """Whether it came early."""
+        return self.rise > 0
+
     def buffer(self, rps_buffer: float) -> float:
         """What is planned for on top of what arrived, relative to that: the rise once more, and the safety buffer."""
         return (1 + self.rise) * (1 + rps_buffer) - 1
 
     def explain(self, reason: str) -> str:
         """The reason for a decision, with what made it come early."""
-        if not self.rise:
+        if not self.growing:
             return reason
         return f"early, as the last {self.span_s:g} s outgrew the plan, and for {self.rise:.0%} more to come: {reason}"
 

@@ -103,7 +103,11 @@ class Planner:
         asked = workload(record.classes, record.tokens_per_step, planning, nodes)
         current = to_placements(now.running, self.nodes, now.nodes_up)
         return make_plan(
-            plan_input(asked, now.profile, cached=self.cached), current, solver=self.solver, time_limit_s=self.solve_s
+            plan_input(asked, now.profile, cached=self.cached),
+            current,
+            solver=self.solver,
+            time_limit_s=self.solve_s,
+            growing=now.occasion.growing,
         )
 
     def _is_known(self, profile: LatencyProfile, tp: int) -> bool:

@@ -4,10 +4,9 @@ import numpy as np
 
 from services.reconfigurator.plan import Capacity, PlannedClass, Status
 from services.reconfigurator.plan_input import PlanInput
-from shared.arrays import Float64
-from shared.messages.steps import StepKind
+from services.reconfigurator.throughput import LOWEST, best_batch, fewest_steps, least_busy, sustained
 
-LOWEST, SMALLEST = 0, 0  # the first threshold and TP degree
+SMALLEST = 0  # the first TP degree
 
 
 def fall_back(p: PlanInput, reason: str) -> Capacity:
@@ -16,11 +15,10 @@ def fall_back(p: PlanInput, reason: str) -> Capacity:
     Its figures are those of the lowest threshold at the batch size of the highest throughput: some class misses its
     SLO, or the workload is more than the cluster sustains.
     """
-    kinds = _steps(p)
     degree = p.degrees[SMALLEST]
-    best = {j: int(np.argmax(p.batches / p.steps[j].L[SMALLEST])) for j in p.J}
-    latency_s = sum((kinds[j] * p.steps[j].L[SMALLEST, best[j]] for j in p.J), np.zeros(len(p.names)))
-    busy = sum(p.RPS[k] * kinds[j][k] * p.busy_s(j, k, SMALLEST, best[j]) for j in p.J for k in p.K)
+    of_kind_s = (fewest_steps(p)[j] * p.steps[j].L[SMALLEST, best_batch(p, j, SMALLEST)] for j in p.J)
+    latency_s = sum(of_kind_s, np.zeros(len(p.names)))
+    instances = {degree: sum(gpus // degree for gpus in p.nodes)}
     steps = p.O / p.T[LOWEST]
     lowest = float(p.thresholds[LOWEST])
     return Capacity(
@@ -28,8 +26,9 @@ def fall_back(p: PlanInput, reason: str) -> Capacity:
         reason=reason,
         mean_threshold=lowest,
         slack_s=float(p.RPS @ (p.SLO - latency_s)),
-        instances_per_tp={degree: sum(gpus // degree for gpus in p.nodes)},
-        busy_per_tp={degree: float(busy)},
+        instances_per_tp=instances,
+        busy_per_tp={degree: least_busy(p, SMALLEST)},
+        sustains=sustained(p, instances),
         classes=[
             PlannedClass(
                 name=p.names[k],
@@ -40,12 +39,3 @@ def fall_back(p: PlanInput, reason: str) -> Capacity:
             for k in p.K
         ],
     )
-
-
-def _steps(p: PlanInput) -> dict[StepKind, Float64]:
-    """Steps of each kind, [K], at the lowest threshold."""
-    total = p.O / p.T[LOWEST]
-    if not p.cached:
-        return {StepKind.RECOMPUTE: total}
-    blocks = p.O / p.block_length
-    return {StepKind.RECOMPUTE: blocks, StepKind.CACHE: total - blocks}

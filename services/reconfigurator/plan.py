@@ -65,6 +65,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     slack_gap: float | None = None
     instances_per_tp: dict[int, int]
     busy_per_tp: dict[int, float]  # of these, how many the workload keeps busy on average
+    sustains: float  # how many times the workload they could serve, at the lowest threshold and the best batch sizes
     classes: list[PlannedClass]
 
 

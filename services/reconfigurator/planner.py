@@ -19,15 +19,20 @@ TIME_LIMIT_S = 60.0  # for each stage
 
 
 def make_plan(
-    p: PlanInput, current: Sequence[Placement], *, solver: Solver = Solver.CBC, time_limit_s: float = TIME_LIMIT_S
+    p: PlanInput,
+    current: Sequence[Placement],
+    *,
+    solver: Solver = Solver.CBC,
+    time_limit_s: float = TIME_LIMIT_S,
+    growing: bool = False,
 ) -> Plan:
-    """Plan for the workload, from the instances that run now.
+    """Plan for the workload, from the instances that run now; where it is `growing`, for room before slack.
 
     Raises: BadInput if `current` does not fit the nodes; RetryLater if Stage 2 needs more time.
     """
     start_s = monotonic()
-    found = find_capacity(p, solver=solver, time_limit_s=time_limit_s)
-    capacity = _target(p, found, solver)
+    found = find_capacity(p, solver=solver, time_limit_s=time_limit_s, growing=growing)
+    capacity = _target(p, found, solver, growing=growing)
     transition = plan_transition(current, capacity.instances_per_tp, p.nodes, solver=solver, time_limit_s=time_limit_s)
     status = capacity.status
     if status is Status.OPTIMAL and transition.gap != 0:
@@ -38,14 +43,14 @@ def make_plan(
         preserved=transition.preserved,
         preserved_gap=transition.gap,
         steps=transition.steps,
-        decision=_decide(p, found, capacity, current, solver, time_limit_s),
+        decision=_decide(p, found, capacity, current, solver, time_limit_s, growing=growing),
         solve_s=monotonic() - start_s,
     )
 
 
-def _target(p: PlanInput, found: Capacity | Verdict, solver: Solver) -> Capacity:
+def _target(p: PlanInput, found: Capacity | Verdict, solver: Solver, *, growing: bool) -> Capacity:
     if isinstance(found, Capacity):
-        return fill_spare(p, found, solver)
+        return found if growing else fill_spare(p, found, solver)
     infeasible = found is Verdict.INFEASIBLE
     return fall_back(p, "no configuration meets every SLO" if infeasible else "none was found within the time limit")
 
@@ -57,10 +62,13 @@ def _decide(
     current: Sequence[Placement],
     solver: Solver,
     time_limit_s: float,
+    *,
+    growing: bool,
 ) -> Decision:
     if not current:
         return Decision(take=True, reason="nothing runs yet")
     now = Counter(placement.tp for placement in current)
     evaluated = find_capacity(p, solver=solver, time_limit_s=time_limit_s, instances=now)
     fallen_back = now == Counter(target.instances_per_tp)
-    return decide(found, evaluated, whole_slack_s=float(p.RPS @ p.SLO), fallen_back=fallen_back)
+    whole_slack_s = float(p.RPS @ p.SLO)
+    return decide(found, evaluated, whole_slack_s=whole_slack_s, fallen_back=fallen_back, growing=growing)

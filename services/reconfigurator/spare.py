@@ -13,6 +13,7 @@ from services.reconfigurator.packing import add_nodes
 from services.reconfigurator.plan import Capacity, Solver
 from services.reconfigurator.plan_input import PlanInput
 from services.reconfigurator.solver import solve
+from services.reconfigurator.throughput import sustained
 
 LEAST_BUSY = 1e-6  # instances; a degree kept busy by less serves nothing
 TIME_LIMIT_S = 5.0
@@ -33,4 +34,5 @@ def fill_spare(p: PlanInput, plan: Capacity, solver: Solver) -> Capacity:
     if not solve(m, solver, TIME_LIMIT_S).found:
         return plan
     held = {degree: round(pyo.value(m.held[d])) for d, degree in enumerate(p.degrees)}
-    return msgspec.structs.replace(plan, instances_per_tp={degree: count for degree, count in held.items() if count})
+    instances = {degree: count for degree, count in held.items() if count}
+    return msgspec.structs.replace(plan, instances_per_tp=instances, sustains=sustained(p, instances))

@@ -5,7 +5,7 @@ follow from the data. "System Stability" needs no product with x: both sides div
 instances kept busy are at most the instances there are, as the paper itself writes it with a cache.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 import numpy as np
@@ -15,6 +15,7 @@ from services.reconfigurator.packing import add_nodes
 from services.reconfigurator.plan import Capacity, PlannedClass, Solver, Status
 from services.reconfigurator.plan_input import PlanInput
 from services.reconfigurator.solver import Answer, Verdict, solve
+from services.reconfigurator.throughput import least_busy, sustained
 from shared.messages.steps import StepKind
 
 QUALITY_SCALE = 1e4  # of the primary objective in the model: large beside the solvers' absolute tolerances
@@ -23,19 +24,26 @@ LEAST_STEPS = 1e-3  # of a request; fewer are crumbs of the arithmetic
 
 
 def find_capacity(
-    p: PlanInput, *, solver: Solver, time_limit_s: float, instances: Mapping[int, int] | None = None
+    p: PlanInput,
+    *,
+    solver: Solver,
+    time_limit_s: float,
+    instances: Mapping[int, int] | None = None,
+    growing: bool = False,
 ) -> Capacity | Verdict:
     """Solve Stage 1. Given `instances` by TP degree, evaluate these instead of choosing.
 
-    Returns: INFEASIBLE or UNKNOWN where there is no plan.
+    Where the workload is `growing`, room to grow comes before slack. Returns: INFEASIBLE or UNKNOWN where there is no
+    plan.
     """
     m = build_stage1(p, instances)
-    quality, slack = solve_stage1(m, solver, time_limit_s)
-    return read_stage1(m, p, quality, slack) if quality.found else quality.verdict
+    order = [m.quality, m.room, m.slack] if growing else [m.quality, m.slack]
+    answers = solve_stage1(m, order, solver, time_limit_s)
+    return read_stage1(m, p, answers) if answers[0].found else answers[0].verdict
 
 
 def build_stage1(p: PlanInput, instances: Mapping[int, int] | None = None) -> pyo.ConcreteModel:
-    """Stage 1 as a model; its objectives are `quality`, active, and `slack`.
+    """Stage 1 as a model; its objectives are `quality`, `slack` and `room`, none of them active.
 
     Source: "Quality-Aware Capacity Planning" and "Supporting Approximate KV Caching", symbols as there; s and z of the
     kind CACHE are the paper's s' and z'. Departure: x_d stands for the sum over n of x_{n,d}.
@@ -160,33 +168,48 @@ def _add_objectives(m: pyo.ConcreteModel, p: PlanInput) -> None:
     m.slack = pyo.Objective(
         doc="SLO slack", sense=pyo.maximize, expr=pyo.quicksum(p.RPS[k] * (p.SLO[k] - m.t[k]) for k in p.K)
     )
-    m.slack.deactivate()
+    m.room = pyo.Objective(
+        doc="how many times the workload could be sustained",
+        sense=pyo.maximize,
+        expr=pyo.quicksum(m.x[d] / least_busy(p, d) for d in p.D),
+    )
+    for objective in (m.quality, m.slack, m.room):
+        objective.deactivate()
 
 
-def solve_stage1(m: pyo.ConcreteModel, solver: Solver, time_limit_s: float) -> tuple[Answer, Answer]:
-    """Maximise `quality`, in half of the time at most, and then `slack` among the solutions that tie."""
-    start_s = monotonic()
-    quality = solve(m, solver, time_limit_s / 2)
-    if not quality.found:
-        return quality, quality
-    m.quality.deactivate()
-    m.slack.activate()
-    m.tie = pyo.Constraint(expr=m.quality.expr >= pyo.value(m.quality) * (1 - TIE))
-    return quality, solve(m, solver, time_limit_s - (monotonic() - start_s))
+def solve_stage1(
+    m: pyo.ConcreteModel, order: Sequence[pyo.Objective], solver: Solver, time_limit_s: float
+) -> list[Answer]:
+    """Maximise one objective after the other, each among the solutions that tie in those before, and in half of the
+    time that is left, the last in all of it. Returns: an answer to each; only the first if that has none."""
+    end_s = monotonic() + time_limit_s
+    m.ties = pyo.ConstraintList(doc="what the objectives before have reached")
+    answers: list[Answer] = []
+    for objective in order:
+        objective.activate()
+        left_s = end_s - monotonic()
+        answers.append(solve(m, solver, left_s if objective is order[-1] else left_s / 2))
+        objective.deactivate()
+        if not answers[0].found:
+            break
+        m.ties.add(objective.expr >= pyo.value(objective) * (1 - TIE))
+    return answers
 
 
-def read_stage1(m: pyo.ConcreteModel, p: PlanInput, quality: Answer, slack: Answer) -> Capacity:
-    """The solution in the model."""
-    optimal = quality.verdict is slack.verdict is Verdict.OPTIMAL
-    instances = (round(m.x[d].value) for d in p.D)
+def read_stage1(m: pyo.ConcreteModel, p: PlanInput, answers: Sequence[Answer]) -> Capacity:
+    """The solution in the model; the first answer is to `quality`, the last to `slack`."""
+    optimal = all(answer.verdict is Verdict.OPTIMAL for answer in answers)
+    counts = (round(m.x[d].value) for d in p.D)
+    instances = {degree: count for degree, count in zip(p.degrees, counts, strict=True) if count}
     return Capacity(
         status=Status.OPTIMAL if optimal else Status.FEASIBLE,
         mean_threshold=pyo.value(m.quality) / QUALITY_SCALE,
-        mean_threshold_gap=quality.gap,
+        mean_threshold_gap=answers[0].gap,
         slack_s=pyo.value(m.slack),
-        slack_gap=slack.gap,
-        instances_per_tp={degree: count for degree, count in zip(p.degrees, instances, strict=True) if count},
+        slack_gap=answers[-1].gap,
+        instances_per_tp=instances,
         busy_per_tp={p.degrees[d]: sum(pyo.value(m.busy[j, d, b]) for j in p.J for b in p.B) for d in p.D},
+        sustains=sustained(p, instances),
         classes=[_read_class(m, p, k) for k in p.K],
     )
 

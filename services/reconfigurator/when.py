@@ -7,16 +7,23 @@ from services.reconfigurator.solver import Verdict
 
 LEAST_GAIN = 0.10  # the paper's
 LEAST_SLACK = 0.01  # of the SLOs: where hardly any slack is, a tenth of it may be the solver's tolerance
+ROOM_ENOUGH = 10.0  # times the workload; what sustains so much need not sustain more
 EQUAL = 1e-6  # relative: objectives that differ by less are the same
 
 
 def decide(
-    proposal: Capacity | Verdict, current: Capacity | Verdict, *, whole_slack_s: float, fallen_back: bool
+    proposal: Capacity | Verdict,
+    current: Capacity | Verdict,
+    *,
+    whole_slack_s: float,
+    fallen_back: bool,
+    growing: bool = False,
 ) -> Decision:
     """Whether the proposal improves enough on the current instances, evaluated under the same workload.
 
     `whole_slack_s` is the slack of requests that take no time: the sum over classes of RPS_k SLO_k. `fallen_back`
-    tells whether the current instances are those of the fallback.
+    tells whether the current instances are those of the fallback. Where the workload is `growing`, the room to grow is
+    the secondary objective in place of the slack.
     Source: "Practical Consideration". Departure: a gain of slack must also be LEAST_SLACK of the whole.
     """
     if proposal is Verdict.UNKNOWN:
@@ -27,7 +34,7 @@ def decide(
         return Decision(take=False, reason="the current instances could not be evaluated within the time limit")
     if not isinstance(current, Capacity):
         return Decision(take=True, reason="the current instances cannot meet every SLO; the proposal can")
-    return _compare(proposal, current, LEAST_SLACK * whole_slack_s)
+    return _compare(proposal, current, LEAST_SLACK * whole_slack_s, growing=growing)
 
 
 def _fall_back(*, fallen_back: bool) -> Decision:
@@ -37,17 +44,19 @@ def _fall_back(*, fallen_back: bool) -> Decision:
     return Decision(take=True, reason=f"{why}; the smallest TP degree everywhere has the highest throughput")
 
 
-def _compare(proposal: Capacity, current: Capacity, least_slack_s: float) -> Decision:
+def _compare(proposal: Capacity, current: Capacity, least_slack_s: float, *, growing: bool) -> Decision:
     quality = _gain(proposal.mean_threshold, current.mean_threshold)
     slack = _gain(proposal.slack_s, current.slack_s)
+    room = _gain(min(proposal.sustains, ROOM_ENOUGH), min(current.sustains, ROOM_ENOUGH))
     figures = (
         f"mean threshold {current.mean_threshold:.4f} to {proposal.mean_threshold:.4f} ({quality:+.1%}), "
-        f"SLO slack {current.slack_s:.4g} to {proposal.slack_s:.4g} ({slack:+.1%})"
+        f"SLO slack {current.slack_s:.4g} to {proposal.slack_s:.4g} ({slack:+.1%}), "
+        f"sustains {current.sustains:.1f} to {proposal.sustains:.1f} times the load"
     )
     if quality >= LEAST_GAIN - EQUAL:
         return Decision(take=True, reason=f"the primary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
-    more_slack = slack >= LEAST_GAIN - EQUAL and proposal.slack_s - current.slack_s >= least_slack_s
-    if quality >= -EQUAL and more_slack:
+    secondary, least_gained = (room, True) if growing else (slack, proposal.slack_s - current.slack_s >= least_slack_s)
+    if quality >= -EQUAL and secondary >= LEAST_GAIN - EQUAL and least_gained:
         return Decision(take=True, reason=f"the secondary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
     return Decision(take=False, reason=f"neither objective improves by {LEAST_GAIN:.0%}: {figures}")
 
