@@ -1,7 +1,8 @@
 """When to decide: every interval, and early when what arrives has outgrown what was last planned for. Pure.
 
 A window that ends in growth is mostly made of what was before, and a transition takes minutes: whoever waited for the
-next interval would begin it when the cluster is overloaded already, and in the middle of it be smaller still.
+next interval would begin it when the cluster is overloaded already, and in the middle of it be smaller still. For the
+same reason a plan for growth is made for room rather than for speed: how far the load will grow is not known.
 """
 
 from dataclasses import dataclass

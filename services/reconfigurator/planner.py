@@ -26,7 +26,7 @@ def make_plan(
     time_limit_s: float = TIME_LIMIT_S,
     growing: bool = False,
 ) -> Plan:
-    """Plan for the workload, from the instances that run now; where it is `growing`, for room before slack.
+    """Plan for the workload, from the instances that run now; where it is `growing`, for room rather than slack.
 
     Raises: BadInput if `current` does not fit the nodes; RetryLater if Stage 2 needs more time.
     """

@@ -33,8 +33,8 @@ def find_capacity(
 ) -> Capacity | Verdict:
     """Solve Stage 1. Given `instances` by TP degree, evaluate these instead of choosing.
 
-    Where the workload is `growing`, room to grow comes before slack. Returns: INFEASIBLE or UNKNOWN where there is no
-    plan.
+    Departure: where the workload is `growing`, room for more of it is the secondary objective, and slack the third.
+    Returns: INFEASIBLE or UNKNOWN where there is no plan.
     """
     m = build_stage1(p, instances)
     order = [m.quality, m.room, m.slack] if growing else [m.quality, m.slack]

@@ -22,9 +22,9 @@ def decide(
     """Whether the proposal improves enough on the current instances, evaluated under the same workload.
 
     `whole_slack_s` is the slack of requests that take no time: the sum over classes of RPS_k SLO_k. `fallen_back`
-    tells whether the current instances are those of the fallback. Where the workload is `growing`, the room to grow is
-    the secondary objective in place of the slack.
-    Source: "Practical Consideration". Departure: a gain of slack must also be LEAST_SLACK of the whole.
+    tells whether the current instances are those of the fallback.
+    Source: "Practical Consideration". Departures: a gain of slack must also be LEAST_SLACK of the whole; where the
+    workload is `growing`, room up to ROOM_ENOUGH is the secondary objective in place of slack.
     """
     if proposal is Verdict.UNKNOWN:
         return Decision(take=False, reason="no plan was found within the time limit")
@@ -55,8 +55,8 @@ def _compare(proposal: Capacity, current: Capacity, least_slack_s: float, *, gro
     )
     if quality >= LEAST_GAIN - EQUAL:
         return Decision(take=True, reason=f"the primary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
-    secondary, least_gained = (room, True) if growing else (slack, proposal.slack_s - current.slack_s >= least_slack_s)
-    if quality >= -EQUAL and secondary >= LEAST_GAIN - EQUAL and least_gained:
+    more_slack = slack >= LEAST_GAIN - EQUAL and proposal.slack_s - current.slack_s >= least_slack_s
+    if quality >= -EQUAL and (room >= LEAST_GAIN - EQUAL if growing else more_slack):
         return Decision(take=True, reason=f"the secondary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
     return Decision(take=False, reason=f"neither objective improves by {LEAST_GAIN:.0%}: {figures}")
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import pytest
 
 from services.reconfigurator.agenda import Occasion
 from services.reconfigurator.apart import apart
@@ -55,6 +56,13 @@ def test_more_requests_take_two_small_ones_and_fewer_one_large() -> None:
     light = decided(2, [RIGHT, LEFT])
     assert (light.state, light.before, light.target) == (PlanState.RUNNING, [LEFT, RIGHT], [ON_BOTH])
     assert "improves by at least 10%" in light.reason
+
+
+def test_growth_makes_room_before_it_is_needed() -> None:
+    steady, growing = decided(2, [ON_BOTH]), decided(2, [ON_BOTH], occasion=Occasion(10.0, rise=0.1))
+    assert (steady.state, steady.target) == (PlanState.STAYED, [ON_BOTH])
+    assert (growing.state, growing.target) == (PlanState.RUNNING, [LEFT, RIGHT])
+    assert (growing.mean_threshold, steady.mean_threshold) == pytest.approx((0.9, 0.9), rel=1e-6)
 
 
 def test_what_is_best_already_stays() -> None:

@@ -64,6 +64,28 @@ def test_gpus_that_the_workload_does_not_need_are_filled() -> None:
     assert plan.instances_per_tp[4] == 2
 
 
+def test_a_growing_workload_gets_the_most_room_at_the_same_threshold() -> None:
+    asked = workload(classes=[a_class(rps=4.0)])
+    steady, growing = made(asked), made(asked, growing=True)
+    assert (steady.instances_per_tp, growing.instances_per_tp) == ({4: 2}, {1: 8})
+    assert growing.status is Status.OPTIMAL
+    assert growing.mean_threshold == pytest.approx(steady.mean_threshold, rel=1e-6)
+    assert growing.slack_s < steady.slack_s
+    assert made(asked, placements(steady), growing=True).decision.take
+    assert not made(workload(classes=[a_class(rps=0.1)]), placements(steady), growing=True).decision.take
+
+
+def test_what_instances_sustain_is_the_load_that_keeps_them_busy() -> None:
+    plan = made(workload(classes=[a_class(rps=1.0)]), growing=True)
+    within, beyond = (
+        made(workload(tp_degrees=[1], classes=[a_class(rps=share * plan.sustains, slo_s=60.0)]))
+        for share in (0.999, 1.001)
+    )
+    assert within.mean_threshold == pytest.approx(0.5, abs=0.002)
+    assert beyond.status is Status.FALLBACK
+    assert beyond.sustains == pytest.approx(1 / 1.001)
+
+
 def test_the_slo_of_each_class_is_kept() -> None:
     plan = made(workload(classes=[a_class(name="slow", slo_s=60.0, rps=5.0), a_class(name="fast", slo_s=0.9)]))
     latency_s = {k.name: k.latency_s for k in plan.classes}

@@ -34,6 +34,19 @@ def test_stage_1_is_what_enumeration_finds_on_more_instances(solver: Solver, *, 
         stage_1_agrees(seed, solver, cached=cached)
 
 
+@pytest.mark.parametrize("seed", range(0, 80, 8))
+def test_a_growing_workload_has_the_same_quality_and_no_less_room(seed: int) -> None:
+    p = small_input(seed, cached=bool(seed % 16))
+    solver = SOLVERS[seed // 8 % 2]
+    steady, growing = (find_capacity(p, solver=solver, time_limit_s=60, growing=growing) for growing in (False, True))
+    if isinstance(steady, Verdict) or isinstance(growing, Verdict):
+        assert steady is growing is Verdict.INFEASIBLE
+        return
+    assert growing.mean_threshold == pytest.approx(steady.mean_threshold, rel=1e-5)
+    assert growing.sustains >= steady.sustains * (1 - 1e-5)
+    assert growing.slack_s <= steady.slack_s + 1e-5
+
+
 @pytest.mark.parametrize("seeds", [range(100), range(100, 200)], ids=str)
 def test_stage_2_is_what_enumeration_finds(seeds: range) -> None:
     found = [stage_2_agrees(seed, SOLVERS[seed % 2]) for seed in seeds]

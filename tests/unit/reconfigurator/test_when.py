@@ -7,13 +7,14 @@ from services.reconfigurator.solver import Verdict
 from services.reconfigurator.when import decide
 
 
-def capacity(mean_threshold: float, slack_s: float) -> Capacity:
+def capacity(mean_threshold: float, slack_s: float, sustains: float = 2.0) -> Capacity:
     return Capacity(
         status=Status.OPTIMAL,
         mean_threshold=mean_threshold,
         slack_s=slack_s,
         instances_per_tp={1: 2},
         busy_per_tp={1: 1.0},
+        sustains=sustains,
         classes=[],
     )
 
@@ -45,11 +46,30 @@ def test_only_a_tenth_more_of_an_objective_is_worth_it(
     assert (decision.take, reason in decision.reason) == (take, True), decision.reason
 
 
+@pytest.mark.parametrize(
+    ("proposal", "current", "take"),
+    [
+        (capacity(0.88, 1), capacity(0.80, 5), True),
+        (capacity(0.80, 4, sustains=3.3), capacity(0.80, 5, sustains=3.0), True),
+        (capacity(0.80, 4, sustains=3.2), capacity(0.80, 5, sustains=3.0), False),
+        (capacity(0.79, 5, sustains=9.0), capacity(0.80, 5, sustains=3.0), False),
+        (capacity(0.80, 9), capacity(0.80, 5), False),
+        (capacity(0.80, 4, sustains=30.0), capacity(0.80, 5, sustains=10.0), False),  # room enough
+    ],
+)
+def test_where_the_load_grows_room_is_the_secondary_objective(
+    proposal: Capacity, current: Capacity, *, take: bool
+) -> None:
+    decision = decide(proposal, current, whole_slack_s=10, fallen_back=False, growing=True)
+    assert decision.take == take, decision.reason
+
+
 def test_who_has_fallen_back_already_stays() -> None:
     assert not decide(Verdict.INFEASIBLE, Verdict.INFEASIBLE, whole_slack_s=10, fallen_back=True).take
 
 
-def test_the_reason_tells_both_objectives() -> None:
+def test_the_reason_tells_the_objectives() -> None:
     reason = decide(capacity(0.88, 6), capacity(0.80, 5), whole_slack_s=10, fallen_back=False).reason
     assert "0.8000 to 0.8800 (+10.0%)" in reason
     assert "5 to 6 (+20.0%)" in reason
+    assert "sustains 2.0 to 2.0 times the load" in reason
