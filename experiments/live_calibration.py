@@ -24,6 +24,7 @@ TIMEOUT_S = 300.0
 class Served:
     """One request as it was served. Units: tokens; seconds."""
 
+    request_id: str
     prompt_tokens: int
     output_tokens: int  # of the blocks that were computed
     latency_s: float
@@ -34,13 +35,22 @@ class Served:
 
 
 async def serve(
-    url: str, rows: Sequence[LoadRequest], arrivals_s: Sequence[float], slo_s: float, floor: float = 0.0
+    url: str,
+    rows: Sequence[LoadRequest],
+    arrivals_s: Sequence[float],
+    slo_s: float,
+    floor: float = 0.0,
+    *,
+    watched: bool = False,
 ) -> list[Served]:
-    """Send the rows at these times and read how each was served. Raises: BadInput if one failed."""
+    """Send the rows at these times and read how each was served; `watched` canvases are told of, step by step.
+
+    Raises: BadInput if one failed.
+    """
 
     async def one(client: httpx.AsyncClient, row: LoadRequest, at_s: float) -> str:
         await asyncio.sleep(at_s)
-        return await _send(client, row, slo_s, floor)
+        return await _send(client, row, slo_s, floor, watched=watched)
 
     async with _client(url) as client:
         names = await asyncio.gather(*(one(client, row, at_s) for row, at_s in zip(rows, arrivals_s, strict=True)))
@@ -65,7 +75,9 @@ def _client(url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, limits=limits, timeout=TIMEOUT_S, trust_env=False)
 
 
-async def _send(client: httpx.AsyncClient, row: LoadRequest, slo_s: float, floor: float = 0.0) -> str:
+async def _send(
+    client: httpx.AsyncClient, row: LoadRequest, slo_s: float, floor: float = 0.0, *, watched: bool = False
+) -> str:
     """The request's name, when it is done."""
     body = {
         "model": "demo",
@@ -73,11 +85,13 @@ async def _send(client: httpx.AsyncClient, row: LoadRequest, slo_s: float, floor
         "max_tokens": row.output_tokens,
         "slo_ms": 1000 * slo_s,
         "min_threshold": floor,
+        "stream": watched,
+        "canvas": watched,
     }
-    reply = (await client.post("/v1/chat/completions", json=body)).json()
-    if "dilaserve" not in reply:
-        raise BadInput(f"a request failed: {reply}")
-    return str(reply["dilaserve"]["request_id"])
+    reply = await client.post("/v1/chat/completions", json=body)
+    if reply.is_error:
+        raise BadInput(f"a request failed: {reply.text}")
+    return reply.headers["X-Request-Id"]
 
 
 async def _read(client: httpx.AsyncClient, name: str) -> Served:
@@ -85,9 +99,12 @@ async def _read(client: httpx.AsyncClient, name: str) -> Served:
 
 
 def read(told: dict) -> Served:  # type: ignore[type-arg]
-    """From the reply to GET /v1/requests/{id}."""
+    """From the reply to GET /v1/requests/{id}. Raises: BadInput if the request failed."""
+    if told["status"] != "completed":
+        raise BadInput(f"a request failed: {told}")
     steps, how = told["steps"], told["dilaserve"]
     return Served(
+        request_id=told["id"],
         prompt_tokens=told["usage"]["prompt_tokens"],
         output_tokens=BLOCK * (max(step["block"] for step in steps) + 1),
         latency_s=how["latency_ms"] / 1000,

@@ -1,15 +1,20 @@
-"""What a live cluster's instances run, read off its bus: each iteration's steps and how long it computed."""
+"""What a live cluster's instances run, read off its bus: each iteration's steps and how long it computed; of requests
+that are watched, the confidences that each step found."""
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 from nats.aio.msg import Msg
 
-from shared.arrays import unpack_int32, unpack_int64
-from shared.bus import Bus
+from shared.arrays import unpack_float32, unpack_int32, unpack_int64
+from shared.bus import Bus, last_token
 from shared.codec import decode
+from shared.messages.requests import Guesses
 from shared.messages.steps import StepJobs, StepKind, StepResults
+from simulator.recorded import Canvas
 
 CELL = "cell0"
 BLOCK = 32
@@ -31,6 +36,7 @@ class Recording:
 
     jobs: list[StepJobs] = field(default_factory=list)
     results: list[StepResults] = field(default_factory=list)
+    guesses: dict[tuple[str, int], Guesses] = field(default_factory=dict)  # by request and step
 
 
 @asynccontextmanager
@@ -44,10 +50,15 @@ async def record(nats_url: str) -> AsyncIterator[Recording]:
     async def on_results(msg: Msg) -> None:
         recording.results.append(decode(msg.data, StepResults))
 
+    async def on_guesses(msg: Msg) -> None:
+        guesses = decode(msg.data, Guesses)
+        recording.guesses[last_token(msg.subject), guesses.step] = guesses
+
     bus = await Bus.connect(nats_url, CELL, name="calibration")
     try:
         await bus.nc.subscribe(bus.subjects.steps("*"), cb=on_jobs)
         await bus.nc.subscribe(bus.subjects.step_results("*"), cb=on_results)
+        await bus.nc.subscribe(bus.subjects.guesses("*"), cb=on_guesses)
         await bus.nc.flush()
         yield recording
     finally:
@@ -75,3 +86,22 @@ def iterations(jobs: Iterable[StepJobs], results: Iterable[StepResults]) -> list
             tokens = message.batch_tokens - BLOCK * cached
             run.append(Iteration(cached, len(of_steps) - cached, tokens, message.latency_s))
     return run
+
+
+def canvases(recording: Recording, output_length: int) -> dict[str, list[Canvas]]:
+    """By request, each with so many masks at first: its canvas before each step. A step whose guesses were lost is left
+    out."""
+    name_of = {state.ticket: state.request_id for message in recording.jobs for state in message.states}
+    left: dict[str, int] = defaultdict(lambda: output_length)
+    found: dict[str, list[Canvas]] = defaultdict(list)
+    for message in recording.results:
+        ends = unpack_int32(message.counts).cumsum()
+        of_step = np.split(unpack_float32(message.confidences), ends[:-1])
+        names = zip(unpack_int64(message.tickets).tolist(), unpack_int32(message.steps).tolist(), strict=True)
+        for (ticket, step), unmasked in zip(names, of_step, strict=True):
+            name = name_of[ticket]
+            if guesses := recording.guesses.get((name, step)):
+                confidences = np.concatenate([unmasked, unpack_float32(guesses.confidences)])
+                found[name].append(Canvas(left[name], confidences.astype(np.float64)))
+            left[name] -= len(unmasked)
+    return found

@@ -3,11 +3,13 @@
     python -m experiments.validate_live --loads 0.4,0.8,1.1
 
 Each load is served live in parts. The cluster is measured in place, in a round before the first part and after every
-one, so that what else the machine does falls on both alike (experiments/live_calibration.py): tokens by step at each
-threshold, how long iterations of all sizes compute, what a message takes. The first round also gives the isolated
+one (experiments/live_calibration.py): how many tokens steps unmask, how long iterations of all sizes compute, what a
+message takes. Times are those of the two rounds beside a part, as the machine is not always equally fast. The first round also gives the isolated
 latency (the SLO is 5 times that) and the rate that a burst is worked off at (a load of 1). Then the same requests are
-simulated with what all rounds gave, and nothing of the loads themselves; the scheduler goes by the profile that the
-live instance has registered, as it does live. Wanted: attainment within 5 points, mean latency within 20 %.
+simulated with what the rounds gave, and nothing of the loads themselves. The scheduler goes by the profile that the
+live instance has registered and asks the same predictor, as it does live; each request unmasks as some request of the
+rounds did: of every step of those it is known how many tokens reached which threshold. Wanted: attainment within 5
+points, mean latency within 20 %.
 
 Lookahead is off on both sides: the paper's mode. Each output is computed to its end, whatever its text: a simulation
 knows of none that ends early. One instance of one thread leaves the services a core of two: that they take cores from
@@ -33,11 +35,13 @@ from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.observe import observing
 from experiments.live_calibration import Served, charge_s, fit_message_s, fit_profile, fit_steps, serve, serve_in_turn
 from experiments.live_cluster import live_cluster
-from experiments.live_iterations import BLOCK, CELL, Iteration, iterations, record
+from experiments.live_iterations import BLOCK, CELL, Iteration, canvases, iterations, record
 from experiments.machine import said_first
+from services.predictor.model import load_predictor
 from services.scheduler.settings import SchedulerSettings
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
+from simulator.recorded import Canvas, Recorded
 from simulator.scenario import Scenario, simulate
 from simulator.workload import Workload, plain
 
@@ -64,7 +68,8 @@ class Seen:
 
     by_threshold: dict[float, list[Served]]
     alone: list[Served]
-    run: list[Iteration]  # of all that was served in it
+    recorded: list[list[Canvas]]  # of the same requests as under each threshold, at all of these
+    run: list[Iteration]  # of all others
     burst_s: float  # that BURST requests took
 
     @property
@@ -80,6 +85,7 @@ class Run:
     arrivals_s: list[float]
     served: list[Served]
     iterations: list[Iteration]
+    beside: slice  # of the rounds: the one before and the one after
 
     def workload(self) -> Workload:
         """The same, for a simulation."""
@@ -122,17 +128,23 @@ class Compared:
 
 async def look(url: str, nats_url: str, rows: list[LoadRequest]) -> Seen:
     """One round."""
-    async with record(nats_url) as recording:
+    async with record(nats_url) as watching:
         by_threshold = {
             # its deadline past, a request takes the lowest threshold that its floor allows
-            floor: await serve(url, rows[:EACH], [0.1 * i for i in range(EACH)], 0.001, floor)
+            floor: await serve(url, rows[:EACH], [0.1 * i for i in range(EACH)], 0.001, floor, watched=True)
             for floor in THRESHOLDS
         }
+    found = canvases(watching, OUTPUT_TOKENS)
+    recorded = [
+        [canvas for one in same for canvas in found[one.request_id]]
+        for same in zip(*by_threshold.values(), strict=True)
+    ]
+    async with record(nats_url) as recording:
         in_turn = [await serve_in_turn(url, rows[:EACH], together, PATIENT_S) for together in TOGETHER]
         began_s = time.perf_counter()
         await serve(url, rows[:BURST], [0.0] * BURST, PATIENT_S)
         burst_s = time.perf_counter() - began_s
-    return Seen(by_threshold, in_turn[0], iterations(recording.jobs, recording.results), burst_s)
+    return Seen(by_threshold, in_turn[0], recorded, iterations(recording.jobs, recording.results), burst_s)
 
 
 async def registered_profile(url: str, nats_url: str) -> LatencyProfile:
@@ -142,16 +154,19 @@ async def registered_profile(url: str, nats_url: str) -> LatencyProfile:
     return LatencyProfile.from_csv(instance.profile)
 
 
-def scenario_of(rounds: Sequence[Seen], registered: LatencyProfile, policy: str) -> Scenario:
-    """What was measured, as it is simulated."""
+def scenario_of(rounds: Sequence[Seen], beside: slice, registered: LatencyProfile, policy: str) -> Scenario:
+    """What was measured, as it is simulated; times from the rounds `beside` what is simulated."""
     by_threshold = {floor: [one for seen in rounds for one in seen.by_threshold[floor]] for floor in THRESHOLDS}
-    profile, launch_s = fit_profile([iteration for seen in rounds for iteration in seen.run])
+    profile, launch_s = fit_profile([iteration for seen in rounds[beside] for iteration in seen.run])
     return Scenario(
         profile=profile,
         registered=registered,
         shared_launch_s=launch_s,
-        message_s=fit_message_s([one for seen in rounds for one in seen.alone]),
+        message_s=fit_message_s([one for seen in rounds[beside] for one in seen.alone]),
         steps=fit_steps(by_threshold),
+        recorded=Recorded([one for seen in rounds for one in seen.recorded], OUTPUT_TOKENS),
+        predictor="trained",
+        live=load_predictor(DEMO_MODEL / "predictor"),
         instances=(1,),
         settings=msgspec.convert(
             {"model": "demo", "policy": policy, "cache": "dual", "thresholds": THRESHOLDS}, SchedulerSettings
@@ -166,16 +181,17 @@ async def run_live(load: float, url: str, nats_url: str, rows: list[LoadRequest]
         arrivals_s = poisson_arrivals(load * BURST / rounds[0].burst_s, PART_S, seed=len(rounds))
         sent = [rows[number % len(rows)] for number in range(len(arrivals_s))]
         served = await serve(url, sent, arrivals_s, rounds[0].slo_s)
-    return Run(load, arrivals_s, served, iterations(recording.jobs, recording.results))
+    beside = slice(len(rounds) - 1, len(rounds) + 1)
+    return Run(load, arrivals_s, served, iterations(recording.jobs, recording.results), beside)
 
 
-def compare(runs: Sequence[Run], scenario: Scenario) -> Compared:
-    """A load's parts as they were served live, beside SEEDS simulations of each."""
+def compare(runs: Sequence[Run], scenarios: Sequence[Scenario]) -> Compared:
+    """A load's parts as they were served live, beside SEEDS simulations of each in its scenario."""
+    parts = list(zip(runs, scenarios, strict=True))
     served = [one for run in runs for one in run.served]
-    simulated = [simulate(replace(scenario, seed=seed), run.workload()) for run in runs for seed in range(SEEDS)]
+    simulated = [simulate(replace(one, seed=seed), run.workload()) for run, one in parts for seed in range(SEEDS)]
     met, latency_s = (np.concatenate([getattr(one, name) for one in simulated]) for name in ("met", "latency_s"))
-    ran = [iteration for run in runs for iteration in run.iterations]
-    charged_s = sum(charge_s(one, scenario.profile, scenario.shared_launch_s) for one in ran)
+    charged_s = sum(charge_s(ran, one.profile, one.shared_launch_s) for run, one in parts for ran in run.iterations)
     return Compared(
         load=runs[0].load,
         requests=len(served),
@@ -185,7 +201,7 @@ def compare(runs: Sequence[Run], scenario: Scenario) -> Compared:
             _mean(one.mean_threshold for one in served),
             _mean(one.mean_threshold_used() or 0.0 for one in simulated),
         ),
-        slower=sum(one.computing_s for one in ran) / charged_s - 1,
+        slower=sum(ran.computing_s for run in runs for ran in run.iterations) / charged_s - 1,
     )
 
 
@@ -229,9 +245,10 @@ def main(
             runs[load].append(asyncio.run(run_live(load, url, nats_url, rows, rounds)))
             rows = [*rows[BURST:], *rows[:BURST]]  # others in the next round
             rounds.append(asyncio.run(look(url, nats_url, rows)))
-    scenario = scenario_of(rounds, registered, policy)
-    lines += [f"{policy}, a load of 1 is {BURST / rounds[0].burst_s:.1f} requests/s. {told(scenario)}\n", HEAD]
-    lines += [str(compare(of_load, scenario)) for of_load in runs.values()]
+    on_the_whole = scenario_of(rounds, slice(None), registered, policy)
+    lines += [f"{policy}, a load of 1 is {BURST / rounds[0].burst_s:.1f} requests/s. {told(on_the_whole)}\n", HEAD]
+    for of_load in runs.values():
+        lines.append(str(compare(of_load, [scenario_of(rounds, run.beside, registered, policy) for run in of_load])))
     print("\n".join(lines))
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -35,9 +35,10 @@ from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
 from simulator.clock import Action, Clock
 from simulator.confidences import Confidences
-from simulator.denoising import LEVELS, Denoising
+from simulator.denoising import Pace
 from simulator.estimates import Predictor
 from simulator.instance import HUNDREDTHS, REQUESTS, STEPS, TICKETS, Batch, SimulatedInstance, joined, read_jobs
+from simulator.recorded import RecordedConfidences
 from simulator.result import Records
 from simulator.workload import Workload
 
@@ -46,7 +47,6 @@ CONTROL_S = 0.05  # between judgements of the load if nobody comes: a live sched
 QUESTION_S = 0.05  # between questions to the step predictor, half a step: a live scheduler may ask in every cycle
 PREDICTION_S = 0.005  # from a question to the step predictor to its answer
 EPOCH = 1
-GRANULARITY = 8  # newly unmasked tokens between two estimates of a request
 
 
 class Cluster:
@@ -56,7 +56,8 @@ class Cluster:
         self,
         workload: Workload,
         core: SchedulerCore,
-        denoising: Denoising,
+        pace: Pace,
+        confidences: Confidences | RecordedConfidences | None,
         profile: LatencyProfile,
         default_slo_s: float,
         predictor: Predictor | None,
@@ -65,15 +66,16 @@ class Cluster:
         message_s: float = 0.0,
         shared_launch_s: float = 0.0,
     ) -> None:
-        """`predictor` None: questions are answered by none. Which requests are hard is drawn apart from what comes
-        of each step, so that it is the same under every policy. Units: message_s, what each message takes, in seconds.
+        """`predictor` None: questions are answered by none; it may need the `confidences`. Which requests are hard is
+        drawn apart from what comes of each step, so that it is the same under every policy. Units: message_s, what each
+        message takes, in seconds.
         """
         self.clock = Clock()
         self.instances: dict[str, SimulatedInstance] = {}
         self.records = Records.empty(np.where(np.isnan(workload.slo_s), default_slo_s, workload.slo_s))
         self._workload = workload
         self._core = core
-        self._denoising = denoising
+        self._pace = pace
         self._profile = profile
         self._predictor = predictor
         self._chance = chance
@@ -84,10 +86,9 @@ class Cluster:
         self._ended: list[tuple[str, Batch]] = []  # iterations that have, and are not yet told of; by instance
         self._waiting: dict[str, SimulatedInstance] = {}  # those that may have an iteration to start
         self._lengths = workload.prompt_tokens + workload.output_tokens
-        self._levels = difficulties.integers(LEVELS, size=len(workload))
+        self._levels = difficulties.integers(pace.levels, size=len(workload))
         self._left = workload.output_tokens.copy()  # masks
-        with_confidences = predictor is not None and predictor.needs_confidences
-        self._confidences = Confidences(denoising, len(workload)) if with_confidences else None
+        self._confidences = confidences
         self._request_at: Int64 = np.zeros(core.table.capacity, dtype=np.int64)  # by row of the scheduler's table
         self._prompt = np.zeros(int(workload.prompt_tokens.max(initial=0)), dtype=np.int32)
 
@@ -117,7 +118,7 @@ class Cluster:
     def join(self, instance: Instance) -> None:
         """An instance is ready to serve."""
         self.instances[instance.instance_id] = SimulatedInstance(
-            instance, self._profile, self._denoising.block_length, self._shared_launch_s
+            instance, self._profile, self._pace.block_length, self._shared_launch_s
         )
         self._inbox.append(InstanceSeen(instance))
         self._note_instances()
@@ -160,7 +161,7 @@ class Cluster:
         request = Request(
             request_id=str(index),
             output_tokens=output,
-            block_length=self._denoising.block_length,
+            block_length=self._pace.block_length,
             priority=int(self._workload.priority[index]),
         )
         prompt = self._prompt[: self._workload.prompt_tokens[index]]
@@ -198,10 +199,9 @@ class Cluster:
         Shapes: [n], [n, 5]."""
         requests, hundredths = batch[REQUESTS], batch[HUNDREDTHS]
         levels = self._levels[requests]
-        masks = (left - 1) % self._denoising.block_length + 1  # in the current block
         if self._confidences is not None:
-            return self._confidences.unmask(self._chance, requests, levels, hundredths, masks)
-        counts = self._denoising.unmask(self._chance, levels, hundredths, masks)
+            return self._confidences.unmask(self._chance, requests, levels, hundredths, left)
+        counts = self._pace.unmask(self._chance, levels, hundredths, left)
         return counts, np.zeros((len(requests), 5), dtype=np.float32)
 
     # What the scheduler wants
@@ -215,7 +215,7 @@ class Cluster:
                 self._request_at[state.ticket & ROW_MASK] = int(state.request_id)
         commands = [command for command in commands if command.jobs.tickets and command.instance_id in self.instances]
         messages = [command.jobs for command in commands]
-        batches = read_jobs(messages, self._request_at, self._lengths, self._denoising.block_length)
+        batches = read_jobs(messages, self._request_at, self._lengths, self._pace.block_length)
         for command, batch in zip(commands, batches, strict=True):
             self._send(partial(self._accept, self.instances[command.instance_id], batch))
 
@@ -290,8 +290,11 @@ class _Unmasked:
             start, first = end, last
 
 
-def build_core(settings: SchedulerSettings, tokens_per_step: Callable[[Float64], Float64]) -> SchedulerCore:
-    """The live scheduler's core; the mean tokens per step by threshold take the predictor card's place."""
+def build_core(
+    settings: SchedulerSettings, tokens_per_step: Callable[[Float64], Float64], granularity: int
+) -> SchedulerCore:
+    """The live scheduler's core; what the predictor's card tells is given: the mean tokens per step by threshold, and
+    how many newly unmasked tokens lie between two estimates of a request."""
     thresholds = candidates(settings)
     core_settings = CoreSettings(
         epoch=EPOCH,
@@ -299,7 +302,7 @@ def build_core(settings: SchedulerSettings, tokens_per_step: Callable[[Float64],
         thresholds=thresholds,
         tokens_per_step=tuple(tokens_per_step(np.array(thresholds)).tolist()),
         caching=settings.cache != "none",
-        granularity=GRANULARITY,
+        granularity=granularity,
         step_timeout_s=settings.step_timeout_s,
         keeps_records=False,
         question_s=QUESTION_S,

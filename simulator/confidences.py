@@ -8,7 +8,7 @@ hundredths, those of a request's known tokens as counts, so that their quartiles
 import numpy as np
 
 from shared.arrays import Float32, Int64
-from simulator.denoising import GRID, LEVELS, Denoising, Numbers
+from simulator.denoising import GRID, LEVELS, Denoising, Numbers, masks_of_block
 
 _DRAWS = 1 << 16  # values of a draw
 QUARTILES = np.array([0.25, 0.5, 0.75])
@@ -20,15 +20,17 @@ class Confidences:
     def __init__(self, denoising: Denoising, requests: int) -> None:
         self._unmasked = np.zeros((requests, GRID), dtype=np.int16)  # tokens by confidence when they were unmasked
         self._of_draw = _by_draw(denoising)
+        self._block_length = denoising.block_length
 
     def unmask(
-        self, random: np.random.Generator, requests: Int64, levels: Numbers, hundredths: Numbers, masks: Numbers
+        self, random: np.random.Generator, requests: Int64, levels: Numbers, hundredths: Numbers, left: Numbers
     ) -> tuple[Int64, Float32]:
         """Tokens that one step unmasks, at least one each, and the statistics that a worker reports after it.
 
-        Shapes: requests, levels, hundredths (of the threshold), masks (left in the block, at least 1) [n] -> [n] and
-        [n, 5]: min, lower quartile, median, mean, upper quartile of the known confidences. Modifies what is known.
+        Shapes: requests, levels, hundredths (of the threshold), masks left of the output [n] -> [n] and [n, 5]: min,
+        lower quartile, median, mean, upper quartile of the known confidences. Modifies what is known.
         """
+        masks = masks_of_block(left, self._block_length)
         n, most = len(requests), int(masks.max())
         drawn = self._of_draw[levels[:, None], random.integers(_DRAWS, size=(n, most))].astype(np.int64)
         drawn = -np.sort(-np.where(np.arange(most) < masks[:, None], drawn, -1), axis=1)  # most confident first

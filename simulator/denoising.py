@@ -8,6 +8,8 @@ B / tokens_per_step, exactly, at every threshold of the steps table.
 Difficulties come in LEVELS levels, equally likely, and thresholds in hundredths, so that all of this is tabulated.
 """
 
+from typing import Protocol
+
 import numpy as np
 
 from shared.arrays import Float32, Float64, Int32, Int64
@@ -24,8 +26,33 @@ _BISECTIONS = 60
 Numbers = Int32 | Int64
 
 
+class Pace(Protocol):
+    """What requests of equally likely levels would unmask."""
+
+    block_length: int
+    levels: int
+
+    def unmask(self, random: np.random.Generator, levels: Numbers, hundredths: Numbers, left: Numbers) -> Int64:
+        """Tokens that one step unmasks, at least one each.
+
+        Shapes: all [n] -> [n]; `left` are the masks of the whole output before the step, at least 1.
+        """
+
+    def steps_left(self, hundredths: Int64) -> "StepsLeft":
+        """Shapes: hundredths [c]."""
+
+
+class StepsLeft(Protocol):
+    """Steps that are left, on average, if the threshold stays as it is, at each of c thresholds."""
+
+    def __call__(self, levels: Numbers, left: Numbers) -> Float64:
+        """Shapes: [n], masks of the whole output [n] -> [n, c]."""
+
+
 class Denoising:
     """Tables by level, threshold in hundredths, and masks left in the block."""
+
+    levels = LEVELS
 
     def __init__(self, steps: StepsTable, block_length: int = 32, spread: float = SPREAD) -> None:
         self.block_length = block_length
@@ -39,31 +66,29 @@ class Denoising:
             [np.interp(self.probability, probabilities, table[:, masks]) for masks in range(block_length + 1)], axis=-1
         )
 
-    def unmask(self, random: np.random.Generator, levels: Numbers, hundredths: Numbers, masks: Numbers) -> Int64:
-        """Tokens that one step unmasks, at least one each.
+    def unmask(self, random: np.random.Generator, levels: Numbers, hundredths: Numbers, left: Numbers) -> Int64:
+        """Tokens that one step unmasks, at least one each. Shapes: all [n] -> [n]."""
+        masks = masks_of_block(left, self.block_length)
+        return np.maximum(random.binomial(masks, self.probability[levels, hundredths]), 1)
 
-        Shapes: all [n] -> [n]; `masks` are those left in the block, at least 1.
-        """
-        above = random.binomial(masks, self.probability[levels, hundredths])
-        return np.maximum(above, 1)
+    def steps_left(self, hundredths: Int64) -> StepsLeft:
+        """On average. Shapes: hundredths [c]."""
+        by_masks = self.block_steps[:, hundredths].swapaxes(1, 2)  # [LEVELS, masks, c]
+        steps, whole_block = np.ascontiguousarray(by_masks).reshape(-1, len(hundredths)), self.block_length
+
+        def steps_left(levels: Numbers, left: Numbers) -> Float64:
+            of_level = levels * (whole_block + 1)
+            of_blocks: Float64 = steps.take(of_level + whole_block, axis=0)
+            of_blocks *= ((left - 1) // whole_block)[:, None]
+            of_blocks += steps.take(of_level + masks_of_block(left, whole_block), axis=0)
+            return of_blocks
+
+        return steps_left
 
 
-class ExpectedSteps:
-    """Steps that are left, on average, if the threshold stays as it is, at each of c thresholds."""
-
-    def __init__(self, denoising: Denoising, hundredths: Int64) -> None:
-        """`hundredths` [c] are the thresholds."""
-        by_masks = denoising.block_steps[:, hundredths].swapaxes(1, 2)  # [LEVELS, masks, c]
-        self._whole_block = by_masks.shape[1] - 1
-        self._steps = np.ascontiguousarray(by_masks).reshape(-1, len(hundredths))
-
-    def left(self, levels: Numbers, masks: Numbers, blocks_left: Numbers) -> Float64:
-        """Shapes: levels, masks (left in the block) and blocks_left (the current one included) [n]; returns [n, c]."""
-        of_level = levels * (self._whole_block + 1)
-        left: Float64 = self._steps.take(of_level + self._whole_block, axis=0)
-        left *= (blocks_left - 1)[:, None]
-        left += self._steps.take(of_level + masks, axis=0)
-        return left
+def masks_of_block(left: Numbers, block_length: int) -> Numbers:
+    """Those of the current block, of which each output's `left` are the last. Shapes: any -> the same."""
+    return (left - 1) % block_length + 1
 
 
 def hundredths_of(thresholds: Float32 | Float64) -> Int64:

@@ -11,13 +11,11 @@ from services.predictor.model import StepPredictor
 from services.predictor.queries import Query
 from services.scheduler.events import AskEstimates, EstimatesCame
 from shared.arrays import Float64, Int64
-from simulator.denoising import Denoising, ExpectedSteps, hundredths_of
+from simulator.denoising import Pace, hundredths_of
 
 
 class Predictor(Protocol):
     """Whatever answers the scheduler's questions."""
-
-    needs_confidences: bool  # whether the questions must tell of confidences
 
     def answer(self, question: AskEstimates, levels: Int64) -> EstimatesCame:
         """Shapes: levels [n], the true difficulty of the requests asked about."""
@@ -27,27 +25,21 @@ class Predictor(Protocol):
 class Oracle:
     """Knows each request's difficulty; with noise it is wrong by a factor, drawn anew for each of its answers."""
 
-    needs_confidences = False
-
-    def __init__(self, denoising: Denoising, thresholds: Float64, noise: float, random: np.random.Generator) -> None:
+    def __init__(self, pace: Pace, thresholds: Float64, noise: float, random: np.random.Generator) -> None:
         """`noise` is the standard deviation of the factor's logarithm; 0 is the oracle itself."""
-        self._expected = ExpectedSteps(denoising, hundredths_of(thresholds))
-        self._block_length = denoising.block_length
+        self._steps_left = pace.steps_left(hundredths_of(thresholds))
         self._noise = noise
         self._random = random
 
     def answer(self, question: AskEstimates, levels: Int64) -> EstimatesCame:
-        masks = question.masks_left - self._block_length * (question.blocks_left - 1)
-        steps_left = self._expected.left(levels, masks, question.blocks_left)
+        steps_left = self._steps_left(levels, question.masks_left)
         if self._noise:
             steps_left *= np.exp(self._random.normal(0.0, self._noise, len(levels)))[:, None]
         return EstimatesCame(question.tickets, question.steps, steps_left)
 
 
 class Trained:
-    """The live step predictor, asked what the live one is asked."""
-
-    needs_confidences = True
+    """The live step predictor, asked what the live one is asked: questions must tell of confidences."""
 
     def __init__(self, predictor: StepPredictor, thresholds: Float64) -> None:
         self._predictor = predictor

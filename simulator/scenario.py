@@ -9,17 +9,21 @@ from typing import Literal
 import numpy as np
 from msgspec.structs import replace
 
+from services.predictor.model import StepPredictor
 from services.scheduler.building import candidates
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.messages.instances import Instance, ModelCard
 from shared.messages.steps import StepKind
+from shared.predictor_card import PredictorCard
 from shared.profile import LatencyProfile
 from simulator.cluster import Cluster, build_core
+from simulator.confidences import Confidences
 from simulator.denoising import Denoising
 from simulator.estimates import Oracle, Predictor, Trained
 from simulator.isolated import SLO_MULTIPLE, isolated_latency_s
 from simulator.reconfiguration import PlanFor, Reconfiguration, Reconfigurator
+from simulator.recorded import Recorded, RecordedConfidences
 from simulator.result import Records
 from simulator.steps_table import StepsTable
 from simulator.training import train_predictor
@@ -27,7 +31,9 @@ from simulator.workload import Workload
 
 CARD = ModelCard(name="simulated", max_length=1 << 20, mask_token_id=0, eos_token_id=1, vocab_size=2)
 NOISE = 0.1  # how wrong the step predictor is: standard deviation of the logarithm of the factor
+GRANULARITY = 8  # newly unmasked tokens between two estimates of a request
 NOTICED_AFTER_S = 5.0  # until the scheduler knows that an instance is dead
+LivePredictor = tuple[StepPredictor, PredictorCard]
 PredictorName = Literal["oracle", "noisy", "one-shot", "trained"]
 
 
@@ -45,11 +51,13 @@ class Scenario:
 
     profile: LatencyProfile
     steps: StepsTable
+    recorded: Recorded | None = None  # what steps unmask; None: the model of denoising by the steps table tells
     registered: LatencyProfile | None = None  # what the scheduler is told of instances; None: the profile itself
     instances: tuple[int, ...]  # TP degree of each
     settings: SchedulerSettings
-    predictor: PredictorName = "noisy"  # one-shot: there is none; trained: the live one, trained on this model
+    predictor: PredictorName = "noisy"  # one-shot: there is none; trained: the live one
     noise: float = NOISE  # of the noisy one
+    live: LivePredictor | None = None  # the one that is trained; None: one is trained on the model of denoising
     slo_s: float | None = None
     seed: int = 0
     message_s: float = 0.0  # that a message takes, from client to scheduler or between scheduler and instance
@@ -70,19 +78,34 @@ class Scenario:
 
 
 def simulate(scenario: Scenario, workload: Workload, on_finished: Callable[[int], None] = lambda _: None) -> Records:
-    """Serve the workload to its end. Raises: BadInput if the profile lacks a TP degree or kind of step."""
-    denoising = Denoising(scenario.steps)
+    """Serve the workload to its end.
+
+    Raises: BadInput if the profile lacks a TP degree or kind of step.
+    """
     difficulties, chance, predictions = np.random.default_rng(scenario.seed).spawn(3)
     settings = replace(
         scenario.settings, estimates="one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates
     )
+    denoising = Denoising(scenario.steps)
+    predictor = _predictor(scenario, settings, denoising, workload, predictions)
+    confidences = None
+    if isinstance(predictor, Trained):
+        recorded = scenario.recorded
+        number = len(workload)
+        confidences = Confidences(denoising, number) if recorded is None else RecordedConfidences(recorded, number)
+    card = scenario.live[1] if scenario.live else None
     cluster = Cluster(
         workload,
-        build_core(settings, scenario.steps.tokens_at),
-        denoising,
+        build_core(
+            settings,
+            card.mean_tokens_per_step if card else scenario.steps.tokens_at,
+            card.update_granularity if card else GRANULARITY,
+        ),
+        scenario.recorded or denoising,
+        confidences,
         scenario.profile,
         scenario.default_slo_s(workload),
-        _predictor(scenario, settings, denoising, workload, predictions),
+        predictor,
         difficulties,
         chance,
         scenario.message_s,
@@ -137,8 +160,11 @@ def _predictor(
         return None
     thresholds = np.array(candidates(settings))
     if scenario.predictor == "trained":
+        if scenario.live is not None:
+            return Trained(scenario.live[0], thresholds)
         return Trained(train_predictor(denoising, workload.output_tokens, thresholds, random), thresholds)
-    return Oracle(denoising, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
+    pace = scenario.recorded or denoising
+    return Oracle(pace, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
 
 
 def _instance(scenario: Scenario, name: str, tp: int) -> Instance:

@@ -52,17 +52,16 @@ def run(
 
     Shapes: all [n].
     """
-    confidences, block_length = Confidences(denoising, len(levels)), denoising.block_length
+    confidences = Confidences(denoising, len(levels))
     left, steps = outputs.copy(), [_Steps() for _ in levels]
     while len(active := np.flatnonzero(left)):
         number = len(steps[active[0]].unmasked)  # the same for all that are still active
         used = np.array([first[i][number] if number < len(first[i]) else thresholds[i] for i in active.tolist()])
-        masks = (left[active] - 1) % block_length + 1
-        counts, statistics = confidences.unmask(random, active, levels[active], hundredths_of(used), masks)
+        counts, statistics = confidences.unmask(random, active, levels[active], hundredths_of(used), left[active])
         left[active] -= counts
         for i, *step in zip(active.tolist(), used.tolist(), counts.tolist(), statistics, strict=True):
             steps[i].add(*step)
-    return [one.trajectory(block_length) for one in steps]
+    return [one.trajectory(denoising.block_length) for one in steps]
 
 
 class _Steps:

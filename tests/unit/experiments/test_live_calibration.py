@@ -3,13 +3,15 @@
 import pytest
 
 from experiments.live_calibration import Served, charge_s, fit_message_s, fit_profile, fit_steps, read
-from experiments.live_iterations import Iteration, iterations
-from shared.arrays import pack_int32, pack_int64
-from shared.messages.steps import StepJobs, StepKind, StepResults
+from experiments.live_iterations import Iteration, Recording, canvases, iterations
+from shared.arrays import pack_float32, pack_int32, pack_int64
+from shared.errors import BadInput
+from shared.messages.requests import Guesses
+from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 
 
 def served(steps: int = 9, output: int = 32, latency_s: float = 1.0, computing_s: float = 1.0) -> Served:
-    return Served(100, output, latency_s, True, 0.9, steps, computing_s)
+    return Served("a", 100, output, latency_s, True, 0.9, steps, computing_s)
 
 
 def iteration(cached: int, recomputed: int) -> Iteration:
@@ -42,9 +44,14 @@ def test_tokens_by_step_never_rise_with_the_threshold() -> None:
 def test_a_request_is_read_from_what_the_gateway_tells() -> None:
     steps = [{"block": i // 2} for i in range(4)]
     how = {"latency_ms": 50.0, "step_ms": 40.0, "slo_met": True, "mean_threshold": 0.8}
-    one = read({"steps": steps, "dilaserve": how, "usage": {"prompt_tokens": 7}})
-    assert (one.steps, one.output_tokens, one.prompt_tokens) == (4, 64, 7)
+    one = read({"id": "b", "status": "completed", "steps": steps, "dilaserve": how, "usage": {"prompt_tokens": 7}})
+    assert (one.request_id, one.steps, one.output_tokens, one.prompt_tokens) == ("b", 4, 64, 7)
     assert (one.latency_s, one.computing_s) == (0.05, 0.04)
+
+
+def test_a_request_that_failed_is_no_measurement() -> None:
+    with pytest.raises(BadInput, match="failed"):
+        read({"id": "b", "status": "failed"})
 
 
 def test_iterations_are_read_from_jobs_and_results() -> None:
@@ -68,3 +75,30 @@ def test_iterations_are_read_from_jobs_and_results() -> None:
 
     run = iterations([jobs], [results([7, 8], [0, 3]), results([7, 8], [1, 4]), results([], [])])
     assert run == [Iteration(cached=1, recomputed=1, recomputed_tokens=118, computing_s=0.02)]
+
+
+def test_canvases_are_read_from_results_and_guesses() -> None:
+    """Each step's confidences are those of the tokens that it unmasked and of its guesses for those it left."""
+    state = RequestState(ticket=7, request_id="r", prompt_length=2, block_length=4, canvas=b"")
+
+    def step(number: int, unmasked: list[float]) -> StepResults:
+        return StepResults(
+            instance_id="a",
+            epoch=1,
+            tickets=pack_int64([7]),
+            steps=pack_int32([number]),
+            counts=pack_int32([len(unmasked)]),
+            confidences=pack_float32(unmasked),
+        )
+
+    def guesses(number: int, left: list[float]) -> Guesses:
+        return Guesses(step=number, positions=b"", tokens=b"", confidences=pack_float32(left))
+
+    recording = Recording(
+        jobs=[StepJobs(epoch=1, states=[state])],
+        results=[step(0, [0.75]), step(1, [0.5, 0.625]), step(2, [1.0])],
+        guesses={("r", 0): guesses(0, [0.25, 0.5, 0.375]), ("r", 2): guesses(2, [])},
+    )
+    [first, last] = canvases(recording, 4)["r"]
+    assert (first.left, first.confidences.tolist()) == (4, [0.75, 0.25, 0.5, 0.375])
+    assert (last.left, last.confidences.tolist()) == (1, [1.0])
