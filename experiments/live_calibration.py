@@ -14,6 +14,7 @@ from experiments.live_iterations import BLOCK, Iteration
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
+from simulator.instance import iteration_s
 from simulator.steps_table import StepsTable
 
 MOST_REQUESTS, MOST_TOKENS = 64, 8192  # of an iteration: the profile's last rows
@@ -115,17 +116,17 @@ def read(told: dict) -> Served:  # type: ignore[type-arg]
     )
 
 
-def fit_profile(run: Sequence[Iteration]) -> tuple[LatencyProfile, float]:
+def fit_profile(run: Sequence[Iteration], slower: float = 0.0) -> tuple[LatencyProfile, float]:
     """Iterations' latencies by least squares: a launch, so much for each cache step, and for recompute steps so much
-    more and so much for each token. Returns: the profile, and the launch in seconds, which an iteration of both kinds
-    pays once.
+    more and so much for each token; all `slower` by so large a share. Returns: the profile, and the launch in seconds,
+    which an iteration of both kinds pays once.
 
     An iteration counts by its error a request, so that the few large ones do not outweigh the many small ones.
     """
     cached, recomputed, tokens, y = np.array([astuple(iteration) for iteration in run], dtype=np.float64).T
     columns = np.stack([np.ones_like(y), cached, recomputed > 0, tokens], axis=1)
     weights = 1.0 / (cached + recomputed)
-    fitted = np.linalg.lstsq(columns * weights[:, None], y * weights, rcond=None)[0]
+    fitted = np.linalg.lstsq(columns * weights[:, None], y * weights * (1 + slower), rcond=None)[0]
     launch, each, more, token = np.maximum(fitted, 0.0).tolist()
     cache = [(1, BLOCK * count, StepKind.CACHE, launch + each * count) for count in (1, MOST_REQUESTS)]
     recompute = [(1, n, StepKind.RECOMPUTE, launch + more + token * n) for n in (BLOCK, MOST_TOKENS)]
@@ -134,10 +135,17 @@ def fit_profile(run: Sequence[Iteration]) -> tuple[LatencyProfile, float]:
 
 def charge_s(iteration: Iteration, profile: LatencyProfile, launch_s: float) -> float:
     """What a simulation charges for it, in seconds."""
-    cached_s = profile.latency_s(1, BLOCK * iteration.cached, StepKind.CACHE) if iteration.cached else launch_s
-    if not iteration.recomputed:
-        return cached_s
-    return cached_s + profile.latency_s(1, iteration.recomputed_tokens, StepKind.RECOMPUTE) - launch_s
+    return iteration_s(
+        lambda kind, tokens: profile.latency_s(1, tokens, kind),
+        BLOCK * iteration.cached,
+        iteration.recomputed_tokens,
+        launch_s,
+    )
+
+
+def slower(ran: Sequence[Iteration], profile: LatencyProfile, launch_s: float) -> float:
+    """By what share iterations took longer than a simulation charges for them."""
+    return sum(one.computing_s for one in ran) / sum(charge_s(one, profile, launch_s) for one in ran) - 1
 
 
 def fit_message_s(alone: Sequence[Served]) -> float:

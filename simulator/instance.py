@@ -5,7 +5,7 @@ feeds its block, a recompute step the whole sequence. An iteration takes as long
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
 
@@ -18,12 +18,23 @@ from shared.messages.steps import StepJobs, StepKind
 from shared.profile import LatencyProfile
 from simulator.denoising import hundredths_of
 
-RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are slow to look up
+CACHE = int(StepKind.CACHE)  # members are slow to look up
 
 
 # Step jobs: one row a column, so that batches are joined and cut in one go. Shape: [6, n].
 Batch = Int64
 TICKETS, REQUESTS, STEPS, HUNDREDTHS, CACHED, TOKENS = range(6)  # threshold in hundredths; cached 0 or 1; tokens fed
+
+
+def iteration_s(
+    latency_s: Callable[[StepKind, int], float], cached: int, recomputed: int, shared_launch_s: float
+) -> float:
+    """What an iteration takes that feeds so many tokens to steps of each kind: with both, `shared_launch_s` less
+    than the sum of two lookups. Units: seconds; tokens."""
+    if not recomputed:
+        return latency_s(StepKind.CACHE, cached)
+    recompute_s = latency_s(StepKind.RECOMPUTE, recomputed)
+    return recompute_s + latency_s(StepKind.CACHE, cached) - shared_launch_s if cached else recompute_s
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
@@ -52,13 +63,13 @@ class SimulatedInstance:
     def __init__(
         self, instance: Instance, profile: LatencyProfile, block_length: int, shared_launch_s: float = 0.0
     ) -> None:
-        """An iteration of both kinds takes `shared_launch_s`, seconds, less than the sum of two lookups."""
+        """An iteration of both kinds takes `shared_launch_s` less, as `iteration_s` tells."""
         self.instance = instance
         self.running: Batch | None = None
         self._queue: deque[Batch] = deque()
         self._block_length = block_length
         self._shared_launch_s = shared_launch_s
-        self._latency_s = cache(lambda kind, tokens: profile.latency_s(instance.tp_degree, tokens, StepKind(kind)))
+        self._latency_s = cache(lambda kind, tokens: float(profile.latency_s(instance.tp_degree, tokens, kind)))
 
     def accept(self, batch: Batch) -> None:
         """Queue jobs."""
@@ -76,10 +87,7 @@ class SimulatedInstance:
             tokens = int(waiting[TOKENS].sum())
         self.running = waiting
         cached = self._block_length * sum(waiting[CACHED].tolist())
-        if cached == tokens:
-            return float(self._latency_s(CACHE, cached))
-        recompute_s = float(self._latency_s(RECOMPUTE, tokens - cached))
-        return recompute_s + self._latency_s(CACHE, cached) - self._shared_launch_s if cached else recompute_s
+        return iteration_s(self._latency_s, cached, tokens - cached, self._shared_launch_s)
 
     def finish(self) -> Batch:
         """End the iteration that runs."""

@@ -1,8 +1,10 @@
 """What is read off a live cluster for its simulation."""
 
+from dataclasses import replace
+
 import pytest
 
-from experiments.live_calibration import Served, charge_s, fit_message_s, fit_profile, fit_steps, read
+from experiments.live_calibration import Served, charge_s, fit_message_s, fit_profile, fit_steps, read, slower
 from experiments.live_iterations import Iteration, Recording, canvases, iterations
 from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.errors import BadInput
@@ -28,6 +30,13 @@ def test_latencies_by_company_and_kind_are_found_again() -> None:
     assert profile.latency_s(1, 8 * 32.0, StepKind.CACHE) == pytest.approx(0.026)
     assert profile.latency_s(1, 120.0, StepKind.RECOMPUTE) == pytest.approx(0.025)
     assert [charge_s(one, profile, launch_s) for one in run] == pytest.approx([one.computing_s for one in run])
+
+
+def test_the_machine_s_speed_is_told_apart_from_the_profile() -> None:
+    beside = [iteration(*steps) for steps in ((1, 0), (8, 0), (0, 1), (0, 3), (2, 1), (5, 2))]
+    ran = [replace(one, computing_s=1.25 * one.computing_s) for one in beside]
+    assert slower(ran, *fit_profile(beside)) == pytest.approx(0.25)
+    assert slower(ran, *fit_profile(beside, 0.25)) == pytest.approx(0.0)
 
 
 def test_what_a_lone_request_waits_for_beside_its_steps_is_its_messages() -> None:

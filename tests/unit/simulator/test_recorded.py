@@ -1,9 +1,18 @@
 """Recorded requests in place of the model of denoising."""
 
 import numpy as np
+import pytest
 
+from dilaserve.commands.up import DEMO_MODEL
+from services.predictor.model import load_predictor
+from services.scheduler.settings import SchedulerSettings
+from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile
 from simulator.denoising import hundredths_of
-from simulator.recorded import Canvas, Recorded
+from simulator.recorded import Canvas, Recorded, RecordedConfidences
+from simulator.scenario import Scenario, simulate
+from simulator.steps_table import StepsTable
+from simulator.workload import plain
 
 # Two blocks of four. In the first a hard rest is left; the second is padding.
 EASY_THEN_HARD = [
@@ -35,3 +44,33 @@ def test_masks_left_that_were_never_seen_go_as_those_of_their_block_that_come_ne
 def test_steps_left_are_those_that_the_request_takes() -> None:
     steps_left = RECORDED.steps_left(hundredths_of(np.array([0.3, 0.9])))
     assert steps_left(np.array([0, 0, 1]), np.array([8, 5, 8])).tolist() == [[2, 4], [2, 2], [2, 2]]
+
+
+def test_confidences_of_unmasked_tokens_stay_known() -> None:
+    known = RecordedConfidences(RECORDED, requests=2)
+    random, nine = np.random.default_rng(0), hundredths_of(np.array([0.9]))
+    counts, stats = known.unmask(random, np.array([1]), np.array([0]), nine, np.array([8]))
+    assert counts.tolist() == [2]
+    assert stats[0, [0, 3]].tolist() == pytest.approx([0.3, (0.95 + 0.95 + 0.4 + 0.3) / 4])  # the least, the mean
+    counts, stats = known.unmask(random, np.array([1]), np.array([0]), nine, np.array([6]))
+    assert counts.tolist() == [1]
+    assert stats[0, [0, 3]].tolist() == pytest.approx([0.4, (0.95 + 0.95 + 0.6 + 0.4) / 4])
+
+
+@pytest.mark.parametrize(("slo_s", "steps"), [(10.0, 3), (0.001, 2)])
+def test_a_simulated_request_goes_as_the_recorded_one_did(slo_s: float, steps: int) -> None:
+    """In two steps for the first block at a threshold of 0.9, in one at 0.5."""
+    profile = LatencyProfile.from_rows([(1, 32, kind, 0.01) for kind in StepKind])
+    recorded = [Canvas(64, np.repeat([0.95, 0.6], 16)), Canvas(48, np.full(16, 0.95)), Canvas(32, np.ones(32))]
+    scenario = Scenario(
+        profile=profile,
+        steps=StepsTable(np.array([0.5, 0.9]), np.array([32.0, 21.0])),
+        recorded=Recorded([recorded], output_length=64),
+        predictor="trained",
+        live=load_predictor(DEMO_MODEL / "predictor"),
+        instances=(1,),
+        settings=SchedulerSettings(model="m", policy="dilaserve", cache="dual", thresholds=(0.5, 0.9)),
+        slo_s=slo_s,
+    )
+    records = simulate(scenario, plain(np.array([0.0]), np.array([20]), np.array([64])))
+    assert records.steps.tolist() == [steps]
