@@ -7,6 +7,7 @@ from services.reconfigurator.solver import Verdict
 
 LEAST_GAIN = 0.10  # the paper's
 LEAST_SLACK = 0.01  # of the SLOs: where hardly any slack is, a tenth of it may be the solver's tolerance
+LEAST_ROOM = 2.0  # times the workload; what sustains less is not taken in place of what sustains more
 ROOM_ENOUGH = 10.0  # times the workload; what sustains so much need not sustain more
 EQUAL = 1e-6  # relative: objectives that differ by less are the same
 
@@ -24,7 +25,8 @@ def decide(
     `whole_slack_s` is the slack of requests that take no time: the sum over classes of RPS_k SLO_k. `fallen_back`
     tells whether the current instances are those of the fallback.
     Source: "Practical Consideration". Departures: a gain of slack must also be LEAST_SLACK of the whole; where the
-    workload is `growing`, room up to ROOM_ENOUGH is the secondary objective in place of slack.
+    workload is `growing`, room up to ROOM_ENOUGH is the secondary objective in place of slack; near its limit the
+    cluster gives up no room, as with one batch size a TP degree Stage 1 makes too much of a mix of degrees there.
     """
     if proposal is Verdict.UNKNOWN:
         return Decision(take=False, reason="no plan was found within the time limit")
@@ -53,6 +55,10 @@ def _compare(proposal: Capacity, current: Capacity, least_slack_s: float, *, gro
         f"SLO slack {current.slack_s:.4g} to {proposal.slack_s:.4g} ({slack:+.1%}), "
         f"sustains {current.sustains:.1f} to {proposal.sustains:.1f} times the load"
     )
+    if proposal.sustains < min(current.sustains, LEAST_ROOM) * (1 - EQUAL):
+        return Decision(
+            take=False, reason=f"less of the load could be sustained, and not {LEAST_ROOM:g} times it: {figures}"
+        )
     if quality >= LEAST_GAIN - EQUAL:
         return Decision(take=True, reason=f"the primary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
     more_slack = slack >= LEAST_GAIN - EQUAL and proposal.slack_s - current.slack_s >= least_slack_s

@@ -64,6 +64,19 @@ def test_where_the_load_grows_room_is_the_secondary_objective(
     assert decision.take == take, decision.reason
 
 
+@pytest.mark.parametrize("growing", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after", "take"),
+    [(6.0, 3.0, True), (6.0, 2.0, True), (6.0, 1.9, False), (1.9, 1.8, False), (1.8, 1.8, True)],
+)
+def test_room_is_given_up_only_as_far_as_twice_the_load(
+    before: float, after: float, *, growing: bool, take: bool
+) -> None:
+    proposal, current = capacity(0.90, 5, sustains=after), capacity(0.80, 5, sustains=before)
+    decision = decide(proposal, current, whole_slack_s=10, fallen_back=False, growing=growing)
+    assert decision.take == take, decision.reason
+
+
 def test_who_has_fallen_back_already_stays() -> None:
     assert not decide(Verdict.INFEASIBLE, Verdict.INFEASIBLE, whole_slack_s=10, fallen_back=True).take
 
