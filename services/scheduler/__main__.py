@@ -25,6 +25,7 @@ from services.scheduler.predictions import Predictions
 from services.scheduler.registry import Registry
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.shell import Shell
+from shared.afterwards import Afterwards
 from shared.bus import Bus
 from shared.errors import BadInput, Superseded
 from shared.garbage import spare_startup
@@ -70,8 +71,9 @@ async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCar
     core = build_core(settings, text, card, lease.epoch)
     predictions = Predictions(bus, core.settings.thresholds, inbox)
     measures = Measures(core, settings.policy, time.time())
-    shell = Shell(bus, core, inbox, outcomes, predictions, measures, metrics)
-    intake = Intake(bus, text, settings.default_slo_s, inbox, outcomes, await Backlog.measure(bus))
+    afterwards = Afterwards()
+    shell = Shell(bus, core, inbox, outcomes, predictions, measures, metrics, afterwards)
+    intake = Intake(bus, text, settings.default_slo_s, inbox, outcomes, await Backlog.measure(bus), afterwards)
     await shell.take_cancels()
     spare_startup()
     background = [
@@ -82,12 +84,14 @@ async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCar
         shell.tell_stats(),
         intake.run(lease.epoch),
         outcomes.fail(),
+        afterwards.run(),
     ]
     try:
         await run_beside(shell.run(stop), background)
     except Superseded as reason:
         log.warning("stopping", reason=str(reason))
         return 1
+    await afterwards.finish()
     await outcomes.drain()
     await lease.release()
     await bus.close()

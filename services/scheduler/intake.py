@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import structlog
@@ -12,6 +13,7 @@ from services.scheduler.backlog import Backlog
 from services.scheduler.events import RequestArrived
 from services.scheduler.inbox import Inbox
 from services.scheduler.outcomes import OutcomeStore
+from shared.afterwards import Afterwards
 from shared.bus import Bus
 from shared.codec import decode, is_json
 from shared.errors import BadInput
@@ -36,7 +38,14 @@ class Intake:
     """Pulls requests of one epoch and puts them into the inbox."""
 
     def __init__(
-        self, bus: Bus, text: TextModel, default_slo_s: float, inbox: Inbox, outcomes: OutcomeStore, backlog: Backlog
+        self,
+        bus: Bus,
+        text: TextModel,
+        default_slo_s: float,
+        inbox: Inbox,
+        outcomes: OutcomeStore,
+        backlog: Backlog,
+        afterwards: Afterwards,
     ) -> None:
         self._bus = bus
         self._text = text
@@ -44,6 +53,7 @@ class Intake:
         self._inbox = inbox
         self._outcomes = outcomes
         self._backlog = backlog
+        self._afterwards = afterwards
 
     async def run(self, epoch: int) -> None:
         """Take requests until cancelled. All that the schedulers before had not finished is delivered again."""
@@ -71,11 +81,13 @@ class Intake:
             try:
                 arrived = await self._read(request, delivery)
                 self._inbox.put(arrived)
-                await asyncio.sleep(0)  # its first step goes first
-                await self._bus.publish(self._bus.subjects.arrivals, _arrival(arrived))
+                self._afterwards.do(partial(self._tell, arrived))
             except BadInput as error:
                 log.info("request rejected", error=error.message)
                 self._outcomes.reject(request.request_id, delivery, error)
+
+    async def _tell(self, arrived: RequestArrived) -> None:
+        await self._bus.publish(self._bus.subjects.arrivals, _arrival(arrived))
 
     async def _is_finished(self, request_id: str, sequence: int) -> bool:
         return self._outcomes.remembers(request_id) or await self._backlog.has_outcome(request_id, sequence)

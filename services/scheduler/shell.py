@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import structlog
 from nats.aio.msg import Msg
@@ -16,6 +17,7 @@ from services.scheduler.metrics import Metrics
 from services.scheduler.outcomes import OutcomeStore
 from services.scheduler.predictions import Predictions
 from services.scheduler.tracing import record_request
+from shared.afterwards import Afterwards
 from shared.bus import Bus, last_token, read_or_none
 from shared.messages.requests import Cancel
 from shared.messages.stats import STATS_S
@@ -24,7 +26,6 @@ from shared.subjects import result_consumer
 
 log = structlog.get_logger(__name__)
 
-COUNTED_S = 0.001  # a cycle is counted so much later, when what it decided is on its way
 TICK_S = 0.5  # a cycle at least so often, for steps that time out
 CLOCKS_DIFFER = timedelta(seconds=5)  # at most, between this machine and the bus; a result too many is dropped
 
@@ -41,6 +42,7 @@ class Shell:
         predictions: Predictions,
         measures: Measures,
         metrics: Metrics,
+        afterwards: Afterwards,
     ) -> None:
         self._bus = bus
         self._core = core
@@ -49,6 +51,7 @@ class Shell:
         self._predictions = predictions
         self._measures = measures
         self._metrics = metrics
+        self._afterwards = afterwards
 
     async def take_results(self, epoch: int) -> None:
         """Take the step results of an epoch that begins now, until cancelled."""
@@ -61,15 +64,17 @@ class Shell:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Receive, decide, do, until `stop`; requests that are not done then are delivered again to the next."""
-        loop = asyncio.get_running_loop()
         while not stop.is_set():
             events = await self._inbox.take(within_s=TICK_S)
             now_s, started_s = time.time(), time.perf_counter()
             commands = self._core.cycle(events, now_s)
             cycle_s = time.perf_counter() - started_s
             for command in commands:
-                await self._do(command)
-            loop.call_later(COUNTED_S, self._count, events, commands, now_s, cycle_s)
+                if is_awaited(command):
+                    await self._do(command)
+                else:
+                    self._afterwards.do(partial(self._do, command))
+            self._afterwards.do(partial(self._count, events, commands, now_s, cycle_s))
 
     async def tell_stats(self) -> None:
         """Say once a second how it goes, until cancelled."""
@@ -113,3 +118,12 @@ class Shell:
     async def _on_cancel(self, msg: Msg) -> None:
         if not msg.data or read_or_none(msg, Cancel) is not None:  # nothing is as good as {}
             self._inbox.put(ev.RequestCancelled(last_token(msg.subject)))
+
+
+def is_awaited(command: ev.Command) -> bool:
+    """Whether an instance or a client waits for it; not for what an instance is only to forget."""
+    match command:
+        case ev.SendJobs(_, jobs):
+            return len(jobs.tickets) > 0
+        case _:
+            return isinstance(command, ev.Finish | ev.SendProgress)

@@ -23,6 +23,7 @@ from services.worker.metrics import Metrics
 from services.worker.registration import Registration
 from services.worker.results import Ran
 from services.worker.tracing import Spans
+from shared.afterwards import Afterwards
 from shared.bus import Bus, read_or_none
 from shared.errors import BadInput
 from shared.messages.instances import Control
@@ -31,8 +32,6 @@ from shared.subjects import step_consumer
 from shared.tasks import cancel
 
 log = structlog.get_logger(__name__)
-
-COUNTED_S = 0.001  # a message is counted so much later, when it is on its way
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,7 @@ class Worker:
         self._metrics = metrics
         self._instance_id = registration.instance.instance_id
         self._spans = Spans(self._instance_id)
+        self._afterwards = Afterwards()
         # Messages and their jobs; None: no more will come.
         self._inbox: SimpleQueue[tuple[StepJobs, list[Job]] | None] = SimpleQueue()
         self._given_up = False
@@ -64,8 +64,9 @@ class Worker:
         fetching = asyncio.ensure_future(self._bus.run_consumer(steps, mine, self._take))
         renewing = asyncio.ensure_future(self._registration.keep())
         computing = asyncio.ensure_future(self._compute())
+        following_up = asyncio.ensure_future(self._afterwards.run())
         stopping = asyncio.ensure_future(stop.wait())
-        tasks: set[asyncio.Future[Any]] = {fetching, renewing, computing, stopping}
+        tasks: set[asyncio.Future[Any]] = {fetching, renewing, computing, following_up, stopping}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -74,6 +75,7 @@ class Worker:
             await self._registration.drain()
             self._inbox.put(None)
             await computing
+            await self._afterwards.finish()
         finally:
             await cancel(tasks)
             await self._registration.delete()
@@ -87,9 +89,9 @@ class Worker:
                 self._inbox.put((message, read_jobs(message, received_s)))
             except BadInput as error:
                 log.warning("step jobs dropped", error=error.message)
-            asyncio.get_running_loop().call_later(COUNTED_S, self._metrics.jobs_came, message, received_s)
-            self._spans.take(message)
-        await msg.ack()  # before they have run: after a crash nobody could run them
+            self._afterwards.do(partial(self._metrics.jobs_came, message, received_s))
+            self._afterwards.do(partial(self._spans.take, message))
+        self._afterwards.do(msg.ack)  # whether or not they have run: after a crash nobody could run them
 
     async def _obey(self, stop: asyncio.Event, msg: Msg) -> None:
         order = read_or_none(msg, Control)
@@ -122,10 +124,10 @@ class Worker:
     async def _publish(self, iteration: Iteration) -> None:
         results = iteration.ran.message(sent_s=time.time())
         await self._bus.publish(self._bus.subjects.step_results(self._instance_id), results)
-        asyncio.get_running_loop().call_later(COUNTED_S, self._metrics.ran, results)
         for guess in iteration.guesses:
             await self._bus.publish(self._bus.subjects.guesses(guess.request_id), guess.message)
-        self._spans.ran(results)
+        self._afterwards.do(partial(self._metrics.ran, results))
+        self._afterwards.do(partial(self._spans.ran, results))
 
     # In the engine's thread
 
