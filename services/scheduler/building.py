@@ -29,6 +29,7 @@ def build_core(settings: SchedulerSettings, text: TextModel, card: PredictorCard
         caching=settings.cache != "none",
         granularity=card.update_granularity if card else 1,
         lookahead=settings.lookahead,
+        end_ids=tuple(sorted(text.end_ids)) if settings.stop_at_eos else (),
         step_timeout_s=settings.step_timeout_s,
     )
 

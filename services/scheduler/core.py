@@ -43,6 +43,7 @@ class CoreSettings:
     caching: bool = False  # whether instances keep keys and values between the steps of a block
     granularity: int = 8  # newly unmasked tokens between estimates of the steps left
     lookahead: int = 0  # steps sent to an instance before the result of the step before is there: 0 or 1
+    end_ids: tuple[int, ...] = ()  # tokens that end a text, as `text_ended` knows them
     step_timeout_s: float = 60.0  # a step unanswered for so long is given to another instance
     keeps_records: bool = True  # of decisions, for outcomes, and checkpoints; a simulation reads neither
     question_s: float = 0.0  # between two questions to the step predictor
@@ -67,7 +68,14 @@ class SchedulerCore:
         self.policy = make_policy(self.estimates)
         self._text_ended = text_ended
         self._reader = ResultReader(settings.epoch, settings.thresholds, self.table, self.fleet)
-        writer = JobWriter(settings.epoch, settings.mask_token_id, self.table, self.fleet, caching=settings.caching)
+        writer = JobWriter(
+            settings.epoch,
+            settings.mask_token_id,
+            self.table,
+            self.fleet,
+            caching=settings.caching,
+            end_ids=settings.end_ids,
+        )
         self._decisions = DecisionLog(self.table, self.fleet) if settings.keeps_records else None
         self._dispatch = Dispatch(
             self.table,
@@ -179,7 +187,10 @@ class SchedulerCore:
         table.block_masks_left[row] = table.block_length[row]
         if table.masks_left[row] == 0 or self._text_ended(self._written(row), table.entry(row).arrived.request.stop):
             self._finish(row, OutcomeStatus.COMPLETED, now_s)
-        elif self.settings.keeps_records:
+            return
+        if self._decisions is not None and table.in_flight[row]:
+            self._decisions.crossed(row)
+        if self.settings.keeps_records:
             request_id = table.entry(row).request_id
             self._commands.append(ev.SaveCheckpoint(request_id, take_checkpoint(table, row)))
 

@@ -7,12 +7,17 @@ from services.scheduler.policies import Choice
 from services.scheduler.table import RequestTable
 from shared.arrays import Float32, Float64, Int32, Int64, pack_float32, pack_int32
 from shared.messages.decisions import MAX_DECISIONS, StepDecisions
+from shared.messages.steps import StepKind
 
 COLUMNS = (
     "at_s", "time_left_s", "thresholds", "allowed", "step_latency_s",
     "blocks", "kinds", "placed_on", "batch_tokens", "batch_requests",
 )  # fmt: skip
+BLOCK, KIND = COLUMNS.index("blocks"), COLUMNS.index("kinds")
 NUM_FLOATS = 5  # of COLUMNS; the others are whole numbers, which float32 holds exactly up to 2^24
+
+
+RECOMPUTE = int(StepKind.RECOMPUTE)
 
 
 class DecisionLog:
@@ -48,6 +53,13 @@ class DecisionLog:
             values[:, i] = column
         kept = (at < MAX_DECISIONS).nonzero()[0]
         self._log[rows[kept], at[kept]] = values[kept]
+
+    def crossed(self, row: int) -> None:
+        """The step that is out was sent ahead, and has turned out to be the first of a block."""
+        at = int(self._table.steps[row] - self._table.first_step[row])
+        if at < MAX_DECISIONS:
+            self._log[row, at, BLOCK] = self._table.block[row]
+            self._log[row, at, KIND] = RECOMPUTE
 
     def read(self, row: int) -> StepDecisions | None:
         """The steps of a row that have run; None where none has."""

@@ -94,6 +94,10 @@ class Dispatch:
         self._fleet.load(slot, -int(table.tokens[row]))
         table.instance[row] = table.holder[row] = NOWHERE
 
+    def _stays_for_good(self) -> bool:
+        """Whether a request could not begin its next block elsewhere."""
+        return self._policy.moves is Moves.NEVER or np.count_nonzero(self._fleet.open) == 1
+
     def _may_move(self, rows: Int64) -> Bool:
         """Which requests the policy may take to another instance for their next step. Shapes: [n] -> [n]."""
         match self._policy.moves:
@@ -113,13 +117,18 @@ class Dispatch:
         """Decide the step after the one that is out, so that the instance need not wait for it. Returns: the rows.
 
         `chosen` is what was chosen in this cycle for the rows `sent`: for the same rows it still holds.
-        It is decided one result early, and binds the request to its instance for one step more; where the step
-        before it ends the block, the instance passes it over.
+        It is decided one result early, and binds the request to its instance for one step more. Where the step before
+        it ends the block, the instance passes it over, and runs the first of the next block, provided that the request
+        could not move there and that its tokens alone tell whether the text has ended.
         """
         table = self._table
-        rows = np.flatnonzero((table.ticket != 0) & table.in_flight & ~table.ahead & (table.block_masks_left > 1))
-        rows = rows[self._fleet.open[table.instance[rows]]]
+        out = np.flatnonzero((table.ticket != 0) & table.in_flight & ~table.ahead)
+        out = out[self._fleet.open[table.instance[out]]]
+        crosses = (table.block[out] + 1 < table.blocks[out]) & ~table.stops[out] & self._stays_for_good()
+        some = crosses | (table.block_masks_left[out] > 1)
+        rows = out[some]
         if len(rows):
+            table.crosses[rows] = crosses[some]
             if chosen is None or not np.array_equal(rows, sent):
                 chosen = self._policy.choose(rows, table, self._fleet, now_s)
             table.next_threshold[rows] = chosen.thresholds

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,11 +19,20 @@ class JobWriter:
     """Turns rows that are due into StepJobs, and remembers which tickets an instance may forget."""
 
     def __init__(
-        self, epoch: int, mask_token_id: int, table: RequestTable, fleet: Fleet, *, caching: bool = False
+        self,
+        epoch: int,
+        mask_token_id: int,
+        table: RequestTable,
+        fleet: Fleet,
+        *,
+        caching: bool = False,
+        end_ids: Sequence[int] = (),
     ) -> None:
+        """`end_ids`: a block with one of these tokens is the last of its request."""
         self._epoch = epoch
         self._mask_token_id = mask_token_id
         self._caching = caching
+        self._end_ids = pack_int32(end_ids)
         self._table = table
         self._fleet = fleet
         self._drops: dict[int, list[int]] = defaultdict(list)
@@ -32,20 +42,24 @@ class JobWriter:
         self._drops[slot].append(ticket)
 
     def write(self, rows: Int64, ahead: Int64, now_s: float) -> list[SendJobs]:
-        """The messages: the next step of each of `rows` [n], the one after it of each of `ahead` [m], the drops."""
+        """The messages: the next step of each of `rows` [n]; the one after it of each of `ahead` [m], of those that
+        cross also as the first of the next block; the drops."""
         table, drops = self._table, self._drops
         self._drops = defaultdict(list)
-        is_ahead = np.arange(len(rows) + len(ahead)) >= len(rows)
-        rows = np.concatenate([rows, ahead])
+        crossing = ahead[table.crosses[ahead]]
+        number = np.arange(len(rows) + len(ahead) + len(crossing))
+        is_ahead, crosses = number >= len(rows), number >= len(rows) + len(ahead)
+        rows = np.concatenate([rows, ahead, crossing])
         order = table.instance[rows].argsort(kind="stable")
-        rows, is_ahead = rows[order], is_ahead[order]
+        rows, is_ahead, crosses = rows[order], is_ahead[order], crosses[order]
         slots = table.instance[rows]
         needs_state = ~is_ahead & (table.holder[rows] != slots)
         tickets = pack_int64(table.ticket[rows])
         steps = pack_int32(table.steps[rows] + is_ahead)
-        blocks = pack_int32(table.block[rows])
+        blocks = pack_int32(table.block[rows] + crosses)
         thresholds = pack_float32(np.where(is_ahead, table.next_threshold[rows], table.threshold[rows]))
-        kinds = pack_int32(np.where(is_ahead, table.next_kind[rows], table.kind[rows]))
+        kind = np.where(is_ahead, table.next_kind[rows], table.kind[rows])
+        kinds = pack_int32(np.where(crosses, RECOMPUTE, kind))
         commands = []
         of_slots = slots.tolist()
         for slot in sorted({*of_slots, *drops}):
@@ -96,4 +110,5 @@ class JobWriter:
             seed=arrived.request.seed or 0,
             trace=arrived.trace,
             guesses=arrived.request.guesses,
+            end_ids=self._end_ids,
         )

@@ -191,13 +191,16 @@ class ResultReader:
         self._turn_to_next(rows)
 
     def _turn_to_next(self, rows: Int64) -> None:
-        """The step sent ahead is now the one awaited; where the block has ended, the instance passes it over."""
+        """The step sent ahead is now the one awaited; where the block has ended, the instance passes it over, and runs
+        the first of the next block if that was sent, too."""
         table = self._table
-        ahead = table.ahead[rows]
-        table.in_flight[rows] = ahead & (table.block_masks_left[rows] > 0)
+        ahead, ended = table.ahead[rows], table.block_masks_left[rows] == 0
+        crossed = ahead & ended & table.crosses[rows]
+        table.in_flight[rows] = ahead & (crossed | ~ended)
         if np.count_nonzero(ahead):
             table.threshold[rows] = np.where(ahead, table.next_threshold[rows], table.threshold[rows])
-            table.kind[rows] = np.where(ahead, table.next_kind[rows], table.kind[rows])
+            table.kind[rows] = np.where(ahead & ~crossed, table.next_kind[rows], table.kind[rows])
+            table.kind[rows[crossed]] = RECOMPUTE
             table.ahead[rows] = False
 
 

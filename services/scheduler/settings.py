@@ -26,6 +26,6 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     margin_steps: Annotated[float, msgspec.Meta(ge=0)] = 1.0  # kept in hand before a deadline; 0: the paper's form
     moves: Moves | None = None  # when a request may change its instance; None: as the policy has it
     guaranteed_priority: int | None = None  # from this priority on, requests keep all thresholds under any load
-    lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps of a block sent before the last result is read
+    lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps sent before the last result is read
     step_timeout_s: Seconds = 60.0  # a step unanswered for so long is given to another instance
     stop_at_eos: bool = True  # blocks after the one that holds the end of the text are not computed

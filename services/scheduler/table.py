@@ -36,7 +36,9 @@ _COLUMNS: dict[str, Any] = {
     "migrations": np.int32,
     "in_flight": np.bool_,  # a step job is out
     "ahead": np.bool_,  # and the one after it, too, in the same block
+    "crosses": np.bool_,  # and for where that ends first, the first step of the next block
     "streams": np.bool_,  # its client wants progress
+    "stops": np.bool_,  # its client gave stop strings, which instances do not know
     "kind": np.int32,  # StepKind of the step that is out
     "next_kind": np.int32,  # of the step that is out ahead
     "sent_s": np.float64,  # Unix time, seconds, as all times
@@ -103,7 +105,9 @@ class RequestTable:
     migrations: Int32
     in_flight: Bool
     ahead: Bool
+    crosses: Bool
     streams: Bool
+    stops: Bool
     kind: Int32
     next_kind: Int32
     sent_s: Float64
@@ -161,6 +165,7 @@ class RequestTable:
         self.blocks[row] = arrived.output_length // arrived.request.block_length
         self.instance[row] = self.holder[row] = NOWHERE
         self.streams[row] = arrived.request.stream
+        self.stops[row] = len(arrived.request.stop) > 0
         self.arrival_s[row] = arrived.arrival_s
         self.slo_s[row] = arrived.slo_s
         self.priority[row] = arrived.request.priority

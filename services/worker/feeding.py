@@ -7,6 +7,8 @@ values from before that step's tokens were written; the block's later steps comp
 
 import enum
 
+import numpy as np
+
 from services.worker.batch import Part
 from services.worker.jobs import Job
 from services.worker.models.config import ModelConfig
@@ -48,6 +50,9 @@ def fault(job: Job, sequence: Sequence) -> str | None:
 
 
 def is_over(job: Job, sequence: Sequence, config: ModelConfig) -> bool:
-    """Whether the block has no mask left: the job was sent ahead, and the step before it ended the block."""
+    """Whether there is nothing to run: the job was sent ahead, and the step before it has ended the block or text."""
     start, stop = sequence.block_range(job.block)
-    return not (sequence.canvas[start:stop] == config.mask_token_id).any()
+    if not (sequence.canvas[start:stop] == config.mask_token_id).any():
+        return True
+    begins = job.block > 0 and job.kind == StepKind.RECOMPUTE
+    return begins and bool(np.isin(sequence.canvas[sequence.prompt_length : start], sequence.end_ids).any())

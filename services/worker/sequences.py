@@ -10,6 +10,7 @@ from shared.errors import BadInput
 from shared.messages.steps import RequestState
 
 NO_SLOTS: Int64 = np.zeros(0, dtype=np.int64)
+NO_IDS: Int32 = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class Sequence:
     )  # of the KV cache, one a token of the canvas; none until its first step with a cache
     cached_block: int = -1  # the block at whose start the cache was filled
     last_step: int = -1
+    end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
 
     @property
     def num_blocks(self) -> int:
@@ -44,9 +46,7 @@ class Sequence:
 def open_sequence(state: RequestState, config: ModelConfig, before: Sequence | None = None) -> Sequence:
     """A request that comes whole or, where the state begins within its canvas, as it was here `before` and has changed
     since. Raises: BadInput naming what is wrong with the state."""
-    if len(state.canvas) % 4:
-        raise BadInput("canvas must be int32", "canvas")
-    canvas = unpack_int32(state.canvas).copy()
+    canvas, end_ids = _int32(state.canvas, "canvas").copy(), _int32(state.end_ids, "end_ids")
     if before is not None:
         if not 0 < state.start == len(before.canvas) - len(canvas):
             raise BadInput(f"{len(canvas)} tokens from {state.start} on do not fit {len(before.canvas)}", "canvas")
@@ -76,4 +76,11 @@ def open_sequence(state: RequestState, config: ModelConfig, before: Sequence | N
         temperature=state.temperature,
         seed=state.seed,
         watched=state.guesses,
+        end_ids=end_ids,
     )
+
+
+def _int32(data: bytes, name: str) -> Int32:
+    if len(data) % 4:
+        raise BadInput(f"{name} must be int32", name)
+    return unpack_int32(data)

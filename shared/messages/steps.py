@@ -31,13 +31,16 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     seed: int = 0
     trace: dict[str, str] = {}  # W3C trace context
     guesses: bool = False  # whether its client watches the canvas
+    end_ids: bytes = b""  # int32 [e]: once a block holds one of these tokens, no later block is begun
 
 
 class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Scheduler -> worker: run one denoising step of each of n requests.
 
     Subject: dilaserve.<cell>.steps.<instance>. Stream: STEPS (memory, work queue).
-    Jobs with an epoch below the highest seen are refused. A message may carry no job, only drops.
+    Jobs with an epoch below the highest seen are refused. A message may carry no job, only drops. A request's jobs come
+    in their order, and one of them may be sent ahead: it is passed over if the step before it has ended its block. Of
+    two with the same number, each in a block of its own, the first that is not passed over runs.
     """
 
     epoch: int

@@ -20,6 +20,8 @@ class ScriptedWorker:
         self.end_at = end_at
         self.mask_id = mask_id
         self.states: dict[int, tuple[Int32, int]] = {}
+        self.last_step: dict[int, int] = {}
+        self.end_ids: dict[int, list[int]] = {}
         self.left: dict[int, tuple[Int32, int]] = {}  # dropped, and kept for when they come back
 
     def run_each(self, jobs: StepJobs) -> list[StepResults]:
@@ -34,8 +36,10 @@ class ScriptedWorker:
             if ticket in self.states:
                 self.left[ticket] = self.states.pop(ticket)
         for state in jobs.states:
+            self.end_ids[state.ticket] = unpack_int32(state.end_ids).tolist()
             canvas = unpack_int32(state.canvas).copy()
             if state.start == 0:
+                self.last_step.pop(state.ticket, None)  # another scheduler may give the same ticket
                 self.states[state.ticket] = (canvas[state.prompt_length :], state.block_length)
             elif state.ticket in self.left:
                 output, length = self.left.pop(state.ticket)
@@ -44,7 +48,8 @@ class ScriptedWorker:
         tickets, blocks, steps = unpack_int64(jobs.tickets), unpack_int32(jobs.blocks), unpack_int32(jobs.steps)
         missing = [t for t in tickets if int(t) not in self.states]
         held = [i for i, t in enumerate(tickets) if int(t) in self.states]
-        ran = [i for i in held if self._has_masks(int(tickets[i]), int(blocks[i]))]
+        ran = [i for i in held if self._is_due(int(tickets[i]), int(blocks[i]), int(steps[i]))]
+        self.last_step |= {int(tickets[i]): int(steps[i]) for i in ran}
         found = [self._unmask(int(tickets[i]), int(blocks[i])) for i in ran]
         positions = [p for part in found for p in part]
         return StepResults(
@@ -60,9 +65,12 @@ class ScriptedWorker:
             missing=pack_int64(missing),
         )
 
-    def _has_masks(self, ticket: int, block: int) -> bool:
+    def _is_due(self, ticket: int, block: int, step: int) -> bool:
+        """Whether a step of this number has not run, its block has masks, and the text has not ended before."""
         output, length = self.states[ticket]
-        return bool((output[block * length : (block + 1) * length] == self.mask_id).any())
+        masked = (output[block * length : (block + 1) * length] == self.mask_id).any()
+        ended = np.isin(output[: block * length], self.end_ids[ticket]).any()
+        return bool(step > self.last_step.get(ticket, -1) and masked and not ended)
 
     def _token(self, position: int) -> int:
         return END_ID if position == self.end_at else FIRST_TOKEN + position

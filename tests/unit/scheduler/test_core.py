@@ -22,11 +22,12 @@ from services.scheduler.events import (
     StepsDone,
     StepsLost,
 )
+from services.scheduler.policies import Moves
 from services.scheduler.policies.fixed import Fixed
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.instances import Instance, InstanceState, ModelCard
 from shared.messages.requests import OutcomeStatus, Request
-from shared.messages.steps import StepFailure, StepJobs, StepResults
+from shared.messages.steps import StepFailure, StepJobs, StepKind, StepResults
 from tests.support.scripted_worker import END_ID, MASK_ID
 from tests.support.scripted_worker import ScriptedWorker as Worker
 
@@ -34,11 +35,25 @@ EPOCH = 7
 CARD = ModelCard(name="m", max_length=512, mask_token_id=MASK_ID, eos_token_id=END_ID, vocab_size=100)
 
 
-def make_core(step_timeout_s: float = 10.0, lookahead: int = 0, *, caching: bool = False) -> SchedulerCore:
+def make_core(
+    step_timeout_s: float = 10.0, lookahead: int = 0, *, caching: bool = False, moves: Moves = Moves.NEVER
+) -> SchedulerCore:
     settings = CoreSettings(
-        EPOCH, MASK_ID, (0.9,), (1.0,), step_timeout_s=step_timeout_s, lookahead=lookahead, caching=caching
+        EPOCH,
+        MASK_ID,
+        (0.9,),
+        (1.0,),
+        step_timeout_s=step_timeout_s,
+        lookahead=lookahead,
+        caching=caching,
+        end_ids=(END_ID,),
     )
-    return SchedulerCore(settings, lambda _: Fixed(0.9), text_ended=lambda ids, _stop: END_ID in ids)
+    return SchedulerCore(settings, lambda _: Fixed(0.9, moves), text_ended=lambda ids, _stop: END_ID in ids)
+
+
+def jobs_of(sent: SendJobs) -> list[tuple[int, int]]:
+    """Step and block of each."""
+    return list(zip(unpack_int32(sent.jobs.steps).tolist(), unpack_int32(sent.jobs.blocks).tolist(), strict=True))
 
 
 def arrival(name: str, output: int = 8, block: int = 4, **options: object) -> RequestArrived:
@@ -101,15 +116,52 @@ def test_with_lookahead_a_step_is_out_while_the_last_result_is_read_and_the_outc
     for lookahead in (0, 1):
         core, worker = make_core(lookahead=lookahead), Worker(per_step=1)
         [first] = of_kind(core.cycle([seen(), arrival("r")], 100.5), SendJobs)
-        assert unpack_int32(first.jobs.steps).tolist() == [*range(1 + lookahead)]
+        assert jobs_of(first) == ([(0, 0)] if not lookahead else [(0, 0), (1, 0), (1, 1)])
         [result, *_] = worker.run_each(first.jobs)
         [then] = of_kind(core.cycle([StepsDone(result)], 100.6), SendJobs)
-        assert unpack_int32(then.jobs.steps).tolist() == [1 + lookahead]
+        assert jobs_of(then) == ([(1, 0)] if not lookahead else [(2, 0), (2, 1)])
         core = make_core(lookahead=lookahead)
         [finish] = serve(core, {"a-1": Worker(per_step=3)}, core.cycle([seen(), arrival("r")], 100.5))
         finished.append((finish.status, finish.output_ids.tolist(), finish.stats))
         assert finish.decisions is not None
     assert finished[0] == finished[1]
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_the_first_step_of_a_block_goes_out_before_the_last_result_of_the_block_before(*, caching: bool) -> None:
+    core, worker = make_core(lookahead=1, caching=caching), Worker(per_step=4)
+    [first] = of_kind(core.cycle([seen(), arrival("r", output=12)], 100.5), SendJobs)
+    assert jobs_of(first) == [(0, 0), (1, 0), (1, 1)]
+    done = [results for results in worker.run_each(first.jobs) if results.tickets]
+    assert [unpack_int32(results.steps).tolist() for results in done] == [[0], [1]]
+    [then] = of_kind(core.cycle([StepsDone(done[0])], 100.6), SendJobs)
+    assert jobs_of(then) == [(2, 1), (2, 2)]
+    [last] = of_kind(core.cycle([StepsDone(done[1])], 100.7), SendJobs)
+    assert jobs_of(last) == [(3, 2)]  # there is no block after this one
+    [finish] = serve(core, {"a-1": worker}, [then, last])
+    assert finish.output_ids.tolist() == [*range(10, 22)]
+    assert finish.stats is not None
+    assert (finish.stats.steps, finish.stats.recompute_steps) == (3, 3)
+    assert finish.decisions is not None
+    assert unpack_int32(finish.decisions.blocks).tolist() == [0, 1, 2]
+    assert unpack_int32(finish.decisions.kinds).tolist() == [StepKind.RECOMPUTE] * 3
+
+
+def test_no_step_of_a_next_block_goes_ahead_where_the_request_may_move_or_its_text_may_end_by_a_stop_string() -> None:
+    core = make_core(lookahead=1, caching=True, moves=Moves.AT_RECOMPUTE)
+    [sent] = of_kind(core.cycle([seen("a-1"), seen("b-1"), arrival("r")], 100.5), SendJobs)
+    assert jobs_of(sent) == [(0, 0), (1, 0)]
+    core = make_core(lookahead=1)
+    [sent] = of_kind(core.cycle([seen(), arrival("r", stop=["."])], 100.5), SendJobs)
+    assert jobs_of(sent) == [(0, 0), (1, 0)]
+
+
+def test_a_block_that_was_begun_ahead_is_not_computed_where_the_text_had_ended() -> None:
+    core, worker = make_core(lookahead=1), Worker(per_step=4, end_at=2)
+    [first] = of_kind(core.cycle([seen(), arrival("r", output=12)], 100.5), SendJobs)
+    [result] = [results for results in worker.run_each(first.jobs) if results.tickets]
+    [finish] = of_kind(core.cycle([StepsDone(result)], 100.6), Finish)
+    assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
 
 def test_the_state_travels_only_with_the_first_step() -> None:

@@ -12,7 +12,7 @@ from services.worker.feeding import CacheMode
 from services.worker.runner import Runner
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_int32, unpack_int64
 from shared.errors import BadInput
-from shared.messages.steps import StepJobs, StepResults
+from shared.messages.steps import StepJobs, StepKind, StepResults
 from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.steps import Decode, jobs_for, read_results
 
@@ -239,6 +239,52 @@ def test_a_step_sent_ahead_runs_at_once_and_is_passed_over_where_its_block_is_ov
             assert not results.failures
             read_results(results, [decode])
     assert (decode.output[:16] != MASK_ID).all()
+
+
+@pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.DUAL])
+def test_of_two_steps_with_one_number_runs_the_one_whose_block_comes_next(runner: Runner, mode: CacheMode) -> None:
+    engine, decode = engine_of(runner, mode=mode), request(1, threshold=0.0)  # a block a step
+    decode.cached = mode is not CacheMode.NONE
+    read_results(run(engine, ahead_into_the_next_block(decode)), [decode])
+    results = engine.iterate()
+    assert results is not None
+    assert unpack_int32(results.steps).tolist() == [1]
+    read_results(results, [decode])
+    assert decode.done
+    assert engine.iterate() is None
+
+
+def test_a_step_into_the_next_block_does_not_run_before_the_block_is_over(runner: Runner) -> None:
+    engine, decode = engine_of(runner), request(1, threshold=1.0)  # a token a step
+    run(engine, ahead_into_the_next_block(decode))
+    results = engine.iterate()
+    assert results is not None
+    assert unpack_int32(results.positions)[0] < decode.block_length
+    assert engine.iterate() is None
+
+
+def test_no_block_is_begun_ahead_after_the_one_in_which_the_text_ends(runner: Runner) -> None:
+    decode = request(1, threshold=0.0)
+    results = run(engine_of(runner), ahead_into_the_next_block(decode))
+    [*_, written] = unpack_int32(results.tokens).tolist()
+    for end_id, goes_on in ((written, False), (MASK_ID, True)):
+        engine, jobs = engine_of(runner), ahead_into_the_next_block(request(1, threshold=0.0))
+        [state] = jobs.states
+        state = msgspec.structs.replace(state, end_ids=pack_int32([end_id]))
+        run(engine, msgspec.structs.replace(jobs, states=[state]))
+        assert (engine.iterate() is not None) is goes_on
+
+
+def ahead_into_the_next_block(decode: Decode) -> StepJobs:
+    """The first step, the one after it, and that again as the first of the next block."""
+    return msgspec.structs.replace(
+        jobs_for([decode]),
+        tickets=pack_int64([decode.ticket] * 3),
+        steps=pack_int32([0, 1, 1]),
+        blocks=pack_int32([0, 0, 1]),
+        thresholds=pack_float32([decode.threshold] * 3),
+        kinds=pack_int32([StepKind.RECOMPUTE, StepKind.CACHE if decode.cached else StepKind.RECOMPUTE, 0]),
+    )
 
 
 @pytest.mark.parametrize("change", [{"steps": b""}, {"tickets": b"123"}, {"drops": b"1"}, {"thresholds": b"12345678"}])
