@@ -84,7 +84,7 @@ def main(
     ] = "",
     seconds: Annotated[float, typer.Option(min=1, help="Of arrivals.")] = 20.0,
     whole: Annotated[
-        bool, typer.Option("--whole", help="All of the trace; at 256 instances it takes an hour.")
+        bool, typer.Option("--whole", help="All of the trace; at 256 instances it takes half an hour.")
     ] = False,
     out: Annotated[
         Path, typer.Option(help="Write the table to this file; rows are added to one that is there.")

@@ -1,0 +1,39 @@
+"""What is done a moment later."""
+
+import asyncio
+
+import nats.errors
+
+from shared.afterwards import Afterwards
+from shared.tasks import cancel
+
+
+async def test_actions_are_done_later_in_their_order_and_awaited() -> None:
+    afterwards, done = Afterwards(), list[str]()
+    all_done = asyncio.Event()
+
+    async def slow() -> None:
+        await asyncio.sleep(0)
+        done.append("awaited")
+
+    running = asyncio.ensure_future(afterwards.run())
+    afterwards.do(slow)
+    afterwards.do(lambda: done.append("called"))
+    afterwards.do(all_done.set)
+    await asyncio.sleep(0)
+    assert done == []
+    await asyncio.wait_for(all_done.wait(), 10)
+    assert done == ["awaited", "called"]
+    await cancel([running])
+
+
+async def test_what_the_bus_refuses_is_left_undone_and_the_rest_goes_on() -> None:
+    afterwards, done = Afterwards(), list[str]()
+
+    async def refused() -> None:
+        raise nats.errors.ConnectionClosedError
+
+    afterwards.do(refused)
+    afterwards.do(lambda: done.append("after it"))
+    await afterwards.finish()
+    assert done == ["after it"]
