@@ -13,7 +13,7 @@ from services.reconfigurator.agenda import Agenda, Occasion
 from services.reconfigurator.apart import apart
 from services.reconfigurator.decisions import Planner, Situation
 from services.reconfigurator.executor import Executor
-from services.reconfigurator.history import read_window
+from services.reconfigurator.history import count_arrivals, read_window
 from services.reconfigurator.launchers import Launcher
 from services.reconfigurator.metrics import Metrics
 from services.reconfigurator.monitor import eventually
@@ -112,10 +112,9 @@ class Loop:
         """How many requests came lately; none where Postgres is away, of which the next decision in order tells."""
         until_s = time.time() - LATE_S
         try:
-            seen, _ = await read_window(self._engine, until_s - span_s, until_s)
+            return await count_arrivals(self._engine, until_s - span_s, until_s)
         except RetryLater:
             return 0
-        return len(seen)
 
     async def _decide(self, occasion: Occasion, stop: asyncio.Event) -> PlanRecord:
         """Raises: RetryLater, having said so in the log, where there is nothing to decide from."""

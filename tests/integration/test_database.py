@@ -14,7 +14,7 @@ from nats.js.errors import NotFoundError
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.reconfigurator.history import read_window
+from services.reconfigurator.history import count_arrivals, read_window
 from services.reconfigurator.metrics import Metrics
 from services.reconfigurator.monitor import FEEDS, monitor
 from services.reconfigurator.window import Seen
@@ -190,7 +190,9 @@ async def test_a_request_is_a_row_from_its_arrival_on(bus: Bus, database: AsyncE
     seen, uses = await read_window(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s)
     assert sorted(seen, key=repr) == [Seen(12, 32, 5.0, 32), Seen(12, 32, 5.0, None)]
     assert uses == SERVED.stats.thresholds if SERVED.stats else False
+    assert await count_arrivals(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s) == 2
     assert await read_window(database, ARRIVED.arrival_s + 1, ARRIVED.arrival_s + 2) == ([], [])
+    assert await count_arrivals(database, ARRIVED.arrival_s + 1, ARRIVED.arrival_s + 2) == 0
 
 
 async def test_a_request_cancelled_before_its_first_step_keeps_what_its_arrival_said(
