@@ -156,18 +156,15 @@ async def registered_profile(url: str, nats_url: str) -> LatencyProfile:
     return LatencyProfile.from_csv(instance.profile)
 
 
-def scenario_of(run: Run, rounds: Sequence[Seen], registered: LatencyProfile, policy: str) -> tuple[Scenario, float]:
-    """What was measured, as one part of a load is simulated; and how much slower its iterations were than in the rounds
-    beside it."""
+def scenario_of(rounds: Sequence[Seen], registered: LatencyProfile, policy: str) -> Scenario:
+    """What all rounds have measured, as it is simulated."""
     by_threshold = {floor: [one for seen in rounds for one in seen.by_threshold[floor]] for floor in THRESHOLDS}
-    beside = [iteration for seen in rounds[run.beside] for iteration in seen.run]
-    share = slower(run.iterations, *fit_profile(beside))
-    profile, launch_s = fit_profile(beside, share)
-    scenario = Scenario(
+    profile, launch_s = fit_profile(_run_in(rounds))
+    return Scenario(
         profile=profile,
         registered=registered,
         shared_launch_s=launch_s,
-        message_s=fit_message_s([one for seen in rounds[run.beside] for one in seen.alone]),
+        message_s=_message_s(rounds),
         steps=fit_steps(by_threshold),
         recorded=Recorded([one for seen in rounds for one in seen.recorded], OUTPUT_TOKENS),
         predictor="trained",
@@ -178,7 +175,23 @@ def scenario_of(run: Run, rounds: Sequence[Seen], registered: LatencyProfile, po
         ),
         slo_s=rounds[0].slo_s,
     )
-    return scenario, share
+
+
+def timed_as(run: Run, beside: Sequence[Seen], scenario: Scenario) -> tuple[Scenario, float]:
+    """The scenario with the times of the rounds beside one part of a load, at the speed that the machine had in it; and
+    how much slower that was than in those rounds."""
+    measured = _run_in(beside)
+    share = slower(run.iterations, *fit_profile(measured))
+    profile, launch_s = fit_profile(measured, share)
+    return replace(scenario, profile=profile, shared_launch_s=launch_s, message_s=_message_s(beside)), share
+
+
+def _run_in(rounds: Sequence[Seen]) -> list[Iteration]:
+    return [iteration for seen in rounds for iteration in seen.run]
+
+
+def _message_s(rounds: Sequence[Seen]) -> float:
+    return fit_message_s([one for seen in rounds for one in seen.alone])
 
 
 async def run_live(load: float, url: str, nats_url: str, rows: list[LoadRequest], rounds: list[Seen]) -> Run:
@@ -253,15 +266,10 @@ def main(
             runs[load].append(asyncio.run(run_live(load, url, nats_url, rows, rounds)))
             rows = [*rows[BURST:], *rows[:BURST]]  # others in the next round
             rounds.append(asyncio.run(look(url, nats_url, rows)))
-    measured = {
-        load: [scenario_of(run, rounds, registered, policy) for run in of_load] for load, of_load in runs.items()
-    }
-    [(scenario, _), *_] = [one for of_load in measured.values() for one in of_load]
-    lines += [
-        f"{policy}, a load of 1 is {BURST / rounds[0].burst_s:.1f} requests/s. At first: {told(scenario)}\n",
-        HEAD,
-    ]
-    lines += [str(compare(of_load, measured[load])) for load, of_load in runs.items()]
+    scenario = scenario_of(rounds, registered, policy)
+    lines += [f"{policy}, a load of 1 is {BURST / rounds[0].burst_s:.1f} requests/s. {told(scenario)}\n", HEAD]
+    for of_load in runs.values():
+        lines.append(str(compare(of_load, [timed_as(run, rounds[run.beside], scenario) for run in of_load])))
     print("\n".join(lines))
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -86,13 +86,12 @@ def simulate(scenario: Scenario, workload: Workload, on_finished: Callable[[int]
     settings = replace(
         scenario.settings, estimates="one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates
     )
-    denoising = Denoising(scenario.steps)
-    predictor = _predictor(scenario, settings, denoising, workload, predictions)
+    pace = scenario.recorded or Denoising(scenario.steps)
+    predictor = _predictor(scenario, settings, pace, workload, predictions)
     confidences = None
     if isinstance(predictor, Trained):
-        recorded = scenario.recorded
-        number = len(workload)
-        confidences = Confidences(denoising, number) if recorded is None else RecordedConfidences(recorded, number)
+        n = len(workload)
+        confidences = Confidences(pace, n) if isinstance(pace, Denoising) else RecordedConfidences(pace, n)
     card = scenario.live[1] if scenario.live else None
     cluster = Cluster(
         workload,
@@ -101,7 +100,7 @@ def simulate(scenario: Scenario, workload: Workload, on_finished: Callable[[int]
             card.mean_tokens_per_step if card else scenario.steps.tokens_at,
             card.update_granularity if card else GRANULARITY,
         ),
-        scenario.recorded or denoising,
+        pace,
         confidences,
         scenario.profile,
         scenario.default_slo_s(workload),
@@ -152,7 +151,7 @@ def read_failures(texts: Sequence[str], instances: int) -> tuple[Failure, ...]:
 def _predictor(
     scenario: Scenario,
     settings: SchedulerSettings,
-    denoising: Denoising,
+    pace: Denoising | Recorded,
     workload: Workload,
     random: np.random.Generator,
 ) -> Predictor | None:
@@ -162,8 +161,8 @@ def _predictor(
     if scenario.predictor == "trained":
         if scenario.live is not None:
             return Trained(scenario.live[0], thresholds)
+        denoising = pace if isinstance(pace, Denoising) else Denoising(scenario.steps)
         return Trained(train_predictor(denoising, workload.output_tokens, thresholds, random), thresholds)
-    pace = scenario.recorded or denoising
     return Oracle(pace, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
 
 

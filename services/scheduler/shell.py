@@ -125,5 +125,7 @@ def is_awaited(command: ev.Command) -> bool:
     match command:
         case ev.SendJobs(_, jobs):
             return len(jobs.tickets) > 0
+        case ev.Finish() | ev.SendProgress():
+            return True
         case _:
-            return isinstance(command, ev.Finish | ev.SendProgress)
+            return False
