@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from time import monotonic
 
 import msgspec
@@ -13,7 +15,7 @@ from services.reconfigurator.solver import Verdict
 from services.reconfigurator.spare import fill_spare
 from services.reconfigurator.stage1 import find_capacity
 from services.reconfigurator.stage2 import plan_transition
-from services.reconfigurator.when import decide
+from services.reconfigurator.when import LEAST_GAIN, decide
 
 TIME_LIMIT_S = 60.0  # for each stage
 
@@ -68,7 +70,14 @@ def _decide(
     if not current:
         return Decision(take=True, reason="nothing runs yet")
     now = Counter(placement.tp for placement in current)
-    evaluated = find_capacity(p, solver=solver, time_limit_s=time_limit_s, instances=now)
-    fallen_back = now == Counter(target.instances_per_tp)
-    whole_slack_s = float(p.RPS @ p.SLO)
-    return decide(found, evaluated, whole_slack_s=whole_slack_s, fallen_back=fallen_back, growing=growing)
+    evaluate = partial(find_capacity, solver=solver, time_limit_s=time_limit_s, instances=now)
+    evaluated = evaluate(p)
+    failing = isinstance(found, Capacity) and evaluated is Verdict.INFEASIBLE
+    return decide(
+        found,
+        evaluated,
+        whole_slack_s=float(p.RPS @ p.SLO),
+        fallen_back=now == Counter(target.instances_per_tp),
+        growing=growing,
+        lighter=evaluate(replace(p, RPS=p.RPS / (1 + LEAST_GAIN))) if failing else Verdict.UNKNOWN,
+    )

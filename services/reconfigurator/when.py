@@ -19,9 +19,11 @@ def decide(
     whole_slack_s: float,
     fallen_back: bool,
     growing: bool = False,
+    lighter: Capacity | Verdict = Verdict.UNKNOWN,
 ) -> Decision:
     """Whether the proposal improves enough on the current instances, evaluated under the same workload.
 
+    Where these cannot meet every SLO, `lighter` is their evaluation under 1 / (1 + LEAST_GAIN) of the workload.
     `whole_slack_s` is the slack of requests that take no time: the sum over classes of RPS_k SLO_k. `fallen_back`
     tells whether the current instances are those of the fallback.
     Source: "Practical Consideration". Departures: a gain of slack must also be LEAST_SLACK of the whole; where the
@@ -35,7 +37,7 @@ def decide(
     if current is Verdict.UNKNOWN:
         return Decision(take=False, reason="the current instances could not be evaluated within the time limit")
     if not isinstance(current, Capacity):
-        return Decision(take=True, reason="the current instances cannot meet every SLO; the proposal can")
+        return _relieve(proposal, lighter)
     return _compare(proposal, current, LEAST_SLACK * whole_slack_s, growing=growing)
 
 
@@ -44,6 +46,16 @@ def _fall_back(*, fallen_back: bool) -> Decision:
     if fallen_back:
         return Decision(take=False, reason=f"{why}, and the smallest TP degree runs everywhere already")
     return Decision(take=True, reason=f"{why}; the smallest TP degree everywhere has the highest throughput")
+
+
+def _relieve(proposal: Capacity, lighter: Capacity | Verdict) -> Decision:
+    """Replace instances that cannot meet every SLO, unless that is for a gain too small to give up room for."""
+    if isinstance(lighter, Capacity):
+        sustained = lighter.sustains / (1 + LEAST_GAIN)
+        if _gives_up_room(proposal.sustains, sustained):
+            why = f"the current instances meet every SLO of {1 / (1 + LEAST_GAIN):.0%} of the load, and sustain more"
+            return Decision(take=False, reason=f"{why} of it: {sustained:.2f} to {proposal.sustains:.2f} times")
+    return Decision(take=True, reason="the current instances cannot meet every SLO; the proposal can")
 
 
 def _compare(proposal: Capacity, current: Capacity, least_slack_s: float, *, growing: bool) -> Decision:
@@ -55,7 +67,7 @@ def _compare(proposal: Capacity, current: Capacity, least_slack_s: float, *, gro
         f"SLO slack {current.slack_s:.4g} to {proposal.slack_s:.4g} ({slack:+.1%}), "
         f"sustains {current.sustains:.1f} to {proposal.sustains:.1f} times the load"
     )
-    if proposal.sustains < min(current.sustains, LEAST_ROOM) * (1 - EQUAL):
+    if _gives_up_room(proposal.sustains, current.sustains):
         return Decision(
             take=False, reason=f"less of the load could be sustained, and not {LEAST_ROOM:g} times it: {figures}"
         )
@@ -65,6 +77,11 @@ def _compare(proposal: Capacity, current: Capacity, least_slack_s: float, *, gro
     if quality >= -EQUAL and (room >= LEAST_GAIN - EQUAL if growing else more_slack):
         return Decision(take=True, reason=f"the secondary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
     return Decision(take=False, reason=f"neither objective improves by {LEAST_GAIN:.0%}: {figures}")
+
+
+def _gives_up_room(proposed: float, current: float) -> bool:
+    """Whether less of the load could be sustained, and not LEAST_ROOM times it."""
+    return proposed < min(current, LEAST_ROOM) * (1 - EQUAL)
 
 
 def _gain(new: float, old: float) -> float:

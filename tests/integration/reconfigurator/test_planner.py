@@ -75,6 +75,24 @@ def test_a_growing_workload_gets_the_most_room_at_the_same_threshold() -> None:
     assert not made(workload(classes=[a_class(rps=0.1)]), placements(steady), growing=True).decision.take
 
 
+@pytest.mark.parametrize(
+    ("rps", "slo_s", "take"),
+    [
+        (27.0, 3.0, False),  # 8 TP-1 meet every SLO of 25 requests a second, and serve more than 6 and a TP-2
+        (29.0, 3.0, True),
+        (5.0, 1.0, True),  # the SLO is what 8 TP-1 cannot meet, at any load
+    ],
+)
+def test_instances_that_fail_by_little_are_not_replaced_by_those_with_less_room(
+    rps: float, slo_s: float, *, take: bool
+) -> None:
+    current = placements(made(workload(classes=[a_class(rps=8.0)]), cached=False))
+    plan = made(workload(classes=[a_class(rps=rps, slo_s=slo_s)]), current, growing=True)
+    assert plan.instances_per_tp != {1: 8}
+    assert plan.decision.take == take, plan.decision.reason
+    assert ("cannot meet every SLO; the proposal can" in plan.decision.reason) == take
+
+
 def test_what_instances_sustain_is_the_load_that_keeps_them_busy() -> None:
     plan = made(workload(classes=[a_class(rps=1.0)]), growing=True)
     within, beyond = (

@@ -77,6 +77,24 @@ def test_room_is_given_up_only_as_far_as_twice_the_load(
     assert decision.take == take, decision.reason
 
 
+@pytest.mark.parametrize(
+    ("lighter", "proposed", "take"),
+    [
+        (capacity(0.80, 5, sustains=1.65), 1.6, True),  # 1.5 times the whole load
+        (capacity(0.80, 5, sustains=1.65), 1.4, False),
+        (capacity(0.80, 5, sustains=4.4), 2.0, True),
+        (Verdict.INFEASIBLE, 1.4, True),
+        (Verdict.UNKNOWN, 1.4, True),
+    ],
+)
+def test_instances_that_nearly_meet_every_slo_are_not_replaced_by_those_with_less_room(
+    lighter: Capacity | Verdict, proposed: float, *, take: bool
+) -> None:
+    proposal = capacity(0.50, 0, sustains=proposed)
+    decision = decide(proposal, Verdict.INFEASIBLE, whole_slack_s=10, fallen_back=False, lighter=lighter)
+    assert decision.take == take, decision.reason
+
+
 def test_who_has_fallen_back_already_stays() -> None:
     assert not decide(Verdict.INFEASIBLE, Verdict.INFEASIBLE, whole_slack_s=10, fallen_back=True).take
 
