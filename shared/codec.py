@@ -30,6 +30,6 @@ def decode(data: bytes, kind: type[M]) -> M:
         text = str(error)
         field = text.rpartition("`$.")[2].rstrip("`") if "`$." in text else None
         raise BadInput(f"not a valid {kind.__name__}: {text}", field) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"not a {kind.__name__}: {error}") from None
     return message

@@ -34,7 +34,7 @@ def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchErr
             continue
         try:
             line = msgspec.json.decode(row, type=Line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             errors.append(BatchError(message=str(error), line=number, code="invalid_json_line"))
             continue
         if line.method != "POST" or line.url != endpoint:

@@ -9,8 +9,9 @@ from shared.messages.decisions import StepDecisions
 
 MAX_OUTPUT_TOKENS = 8192  # a bound on what one message can ask for; the model's own limit is usually lower
 DEFAULT_BLOCK_LENGTH = 32
+YEAR_10000_S = 253402300800.0  # Unix time: what lies beyond is no time, but often one in milliseconds
 
-RequestId = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
+RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]  # `$` alone lets a newline follow
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,15 +35,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_ids: bytes | None = None  # int32 little-endian, shape [P]
     output_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_OUTPUT_TOKENS)] = 128  # rounded up to whole blocks
     block_length: Annotated[int, msgspec.Meta(ge=1, le=1024)] = DEFAULT_BLOCK_LENGTH  # tokens
-    slo_s: Annotated[float, msgspec.Meta(gt=0)] | None = None  # seconds from arrival; None: the cell's default
+    slo_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None  # seconds from arrival; None: the cell's default
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0  # higher first
     min_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # the client's quality floor
     temperature: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0  # 0: greedy
-    seed: int | None = None
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: list[str] = []
     stream: bool = False  # whether `progress` messages are wanted
     guesses: bool = False  # whether `guesses` messages are, too
-    arrival_s: float | None = None  # Unix time, seconds; None: when the bus took the message
+    # Unix time, seconds; None: when the bus took the message
+    arrival_s: Annotated[float, msgspec.Meta(ge=0, lt=YEAR_10000_S)] | None = None
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):

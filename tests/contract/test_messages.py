@@ -4,6 +4,7 @@ A sample is added by running this file as a program after a message type has bee
 there is never written again.
 """
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -226,6 +227,9 @@ SAMPLES: list[msgspec.Struct] = [
 ]
 
 
+DEEP = b'{"of a later version": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"  # deeper than a reader can follow
+
+
 def path_of(message: msgspec.Struct) -> Path:
     return DIRECTORY / f"{type(message).__name__}.msgpack"
 
@@ -246,11 +250,27 @@ def test_requests_and_outcomes_are_the_same_in_json(message: msgspec.Struct) -> 
     assert decode(encode(message, json=True), type(message)) == message
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"{", b"[]", b"\x01", b'"x"', b"\x93\x01\x02\x03"])
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"{", b"[]", b"\x01", b'"x"', b"\x93\x01\x02\x03", DEEP])
 @pytest.mark.parametrize("kind", [type(message) for message in SAMPLES], ids=lambda kind: kind.__name__)
 def test_what_is_no_message_is_bad_input(kind: type[msgspec.Struct], data: bytes) -> None:
     with pytest.raises(BadInput, match=kind.__name__):
         decode(data, kind)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("request_id", "a\n"),
+        ("seed", 2**63),
+        ("slo_s", math.inf),
+        ("arrival_s", math.nan),
+        ("arrival_s", 1_795_238_620_360),  # in milliseconds
+    ],
+)
+def test_a_request_with_a_value_that_no_service_can_work_with_is_bad_input(field: str, value: object) -> None:
+    with pytest.raises(BadInput) as refused:
+        decode(msgspec.msgpack.encode({"request_id": "a", "prompt": "x", field: value}), Request)
+    assert refused.value.field == field
 
 
 if __name__ == "__main__":
