@@ -43,11 +43,15 @@ class Gate:
         if wait_s:
             raise _too_many(f"this key may send {key.requests_per_minute} requests a minute", wait_s)
 
-    def check(self, key: ApiKey, request: Request) -> None:
-        """Raises: ApiError 403 or 429 if `request` may not be sent now."""
+    def permit(self, key: ApiKey, request: Request) -> None:
+        """Raises: ApiError 403 if this key may never send `request`."""
         if request.priority > key.max_priority:
             message = f"priority is {request.priority}; this key's requests may have at most {key.max_priority}"
             raise ApiError(403, message, param="priority", code="priority_too_high")
+
+    def admit(self, key: ApiKey, request: Request) -> None:
+        """To be followed by Calls.open without a wait between, which counts it. Raises: ApiError 429 if `request` may
+        not be sent now."""
         if key.concurrency is not None and self._calls.active_of(key.key_id) >= key.concurrency:
             raise _too_many(f"this key may have {key.concurrency} requests under way", SOON_S)
         if self._calls.active >= self._max_active:

@@ -87,10 +87,11 @@ async def _open(parts: Parts, http: Request, body: CompletionBody, arrival_s: fl
     name = uuid.uuid4().hex
     request = await compose(body, parts.text, name, arrival_s)
     parts.readiness.check()
-    parts.gate.check(key, request)
+    parts.gate.permit(key, request)
     if repeatable is not None:
         name = await parts.claims.claim(key.key_id, repeatable, http.url.path, body.model_dump_json())
         request = msgspec.structs.replace(request, request_id=name)
+    parts.gate.admit(key, request)
     return await parts.calls.open(request, key.key_id, lasting=repeatable is not None)
 
 

@@ -147,3 +147,21 @@ async def test_more_requests_than_the_gateway_holds_are_refused(
         assert third.headers["retry-after"] == "1"
         scheduler.hold.set()
         assert [(await reply).status_code for reply in sent] == [200, 200]
+
+
+async def test_of_many_that_come_at_once_no_more_come_in_than_the_gateway_holds(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = asyncio.Event()
+    async with running(msgspec.structs.replace(settings, max_active_requests=2), text) as gateway:
+        await gateway.until("ready")
+        names = [{"Idempotency-Key": f"pears-{number}"} for number in range(6)]
+        sent = [asyncio.create_task(gateway.http.post(PATH, json=CHAT, headers=name)) for name in names]
+
+        async def four_are_refused() -> bool:
+            return sum(reply.done() for reply in sent) == 4
+
+        await until(four_are_refused)
+        scheduler.hold.set()
+        statuses = sorted([(await reply).status_code for reply in sent])
+        assert statuses == [200, 200, 429, 429, 429, 429]
