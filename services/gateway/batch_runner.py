@@ -153,7 +153,11 @@ class BatchRunner:
         left_s = max(1.0, batch.expires_s - now_s)
         request = await compose(body, self._text, name, now_s)
         request = msgspec.structs.replace(
-            request, stream=False, priority=min(request.priority, PRIORITY), slo_s=request.slo_s or left_s
+            request,
+            stream=False,
+            guesses=False,
+            priority=min(request.priority, PRIORITY),
+            slo_s=request.slo_s or left_s,
         )
         call = await self._calls.open(request, BATCHES, lasting=True, timeout_s=left_s)
         try:
@@ -177,7 +181,7 @@ class BatchRunner:
         finalizing = partial(_unless_cancelling, changes={"status": BatchStatus.FINALIZING})
         now = await self._batches.change(batch.batch_id, finalizing)
         files = {
-            f"{kind}_file_id": (await self._files.add(as_file(lines), f"{kind}.jsonl", "batch_output", batch.owner)).id
+            f"{kind}_file_id": await self._write(kind, lines, batch.owner)
             for kind, lines in (("output", good), ("error", bad))
             if lines
         }
@@ -186,6 +190,10 @@ class BatchRunner:
             status = BatchStatus.CANCELLED if now.status is BatchStatus.CANCELLING else BatchStatus.EXPIRED
         ended = {"status": status, "finalizing_s": now_s, "ended_s": int(time.time()), **_counts(results), **files}
         await self._batches.change(batch.batch_id, partial(_with, changes=ended))
+
+    async def _write(self, kind: str, lines: list[Json], owner: str) -> str:
+        content = await asyncio.to_thread(as_file, lines)  # 50,000 of them would hold up every stream
+        return (await self._files.add(content, f"{kind}.jsonl", "batch_output", owner)).id
 
     async def _end(self, batch_id: str, status: BatchStatus) -> None:
         with contextlib.suppress(ApiError, RetryLater):
