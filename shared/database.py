@@ -5,9 +5,11 @@ monitor writes both. It also holds the API keys.
 """
 
 from datetime import datetime
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import structlog
 from alembic import command
 from alembic.config import Config
@@ -117,10 +119,14 @@ def open_database(url: str) -> AsyncEngine:
     """Connections to a `postgresql://` URL, made when first used. Raises: BadInput if it is no such URL."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the latter for a port that is no number
         parsed = None
     if parsed is None or parsed.get_backend_name() != "postgresql":
         raise BadInput(f"not a database URL: {url}; accepted: postgresql://USER:PASSWORD@HOST:PORT/NAME")
+    if unknown := parsed.query.keys() - signature(asyncpg.connect).parameters.keys():
+        raise BadInput(
+            f"the database's URL has {min(unknown)}=, which is not known; TLS is asked for with ?ssl=require"
+        )
     return create_async_engine(
         parsed.set(drivername="postgresql+asyncpg"), pool_pre_ping=True, connect_args={"timeout": CONNECT_S}
     )

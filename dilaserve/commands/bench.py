@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dilaserve.outputs import check_figure, check_file
 from shared.errors import BadInput
 
 if TYPE_CHECKING:
@@ -35,13 +36,17 @@ def bench(
         Path | None, typer.Option(help="Directory of gsm8k_{test,train_500}, mmlu_pro_500 and mbpp.jsonl.gz.")
     ] = None,
     url: Annotated[str, typer.Option(help="The gateway.")] = "http://127.0.0.1:8000",
-    rate: Annotated[float, typer.Option(min=0.001, help="Requests a second, on average (Poisson arrivals).")] = 1.0,
+    rate: Annotated[
+        float, typer.Option(min=0.001, max=1e5, help="Requests a second, on average (Poisson arrivals).")
+    ] = 1.0,
     duration: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Seconds in which requests arrive.", show_default="30 for --requests, else all"),
+        typer.Option(
+            min=0.001, max=1e7, help="Seconds in which requests arrive.", show_default="30 for --requests, else all"
+        ),
     ] = None,
     slo: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds a request may take if its row is silent.")
+        float | None, typer.Option(min=0.001, max=86400, help="Seconds a request may take if its row is silent.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the arrival times.")] = 0,
     judge_url: Annotated[
@@ -56,11 +61,13 @@ def bench(
     import msgspec  # noqa: PLC0415
 
     from dilaserve.quality.sandbox import isolation  # noqa: PLC0415
+    from dilaserve.stack.probes import check_url  # noqa: PLC0415
 
-    _check_outputs(out, plot)
+    check_file("--out", out)
+    check_figure("--plot", plot)
     judge = _judge(judge_url, judge_model)
     load, questions = _load(requests, trace, benchmark, data, rate, duration, seed)
-    result, replies = _run(url.rstrip("/"), load, questions, slo, judge)
+    result, replies = _run(check_url("--url", url), load, questions, slo, judge)
     if benchmark == "mbpp":
         result["isolation"] = isolation()
     if out is not None:
@@ -142,14 +149,6 @@ def _judge(url: str | None, model: str | None) -> "Judge | None":
     if url is None or model is None:
         raise BadInput("--judge-url URL and --judge-model NAME are needed together")
     return Judge(url, model, os.environ.get(JUDGE_KEY, ""))
-
-
-def _check_outputs(out: Path | None, plot: Path | None) -> None:
-    for option, path in (("--out", out), ("--plot", plot)):
-        if path is not None and not path.parent.is_dir():
-            raise BadInput(f"{option} {path}: there is no directory {path.parent}")
-    if plot is not None and plot.suffix not in (".png", ".html"):
-        raise BadInput(f"--plot {plot}: accepted: a file name that ends in .png or .html")
 
 
 def _print(result: dict[str, Any], replies: "Sequence[Reply]") -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dilaserve.outputs import check_file
 from shared.errors import BadInput
 
 EXAMPLE = (
@@ -43,8 +44,7 @@ def decode(
         raise BadInput(f"--cache must be none, prefix or dual, got {cache}")
     if dtype not in ("float32", "bfloat16"):
         raise BadInput(f"--dtype must be float32 or bfloat16, got {dtype}")
-    if not out.absolute().parent.is_dir():
-        raise BadInput(f"--out {out}: there is no directory {out.parent}")
+    check_file("--out", out)
     options = Options(CacheMode(cache), threshold, block_length, output_length, stop_at_eos)
     requests = _read_case(input)
     groups = [requests] if batch else [[request] for request in requests]

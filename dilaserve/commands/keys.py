@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from shared.api_keys import ApiKey
 
 EXAMPLE = "Example: dilaserve keys create alice --requests-per-minute 60 --concurrency 8"
+LARGEST = 2**31 - 1  # that the database holds
 T = TypeVar("T")
 
 keys = typer.Typer(help="Make, list and revoke API keys (they are asked for with `dilaserve up --auth`).")
@@ -25,8 +26,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def create(
     name: Annotated[str, typer.Argument(help="Whose it is.")],
     *,
-    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="None: no limit.")] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Requests at a time; none: no limit.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="None: no limit.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="Requests at a time; none: no limit.")
+    ] = None,
     max_priority: Annotated[
         int, typer.Option(min=-100, max=100, help="The highest priority its requests may ask for.")
     ] = 0,

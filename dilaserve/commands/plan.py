@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dilaserve.outputs import check_file
 from services.reconfigurator.plan import Solver
-from shared.errors import BadInput
 
 if TYPE_CHECKING:
     from services.reconfigurator.plan import Plan
@@ -33,8 +33,7 @@ def plan(
     from services.reconfigurator.planner import make_plan  # noqa: PLC0415
     from shared.profile import read_profile  # noqa: PLC0415
 
-    if not out.parent.is_dir():
-        raise BadInput(f"--out {out}: there is no directory {out.parent}")
+    check_file("--out", out)
     p = plan_input(read_workload(workload), read_profile(profile), cached=cache)
     running = read_current(current) if current is not None else []
     made = make_plan(p, running, solver=solver, time_limit_s=time_limit)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dilaserve.outputs import check_file
 from shared.errors import BadInput
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ def profile(
 
     configure_logs("profile", level="warning")
     degrees = _degrees(tp)
-    if not out.absolute().parent.is_dir():
-        raise BadInput(f"--out {out}: there is no directory {out.parent}")
+    check_file("--out", out)
     if database_url is not None:
         _check_database(database_url)
     plan = Plan(grid(max_tokens), repeats)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dilaserve.outputs import check_figure, check_file
 from shared.errors import BadInput
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def simulate(
     *,
     trace: Annotated[Path | None, typer.Option(help="Arrivals and lengths (CSV); else --workload.")] = None,
     workload: Annotated[WorkloadName, typer.Option(help="What arrives, if no trace is given.")] = "real-world",
-    rps: Annotated[float, typer.Option(min=0.001, help="Requests a second of the workload: at its peak.")] = 20.0,
+    rps: Annotated[
+        float, typer.Option(min=0.001, max=1e5, help="Requests a second of the workload: at its peak.")
+    ] = 20.0,
     data: Annotated[Path | None, typer.Option(help="Directory of the workloads' lengths.")] = None,
     profile: Annotated[Path, typer.Option(help="Latency profile (CSV).")],
     steps: Annotated[Path, typer.Option(help="Tokens per step by threshold (CSV).")],
@@ -61,7 +64,8 @@ def simulate(
     from simulator.scenario import Scenario, read_cluster, read_failures  # noqa: PLC0415
     from simulator.steps_table import read_steps  # noqa: PLC0415
 
-    _check_outputs(out, plot)
+    check_file("--out", out)
+    check_figure("--plot", plot)
     scenario = Scenario(
         profile=read_profile(profile),
         steps=read_steps(steps),
@@ -126,14 +130,6 @@ def _run(scenario: "Scenario", arriving: "Workload") -> "Records":
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("requests", total=len(arriving))
         return run_simulation(scenario, arriving, lambda count: progress.advance(bar, count))
-
-
-def _check_outputs(out: Path | None, plot: Path | None) -> None:
-    for option, path in (("--out", out), ("--plot", plot)):
-        if path is not None and not path.parent.is_dir():
-            raise BadInput(f"{option} {path}: there is no directory {path.parent}")
-    if plot is not None and plot.suffix not in (".png", ".html"):
-        raise BadInput(f"--plot {plot}: accepted: a file name that ends in .png or .html")
 
 
 def _read_thresholds(text: str) -> tuple[float, ...]:

@@ -21,9 +21,11 @@ def status(
     import asyncio  # noqa: PLC0415
 
     from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
+    from dilaserve.stack.probes import check_url  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
 
     configure_logs("status", level="error")
+    url = check_url("--url", url) if url else None
     if url is None or nats_url is None:
         addresses = read_addresses(data_dir)
         url, nats_url = url or addresses.url, nats_url or addresses.nats_url

@@ -73,8 +73,8 @@ def nats_binary() -> Finding:
 def disk(data_dir: Path) -> Finding:
     there = next(path for path in (data_dir.resolve(), *data_dir.resolve().parents) if path.exists())
     free_gib = shutil.disk_usage(there).free / 2**30
-    writable, enough = os.access(there, os.W_OK), free_gib >= LEAST_DISK_GIB
-    mend = "" if writable else f"make {there} writable, or choose another --data-dir"
+    writable, enough = there.is_dir() and os.access(there, os.W_OK), free_gib >= LEAST_DISK_GIB
+    mend = "" if writable else f"make {there} a directory that can be written, or choose another --data-dir"
     if writable and not enough:
         mend = f"free some: at least {LEAST_DISK_GIB:g} GiB"
     said = f"{data_dir}: {free_gib:.1f} GiB free" + ("" if writable else ", not writable")

@@ -13,7 +13,7 @@ import structlog
 from dilaserve.stack.data_dir import Addresses, remove_addresses, write_addresses
 from dilaserve.stack.nats import nats_program
 from dilaserve.stack.options import NODE, StackOptions
-from dilaserve.stack.ports import LOOPBACK, free_port
+from dilaserve.stack.ports import LOOPBACK, free_port, url_of
 from dilaserve.stack.postgres import database_url, prepare_postgres
 from dilaserve.stack.probes import check, gateway_ready, nats_answers, postgres_answers, until
 from dilaserve.stack.services import STOP_ORDER, reconfigurator_program, serving_programs, worker_program
@@ -78,8 +78,7 @@ async def _start(
     if options.reconfigure:
         await following.enter_async_context(_orders_followed(supervisor, options, nats_url))
     supervisor.start(reconfigurator_program(options, nats_url, database))
-    host = LOOPBACK if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104  (any address: so this one)
-    addresses = Addresses(url=f"http://{host}:{options.port}", nats_url=nats_url, database_url=database)
+    addresses = Addresses(url=url_of(options.host, options.port), nats_url=nats_url, database_url=database)
     write_addresses(options.data_dir, addresses)
     await until(partial(gateway_ready, addresses.url))
     supervisor.settled = True  # from now on whatever ends is started again, however often

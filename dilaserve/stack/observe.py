@@ -72,7 +72,7 @@ async def observing(url: str, nats_url: str, cell: str) -> AsyncIterator[Observe
     await check(partial(nats_answers, nats_url), f"NATS at {nats_url}")
     bus = await Bus.connect(nats_url, cell, name="status")
     try:
-        observer = Observer(bus, url.rstrip("/"))
+        observer = Observer(bus, url)
         await observer.listen()
         yield observer
     finally:

@@ -25,6 +25,19 @@ async def check(probe: Callable[[], Awaitable[bool]], what: str) -> None:
         raise BadInput(f"{what} does not answer") from None
 
 
+def check_url(option: str, url: str) -> str:
+    """The URL of an HTTP server, without a slash at its end. Raises: BadInput if it is none."""
+    import httpx  # noqa: PLC0415
+
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise BadInput(f"{option} {url}: accepted is such as http://127.0.0.1:8000")
+    return url.rstrip("/")
+
+
 async def nats_answers(url: str) -> bool:
     """Whether a NATS server with JetStream answers."""
     import nats  # noqa: PLC0415

@@ -43,7 +43,15 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
         ("run nothing", "accepted: gateway, scheduler"),
         ("status --data-dir /nonexistent", "no stack in /nonexistent"),
         ("bench", "--requests FILE.jsonl"),
+        ("status --url http://host:port --nats-url nats://127.0.0.1:1", "such as http://127.0.0.1:8000"),
         ("bench --requests /nonexistent", "No such file"),
+        ("bench --requests models/demo/heldout.jsonl --url host:8000", "such as http://127.0.0.1:8000"),
+        ("bench --requests models/demo/heldout.jsonl --rate inf", "'--rate'"),
+        ("bench --requests models/demo/heldout.jsonl --out docs", "it is a directory"),
+        ("profile --model MODEL --out docs", "it is a directory"),
+        ("keys create alice --concurrency 9999999999", "'--concurrency'"),
+        ("keys list --database-url postgresql://u@host:port/x", "not a database URL"),
+        ("keys list --database-url postgresql://u@host/x?sslmode=require", "?ssl=require"),
     ],
 )
 def test_wrong_usage_is_one_line(

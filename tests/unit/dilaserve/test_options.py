@@ -16,6 +16,7 @@ from dilaserve.stack.options import (
     read_thresholds,
     share_cores,
 )
+from dilaserve.stack.ports import url_of
 from dilaserve.stack.supervisor import FIRST_WAIT_S, LONGEST_WAIT_S, RAN_WELL_S, next_wait_s
 from shared.errors import BadInput
 
@@ -30,6 +31,19 @@ def test_by_default_two_instances_run_where_they_fit(slots: int, expected: tuple
 )
 def test_ranks_share_the_cores_and_leave_the_services_one_if_they_can(cores: int, ranks: int, threads: int) -> None:
     assert share_cores(cores, ranks) == threads
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:80"),  # noqa: S104  (an option's value)
+        ("::", "http://[::1]:80"),
+        ("fe80::1", "http://[fe80::1]:80"),
+        ("node-1", "http://node-1:80"),
+    ],
+)
+def test_the_api_is_reached_where_it_listens(host: str, url: str) -> None:
+    assert url_of(host, 80) == url
 
 
 def test_instances_are_counted_by_degree() -> None:
