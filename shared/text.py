@@ -13,6 +13,8 @@ from shared.errors import BadInput
 from shared.messages.instances import ModelCard
 from shared.messages.requests import ChatMessage, FinishReason, Request
 
+LONG_TEXT = 4_000  # characters; longer ones take so many milliseconds that they are tokenized beside the event loop
+MOST_CHARACTERS = 64  # of a token, on average over a prompt; more is refused unread, as a megabyte takes a second
 END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # ends of a turn that families use beside their end-of-text token
 
 
@@ -40,11 +42,12 @@ class TextModel:
         self.end_ids: frozenset[int] = frozenset(known | {self.card.eos_token_id})
 
     def encode_prompt(self, prompt: str) -> Int32:
-        """The tokens of a plain prompt, as it is. Raises: BadInput if it is empty."""
-        return self.check_ids(self._encode(prompt), "prompt")
+        """The tokens of a plain prompt, as it is. Raises: BadInput if it is empty, or far too long."""
+        return self.check_ids(self._encode(prompt, "prompt"), "prompt")
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> Int32:
-        """The tokens of a conversation through the model's chat template. Raises: BadInput if it has no text."""
+        """The tokens of a conversation through the model's chat template. Raises: BadInput if it has no text, or far
+        too much."""
         if not any(message.content.strip() for message in messages):
             raise BadInput("messages must have some text", field="messages")
         turns = [{"role": message.role, "content": message.content} for message in messages]
@@ -52,7 +55,7 @@ class TextModel:
             rendered = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # a template is the model's own program: it may raise anything
             raise BadInput(f"the model's chat template refuses these messages: {error}", "messages") from None
-        return self.check_ids(self._encode(rendered), "messages")
+        return self.check_ids(self._encode(rendered, "messages"), "messages")
 
     def encode_request(self, request: Request) -> Int32:
         """The prompt tokens of a request, whichever way it gives them. Raises: BadInput."""
@@ -68,8 +71,17 @@ class TextModel:
             raise BadInput("prompt_ids must be int32 little-endian", "prompt_ids")
         return self.check_ids(np.frombuffer(request.prompt_ids, dtype="<i4").tolist(), "prompt_ids")
 
-    def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+    def _encode(self, text: str, field: str) -> list[int]:
+        """Raises: BadInput naming `field` if the text cannot but have more tokens than the model takes."""
+        if len(text) > MOST_CHARACTERS * self.card.max_length:
+            raise BadInput(
+                f"{field} has {len(text)} characters; the model takes at most {self.card.max_length} tokens", field
+            )
+        if len(text) <= LONG_TEXT:
+            encoding = self._backend.encode(text, add_special_tokens=False)
+        else:  # a batch of one, as nothing else lets other threads run meanwhile
+            [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, ids: Sequence[int] | Int32) -> str:

@@ -6,10 +6,9 @@ from services.gateway.schema import ChatBody, CompletionBody, TextBody
 from shared.arrays import Int32, pack_int32
 from shared.errors import BadInput
 from shared.messages.requests import MAX_OUTPUT_TOKENS, ChatMessage, Request
-from shared.text import TextModel, whole_blocks
+from shared.text import LONG_TEXT, TextModel, whole_blocks
 
 DEFAULT_OUTPUT_TOKENS = 128  # where the client gives no limit and the model has the room
-LONG_PROMPT = 4_000  # characters; longer ones are tokenized off the event loop
 
 
 async def compose(body: CompletionBody, text: TextModel, request_id: str, now_s: float) -> Request:
@@ -36,11 +35,11 @@ async def _encode(body: CompletionBody, text: TextModel) -> Int32:
     match body:
         case ChatBody():
             messages = [ChatMessage(role=_role(turn.role), content=turn.content) for turn in body.messages]
-            if sum(len(turn.content) for turn in messages) > LONG_PROMPT:
+            if sum(len(turn.role) + len(turn.content) for turn in messages) > LONG_TEXT:  # empty turns count, too
                 return await asyncio.to_thread(text.encode_chat, messages)
             return text.encode_chat(messages)
         case TextBody(prompt=str(prompt)):
-            if len(prompt) > LONG_PROMPT:
+            if len(prompt) > LONG_TEXT:
                 return await asyncio.to_thread(text.encode_prompt, prompt)
             return text.encode_prompt(prompt)
         case TextBody(prompt=list(token_ids)):

@@ -31,6 +31,16 @@ def test_an_empty_prompt_is_refused_by_name(text: TextModel) -> None:
     assert refused.value.field == "prompt"
 
 
+def test_a_long_text_has_the_same_tokens_as_its_parts(text: TextModel) -> None:
+    assert text.encode_prompt("pear " * 1_000).tolist() == text.encode_prompt("pear ").tolist() * 1_000
+
+
+def test_a_text_far_longer_than_the_model_takes_is_refused_unread(text: TextModel) -> None:
+    with pytest.raises(BadInput, match="at most 512 tokens") as refused:
+        text.encode_chat([ChatMessage(role="user", content="x" * 4_000_000)])
+    assert refused.value.field == "messages"
+
+
 def test_text_ends_at_the_end_of_text_token(text: TextModel) -> None:
     ids = np.array([*text.encode_prompt("yes"), text.card.eos_token_id, *text.encode_prompt("no")], dtype=np.int32)
     finished = text.finish(ids, stop=[])
