@@ -117,9 +117,7 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
         log.info("draining", requests=calls.active)
         readiness.draining = True
         await cancel([connecting])  # batches go back to the bus
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(settings.drain_timeout_s):
-                await calls.idle()
+        await calls.idle(settings.drain_timeout_s)
         watch.close()
         server.should_exit = True
         watching.cancel()

@@ -55,7 +55,7 @@ class Call:
         self._bus = bus
         self._card = card
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
-        self._events: asyncio.Queue[Unmasked | Outcome] = asyncio.Queue()
+        self._events: asyncio.Queue[Unmasked | Outcome | RetryLater] = asyncio.Queue()
         self._subscription: Subscription | None = None
         self._ended = False
         self._closed = False
@@ -80,10 +80,13 @@ class Call:
             await self._bus.store(subjects.requests, self.request)
 
     async def events(self) -> AsyncIterator[Unmasked | Outcome]:
-        """What happens to the request; the outcome comes last. Raises: ApiError 504 after the time-out."""
+        """What happens to the request; the outcome comes last.
+
+        Raises: ApiError 504 after the time-out; RetryLater once it is broken off.
+        """
         clock = asyncio.get_running_loop().time
         while not (self._ended or self._closed):
-            event: Unmasked | Outcome | None
+            event: Unmasked | Outcome | RetryLater | None
             try:
                 async with asyncio.timeout(min(LOOKUP_S, self._deadline_s - clock())):
                     event = await self._events.get()
@@ -92,6 +95,8 @@ class Call:
             if isinstance(event, Outcome):
                 self._ended = True
                 self._span.set_attribute("dilaserve.status", event.status.value)
+            if isinstance(event, RetryLater):
+                raise event
             if event is not None:
                 yield event
             elif clock() > self._deadline_s:
@@ -99,11 +104,15 @@ class Call:
                 raise ApiError(504, "the request was not served in time and is cancelled", code="timeout")
 
     async def outcome(self) -> Outcome:
-        """How the request ended. Raises: ApiError 504 after the time-out."""
+        """How the request ended. Raises: as `events`."""
         async for event in self.events():
             if isinstance(event, Outcome):
                 return event
         raise RetryLater("the gateway waits no more")  # closed meanwhile
+
+    def break_off(self, reason: str) -> None:
+        """Tell whoever follows the request that no more will come."""
+        self._events.put_nowait(RetryLater(reason))
 
     def give_up(self) -> None:
         """Have even a lasting request cancelled when it is closed."""
@@ -190,9 +199,14 @@ class Calls:
         self._closing.add(task)
         task.add_done_callback(partial(self._closed, call))
 
-    async def idle(self) -> None:
-        """Wait until no call is under way."""
-        await self._idle.wait()
+    async def idle(self, within_s: float) -> None:
+        """Wait until no call is under way; those that are then still are broken off."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._idle.wait()
+        except TimeoutError:
+            for call in self._active:
+                call.break_off("the gateway is shutting down")
 
     def _closed(self, call: Call, task: asyncio.Task[None]) -> None:
         self._closing.discard(task)

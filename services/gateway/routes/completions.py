@@ -102,8 +102,8 @@ async def _whole(http: Request, call: Call, record: Record) -> Outcome:
         wrong = outcome_error(outcome)
         if wrong is not None:
             raise wrong
-    except ApiError as error:
-        record.failed(error.code or "failed")
+    except Exception as error:
+        record.failed(as_api_error(error).code or "failed")
         raise
     record.completed(outcome)
     return outcome

@@ -230,7 +230,7 @@ async def test_on_stop_new_requests_are_refused_and_open_ones_end(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_that_outlives_the_drain_is_cut_off_and_cancelled(
+async def test_a_request_that_outlives_the_drain_is_told_so_and_cancelled(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, stream: bool
 ) -> None:
     scheduler.hold = asyncio.Event()
@@ -239,8 +239,10 @@ async def test_a_request_that_outlives_the_drain_is_cut_off_and_cancelled(
         sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": stream}))
         request_id = await request_taken(scheduler)
         gateway.stop.set()
-        with contextlib.suppress(httpx.HTTPError):
-            await sent
+        reply = await sent
+        last = reply.text.strip().split("\n\n")[-1].removeprefix("data: ")
+        assert json.loads(last)["error"]["message"] == "the gateway is shutting down"
+        assert stream or (reply.status_code, "retry-after" in reply.headers) == (503, True)
         async with asyncio.timeout(LIMIT_S):
             await gateway.done
             assert await scheduler.cancelled.get() == request_id
