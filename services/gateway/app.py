@@ -22,6 +22,8 @@ def build_app(parts: Parts) -> FastAPI:
         version=version("dilaserve"),
         description="OpenAI's API for diffusion language models, with SLOs.",
         redirect_slashes=False,
+        docs_url=None,  # its pages load scripts from elsewhere, beside a console that keeps a key
+        redoc_url=None,
         responses=ERRORS,
         telemetry={"operation_spans": False},  # a span for each HTTP request, where a collector is set
     )

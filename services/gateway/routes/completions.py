@@ -21,6 +21,7 @@ from services.gateway.record import Record
 from services.gateway.replies import ChatForm, Form, Replies, TextForm
 from services.gateway.schema import ChatBody, CompletionBody, StreamOptions, TextBody
 from services.gateway.shapes import ChatCompletion, Completion, TextCompletion
+from shared.errors import RetryLater
 from shared.messages.requests import Outcome
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -102,7 +103,7 @@ async def _whole(http: Request, call: Call, record: Record) -> Outcome:
         wrong = outcome_error(outcome)
         if wrong is not None:
             raise wrong
-    except Exception as error:
+    except (ApiError, RetryLater) as error:
         record.failed(as_api_error(error).code or "failed")
         raise
     record.completed(outcome)

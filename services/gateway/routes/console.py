@@ -31,6 +31,7 @@ class Assets(StaticFiles):
 def install_console(app: FastAPI) -> None:
     """Serve the console at / and its files below /console."""
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def index() -> FileResponse:
         return FileResponse(DIRECTORY / "index.html", headers=HEADERS)

@@ -1,4 +1,4 @@
-"""GET /health, /ready and /metrics: for supervisors, load balancers and Prometheus."""
+"""GET /health, /ready and /metrics: for supervisors, load balancers, some of which ask with HEAD, and Prometheus."""
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
@@ -11,11 +11,13 @@ from services.gateway.shapes import Status
 def health_routes(parts: Parts) -> APIRouter:
     router = APIRouter()
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health")
     async def health() -> Status:
         """The process lives."""
         return Status(status="ok")
 
+    @router.head("/ready", include_in_schema=False)
     @router.get("/ready")
     async def ready() -> Status:
         """Requests can be served; else 503 with the reason."""

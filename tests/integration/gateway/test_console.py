@@ -50,11 +50,18 @@ async def test_the_page_and_all_it_loads_are_served_with_their_types(lonely_gate
         assert "default-src 'self'" in reply.headers["content-security-policy"]
 
 
-@pytest.mark.parametrize("path", ["/console/nothing.js", "/console/../__main__.py", "/console/%2e%2e/settings.py"])
+@pytest.mark.parametrize(
+    "path", ["/console/nothing.js", "/console/../__main__.py", "/console/%2e%2e/settings.py", "/docs", "/redoc"]
+)
 async def test_nothing_but_the_console_is_served(lonely_gateway: RunningGateway, path: str) -> None:
     reply = await lonely_gateway.http.get(httpx.URL(lonely_gateway.url).copy_with(raw_path=path.encode()))
     assert reply.status_code == 404
     assert reply.json()["error"]["code"] == "not_found"
+
+
+async def test_supervisors_may_ask_with_head(lonely_gateway: RunningGateway) -> None:
+    asked = [await lonely_gateway.http.head(path) for path in ("/", "/health", "/ready")]
+    assert [(reply.status_code, reply.content) for reply in asked] == [(200, b""), (200, b""), (503, b"")]
 
 
 async def test_the_cluster_lists_instances_by_node(gateway: RunningGateway) -> None:
