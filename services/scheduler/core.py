@@ -120,6 +120,7 @@ class SchedulerCore:
     def _take(self, event: ev.Event, now_s: float) -> None:
         match event:
             case ev.StepsLost():
+                self.fleet.in_touch.fill(False)
                 self._retry_steps(now_s)
             case ev.RequestArrived():
                 self._take_request(event)
@@ -246,7 +247,7 @@ class SchedulerCore:
         if table.in_flight[row]:
             table.attempts[row] += 1
         self._dispatch.leave(row)
-        table.in_flight[row] = table.ahead[row] = False
+        table.in_flight[row] = table.ahead[row] = table.asked[row] = False
         table.new_ticket(row)
         table.entry(row).left.clear()  # known by the old ticket
         if table.attempts[row] >= MAX_ATTEMPTS:

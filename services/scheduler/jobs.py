@@ -75,9 +75,11 @@ class JobWriter:
                 kinds=kinds[4 * first : 4 * last],
                 states=[self._state(row) for row in rows[first:last][needs_state[first:last]].tolist()],
                 drops=pack_int64(drops.get(slot, [])),
+                forget_below=0 if self._fleet.in_touch[slot] else table.next_ticket,
                 sent_s=now_s,
             )
             commands.append(SendJobs(self._fleet.name(slot), jobs))
+            self._fleet.in_touch[slot] = True
         return commands
 
     def kinds(self, rows: Int64) -> Int32:

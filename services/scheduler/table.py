@@ -188,6 +188,11 @@ class RequestTable:
         self._tickets_given += 1
         self.ticket[row] = self._tickets_given << ROW_BITS | row
 
+    @property
+    def next_ticket(self) -> int:
+        """Above all that were given, and at most what will be."""
+        return (self._tickets_given + 1) << ROW_BITS
+
     def entry(self, row: int) -> Entry:
         entry = self.entries[row]
         assert entry is not None, f"row {row} is free"

@@ -86,7 +86,7 @@ class Engine:
         if message.epoch > self._epoch:
             self._epoch = message.epoch
             self._forget_all()
-        self._drop(unpack_int64(message.drops).tolist())
+        self._drop([*unpack_int64(message.drops).tolist(), *self._stale(message)])
         refused = {state.ticket for state in message.states if not self._open(state)}
         self._queue.extend(job for job in jobs if job.ticket not in refused)
 
@@ -206,6 +206,11 @@ class Engine:
             self._report.fail(state.ticket, error.message)
             return False
         return True
+
+    def _stale(self, message: StepJobs) -> list[int]:
+        """What is held of a time of which the scheduler does not know what has come here."""
+        kept = {state.ticket for state in message.states}
+        return [ticket for ticket in self._held if ticket < message.forget_below and ticket not in kept]
 
     def _drop(self, tickets: list[int]) -> None:
         if not tickets:

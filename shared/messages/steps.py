@@ -1,6 +1,6 @@
 """Messages of the hot path: step jobs to an instance, results back. Columns of equal length, raw bytes.
 
-A *ticket* names one attempt at one request on the scheduler's side: unique within an epoch, opaque to workers.
+A *ticket* names one attempt at one request on the scheduler's side: unique within an epoch, and above all before it.
 A step job is named by (ticket, step); the same name never runs twice.
 """
 
@@ -51,6 +51,7 @@ class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kinds: bytes = b""  # int32 [n], StepKind
     states: list[RequestState] = []  # for tickets that the instance does not hold
     drops: bytes = b""  # int64 [m]: tickets to forget (finished, cancelled or moved away)
+    forget_below: int = 0  # so are those below, but for those of `states`: what was said of them may never have come
     sent_s: float = 0.0  # Unix time, seconds
 
 

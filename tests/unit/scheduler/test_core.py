@@ -12,6 +12,7 @@ from services.scheduler.core import MAX_ATTEMPTS, CoreSettings, SchedulerCore
 from services.scheduler.events import (
     Acknowledge,
     Command,
+    Event,
     Finish,
     InstanceGone,
     InstanceSeen,
@@ -361,6 +362,17 @@ def test_steps_that_the_bus_has_forgotten_are_sent_again_at_once() -> None:
     )  # it was not, after all
     [finish] = serve(core, {"a-1": worker}, commands)
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
+
+
+@pytest.mark.parametrize("away", [[InstanceGone("a-1"), seen("a-1")], [StepsLost()]])
+def test_what_an_instance_held_before_it_or_the_bus_was_away_it_is_told_to_forget(away: list[Event]) -> None:
+    core = make_core()
+    [first] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
+    [again] = of_kind(core.cycle(away, 100.1), SendJobs)
+    [before], [state] = unpack_int64(first.jobs.tickets).tolist(), again.jobs.states
+    assert before < state.ticket < again.jobs.forget_below
+    [then] = of_kind(core.cycle([StepsDone(Worker("a-1").run(again.jobs))], 100.2), SendJobs)
+    assert then.jobs.forget_below == 0
 
 
 def test_a_cancelled_request_ends_and_its_worker_is_told() -> None:

@@ -14,6 +14,7 @@ from services.scheduler.events import (
     EstimatesLost,
     Event,
     Finish,
+    InstanceGone,
     InstanceSeen,
     RequestArrived,
     RequestCancelled,
@@ -296,6 +297,14 @@ def test_answers_change_the_threshold_and_a_lost_one_falls_back_to_the_one_shot_
     cell.send(EstimatesLost(question.tickets))
     assert cell.core.estimates.fallbacks == 1
     assert threshold_of(cell.answer(commands)) == 0.7
+
+
+def test_a_request_taken_from_a_lost_instance_is_asked_about_again() -> None:
+    cell = make_cell({"a-1": 1, "b-1": 1})
+    commands = cell.answer(cell.answer(cell.send(arrival("r"))))
+    [question] = asked_in(commands)
+    commands = cell.send(InstanceGone("a-1"), EstimatesCame(question.tickets, question.steps, np.ones((1, 3))))
+    assert asked_in(cell.answer(cell.answer(commands)))
 
 
 def test_estimates_stay_within_what_is_possible() -> None:

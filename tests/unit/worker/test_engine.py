@@ -137,6 +137,16 @@ def test_a_dropped_request_is_forgotten_with_its_jobs(runner: Runner) -> None:
     assert engine.num_held == 0
 
 
+def test_what_has_grown_old_is_forgotten_but_not_what_comes_anew(runner: Runner) -> None:
+    engine, decodes = engine_of(runner), [request(t) for t in (1, 2, 3)]
+    run(engine, jobs_for(decodes))
+    again = msgspec.structs.replace(jobs_for([request(2), request(9)]), forget_below=9)
+    assert tickets(run(engine, again)) == [9]  # that of 2 has run
+    assert engine.num_held == 2
+    results = run(engine, msgspec.structs.replace(jobs_for([request(1)]), states=[]))
+    assert unpack_int64(results.missing).tolist() == [1]
+
+
 def run_block(engine: Engine, decode: Decode, start: int) -> None:
     """All steps of the current block; the first brings the canvas from `start` on."""
     block, state = (

@@ -1,0 +1,195 @@
+"""The scheduler's core with workers' engines, under any order of messages, and whatever may come between them."""
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from services.scheduler import events as ev
+from services.scheduler.core import MAX_ATTEMPTS
+from services.scheduler.policies import Moves
+from services.scheduler.table import NOWHERE
+from shared.arrays import unpack_int32
+from shared.messages.requests import OutcomeStatus
+from shared.messages.steps import StepKind
+from tests.support.cell import BLOCK, STEP_TIMEOUT_S, Cell, Text
+
+MOST_INSTANCES = 3
+POSITIONS = st.none() | st.integers(0, 4 * BLOCK - 1)
+WHICH = st.integers(0, MOST_INSTANCES - 1)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Every request ends once, with the output and in the steps of a plain loop, and leaves nothing behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = self.started = 0
+
+    @initialize(
+        caching=st.booleans(),
+        lookahead=st.integers(0, 1),
+        moves=st.sampled_from(Moves),
+        number=WHICH,
+        lossless=st.booleans(),
+    )
+    def begin(self, *, caching: bool, lookahead: int, moves: Moves, number: int, lossless: bool) -> None:
+        """Where it is not `lossless`, messages may be lost without a word."""
+        self.lossless = lossless
+        self.cell = Cell(caching=caching, lookahead=lookahead, moves=moves)
+        for _ in range(number):
+            self.join()
+
+    def one(self, which: int) -> str:
+        """An instance; a new one if there is none."""
+        if not self.cell.engines:
+            self.join()
+        names = sorted(self.cell.engines)
+        return names[which % len(names)]
+
+    @rule()
+    def join(self) -> None:
+        if len(self.cell.engines) < MOST_INSTANCES:
+            self.started += 1
+            self.cell.start_worker(f"i{self.started}-1")
+
+    @rule(blocks=st.integers(1, 4), end_at=POSITIONS, stop_at=POSITIONS)
+    def ask(self, blocks: int, end_at: int | None = None, stop_at: int | None = None) -> None:
+        self.asked += 1
+        self.cell.ask(Text(self.asked, blocks, end_at, stop_at))
+
+    @rule(which=WHICH)
+    def take_jobs(self, which: int) -> None:
+        self.cell.take_jobs(self.one(which))
+
+    @rule(which=WHICH, times=st.integers(1, 3))
+    def compute(self, which: int, times: int) -> None:
+        for _ in range(times):
+            self.cell.compute(self.one(which))
+
+    @rule(count=st.integers(1, 3))
+    def tell(self, count: int) -> None:
+        self.cell.tell(count)
+
+    @rule(number=st.integers(1, 10))
+    def cancel(self, number: int) -> None:
+        self.cell.cycle([ev.RequestCancelled(f"r{number}")])
+
+    @rule(seconds=st.sampled_from([0.01, 1.5]))
+    def wait(self, seconds: float) -> None:
+        self.cell.now_s += seconds
+        self.cell.cycle()
+
+    @rule(which=WHICH, seconds=st.sampled_from([0.0, 1.0, 100.0]))
+    def drain(self, which: int, seconds: float) -> None:
+        self.cell.cycle([self.cell.seen(self.one(which), drain_until_s=self.cell.now_s + seconds)])
+
+    # What goes wrong
+
+    @rule(which=WHICH)
+    def die(self, which: int) -> None:
+        self.cell.end_worker(self.one(which))
+
+    @rule(which=WHICH, at_once=st.booleans())
+    def fall_silent_and_come_back(self, which: int, *, at_once: bool) -> None:
+        name = self.one(which)
+        self.cell.cycle([ev.InstanceGone(name), *([self.cell.seen(name)] if at_once else [])])
+        self.cell.cycle([self.cell.seen(name)])
+
+    @rule(which=WHICH)
+    def run_out_of_memory_or_not(self, which: int) -> None:
+        model = self.cell.models[self.one(which)]
+        model.too_large = not model.too_large
+
+    @rule()
+    def start_another_scheduler(self) -> None:
+        self.cell.start_scheduler()
+
+    @rule()
+    def start_the_bus_anew(self) -> None:
+        self.cell.results.clear()
+        for jobs in self.cell.jobs.values():
+            jobs.clear()
+        self.cell.cycle([ev.StepsLost()])
+
+    @rule(which=WHICH)
+    def take_jobs_twice(self, which: int) -> None:
+        name = self.one(which)
+        self.cell.jobs[name].extendleft(list(self.cell.jobs[name])[:1])
+        self.cell.take_jobs(name)
+
+    @rule()
+    def tell_twice(self) -> None:
+        self.cell.results.extendleft(list(self.cell.results)[:1])
+        self.cell.tell(1)
+
+    @rule(which=WHICH)
+    def forget_what_left(self, which: int) -> None:
+        self.cell.engines[self.one(which)]._left.clear()
+
+    @precondition(lambda self: not self.lossless)
+    @rule(which=WHICH)
+    def lose_jobs(self, which: int) -> None:
+        if jobs := self.cell.jobs[self.one(which)]:
+            jobs.popleft()
+
+    @precondition(lambda self: not self.lossless)
+    @rule()
+    def lose_results(self) -> None:
+        if self.cell.results:
+            self.cell.results.popleft()
+
+    # What always holds
+
+    @invariant()
+    def loads_are_those_of_the_requests_placed(self) -> None:
+        if not hasattr(self, "cell"):
+            return
+        table, fleet = self.cell.core.table, self.cell.core.fleet
+        rows = np.flatnonzero(table.ticket)
+        assert len(rows) == len(table)
+        assert {*table.instance[rows].tolist()} <= {NOWHERE, *fleet.slot_of.values()}
+        for slot in fleet.slot_of.values():
+            placed = rows[table.instance[rows] == slot]
+            assert (fleet.requests[slot], fleet.tokens[slot]) == (len(placed), table.tokens[placed].sum())
+
+    def teardown(self) -> None:
+        """In the end all goes well, and every instance gets something to do."""
+        for model in self.cell.models.values():
+            model.too_large = False
+        self.started += 1
+        self.cell.start_worker("last-1")
+        self.cell.settle()
+        assert not (self.lossless and self.cell.unsettled), "waits for what will never come"
+        for _ in range(MAX_ATTEMPTS + 1):
+            self.cell.now_s += STEP_TIMEOUT_S + 2
+            self.cell.cycle()
+            self.cell.settle()
+        self.cell.cycle([self.cell.seen(name) for name in self.cell.engines])
+        for _ in range(4 * len(self.cell.engines)):
+            self.ask(blocks=1)
+        self.cell.settle()
+        assert not self.cell.unsettled
+        for text in self.cell.texts.values():
+            _check(self.cell.finished[text.name], text)
+        if self.lossless:
+            held = [(e.num_held, e.cache_slots - e.free_slots, e.waiting) for e in self.cell.engines.values()]
+            assert set(held) == {(0, 0, False)}
+
+
+def _check(finish: ev.Finish, text: Text) -> None:
+    if finish.status is OutcomeStatus.COMPLETED:
+        assert finish.stats is not None
+        assert finish.decisions is not None
+        blocks, kinds = unpack_int32(finish.decisions.blocks), unpack_int32(finish.decisions.kinds)
+        assert (finish.output_ids.tolist(), finish.stats.steps) == text.plain()
+        assert finish.decisions.first_step + len(blocks) == finish.stats.steps
+        assert (np.diff(blocks) >= 0).all()
+        if finish.decisions.first_step == 0:
+            assert np.count_nonzero(kinds == StepKind.RECOMPUTE) == finish.stats.recompute_steps
+    else:
+        assert finish.status is OutcomeStatus.CANCELLED or "tries went unanswered" in finish.error
+
+
+AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
+TestAnyOrder = AnyOrder.TestCase
