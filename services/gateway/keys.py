@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 
 REFRESH_S = 2.0  # how long a revoked key may still be valid
 MISS_S = 0.5
+ANSWER_S = 5.0  # a database silent for so long is away
 BEARER = "bearer "
 
 
@@ -73,10 +74,11 @@ class Keys:
             await asyncio.sleep(max(0.0, self._read_s + MISS_S - clock()))
             self._read_s = clock()
             try:
-                if not self._upgraded:
-                    await upgrade(self._engine)
-                    self._upgraded = True
-                self._keys = await read_keys(self._engine)
+                async with asyncio.timeout(ANSWER_S):
+                    if not self._upgraded:
+                        await upgrade(self._engine)
+                        self._upgraded = True
+                    self._keys = await read_keys(self._engine)
             except (SQLAlchemyError, OSError, TimeoutError) as error:
                 log.warning("API keys not read", error=str(error).partition("\n")[0] or repr(error))
 

@@ -8,11 +8,14 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from sqlalchemy import text as sql
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from dilaserve.load.client import open_client, served_model
 from services.gateway.settings import GatewaySettings
 from shared.api_keys import create_key, read_keys, revoke_key
 from shared.database import open_database, upgrade
+from shared.errors import BadInput
 from shared.text import TextModel
 from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
 from tests.support.postgres import PostgresServer
@@ -62,6 +65,7 @@ async def test_keys_open_and_limit_and_outlive_the_database(
     settings: GatewaySettings,
     text: TextModel,
     scheduler: AnsweringScheduler,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asking = msgspec.structs.replace(settings, auth=True, database_url=postgres.url)
     async with running(asking, text) as gateway:
@@ -84,6 +88,8 @@ async def test_keys_open_and_limit_and_outlive_the_database(
         assert refused(above) == (403, "priority_too_high")
         assert above.json()["error"]["param"] == "priority"
 
+        await bench_finds_the_model_by_the_key_alone(gateway, secret)
+
         _, hasty = await create_key(engine, "bob", 2, None, 0)
         replies = [await http.post(PATH, json=CHAT, headers=bearing(hasty)) for _ in range(3)]
         assert [reply.status_code for reply in replies] == [200, 200, 429]
@@ -100,9 +106,21 @@ async def test_keys_open_and_limit_and_outlive_the_database(
             return (await http.get("/v1/models", headers=bearing(secret))).status_code == 401
 
         await until(is_revoked)
+        monkeypatch.setattr("services.gateway.keys.ANSWER_S", 0.5)
+        async with engine.begin() as holding:  # the keys can be asked for, and no answer comes
+            await holding.execute(sql("LOCK TABLE api_keys"))
+            assert refused(await http.get("/v1/models", headers=bearing("dls-new"))) == (401, "invalid_api_key")
         postgres.stop()
         other = await http.get("/v1/models", headers=bearing(hasty))
         assert other.status_code == 200, "what was read last goes on being valid"
+
+
+async def bench_finds_the_model_by_the_key_alone(gateway: RunningGateway, secret: str) -> None:
+    async with open_client(gateway.url, httpx.Timeout(LIMIT_S), secret) as client:
+        assert await served_model(client) == "tiny-llada"
+    async with open_client(gateway.url, httpx.Timeout(LIMIT_S), "") as client:
+        with pytest.raises(BadInput, match="DILASERVE_API_KEY"):
+            await served_model(client)
 
 
 async def only_one_at_a_time(gateway: RunningGateway, scheduler: AnsweringScheduler, secret: str) -> None:
