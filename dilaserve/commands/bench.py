@@ -57,7 +57,10 @@ def bench(
     plot: Annotated[Path | None, typer.Option(help="Draw the timeline into this .png or .html.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Send requests to a gateway and report latency, SLO attainment, thresholds and how good the replies are."""
+    """Send requests to a gateway and report latency, SLO attainment, thresholds and how good the replies are.
+
+    A gateway that asks for an API key gets that of DILASERVE_API_KEY.
+    """
     import msgspec  # noqa: PLC0415
 
     from dilaserve.quality.sandbox import isolation  # noqa: PLC0415
@@ -113,10 +116,12 @@ def _run(
 ) -> "tuple[dict[str, Any], list[Reply]]":
     """The load and what is made of its replies, behind progress bars on standard error."""
     import asyncio  # noqa: PLC0415
+    import os  # noqa: PLC0415
 
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 
+    from dilaserve.load.client import API_KEY  # noqa: PLC0415
     from dilaserve.load.session import graded, judged, run_session  # noqa: PLC0415
     from dilaserve.load.summary import summarize  # noqa: PLC0415
 
@@ -125,7 +130,7 @@ def _run(
         asyncio.run(judge.check())
     with Progress(console=Console(stderr=True), transient=True) as progress:
         sent = _bar(progress, "requests", len(load.arrivals_s))
-        replies, instances = asyncio.run(run_session(url, load, slo_s, lambda _: sent()))
+        replies, instances = asyncio.run(run_session(url, load, slo_s, lambda _: sent(), os.environ.get(API_KEY, "")))
         if questions:
             replies = graded(replies, questions, _bar(progress, "grading", len(replies)))
         if judge is not None:

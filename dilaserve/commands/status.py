@@ -20,11 +20,19 @@ def status(
     """Show the instances of the cluster, its load, thresholds and SLO attainment, and whether it serves."""
     import asyncio  # noqa: PLC0415
 
+    import msgspec  # noqa: PLC0415
+
     from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
     from dilaserve.stack.probes import check_url  # noqa: PLC0415
+    from shared.errors import BadInput  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.settings import CellName  # noqa: PLC0415
 
     configure_logs("status", level="error")
+    try:
+        msgspec.convert(cell, CellName)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"--cell {cell}: {error}") from None
     url = check_url("--url", url) if url else None
     if url is None or nats_url is None:
         addresses = read_addresses(data_dir)

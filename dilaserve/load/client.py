@@ -13,6 +13,14 @@ from shared.errors import BadInput
 
 CONNECT_S = 10.0
 GIVE_UP_S = 900.0  # a reply not there by then is a failure
+API_KEY = "DILASERVE_API_KEY"  # the variable
+
+
+def open_client(url: str, timeout: httpx.Timeout, key: str) -> httpx.AsyncClient:
+    """To a gateway; an empty `key` is none."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    limits = httpx.Limits(max_connections=None)
+    return httpx.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=timeout, trust_env=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +40,13 @@ class Reply:
 
 
 async def served_model(client: httpx.AsyncClient) -> str:
-    """The model's name. Raises: BadInput if no gateway answers."""
+    """The model's name. Raises: BadInput if no gateway answers, or one that wants another API key."""
     try:
         reply = await client.get("/v1/models")
         return str(reply.raise_for_status().json()["data"][0]["id"])
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED:
+            raise BadInput(f"{client.base_url} needs an API key: set {API_KEY} to a valid one") from None
         raise BadInput(f"no gateway answers at {client.base_url}: {str(error) or type(error).__name__}") from None
 
 
@@ -56,13 +66,13 @@ async def run_load(
     arrivals_s: Sequence[float],
     slo_s: float | None,
     on_reply: Callable[[Reply], None],
+    key: str = "",
 ) -> list[Reply]:
     """Send a request at each of the times, the rows in turn and over again, and wait for all replies.
 
     `slo_s` is for rows that name none. Raises: BadInput if no gateway answers.
     """
-    limits, timeout = httpx.Limits(max_connections=None), httpx.Timeout(GIVE_UP_S, connect=CONNECT_S)
-    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=timeout, trust_env=False) as client:
+    async with open_client(url, httpx.Timeout(GIVE_UP_S, connect=CONNECT_S), key) as client:
         model = await served_model(client)
         start_s = time.perf_counter()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from dilaserve.load.client import CONNECT_S, Reply, instances_per_tp, run_load
+from dilaserve.load.client import CONNECT_S, Reply, instances_per_tp, open_client, run_load
 from dilaserve.load.summary import InstancesAt
 from dilaserve.load.workload import Load
 from dilaserve.quality.benchmarks import Question
@@ -21,14 +21,14 @@ WATCH_S = 1.0  # between two looks at the cluster
 
 
 async def run_session(
-    url: str, load: Load, slo_s: float | None, on_reply: Callable[[Reply], None]
+    url: str, load: Load, slo_s: float | None, on_reply: Callable[[Reply], None], key: str = ""
 ) -> tuple[list[Reply], list[InstancesAt]]:
     """The replies in the order of arrival, and the instances that served. Raises: BadInput if no gateway answers."""
     instances: list[InstancesAt] = []
     start_s = time.perf_counter()
 
     async def watch() -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=CONNECT_S, trust_env=False) as client:
+        async with open_client(url, httpx.Timeout(CONNECT_S), key) as client:
             while True:
                 counts = await instances_per_tp(client)
                 if counts is not None:
@@ -37,7 +37,7 @@ async def run_session(
 
     watching = asyncio.create_task(watch())
     try:
-        return await run_load(url, load.requests, load.arrivals_s, slo_s, on_reply), instances
+        return await run_load(url, load.requests, load.arrivals_s, slo_s, on_reply, key), instances
     finally:
         watching.cancel()
         with suppress(asyncio.CancelledError):

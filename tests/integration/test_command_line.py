@@ -44,6 +44,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
         ("status --data-dir /nonexistent", "no stack in /nonexistent"),
         ("bench", "--requests FILE.jsonl"),
         ("status --url http://host:port --nats-url nats://127.0.0.1:1", "such as http://127.0.0.1:8000"),
+        ("status --cell a.b", "matching regex"),
         ("bench --requests /nonexistent", "No such file"),
         ("bench --requests models/demo/heldout.jsonl --url host:8000", "such as http://127.0.0.1:8000"),
         ("bench --requests models/demo/heldout.jsonl --rate inf", "'--rate'"),
