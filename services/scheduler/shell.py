@@ -121,10 +121,10 @@ class Shell:
 
 
 def is_awaited(command: ev.Command) -> bool:
-    """Whether an instance or a client waits for it; not for what an instance is only to forget."""
+    """Whether an instance or a client waits for it; not for what an instance is only to forget of late."""
     match command:
         case ev.SendJobs(_, jobs):
-            return len(jobs.tickets) > 0
+            return len(jobs.tickets) > 0 or jobs.forget_below > 0  # which must not overtake what it does not mean
         case ev.Finish() | ev.SendProgress():
             return True
         case _:

@@ -15,12 +15,11 @@ import torch
 from services.worker.batch import Part, pack
 from services.worker.feeding import CacheMode, fault, is_over, part_for
 from services.worker.guesses import Guess, guess
-from services.worker.jobs import Job, read_jobs
+from services.worker.jobs import Job, read_jobs, to_forget
 from services.worker.pool import SlotPool
 from services.worker.results import Ran, Report, StepOutcome, unmask
 from services.worker.runner import ModelRunner
 from services.worker.sequences import NO_SLOTS, Sequence, open_sequence
-from shared.arrays import unpack_int64
 from shared.errors import BadInput
 from shared.messages.steps import RequestState, StepJobs, StepResults
 
@@ -86,7 +85,7 @@ class Engine:
         if message.epoch > self._epoch:
             self._epoch = message.epoch
             self._forget_all()
-        self._drop([*unpack_int64(message.drops).tolist(), *self._stale(message)])
+        self._drop(to_forget(message, self._held))
         refused = {state.ticket for state in message.states if not self._open(state)}
         self._queue.extend(job for job in jobs if job.ticket not in refused)
 
@@ -206,11 +205,6 @@ class Engine:
             self._report.fail(state.ticket, error.message)
             return False
         return True
-
-    def _stale(self, message: StepJobs) -> list[int]:
-        """What is held of a time of which the scheduler does not know what has come here."""
-        kept = {state.ticket for state in message.states}
-        return [ticket for ticket in self._held if ticket < message.forget_below and ticket not in kept]
 
     def _drop(self, tickets: list[int]) -> None:
         if not tickets:

@@ -1,5 +1,7 @@
 """The rows of a StepJobs message."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
@@ -32,3 +34,10 @@ def read_jobs(message: StepJobs, received_s: float) -> list[Job]:
         return [Job(*row, received_s) for row in zip(*columns, strict=True)]
     except ValueError as error:
         raise BadInput(f"the columns of a StepJobs do not fit together: {error}") from None
+
+
+def to_forget(message: StepJobs, held: Iterable[int]) -> list[int]:
+    """Tickets that a message says to forget: those it names, and of those `held` what it says is too old."""
+    kept = {state.ticket for state in message.states}
+    old = [ticket for ticket in held if ticket < message.forget_below and ticket not in kept]
+    return [*unpack_int64(message.drops).tolist(), *old]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from opentelemetry import propagate, trace
 
+from services.worker.jobs import to_forget
 from shared.arrays import unpack_int32, unpack_int64
 from shared.messages.steps import StepJobs, StepResults
 from shared.telemetry import MAX_STEP_EVENTS
@@ -25,10 +26,15 @@ class Spans:
 
     def __init__(self, instance_id: str) -> None:
         self._instance_id = instance_id
+        self._epoch = -1
         self._held: dict[int, _Held] = {}  # by ticket
 
     def take(self, jobs: StepJobs) -> None:
-        """Requests that come, and those that go."""
+        """Requests that go, and those that come. Tickets are unique within an epoch only."""
+        if jobs.epoch > self._epoch:
+            self._epoch = jobs.epoch
+            self.close()
+        self._end(to_forget(jobs, self._held) if self._held else ())
         for state in jobs.states:
             if not state.trace or state.ticket in self._held:
                 continue
@@ -36,8 +42,6 @@ class Spans:
             span = tracer.start_span("denoise", context=propagate.extract(state.trace), attributes=attributes)
             if span.is_recording():
                 self._held[state.ticket] = _Held(span)
-        if self._held and jobs.drops:
-            self._end(unpack_int64(jobs.drops).tolist())
 
     def ran(self, results: StepResults) -> None:
         """The steps of one iteration."""

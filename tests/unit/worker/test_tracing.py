@@ -1,0 +1,62 @@
+"""The spans of the requests that an instance holds."""
+
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from services.worker import tracing
+from shared.arrays import pack_int32, pack_int64
+from shared.messages.steps import RequestState, StepJobs, StepResults
+
+TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(tracing, "tracer", provider.get_tracer(__name__))
+    yield exporter
+    provider.shutdown()
+
+
+def jobs(*tickets: int, epoch: int = 1, name: str = "r", **options: object) -> StepJobs:
+    states = [
+        RequestState(ticket=t, request_id=f"{name}{t}", prompt_length=1, block_length=1, canvas=b"", trace=TRACE)
+        for t in tickets
+    ]
+    return StepJobs(epoch=epoch, states=states, **options)  # type: ignore[arg-type]
+
+
+def told(exporter: InMemorySpanExporter) -> list[tuple[object, object]]:
+    """Of each span that has ended its request and how many steps of it ran."""
+    names = ("dilaserve.request_id", "dilaserve.steps")
+    attributes = [span.attributes or {} for span in exporter.get_finished_spans()]
+    return [(of_span[names[0]], of_span[names[1]]) for of_span in attributes]
+
+
+def ran(ticket: int) -> StepResults:
+    one = pack_int32([1])
+    return StepResults(instance_id="a-1", epoch=1, tickets=pack_int64([ticket]), steps=one, counts=one)
+
+
+def test_a_span_ends_when_its_request_is_to_be_forgotten(ended: InMemorySpanExporter) -> None:
+    spans = tracing.Spans("a-1")
+    spans.take(jobs(1, 2, 3))
+    spans.ran(ran(1))
+    spans.take(jobs(drops=pack_int64([1])))
+    assert told(ended) == [("r1", 1)]
+    spans.take(jobs(3, forget_below=9))
+    assert told(ended) == [("r1", 1), ("r2", 0)]
+
+
+def test_another_schedulers_request_of_the_same_ticket_has_a_span_of_its_own(ended: InMemorySpanExporter) -> None:
+    spans = tracing.Spans("a-1")
+    spans.take(jobs(1))
+    spans.take(jobs(1, epoch=2, name="s"))
+    spans.ran(ran(1))
+    spans.close()
+    assert told(ended) == [("r1", 0), ("s1", 1)]
