@@ -25,6 +25,7 @@ from shared.errors import RetryLater
 from shared.messages.plans import PlanEvent, PlanRecord, PlanState
 from shared.plan_history import read_plans
 from shared.profile import LatencyProfile
+from shared.subjects import HEARTBEAT_S
 
 log = structlog.get_logger(__name__)
 
@@ -96,6 +97,7 @@ class Loop:
         gpus = {node.name: node.gpus for node in self._planner.nodes}
         if can_resume(record.target, record.before, await self._launcher.running(), gpus):
             log.info("resuming", plan=record.plan_id)
+            await asyncio.sleep(2 * HEARTBEAT_S)  # what has not been heard yet would be stopped without a drain
             await self._executor.run(record, partial(self._store, stop=stop))
         else:
             log.warning("not resumed: the cluster has changed", plan=record.plan_id)

@@ -7,14 +7,22 @@ import pytest
 from msgspec.structs import replace
 from nats.aio.msg import Msg
 
+from services.reconfigurator.decisions import Planner
 from services.reconfigurator.executor import Executor, Limits
+from services.reconfigurator.loop import Loop
+from services.reconfigurator.metrics import Metrics
+from services.reconfigurator.nodes import read_nodes
+from services.reconfigurator.plan import Solver
 from services.reconfigurator.registry import Registry
+from services.reconfigurator.window import Planning
 from shared.bus import Bus, read_or_none
 from shared.codec import encode
+from shared.database import open_database
 from shared.errors import BadInput
 from shared.messages.instances import Control, Instance, InstanceState, ModelCard
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
+from shared.subjects import HEARTBEAT_S
 from tests.support.waiting import reached
 
 WAIT_S = 30.0
@@ -35,6 +43,7 @@ class RegisteringLauncher:
         self._started = 0
         self.never_serving: set[InstanceSpec] = set()  # these start and do not become ready
         self.impossible: set[InstanceSpec] = set()  # these cannot be started
+        self.renewal_s = RENEWAL_S
         self.held = 0  # requests that an instance holds when it is told to drain
         self.done: list[str] = []
 
@@ -89,7 +98,7 @@ class RegisteringLauncher:
         try:
             while True:
                 await bucket.put(instance.instance_id, encode(state["instance"]))
-                await asyncio.sleep(RENEWAL_S)
+                await asyncio.sleep(self.renewal_s)
                 now = state["instance"]
                 state["instance"] = replace(now, requests=max(0, now.requests - 1))
         finally:
@@ -192,4 +201,27 @@ async def test_one_that_was_interrupted_is_gone_on_with(executor: Executor, laun
         await asyncio.wait([running], timeout=0.1)
     ended = await carried_out(executor, told.last)
     assert ended.state is PlanState.DONE
+    assert launcher.done == ["drain (0, 1)", "stop (0, 1)", "start (0,)", "start (1,)"]
+
+
+async def test_after_a_restart_too_an_instance_is_drained_before_it_is_stopped(
+    bus: Bus, launcher: RegisteringLauncher
+) -> None:
+    launcher.renewal_s = HEARTBEAT_S
+    await bus.store(bus.subjects.plans(PLAN.plan_id), PLAN)
+    registry, stop = Registry(), asyncio.Event()
+    await registry.listen(bus)
+    executor = Executor(bus, launcher, registry, Limits(drain_s=5.0, start_s=30.0, stop_s=1.0))
+    never = open_database("postgresql://127.0.0.1:1/postgres")
+    planner = Planner(
+        read_nodes(["a:2"]), Planning([0.9], [1, 2], [32]), {}, cached=False, solver=Solver.CBC, solve_s=1.0
+    )
+    loop = Loop(bus, never, launcher, registry, executor, planner, None, Metrics())
+    running = asyncio.create_task(loop.run(interval_s=1e6, window_s=1e6, stop=stop))
+    try:
+        await reached(lambda: "start (1,)" in launcher.done)
+    finally:
+        stop.set()
+        await running
+        await never.dispose()
     assert launcher.done == ["drain (0, 1)", "stop (0, 1)", "start (0,)", "start (1,)"]
