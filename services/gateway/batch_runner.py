@@ -37,6 +37,7 @@ BATCHES = "batches"  # in place of a key: a batch does not use up its owner's re
 PRIORITY = -50  # at most: those who wait go first
 SAVE_S = 0.5  # how often the counts are written down, and a cancel is seen
 RETRY_S = 1.0
+BREATH_S = 0.005  # between wrong lines: nothing is waited for in reading them, and others want the event loop
 
 Result = tuple[int, Line, str, Json | ApiError]
 
@@ -50,6 +51,7 @@ class BatchRunner:
         self._files = files
         self._batches = batches
         self._running: set[asyncio.Task[None]] = set()
+        self._wrong = asyncio.Lock()  # held by one wrong line at a time
         self._given_up: set[str] = set()  # batches whose requests under way are to be cancelled
 
     async def run(self, bus: Bus) -> None:
@@ -142,6 +144,8 @@ class BatchRunner:
             except RetryLater:
                 await asyncio.sleep(RETRY_S)
             except Exception as error:
+                async with self._wrong:
+                    await asyncio.sleep(BREATH_S)
                 return number, line, name, as_api_error(error)
 
     async def _reply(self, batch: Batch, line: Line, name: str) -> Json:

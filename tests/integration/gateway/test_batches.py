@@ -116,6 +116,23 @@ async def test_a_batch_can_be_cancelled_and_keeps_what_has_ended(
     scheduler.hold.set()
 
 
+async def test_a_batch_of_wrong_lines_leaves_the_gateway_to_others_and_can_be_cancelled(
+    gateway: RunningGateway,
+) -> None:
+    async with client(gateway) as api:
+        batch = await submit(api, *(line(i, temperature=9) for i in range(3000)))
+
+        async def is_running() -> bool:
+            return (await api.batches.retrieve(batch.id)).status == "in_progress"
+
+        await until(is_running)
+        await api.batches.cancel(batch.id)
+        done = await ended(api, batch.id)
+        assert done.status == "cancelled"
+        assert done.request_counts is not None
+        assert done.request_counts.failed < 3000
+
+
 async def test_a_wrong_file_fails_the_batch_and_says_where(gateway: RunningGateway) -> None:
     async with client(gateway) as api:
         batch = await submit(api, line(0), line(0), {"custom_id": "x"}, line(1) | {"url": "/v1/embeddings"})
