@@ -48,7 +48,8 @@ SIZES = (16, 64, 256)  # instances
 REPORT = Path(__file__).parent / "results" / "scheduler_throughput.md"
 TEXT = """Of the scheduler's core on one core, in CPU time; 32 requests an instance, 5 thresholds, policy dilaserve,
 dual cache. A cycle takes whatever result messages have come while the one before ran: one where the scheduler is idle,
-so that its fixed costs weigh most (the figure to plan with), one of every instance where it is the bottleneck.
+so that its fixed costs weigh most (the figure to plan with), one of every instance where it is the bottleneck. Load
+control, which goes over all requests, runs when one comes, else every 50 ms.
 """
 CARD = ModelCard(name="m", max_length=4096, mask_token_id=0, eos_token_id=1, vocab_size=1000)
 

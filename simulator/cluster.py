@@ -43,7 +43,6 @@ from simulator.result import Records
 from simulator.workload import Workload
 
 DECISION_S = 0.005
-CONTROL_S = 0.05  # between judgements of the load if nobody comes: a live scheduler judges in every cycle
 QUESTION_S = 0.05  # between questions to the step predictor, half a step: a live scheduler may ask in every cycle
 PREDICTION_S = 0.005  # from a question to the step predictor to its answer
 EPOCH = 1
@@ -306,6 +305,5 @@ def build_core(
         step_timeout_s=settings.step_timeout_s,
         keeps_records=False,
         question_s=QUESTION_S,
-        control_s=CONTROL_S,
     )
     return SchedulerCore(core_settings, lambda estimates: build_policy(settings, estimates), lambda _ids, _stop: False)

@@ -28,6 +28,7 @@ from shared.messages.steps import StepFailure, StepResults
 
 log = structlog.get_logger(__name__)
 
+CONTROL_S = 0.05  # load control judges anew after so long, when requests come, and when instances come or go
 MAX_ATTEMPTS = 5  # a request taken from so many instances that did not answer is given up: it may be their end
 
 TextEnded = Callable[[Int32, Sequence[str]], bool]
@@ -47,7 +48,6 @@ class CoreSettings:
     step_timeout_s: float = 60.0  # a step unanswered for so long is given to another instance
     keeps_records: bool = True  # of decisions, for outcomes, and checkpoints; a simulation reads neither
     question_s: float = 0.0  # between two questions to the step predictor
-    control_s: float = 0.0  # load control judges anew after so long, when requests come, and when instances come or go
 
 
 class SchedulerCore:
@@ -109,7 +109,7 @@ class SchedulerCore:
             self._next_question_s = now_s + self.settings.question_s
         if now_s >= self._next_control_s:
             self.load = self.policy.control(self.table, self.fleet)
-            self._next_control_s = now_s + self.settings.control_s
+            self._next_control_s = now_s + CONTROL_S
         self._dispatch.place(now_s)
         self._commands.extend(self._dispatch.send(now_s))
         commands, self._commands = self._commands, []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from services.scheduler.building import build_policy
-from services.scheduler.core import CoreSettings, SchedulerCore
+from services.scheduler.core import CONTROL_S, CoreSettings, SchedulerCore
 from services.scheduler.events import (
     AskEstimates,
     Command,
@@ -128,6 +128,18 @@ def test_load_control_lowers_what_each_would_choose_alone() -> None:
     requests = [arrival(f"r{i}", slo_s=300.0) for i in range(60)]
     [limited], [unlimited] = jobs_in(cell.send(*requests)), jobs_in(free.send(*requests))
     assert unpack_float32(limited.jobs.thresholds).mean() < unpack_float32(unlimited.jobs.thresholds).mean()
+
+
+@pytest.mark.parametrize(("later_s", "came"), [(CONTROL_S, []), (0.0, ["new"])], ids=["in time", "one comes"])
+def test_load_is_judged_anew_after_a_while_and_when_a_request_comes(later_s: float, came: list[str]) -> None:
+    cell = make_cell({"a-1": 1})
+    cell.send(*[arrival(f"r{i}", slo_s=300.0) for i in range(60)])
+    table = cell.core.table
+    cell.send(*[RequestCancelled(f"r{i}") for i in range(59)])
+    assert table.highest[table.row_of["r59"]] < len(THRESHOLDS) - 1
+    cell.now_s += later_s
+    cell.send(*[arrival(name, slo_s=300.0) for name in came])
+    assert table.highest[table.row_of["r59"]] == len(THRESHOLDS) - 1
 
 
 def test_guaranteed_priority_keeps_the_full_range() -> None:
