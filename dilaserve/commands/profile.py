@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from shared.profile import LatencyProfile
 
 EXAMPLE = "Example: dilaserve profile --model models/demo --tp 1,2 --out PROFILE.csv"
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16")
 
 
 def profile(
@@ -27,6 +29,7 @@ def profile(
     database_url: Annotated[str | None, typer.Option(help="Postgres that shall keep it, too.")] = None,
 ) -> None:
     """Measure seconds per step by tokens of the batch, for recompute and cache steps, and write PROFILE.csv."""
+    from dilaserve.stack.options import check_choice  # noqa: PLC0415
     from services.worker.loading import CacheRoom, ModelChoice, device_name, open_runner  # noqa: PLC0415
     from services.worker.profiler import Plan, grid, measure, room_for  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
@@ -35,6 +38,8 @@ def profile(
 
     configure_logs("profile", level="warning")
     degrees = _degrees(tp)
+    check_choice("--device", device, DEVICES)
+    check_choice("--dtype", dtype, DTYPES)
     check_file("--out", out)
     if database_url is not None:
         _check_database(database_url)

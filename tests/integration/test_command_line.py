@@ -50,6 +50,8 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
         ("bench --requests models/demo/heldout.jsonl --rate inf", "'--rate'"),
         ("bench --requests models/demo/heldout.jsonl --out docs", "it is a directory"),
         ("profile --model MODEL --out docs", "it is a directory"),
+        ("profile --model MODEL --out PROFILE.csv --device tpu", "accepted: auto, cpu, cuda"),
+        ("profile --model MODEL --out PROFILE.csv --dtype int8", "accepted: auto, float32, bfloat16"),
         ("keys create alice --concurrency 9999999999", "'--concurrency'"),
         ("keys list --database-url postgresql://u@host:port/x", "not a database URL"),
         ("keys list --database-url postgresql://u@host/x?sslmode=require", "?ssl=require"),

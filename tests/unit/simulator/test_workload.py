@@ -62,6 +62,7 @@ def test_a_trace_is_read_in_the_order_of_arrival_in_whole_blocks(tmp_path: Path)
         ("arrival_s,prompt_tokens\n1,2\n", "output_tokens"),
         ("arrival_s,prompt_tokens,output_tokens\n1,2,x\n", "line 2"),
         ("arrival_s,prompt_tokens,output_tokens\n1,2,3\n-1,2,3\n", "line 3"),
+        ("arrival_s,prompt_tokens,output_tokens\n1,2,99999999999999999999\n", "line 2"),
         ("arrival_s,prompt_tokens,output_tokens\n", "no requests"),
     ],
 )
