@@ -25,7 +25,7 @@ from services.gateway.replies import ChatForm, Json, Replies, TextForm
 from services.gateway.schema import ChatBody
 from shared.bus import Bus, read_or_none
 from shared.errors import RetryLater
-from shared.messages.gateway import Batch, BatchStatus, BatchWork
+from shared.messages.gateway import Batch, BatchError, BatchStatus, BatchWork
 from shared.subjects import BATCH_ACK_WAIT_S, batch_consumer
 from shared.tasks import cancel
 from shared.text import TextModel
@@ -76,7 +76,7 @@ class BatchRunner:
         """Run a batch, keeping it from others meanwhile; acknowledge it when it has ended, else give it back."""
         try:
             async with _kept(msg):
-                await self._run(batch_id)
+                await self._run_to_an_end(batch_id)
         except asyncio.CancelledError:
             with contextlib.suppress(nats.errors.Error):
                 await msg.nak()
@@ -85,12 +85,19 @@ class BatchRunner:
             log.warning("batch put off", batch=batch_id, error=str(error))
             with contextlib.suppress(nats.errors.Error):
                 await msg.nak(delay=RETRY_S)
-        except ApiError as error:  # the batch or its file is gone
-            log.warning("batch given up", batch=batch_id, error=error.message)
-            await self._end(batch_id, BatchStatus.FAILED)
-            await msg.ack()
         else:
             await msg.ack()
+
+    async def _run_to_an_end(self, batch_id: str) -> None:
+        """Run a batch; one that is gone, or whose file is, has failed. Raises: RetryLater."""
+        try:
+            await self._run(batch_id)
+        except ApiError as error:  # the batch or its file is gone
+            log.warning("batch given up", batch=batch_id, error=error.message)
+            fault = BatchError(message=error.message, code=error.code or "failed")
+            failed = {"errors": [fault], "status": BatchStatus.FAILED, "ended_s": int(time.time())}
+            with contextlib.suppress(ApiError):
+                await self._batches.change(batch_id, partial(_with, changes=failed))
 
     async def _run(self, batch_id: str) -> None:
         batch = await self._batches.get(batch_id, owner=None)
@@ -198,11 +205,6 @@ class BatchRunner:
     async def _write(self, kind: str, lines: list[Json], owner: str) -> str:
         content = await asyncio.to_thread(as_file, lines)  # 50,000 of them would hold up every stream
         return (await self._files.add(content, f"{kind}.jsonl", "batch_output", owner)).id
-
-    async def _end(self, batch_id: str, status: BatchStatus) -> None:
-        with contextlib.suppress(ApiError, RetryLater):
-            ended = {"status": status, "ended_s": int(time.time())}
-            await self._batches.change(batch_id, partial(_with, changes=ended))
 
 
 @contextlib.asynccontextmanager

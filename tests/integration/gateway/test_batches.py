@@ -8,6 +8,8 @@ import openai
 import pytest
 from openai.types import Batch
 
+from services.gateway.batches import Batches
+from services.gateway.link import Link
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
 from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
@@ -131,6 +133,22 @@ async def test_a_batch_of_wrong_lines_leaves_the_gateway_to_others_and_can_be_ca
         assert done.status == "cancelled"
         assert done.request_counts is not None
         assert done.request_counts.failed < 3000
+
+
+async def test_a_batch_whose_file_has_gone_fails_and_says_so(
+    gateway: RunningGateway, settings: GatewaySettings
+) -> None:
+    link = Link()
+    await link.connect(settings.nats_url, settings.cell)
+    try:
+        batch = await Batches(link).add("", ENDPOINT, "file-gone", {})
+        async with client(gateway) as api:
+            failed = await ended(api, batch.batch_id)
+    finally:
+        await link.close()
+    assert failed.status == "failed"
+    assert failed.errors is not None
+    assert [error.code for error in failed.errors.data or []] == ["not_found"]
 
 
 async def test_a_wrong_file_fails_the_batch_and_says_where(gateway: RunningGateway) -> None:
