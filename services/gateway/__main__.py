@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -47,6 +48,7 @@ def main() -> int:
     try:
         settings = read_settings(GatewaySettings, os.environ)
         configure_logs("gateway", level=settings.log_level, form=settings.log_format)
+        allow_connections()
         listener = listen(settings.host, settings.port)
         if settings.auth:
             open_database(settings.database_url)  # or BadInput
@@ -63,6 +65,13 @@ def main() -> int:
     with telemetry("gateway", settings.otlp_endpoint):
         uvloop.run(serve_until_signal(settings, text, listener))
     return 0
+
+
+def allow_connections() -> None:
+    """Have as many as the system lets this process have: it begins with 1,024 on most, fewer than it holds requests."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # where the system has a lower limit of another kind
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def listen(host: str, port: int) -> socket.socket:

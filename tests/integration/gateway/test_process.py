@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import sys
@@ -15,8 +16,11 @@ from shared.bus import Bus
 from tests.integration.gateway.conftest import LIMIT_S
 
 WITHOUT_TORCH = """
+import resource
 import sys
 from importlib.machinery import PathFinder
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 class WithoutTorch(PathFinder):
     @classmethod
@@ -62,6 +66,8 @@ async def test_it_serves_without_torch_and_exits_0_on_sigterm(bus: Bus, tiny_mod
         [model] = (await http.get("/v1/models")).json()["data"]
         assert model["id"] == "tiny-llada"
         assert (await http.get("/v1/models/tiny-llada")).json() == model
+    usual, most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    assert usual == most, "it holds more requests than the usual number of connections"
     process.send_signal(signal.SIGTERM)
     assert (await ended(process))[0] == 0
 
