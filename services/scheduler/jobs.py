@@ -36,6 +36,7 @@ class JobWriter:
         self._table = table
         self._fleet = fleet
         self._drops: dict[int, list[int]] = defaultdict(list)
+        self._written = 0  # messages
 
     def drop(self, slot: int, ticket: int) -> None:
         """The instance in `slot` may forget `ticket`; told with its next message."""
@@ -66,8 +67,10 @@ class JobWriter:
             if self._fleet.instances[slot] is None:
                 continue
             first, last = bisect_left(of_slots, slot), bisect_right(of_slots, slot)
+            self._written += 1
             jobs = StepJobs(
                 epoch=self._epoch,
+                number=self._written,
                 tickets=tickets[8 * first : 8 * last],
                 steps=steps[4 * first : 4 * last],
                 blocks=blocks[4 * first : 4 * last],

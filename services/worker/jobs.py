@@ -1,5 +1,6 @@
-"""The rows of a StepJobs message."""
+"""StepJobs messages: whether one is new, its rows, and what it says to forget."""
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 import msgspec
@@ -7,6 +8,8 @@ import msgspec
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.errors import BadInput
 from shared.messages.steps import StepJobs
+
+MOST_TAKEN = 8192  # messages remembered: of half a minute, after which one that was not acknowledged comes again
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -18,6 +21,22 @@ class Job(msgspec.Struct, frozen=True):
     threshold: float
     kind: int
     received_s: float  # Unix time, seconds
+
+
+class Taken:
+    """Which messages have come, so that one that is delivered again is taken as nothing new."""
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[tuple[int, int], None] = OrderedDict()
+
+    def add(self, message: StepJobs) -> bool:
+        """Whether it has not come before; one without a number is always new."""
+        name = message.epoch, message.number
+        is_new = not message.number or name not in self._names
+        self._names[name] = None
+        if len(self._names) > MOST_TAKEN:
+            self._names.popitem(last=False)
+        return is_new
 
 
 def read_jobs(message: StepJobs, received_s: float) -> list[Job]:

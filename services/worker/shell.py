@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 
 from services.worker.engine import Engine
 from services.worker.guesses import Guess
-from services.worker.jobs import Job, read_jobs
+from services.worker.jobs import Job, Taken, read_jobs
 from services.worker.metrics import Metrics
 from services.worker.registration import Registration
 from services.worker.results import Ran
@@ -53,6 +53,7 @@ class Worker:
         self._instance_id = registration.instance.instance_id
         self._spans = Spans(self._instance_id)
         self._afterwards = Afterwards()
+        self._taken = Taken()
         # Messages and their jobs; None: no more will come.
         self._inbox: SimpleQueue[tuple[StepJobs, list[Job]] | None] = SimpleQueue()
         self._given_up = False
@@ -83,7 +84,7 @@ class Worker:
 
     async def _take(self, msg: Msg) -> None:
         message = read_or_none(msg, StepJobs)
-        if message is not None:
+        if message is not None and self._taken.add(message):
             received_s = time.time()
             try:
                 self._inbox.put((message, read_jobs(message, received_s)))

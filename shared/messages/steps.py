@@ -38,12 +38,14 @@ class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Scheduler -> worker: run one denoising step of each of n requests.
 
     Subject: dilaserve.<cell>.steps.<instance>. Stream: STEPS (memory, work queue).
-    Jobs with an epoch below the highest seen are refused. A message may carry no job, only drops. A request's jobs come
-    in their order, and one of them may be sent ahead: it is passed over if the step before it has ended its block. Of
-    two with the same number, each in a block of its own, the first that is not passed over runs.
+    Unique by (epoch, number). Jobs with an epoch below the highest seen are refused. A message may carry no job, only
+    drops. A request's jobs come in their order, and one of them may be sent ahead: it is passed over if the step before
+    it has ended its block. Of two with the same number, each in a block of its own, the first that is not passed over
+    runs.
     """
 
     epoch: int
+    number: int = 0  # of this message, from 1 within an epoch; 0: not numbered
     tickets: bytes = b""  # int64 [n]
     steps: bytes = b""  # int32 [n], from 0
     blocks: bytes = b""  # int32 [n], index of the current block

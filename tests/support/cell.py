@@ -14,6 +14,7 @@ from services.scheduler.policies.fixed import Fixed
 from services.worker.batch import Batch
 from services.worker.engine import Engine, Limits
 from services.worker.feeding import CacheMode
+from services.worker.jobs import Taken
 from services.worker.models.config import ModelConfig, parse_config
 from services.worker.runner import Predictions
 from shared.arrays import Float64, Int32, Int64
@@ -133,6 +134,7 @@ class Cell:
         self.models: dict[str, ScriptedModel] = {}
         self.engines: dict[str, Engine] = {}
         self.jobs: dict[str, deque[StepJobs]] = {}
+        self.taken: dict[str, tuple[Taken, list[StepJobs]]] = {}  # the messages that have come
         self.results: deque[StepResults] = deque()
         self.checkpoints: dict[str, Checkpoint] = {}
         self.finished: dict[str, ev.Finish] = {}
@@ -177,7 +179,7 @@ class Cell:
         self.models[name] = ScriptedModel(self.texts, room)
         mode = CacheMode.DUAL if self.caching else CacheMode.NONE
         self.engines[name] = Engine(self.models[name], mode, Limits(1000, MOST_REQUESTS), name)
-        self.jobs[name] = deque()
+        self.jobs[name], self.taken[name] = deque(), (Taken(), [])
         self.cycle([self.seen(name)])
 
     def end_worker(self, name: str) -> None:
@@ -205,7 +207,10 @@ class Cell:
 
     def take_jobs(self, name: str) -> None:
         if self.jobs[name]:
-            self.engines[name].accept(self.jobs[name].popleft(), self.now_s)
+            message, (taken, messages) = self.jobs[name].popleft(), self.taken[name]
+            if taken.add(message):
+                self.engines[name].accept(message, self.now_s)
+            messages.append(message)
 
     def compute(self, name: str) -> bool:
         """One iteration, if there is anything to run or to say."""

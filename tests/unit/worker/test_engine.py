@@ -9,6 +9,7 @@ import torch
 
 from services.worker.engine import Engine, Limits
 from services.worker.feeding import CacheMode
+from services.worker.jobs import Taken
 from services.worker.runner import Runner
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_int32, unpack_int64
 from shared.errors import BadInput
@@ -309,3 +310,10 @@ def test_statistics_cover_the_unmasked_tokens_and_the_masks_of_the_block(runner:
     last = [c for step in decode.confidences for c in step]
     assert decode.stats[-1][0] == pytest.approx(min(last))
     assert decode.stats[-1][3] == pytest.approx(np.mean(last), abs=1e-5)
+
+
+def test_a_message_that_is_delivered_again_is_nothing_new() -> None:
+    taken = Taken()
+    messages = [StepJobs(epoch=epoch, number=number) for epoch, number in ((1, 1), (1, 2), (2, 1))]
+    assert [taken.add(message) for message in [*messages, *messages]] == [True] * 3 + [False] * 3
+    assert [taken.add(StepJobs(epoch=1)) for _ in range(2)] == [True, True]  # not numbered
