@@ -17,17 +17,23 @@ def configure_logs(service: str, *, level: str = "info", form: str = "console") 
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         lambda _logger, _method, event: {"service": service, **event},
     ]
-    renderer: structlog.types.Processor = (
-        structlog.processors.JSONRenderer()
-        if form == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), sort_keys=False)
+    for_people = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(),
+        sort_keys=False,
+        exception_formatter=structlog.dev.plain_traceback,  # without local variables, which may be secrets
+    )
+    rendering: list[structlog.types.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()] if form == "json" else [for_people]
     )
     structlog.configure(
-        processors=[*shared_steps, structlog.processors.format_exc_info, renderer]
-        if form == "json"
-        else [*shared_steps, renderer],
+        processors=[*shared_steps, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # the stream of now, which a caller may replace
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=f"%(levelname)s {service} %(message)s")
+    others = logging.StreamHandler(sys.stderr)  # the lines of libraries, in the same form
+    without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    others.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared_steps, processors=[without_meta, *rendering])
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[others])

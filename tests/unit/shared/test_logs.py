@@ -1,0 +1,30 @@
+"""The lines on standard error."""
+
+import json
+import subprocess
+import sys
+
+SAYS = """
+import logging
+import structlog
+from shared.logs import configure_logs
+
+configure_logs("gateway", form="json")
+structlog.get_logger().info("listening", port=1)
+logging.getLogger("uvicorn.error").warning("of a library, %s lines", "two\\n")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("uvicorn.error").exception("with its traceback")
+"""
+
+
+def test_for_collectors_every_line_is_json_also_those_of_libraries() -> None:
+    said = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, check=True, timeout=60).stderr
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert [(line["service"], line["level"]) for line in lines] == [
+        ("gateway", "info"),
+        ("gateway", "warning"),
+        ("gateway", "error"),
+    ]
+    assert "ZeroDivisionError" in lines[2]["exception"]
