@@ -74,9 +74,13 @@ class ParallelRunner:
         self._group = group
 
     def run(self, batch: Batch) -> Predictions:
-        """One forward."""
+        """One forward. Where it fails on this rank the others wait in it for good: then the instance ends."""
         self._group.share(batch)
-        return self._own.run(batch)
+        try:
+            return self._own.run(batch)
+        except Exception as error:
+            log.error("a step failed on rank 0; ending the instance", error=repr(error))  # noqa: TRY400 - one line
+            os._exit(1)
 
 
 @contextmanager
