@@ -123,7 +123,7 @@ class SchedulerCore:
                 self.fleet.in_touch.fill(False)
                 self._retry_steps(now_s)
             case ev.RequestArrived():
-                self._take_request(event)
+                self._take_request(event, now_s)
             case ev.RequestCancelled(request_id):
                 if request_id in self.table.row_of:
                     self._finish(self.table.row_of[request_id], OutcomeStatus.CANCELLED, now_s)
@@ -137,7 +137,7 @@ class SchedulerCore:
             case ev.EstimatesLost(tickets):
                 self.estimates.lose(tickets)
 
-    def _take_request(self, arrived: ev.RequestArrived) -> None:
+    def _take_request(self, arrived: ev.RequestArrived, now_s: float) -> None:
         if arrived.request.request_id in self.table.row_of:
             self._commands.append(ev.Acknowledge(arrived.delivery))
         else:
@@ -145,6 +145,9 @@ class SchedulerCore:
             self._next_control_s = 0.0
             if arrived.checkpoint is not None:
                 resume(self.table, row, arrived.checkpoint)
+                if self._text_ended(self._written(row), arrived.request.stop):  # as the scheduler before had not seen
+                    self._finish(row, OutcomeStatus.COMPLETED, now_s)
+                    return
             self.estimates.start(row)
 
     def _take_results(self, results: Sequence[StepResults], now_s: float) -> None:

@@ -1,5 +1,6 @@
 """The scheduler's state machine, driven by hand: events in, commands out."""
 
+import dataclasses
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from services.scheduler.events import (
     InstanceSeen,
     RequestArrived,
     RequestCancelled,
+    SaveCheckpoint,
     SendJobs,
     SendProgress,
     StepsDone,
@@ -37,7 +39,12 @@ CARD = ModelCard(name="m", max_length=512, mask_token_id=MASK_ID, eos_token_id=E
 
 
 def make_core(
-    step_timeout_s: float = 10.0, lookahead: int = 0, *, caching: bool = False, moves: Moves = Moves.NEVER
+    step_timeout_s: float = 10.0,
+    lookahead: int = 0,
+    *,
+    caching: bool = False,
+    moves: Moves = Moves.NEVER,
+    end_ids: tuple[int, ...] = (END_ID,),
 ) -> SchedulerCore:
     settings = CoreSettings(
         EPOCH,
@@ -47,9 +54,11 @@ def make_core(
         step_timeout_s=step_timeout_s,
         lookahead=lookahead,
         caching=caching,
-        end_ids=(END_ID,),
+        end_ids=end_ids,
     )
-    return SchedulerCore(settings, lambda _: Fixed(0.9, moves), text_ended=lambda ids, _stop: END_ID in ids)
+    return SchedulerCore(
+        settings, lambda _: Fixed(0.9, moves), text_ended=lambda ids, _stop: np.isin(ids, end_ids).any()
+    )
 
 
 def jobs_of(sent: SendJobs) -> list[tuple[int, int]]:
@@ -181,6 +190,18 @@ def test_blocks_after_the_end_of_the_text_are_not_computed() -> None:
     [finish] = serve(core, {"a-1": Worker(end_at=2)}, core.cycle([seen(), arrival("r")], 100.0))
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
     assert finish.status is OutcomeStatus.COMPLETED
+
+
+def test_a_request_whose_text_has_ended_by_now_is_not_gone_on_with() -> None:
+    before = make_core(end_ids=())
+    [sent] = of_kind(before.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    worker = Worker(per_step=4, end_at=2)
+    [saved] = of_kind(before.cycle([StepsDone(worker.run(sent.jobs))], 100.1), SaveCheckpoint)
+    again = dataclasses.replace(arrival("r"), checkpoint=saved.checkpoint)
+    [finish] = make_core().cycle([seen(), again], 100.2)
+    assert isinstance(finish, Finish)
+    assert finish.status is OutcomeStatus.COMPLETED
+    assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
 
 def test_without_an_instance_requests_wait_and_the_first_one_gets_them() -> None:
