@@ -57,7 +57,7 @@ def make_core(
         end_ids=end_ids,
     )
     return SchedulerCore(
-        settings, lambda _: Fixed(0.9, moves), text_ended=lambda ids, _stop: np.isin(ids, end_ids).any()
+        settings, lambda _: Fixed(0.9, moves), text_ended=lambda ids, _stop: bool(np.isin(ids, end_ids).any())
     )
 
 
