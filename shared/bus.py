@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -156,11 +157,14 @@ class Bus:
             await self.js.create_object_store(str(store.bucket), store)
 
     async def close(self) -> None:
-        """Send what is under way and disconnect."""
+        """Disconnect, sending what is under way if the server is there."""
         if self._alive is not None:
             self._alive.cancel()
-        if not self.nc.is_closed:
+        if self.nc.is_connected:
             await self.nc.drain()
+        elif not self.nc.is_closed:
+            with suppress(OSError):  # what was to be sent cannot be
+                await asyncio.shield(self.nc.close())
 
 
 async def settle(msg: Msg, kind: type[M], handle: Callable[[M], Awaitable[None]]) -> None:

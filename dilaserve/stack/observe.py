@@ -6,14 +6,17 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import msgspec
+import nats.errors
 from nats.aio.msg import Msg
-from nats.js.errors import KeyNotFoundError, NoKeysError, NotFoundError
+from nats.js.errors import KeyNotFoundError
 
 from dilaserve.stack.probes import check, gateway_ready, nats_answers
 from shared.bus import Bus, read_or_none
 from shared.codec import decode
 from shared.messages.instances import Instance
 from shared.messages.stats import STATS_S, SchedulerStats
+
+ANSWER_S = 2 * STATS_S  # how long the scheduler and the bus are waited for
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +42,7 @@ class Observer:
         self._stats = None
         self._heard.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(2 * STATS_S):
+            async with asyncio.timeout(ANSWER_S):
                 await self._heard.wait()
         return Report(
             url=self._url,
@@ -56,13 +59,14 @@ class Observer:
         self._heard.set()
 
     async def _instances(self) -> list[Instance]:
-        """The registered instances, by name."""
+        """The registered instances, by name; none while the bus is away."""
         found = []
-        with suppress(NotFoundError, NoKeysError):
-            bucket = await self._bus.js.key_value(self._bus.subjects.instances_bucket)
-            for key in sorted(await bucket.keys()):
-                with suppress(KeyNotFoundError):  # gone since
-                    found.append(decode((await bucket.get(key)).value or b"", Instance))
+        with suppress(nats.errors.Error, TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                bucket = await self._bus.js.key_value(self._bus.subjects.instances_bucket)
+                for key in sorted(await bucket.keys()):
+                    with suppress(KeyNotFoundError):  # gone since
+                        found.append(decode((await bucket.get(key)).value or b"", Instance))
         return found
 
 

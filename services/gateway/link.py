@@ -1,7 +1,5 @@
 """The gateway's connection to the bus, which may be away when the gateway starts and at any time after."""
 
-import asyncio
-
 from shared.bus import Bus
 from shared.errors import RetryLater
 
@@ -26,9 +24,5 @@ class Link:
 
     async def close(self) -> None:
         """Disconnect, sending what is under way if the bus is there."""
-        if self._bus is None:
-            return
-        if self._bus.nc.is_connected:
+        if self._bus is not None:
             await self._bus.close()
-        else:
-            await asyncio.shield(self._bus.nc.close())

@@ -14,8 +14,10 @@ import pytest
 import typer
 
 from dilaserve.cli import build_app, run
+from dilaserve.stack.observe import observing
 from dilaserve.stack.ports import free_port
 from shared.bus import Bus
+from tests.support.nats import NatsServer
 from tests.support.stack import dilaserve
 from tests.support.stats import stats
 from tests.support.waiting import until
@@ -139,6 +141,18 @@ def test_the_doctor_finds_nothing_wrong_where_a_stack_can_start(
 ) -> None:
     assert run(["doctor", "--data-dir", str(tmp_path), "--port", str(free_port())]) == 0
     assert "wrong" not in capsys.readouterr().out
+
+
+async def test_a_watched_cluster_is_told_of_also_while_its_bus_is_away(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    server.start()
+    try:
+        async with observing("http://127.0.0.1:1", server.url, "away") as observer:
+            server.stop()
+            told = await observer.report()
+    finally:
+        server.stop()
+    assert (told.ready, told.scheduler, told.instances) == (False, None, [])
 
 
 async def test_status_watches_until_interrupted(bus: Bus) -> None:
