@@ -163,7 +163,7 @@ class Bus:
         if self.nc.is_connected:
             await self.nc.drain()
         elif not self.nc.is_closed:
-            with suppress(OSError):  # what was to be sent cannot be
+            with suppress(OSError, RuntimeError):  # what was to be sent cannot be; the latter is uvloop's way to say so
                 await asyncio.shield(self.nc.close())
 
 

@@ -63,5 +63,8 @@ class Lease:
             await asyncio.sleep(HEARTBEAT_S)
 
     async def release(self) -> None:
-        """Let the next one lead at once."""
-        await self._bucket.delete(KEY, last=self._revision)
+        """Let the next one lead at once; while the bus is away, once the lease has expired."""
+        try:
+            await self._bucket.delete(KEY, last=self._revision)
+        except (nats.errors.Error, TimeoutError) as error:
+            log.warning("lease not released; it expires", error=repr(error))

@@ -1,15 +1,19 @@
 """The shared bus against a real server."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from shared.bus import Bus
 from shared.codec import decode
-from shared.messages.requests import Outcome, OutcomeStatus
+from shared.messages.requests import Cancel, Outcome, OutcomeStatus
 from tests.support.nats import NatsServer
-from tests.support.waiting import until
+from tests.support.waiting import reached, until
 
 
 async def test_a_stored_outcome_is_read_back_by_its_request(bus: Bus) -> None:
@@ -57,6 +61,25 @@ async def test_a_lost_connection_is_said_once_and_so_is_its_return(tmp_path: Pat
             await until(is_back)
         assert [line["event"] for line in said] == ["bus away", "bus back"]
         await bus.close()
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_it_closes_also_while_the_server_is_away(run: Callable[[Any], None], tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    server.start()
+
+    async def lose_and_close() -> None:
+        bus = await Bus.connect(server.url, "away", name="test")
+        server.stop(kill=True)
+        await reached(lambda: not bus.nc.is_connected)
+        await bus.publish(bus.subjects.cancel("r1"), Cancel())  # waits to be sent
+        await bus.close()
+        assert bus.nc.is_closed
+
+    try:
+        run(lose_and_close())
     finally:
         server.stop()
 
