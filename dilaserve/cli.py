@@ -4,6 +4,8 @@ import importlib
 import os
 import pkgutil
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
@@ -24,7 +26,7 @@ def build_app() -> typer.Typer:
         add_completion=True,
         pretty_exceptions_enable=False,
     )
-    app.callback()(_no_command_runs_alone)
+    app.callback()(_general)
     for found in pkgutil.iter_modules(commands.__path__):
         module = importlib.import_module(f"{commands.__name__}.{found.name}")
         command, name = getattr(module, found.name), found.name.replace("_", "-")
@@ -68,5 +70,16 @@ def describe(error: BaseException) -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {error}", FAILED
 
 
-def _no_command_runs_alone() -> None:
-    """Keeps sub-commands even if there is but one."""
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dilaserve {version('dilaserve')}")
+        raise typer.Exit
+
+
+def _general(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """What comes before a sub-command; it also keeps sub-commands even if there is but one."""

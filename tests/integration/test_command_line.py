@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,11 @@ def test_a_taken_port_for_metrics_is_one_line_that_names_its_option(
     output = capsys.readouterr()
     assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
     assert "the port is taken; choose another with --metrics-port" in output.err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"dilaserve {version('dilaserve')}\n"
 
 
 def test_the_help_of_every_command_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
