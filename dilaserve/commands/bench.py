@@ -1,5 +1,6 @@
 """`dilaserve bench`: load on a live gateway."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -116,7 +117,6 @@ def _run(
 ) -> "tuple[dict[str, Any], list[Reply]]":
     """The load and what is made of its replies, behind progress bars on standard error."""
     import asyncio  # noqa: PLC0415
-    import os  # noqa: PLC0415
 
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
@@ -145,8 +145,6 @@ def _bar(progress: "Progress", name: str, total: int) -> Callable[[], None]:
 
 
 def _judge(url: str | None, model: str | None) -> "Judge | None":
-    import os  # noqa: PLC0415
-
     from dilaserve.quality.judge import Judge  # noqa: PLC0415
 
     if url is None and model is None:

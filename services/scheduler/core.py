@@ -145,7 +145,7 @@ class SchedulerCore:
             self._next_control_s = 0.0
             if arrived.checkpoint is not None:
                 resume(self.table, row, arrived.checkpoint)
-                if self._text_ended(self._written(row), arrived.request.stop):  # as the scheduler before had not seen
+                if self._has_ended(row):  # as the scheduler before had not seen
                     self._finish(row, OutcomeStatus.COMPLETED, now_s)
                     return
             self.estimates.start(row)
@@ -189,7 +189,7 @@ class SchedulerCore:
         table = self.table
         table.block[row] += 1
         table.block_masks_left[row] = table.block_length[row]
-        if table.masks_left[row] == 0 or self._text_ended(self._written(row), table.entry(row).arrived.request.stop):
+        if table.masks_left[row] == 0 or self._has_ended(row):
             self._finish(row, OutcomeStatus.COMPLETED, now_s)
             return
         if self._decisions is not None and table.in_flight[row]:
@@ -198,11 +198,11 @@ class SchedulerCore:
             request_id = table.entry(row).request_id
             self._commands.append(ev.SaveCheckpoint(request_id, take_checkpoint(table, row)))
 
-    def _written(self, row: int) -> Int32:
-        """The finished blocks, [tokens]."""
+    def _has_ended(self, row: int) -> bool:
+        """Whether the finished blocks hold the end of the text."""
         table = self.table
-        ids: Int32 = table.output[row, : table.block[row] * table.block_length[row]]
-        return ids
+        written: Int32 = table.output[row, : table.block[row] * table.block_length[row]]  # [tokens]
+        return self._text_ended(written, table.entry(row).arrived.request.stop)
 
     def _forget_state(self, ticket: int) -> None:
         """The instance lacks the state: send the same step again, with the state."""

@@ -7,7 +7,7 @@ from services.scheduler.policies import Choice
 from services.scheduler.table import RequestTable
 from shared.arrays import Float32, Float64, Int32, Int64, pack_float32, pack_int32
 from shared.messages.decisions import MAX_DECISIONS, StepDecisions
-from shared.messages.steps import StepKind
+from shared.messages.steps import RECOMPUTE
 
 COLUMNS = (
     "at_s", "time_left_s", "thresholds", "allowed", "step_latency_s",
@@ -15,9 +15,6 @@ COLUMNS = (
 )  # fmt: skip
 BLOCK, KIND = COLUMNS.index("blocks"), COLUMNS.index("kinds")
 NUM_FLOATS = 5  # of COLUMNS; the others are whole numbers, which float32 holds exactly up to 2^24
-
-
-RECOMPUTE = int(StepKind.RECOMPUTE)
 
 
 class DecisionLog:

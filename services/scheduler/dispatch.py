@@ -6,11 +6,12 @@ import numpy as np
 from services.scheduler.decisions import DecisionLog
 from services.scheduler.events import SendJobs
 from services.scheduler.fleet import Fleet
-from services.scheduler.jobs import CACHE, RECOMPUTE, JobWriter
+from services.scheduler.jobs import JobWriter
 from services.scheduler.placement import may_find_room
 from services.scheduler.policies import Choice, Moves, Policy
 from services.scheduler.table import NOWHERE, RequestTable
 from shared.arrays import Bool, Int64
+from shared.messages.steps import CACHE, RECOMPUTE
 
 
 class Dispatch:

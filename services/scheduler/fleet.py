@@ -6,12 +6,11 @@ import numpy as np
 
 from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.instances import Instance, InstanceState
-from shared.messages.steps import StepKind
+from shared.messages.steps import CACHE, RECOMPUTE, StepKind
 from shared.profile import LatencyProfile
 
 BUCKET = 32  # tokens between the points at which latencies are kept; between them they are interpolated
 KINDS = len(StepKind)
-RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are slow to look up
 POINTS = 513  # up to 16,384 tokens; above that they grow with the tokens
 LAST = BUCKET * (POINTS - 1)
 ALL = slice(None)  # slots

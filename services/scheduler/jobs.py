@@ -10,9 +10,7 @@ from services.scheduler.events import SendJobs
 from services.scheduler.fleet import Fleet
 from services.scheduler.table import MASKED, RequestTable
 from shared.arrays import Int32, Int64, pack_float32, pack_int32, pack_int64
-from shared.messages.steps import RequestState, StepJobs, StepKind
-
-RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are slow to look up
+from shared.messages.steps import CACHE, RECOMPUTE, RequestState, StepJobs
 
 
 class JobWriter:

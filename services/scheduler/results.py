@@ -10,9 +10,7 @@ from services.scheduler.fleet import Fleet
 from services.scheduler.table import MASKED, RequestTable
 from services.scheduler.thresholds import candidate_of
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
-from shared.messages.steps import StepFailure, StepKind, StepResults
-
-RECOMPUTE = int(StepKind.RECOMPUTE)  # members are slow to look up
+from shared.messages.steps import RECOMPUTE, StepFailure, StepResults
 
 log = structlog.get_logger(__name__)
 

@@ -57,6 +57,8 @@ def read_jobs(message: StepJobs, received_s: float) -> list[Job]:
 
 def to_forget(message: StepJobs, held: Iterable[int]) -> list[int]:
     """Tickets that a message says to forget: those it names, and of those `held` what it says is too old."""
+    named: list[int] = unpack_int64(message.drops).tolist()
+    if not message.forget_below:
+        return named
     kept = {state.ticket for state in message.states}
-    old = [ticket for ticket in held if ticket < message.forget_below and ticket not in kept]
-    return [*unpack_int64(message.drops).tolist(), *old]
+    return named + [ticket for ticket in held if ticket < message.forget_below and ticket not in kept]

@@ -14,6 +14,9 @@ class StepKind(enum.IntEnum):
     CACHE = 1  # forward over the current block, against the cached keys and values
 
 
+RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are slow to look up
+
+
 class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that a worker must know of a request it does not hold; where it has held it before, only what is new.
 

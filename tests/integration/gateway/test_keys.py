@@ -150,36 +150,47 @@ async def test_without_its_database_no_key_can_be_told(settings: GatewaySettings
         assert refused(reply) == (503, "unavailable")
 
 
-async def test_more_requests_than_the_gateway_holds_are_refused(
-    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
-) -> None:
+@pytest.fixture
+def hold(scheduler: AnsweringScheduler) -> asyncio.Event:
+    """Until it is set, no request has its outcome."""
     scheduler.hold = asyncio.Event()
+    return scheduler.hold
+
+
+@pytest.fixture
+async def small_gateway(
+    settings: GatewaySettings, text: TextModel, hold: asyncio.Event
+) -> AsyncIterator[RunningGateway]:
+    """Holds two requests at most."""
     async with running(msgspec.structs.replace(settings, max_active_requests=2), text) as gateway:
         await gateway.until("ready")
-        sent = [asyncio.create_task(gateway.http.post(PATH, json=CHAT)) for _ in range(2)]
-        async with asyncio.timeout(LIMIT_S):
-            await scheduler.served.get()
-            await scheduler.served.get()
-        third = await gateway.http.post(PATH, json=CHAT)
-        assert refused(third) == (429, "queue_full")
-        assert third.headers["retry-after"] == "1"
-        scheduler.hold.set()
-        assert [(await reply).status_code for reply in sent] == [200, 200]
+        yield gateway
+
+
+async def test_more_requests_than_the_gateway_holds_are_refused(
+    scheduler: AnsweringScheduler, small_gateway: RunningGateway, hold: asyncio.Event
+) -> None:
+    sent = [asyncio.create_task(small_gateway.http.post(PATH, json=CHAT)) for _ in range(2)]
+    async with asyncio.timeout(LIMIT_S):
+        await scheduler.served.get()
+        await scheduler.served.get()
+    third = await small_gateway.http.post(PATH, json=CHAT)
+    assert refused(third) == (429, "queue_full")
+    assert third.headers["retry-after"] == "1"
+    hold.set()
+    assert [(await reply).status_code for reply in sent] == [200, 200]
 
 
 async def test_of_many_that_come_at_once_no_more_come_in_than_the_gateway_holds(
-    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+    small_gateway: RunningGateway, hold: asyncio.Event
 ) -> None:
-    scheduler.hold = asyncio.Event()
-    async with running(msgspec.structs.replace(settings, max_active_requests=2), text) as gateway:
-        await gateway.until("ready")
-        names = [{"Idempotency-Key": f"pears-{number}"} for number in range(6)]
-        sent = [asyncio.create_task(gateway.http.post(PATH, json=CHAT, headers=name)) for name in names]
+    names = [{"Idempotency-Key": f"pears-{number}"} for number in range(6)]
+    sent = [asyncio.create_task(small_gateway.http.post(PATH, json=CHAT, headers=name)) for name in names]
 
-        async def four_are_refused() -> bool:
-            return sum(reply.done() for reply in sent) == 4
+    async def four_are_refused() -> bool:
+        return sum(reply.done() for reply in sent) == 4
 
-        await until(four_are_refused)
-        scheduler.hold.set()
-        statuses = sorted([(await reply).status_code for reply in sent])
-        assert statuses == [200, 200, 429, 429, 429, 429]
+    await until(four_are_refused)
+    hold.set()
+    statuses = sorted([(await reply).status_code for reply in sent])
+    assert statuses == [200, 200, 429, 429, 429, 429]
