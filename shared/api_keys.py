@@ -1,20 +1,9 @@
-"""API keys in Postgres: made, listed and revoked by the command line, read by the gateway.
-
-A secret has 256 random bits, so its plain SHA-256 cannot be turned back by guessing; the secret itself is shown once.
-"""
+"""What an API key allows, and the form in which its secret is kept."""
 
 import hashlib
-import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
-from sqlalchemy import insert, select, update
-from sqlalchemy.ext.asyncio import AsyncEngine
-
-from shared.database import ApiKeyRow
-from shared.errors import BadInput
-
-PREFIX = "dls-"
 ANY_PRIORITY = 100  # the highest there is
 
 
@@ -35,36 +24,5 @@ ANYONE = ApiKey(key_id="", name="anyone")  # where no key is asked for
 
 
 def hash_secret(secret: str) -> str:
+    """A secret has 256 random bits, so its plain SHA-256 cannot be turned back by guessing."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-async def create_key(
-    engine: AsyncEngine, name: str, requests_per_minute: int | None, concurrency: int | None, max_priority: int
-) -> tuple[ApiKey, str]:
-    """Returns: the key, and its secret, which is nowhere kept."""
-    key = ApiKey(
-        secrets.token_hex(4), name, requests_per_minute, concurrency, max_priority, created_at=datetime.now(UTC)
-    )
-    secret = PREFIX + secrets.token_urlsafe(32)
-    async with engine.begin() as connection:
-        values = {field: getattr(key, field) for field in ApiKey.__slots__}
-        await connection.execute(insert(ApiKeyRow).values(**values, secret_hash=hash_secret(secret)))
-    return key, secret
-
-
-async def read_keys(engine: AsyncEngine) -> dict[str, ApiKey]:
-    """Every key, revoked ones too, by the hash of its secret; the oldest first."""
-    columns = [getattr(ApiKeyRow, field) for field in ApiKey.__slots__]
-    async with engine.connect() as connection:
-        rows = await connection.execute(select(ApiKeyRow.secret_hash, *columns).order_by(ApiKeyRow.created_at))
-        return {secret_hash: ApiKey(*fields) for secret_hash, *fields in rows}
-
-
-async def revoke_key(engine: AsyncEngine, key_id: str) -> None:
-    """From now on it opens nothing; a second time changes nothing. Raises: BadInput if there is no such key."""
-    change = update(ApiKeyRow).where(ApiKeyRow.key_id == key_id, ApiKeyRow.revoked_at.is_(None))
-    async with engine.begin() as connection:
-        await connection.execute(change.values(revoked_at=datetime.now(UTC)))
-        found = await connection.scalar(select(ApiKeyRow.key_id).where(ApiKeyRow.key_id == key_id))
-    if found is None:
-        raise BadInput(f"there is no key {key_id}; `dilaserve keys list` shows those there are")

@@ -140,9 +140,10 @@ def whole_blocks(output_tokens: int, block_length: int) -> int:
 
 def _load_tokenizer(directory: Path) -> Any:
     """A directory's tokenizer, never by code of its own: the tokenizer file, or Qwen2's files as Dream has them."""
-    from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer  # noqa: PLC0415  (slow to import: where needed)
+    import transformers  # noqa: PLC0415  (slow to import: where needed)
 
-    kind: Any = PreTrainedTokenizerFast if (directory / "tokenizer.json").exists() else Qwen2Tokenizer
+    fast = (directory / "tokenizer.json").exists()
+    kind: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer  # imports what is named
     try:
         return kind.from_pretrained(directory)
     except (OSError, ValueError, TypeError) as error:

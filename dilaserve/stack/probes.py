@@ -44,7 +44,14 @@ async def nats_answers(url: str) -> bool:
     from nats.errors import Error  # noqa: PLC0415
 
     try:
-        client = await nats.connect(url, allow_reconnect=False, connect_timeout=1, error_cb=_ignore)
+        client = await nats.connect(
+            url,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,  # else it tries sixty times, two seconds apart
+            reconnect_time_wait=0,
+            connect_timeout=1,
+            error_cb=_ignore,
+        )
     except (Error, OSError, TimeoutError):
         return False
     try:

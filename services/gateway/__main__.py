@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
@@ -23,14 +24,12 @@ from services.gateway.files import Files
 from services.gateway.forecast import Forecast
 from services.gateway.gate import Gate
 from services.gateway.instances import Instances
-from services.gateway.keys import Keys
 from services.gateway.link import Link
 from services.gateway.metrics import Metrics
 from services.gateway.parts import Parts
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from services.gateway.watch import Watch
-from shared.database import open_database
 from shared.errors import BadInput
 from shared.garbage import spare_startup
 from shared.logs import configure_logs
@@ -39,6 +38,9 @@ from shared.settings import read_settings
 from shared.tasks import cancel
 from shared.telemetry import telemetry
 from shared.text import TextModel
+
+if TYPE_CHECKING:
+    from services.gateway.keys import Keys
 
 log = structlog.get_logger(__name__)
 
@@ -50,8 +52,7 @@ def main() -> int:
         configure_logs("gateway", level=settings.log_level, form=settings.log_format)
         allow_connections()
         listener = listen(settings.host, settings.port)
-        if settings.auth:
-            open_database(settings.database_url)  # or BadInput
+        open_keys(settings)  # or BadInput
         directory = find_model(settings.model, weights=False)
         text = TextModel(directory, settings.model_name or name_of(settings.model))
     except BadInput as error:
@@ -72,6 +73,15 @@ def allow_connections() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # where the system has a lower limit of another kind
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def open_keys(settings: GatewaySettings) -> "Keys | None":
+    """The keys that clients are asked for, if they are. Raises: BadInput if the database's URL is none."""
+    if not settings.auth:
+        return None
+    from services.gateway.keys import Keys  # noqa: PLC0415  (with it come the database's packages, slow to import)
+
+    return Keys(settings.database_url)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -98,7 +108,7 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     readiness = Readiness(link, instances)
     calls = Calls(link, text.card, settings.request_timeout_s)
     watch = Watch(settings.cell, text.card.name, instances, readiness)
-    keys = Keys(settings.database_url) if settings.auth else None
+    keys = open_keys(settings)
     forecast = Forecast(settings.default_slo_s) if settings.shed else None
     gate = Gate(keys, calls, settings.max_active_requests, forecast)
     files, batches = Files(link), Batches(link)

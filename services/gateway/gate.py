@@ -5,16 +5,19 @@ Limits are counted by each gateway for itself.
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
 from fastapi import Request as HttpRequest
 
 from services.gateway.calls import Calls
 from services.gateway.errors import ApiError
 from services.gateway.forecast import Forecast
-from services.gateway.keys import Keys
 from services.gateway.limits import RateLimits
 from shared.api_keys import ANYONE, ApiKey
 from shared.messages.requests import Request
+
+if TYPE_CHECKING:
+    from services.gateway.keys import Keys
 
 SOON_S = 1.0  # when room is likely again
 
@@ -22,7 +25,7 @@ SOON_S = 1.0  # when room is likely again
 class Gate:
     """Without `keys`, anyone may come in."""
 
-    def __init__(self, keys: Keys | None, calls: Calls, max_active: int, forecast: Forecast | None) -> None:
+    def __init__(self, keys: "Keys | None", calls: Calls, max_active: int, forecast: Forecast | None) -> None:
         """With `forecast`, what could not meet its SLO is refused."""
         self._keys = keys
         self._calls = calls

@@ -12,9 +12,10 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from services.gateway.errors import ApiError
-from shared.api_keys import ApiKey, hash_secret, read_keys
+from shared.api_keys import ApiKey, hash_secret
 from shared.database import open_database, upgrade
 from shared.errors import RetryLater
+from shared.key_store import read_keys
 from shared.tasks import cancel
 
 log = structlog.get_logger(__name__)

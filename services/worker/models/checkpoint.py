@@ -159,9 +159,11 @@ def load(
     check_weights(directory)
     with torch.device("meta"):
         decoder = PackedDecoder(read_config(directory), shard, reduce)
-    decoder = decoder.to(dtype).to_empty(device=device).requires_grad_(False).eval()
+    # Not by `to_empty`, for which torch imports its compiler, too.
+    own = {name: torch.empty(p.shape, dtype=dtype, device=device) for name, p in decoder.named_parameters()}
+    decoder.load_state_dict(own, assign=True)
+    decoder.requires_grad_(requires_grad=False).eval()
     wanted = {slot.published: slot for slot in slots(decoder)}
-    own = dict(decoder.named_parameters())
     for path in _files(directory):
         with _opened(path) as file:
             for name in file.keys():  # noqa: SIM118 - a file, not a dict

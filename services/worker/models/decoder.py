@@ -97,6 +97,7 @@ class Layer(nn.Module):
 class PackedDecoder(nn.Module):
     """Embedding, layers, final norm and head of one LLaDA or Dream model.
 
+    Its weights are the caller's to load, or to draw.
     Source: the published modelling files of LLaDA (Llama shape) and Dream (Qwen2 shape).
     """
 
@@ -105,7 +106,9 @@ class PackedDecoder(nn.Module):
         shard.check(config)
         self.config = config
         self.shard = shard
-        self.embed = nn.Embedding(config.vocab_size, config.width)
+        # Empty: to draw an embedding on the meta device, torch imports its compiler, which takes a second.
+        rows = torch.empty(config.vocab_size, config.width)
+        self.embed: nn.Embedding = nn.Embedding.from_pretrained(rows, freeze=False)  # type: ignore[no-untyped-call]
         self.layers = nn.ModuleList(Layer(index, config, shard, reduce) for index in range(config.num_layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.head = nn.Linear(config.width, config.vocab_size // shard.size, bias=False)

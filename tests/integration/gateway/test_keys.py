@@ -13,9 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve.load.client import open_client, served_model
 from services.gateway.settings import GatewaySettings
-from shared.api_keys import create_key, read_keys, revoke_key
 from shared.database import open_database, upgrade
 from shared.errors import BadInput
+from shared.key_store import create_key, read_keys, revoke_key
 from shared.text import TextModel
 from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
 from tests.support.postgres import PostgresServer

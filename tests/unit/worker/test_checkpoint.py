@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,13 @@ def test_unusable_configurations_are_refused(change: dict[str, object], complain
 def test_a_directory_without_a_model_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read config\.json"):
         read_config(tmp_path)
+
+
+def test_loading_does_not_wait_for_torch_to_import_its_compiler() -> None:
+    program = (
+        "import sys, torch; from pathlib import Path; from services.worker.models.checkpoint import load;"
+        f"load(Path({str(COPY / ONE)!r}), torch.float32, 'cpu');"
+        "print(*{'sympy', 'torch._dynamo'} & sys.modules.keys())"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
