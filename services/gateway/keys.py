@@ -32,7 +32,8 @@ class Keys:
     def __init__(self, database_url: str) -> None:
         """Raises: BadInput if the URL is none."""
         self._engine = open_database(database_url)
-        self._keys: dict[str, ApiKey] | None = None
+        self._keys: dict[str, ApiKey] = {}
+        self._away = True  # whether the last reading failed
         self._upgraded = False
         self._read_s = 0.0  # loop time of the last reading's start
         self._reading = asyncio.Lock()
@@ -48,15 +49,16 @@ class Keys:
             await self._engine.dispose()
 
     async def identify(self, authorization: str) -> ApiKey:
-        """Raises: ApiError 401 if the header names no valid key; RetryLater while no key can be read."""
+        """Raises: ApiError 401 if the header names no valid key; RetryLater if it names none that was read before, and
+        none can be read."""
         if not authorization.lower().startswith(BEARER):
             raise _refused("an API key is needed: Authorization: Bearer KEY")
         hashed = hash_secret(authorization[len(BEARER) :].strip())
-        if hashed not in (self._keys or {}):
+        if hashed not in self._keys:
             await self._read_since(asyncio.get_running_loop().time())
-        if self._keys is None:
-            raise RetryLater("the API keys cannot be read: the database is away")
         key = self._keys.get(hashed)
+        if key is None and self._away:
+            raise RetryLater("the API keys cannot be read: the database is away")
         if key is None or key.revoked_at is not None:
             raise _refused("the API key is not valid")
         return key
@@ -80,7 +82,9 @@ class Keys:
                         await upgrade(self._engine)
                         self._upgraded = True
                     self._keys = await read_keys(self._engine)
+                self._away = False
             except (SQLAlchemyError, OSError, TimeoutError) as error:
+                self._away = True
                 log.warning("API keys not read", error=str(error).partition("\n")[0] or repr(error))
 
 

@@ -12,6 +12,10 @@ from shared.messages.requests import DEFAULT_BLOCK_LENGTH, MAX_OUTPUT_TOKENS
 LONGEST_SLO_MS = 24 * 3600 * 1000
 LONGEST_STOP = 1000  # characters
 
+Priority = Annotated[int, Field(ge=-100, le=100)]
+Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+BlockLength = Annotated[int, Field(ge=1, le=1024)]
+
 
 class Strict(BaseModel):
     """No guessing: a number in a string is a string, an unknown field is an error."""
@@ -52,6 +56,11 @@ def _one_prompt(prompt: Any) -> Any:
 
 def _as_list(stop: Any) -> Any:
     return [stop] if isinstance(stop, str) else stop
+
+
+def _null_means(default: object, kind: Any) -> BeforeValidator:
+    """Null, which some clients send for what they do not set, stands for the default of a field of this `kind`."""
+    return BeforeValidator(lambda value: default if value is None else value, json_schema_input_type=kind | None)
 
 
 def _unsupported(message: str) -> PydanticCustomError:
@@ -102,10 +111,12 @@ class CompletionBody(Strict):
 
     # Beyond OpenAI's
     slo_ms: Annotated[float, Field(gt=0, le=LONGEST_SLO_MS, allow_inf_nan=False)] | None = None
-    priority: Annotated[int, Field(ge=-100, le=100)] = 0
-    min_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
-    block_length: Annotated[int, Field(ge=1, le=1024)] = DEFAULT_BLOCK_LENGTH
-    canvas: bool = False  # whether the stream also carries each step's tokens and guesses
+    priority: Annotated[Priority, _null_means(0, Priority)] = 0
+    min_threshold: Annotated[Threshold, _null_means(0.0, Threshold)] = 0.0
+    block_length: Annotated[BlockLength, _null_means(DEFAULT_BLOCK_LENGTH, BlockLength)] = DEFAULT_BLOCK_LENGTH
+    canvas: Annotated[bool, _null_means(default=False, kind=bool)] = (
+        False  # whether the stream also carries each step's tokens and guesses
+    )
 
     # Only what asks for nothing
     n: Literal[1] | None = None

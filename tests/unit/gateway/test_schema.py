@@ -1,0 +1,18 @@
+"""What clients may send, apart from HTTP."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from services.gateway.schema import ChatBody, TextBody
+
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "How many pears?"}]}
+TEXT: dict[str, Any] = {"model": "m", "prompt": "How many pears?"}
+
+
+@pytest.mark.parametrize(("kind", "least"), [(ChatBody, CHAT), (TextBody, TEXT)])
+def test_null_is_as_good_as_an_absent_field(kind: type[BaseModel], least: dict[str, Any]) -> None:
+    optional = [name for name, field in kind.model_fields.items() if not field.is_required()]
+    assert "priority" in optional
+    assert kind.model_validate(least | dict.fromkeys(optional)) == kind.model_validate(least)
