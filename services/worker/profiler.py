@@ -18,7 +18,6 @@ from shared.profile import LatencyProfile
 
 TYPICAL_TOKENS = 256  # prompt and output of the requests that a batch is made of
 BLOCK = 32  # tokens
-WARM_UP = 1  # runs before those that count
 
 Row = tuple[int, int, StepKind, float]  # tp, batch tokens, kind, seconds
 
@@ -29,10 +28,11 @@ class Plan:
 
     batch_tokens: tuple[int, ...]
     repeats: int = 5
+    enough_s: float = float("inf")  # steps of one size that took as long together need no more repeats
     longest_s: float = float("inf")  # a step that took longer ends its kind: above it, the profile goes by tokens
 
 
-QUICK = Plan(batch_tokens=(32, 128, 512, 2048), repeats=3, longest_s=1.0)  # for a start without a profile
+QUICK = Plan(batch_tokens=(32, 128, 512, 2048), repeats=3, enough_s=0.2, longest_s=1.0)  # for a start without a profile
 
 
 def grid(most_tokens: int) -> tuple[int, ...]:
@@ -64,25 +64,31 @@ def _measure_kind(
         states = _states(runner, tokens, kind)
         if states is None:
             return
-        times_s, fed = _time(runner, states, kind, plan.repeats)
+        times_s, fed = _time(runner, states, kind, plan)
         latency_s = statistics.median(times_s)
         yield tp, fed, kind, latency_s
         if latency_s > plan.longest_s:
             return
 
 
-def _time(runner: ModelRunner, states: list[RequestState], kind: StepKind, repeats: int) -> tuple[list[float], int]:
+def _time(runner: ModelRunner, states: list[RequestState], kind: StepKind, plan: Plan) -> tuple[list[float], int]:
     """Seconds of each repeated step of these requests together, and the tokens that one computes."""
     mode = CacheMode.DUAL if kind is StepKind.CACHE else CacheMode.NONE
     engine = Engine(runner, mode, Limits(tokens=1 << 31, requests=len(states)), "profile")
-    times_s, fed = [], 0
-    for step in range(repeats + WARM_UP + 1):  # the first one fills the cache
-        engine.accept(_jobs(states, step, kind if step else StepKind.RECOMPUTE), received_s=0.0)
+    kinds = [StepKind.RECOMPUTE] * (kind is StepKind.CACHE)  # fills the cache
+    kinds += [kind] * (1 + plan.repeats)  # of which the first warms up
+    not_counted = len(kinds) - plan.repeats
+    times_s: list[float] = []
+    fed = 0
+    for step, each in enumerate(kinds):
+        engine.accept(_jobs(states, step, each), received_s=0.0)
         results = engine.iterate()
         assert results is not None, "every job is answered"
         times_s.append(results.latency_s)
         fed = results.batch_tokens
-    return times_s[WARM_UP + 1 :], fed
+        if step >= not_counted and sum(times_s[not_counted:]) >= plan.enough_s:
+            break
+    return times_s[not_counted:], fed
 
 
 def _jobs(states: list[RequestState], step: int, kind: StepKind) -> StepJobs:

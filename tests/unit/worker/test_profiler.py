@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from services.worker.batch import Batch
 from services.worker.loading import ModelChoice
 from services.worker.profiler import Plan, grid, measure
-from services.worker.runner import Runner
+from services.worker.runner import Predictions, Runner
 from services.worker.stored_profile import given_profile, stored_profile
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
@@ -38,6 +39,23 @@ def test_cache_steps_that_have_no_room_are_left_out() -> None:
 def test_a_step_that_took_too_long_is_the_last_of_its_kind() -> None:
     profile = measure(Runner(random_decoder()), 1, Plan((32, 64), repeats=2, longest_s=0.0))
     assert profile.curves[1, StepKind.RECOMPUTE].batch_tokens.tolist() == [32]
+
+
+class Counted(Runner):
+    """Counts its runs."""
+
+    runs = 0
+
+    def run(self, batch: Batch) -> Predictions:
+        self.runs += 1
+        return super().run(batch)
+
+
+@pytest.mark.parametrize(("enough_s", "runs"), [(float("inf"), (1 + 3) + (2 + 3)), (0.0, (1 + 1) + (2 + 1))])
+def test_steps_are_repeated_until_they_took_long_enough_together(enough_s: float, runs: int) -> None:
+    runner = Counted(random_decoder(), cache_slots=128)
+    measure(runner, 1, Plan((32,), repeats=3, enough_s=enough_s))
+    assert runner.runs == runs
 
 
 def test_the_grid_doubles_up_to_the_most() -> None:
