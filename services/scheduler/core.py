@@ -29,6 +29,7 @@ from shared.messages.steps import StepFailure, StepResults
 log = structlog.get_logger(__name__)
 
 CONTROL_S = 0.05  # load control judges anew after so long, when requests come, and when instances come or go
+EARLY_S = 60.0  # a cancel may come so long before its request, which takes another way, and longer to read
 MAX_ATTEMPTS = 5  # a request taken from so many instances that did not answer is given up: it may be their end
 
 TextEnded = Callable[[Int32, Sequence[str]], bool]
@@ -89,6 +90,7 @@ class SchedulerCore:
         self.done = self._reader.done
         self.load: ClusterLoad | None = None  # as load control saw it last
         self._commands: list[ev.Command] = []
+        self._early_cancels: dict[str, float] = {}  # of requests not known, and until when they are kept
         self._next_timeout_s = 0.0
         self._next_control_s = 0.0
         self._next_question_s = 0.0
@@ -103,7 +105,7 @@ class SchedulerCore:
             self._take_results(results, now_s)
         for event in events:
             self._take(event, now_s)
-        self._expire_steps(now_s)
+        self._expire(now_s)
         if now_s >= self._next_question_s:
             self._ask_estimates()
             self._next_question_s = now_s + self.settings.question_s
@@ -127,6 +129,8 @@ class SchedulerCore:
             case ev.RequestCancelled(request_id):
                 if request_id in self.table.row_of:
                     self._finish(self.table.row_of[request_id], OutcomeStatus.CANCELLED, now_s)
+                else:
+                    self._early_cancels[request_id] = now_s + EARLY_S
             case ev.InstanceSeen(instance):
                 self.fleet.update(instance)
                 self._next_control_s = 0.0
@@ -143,6 +147,9 @@ class SchedulerCore:
         else:
             row = self.table.add(arrived)
             self._next_control_s = 0.0
+            if self._early_cancels.pop(arrived.request.request_id, 0.0) > now_s:
+                self._finish(row, OutcomeStatus.CANCELLED, now_s)
+                return
             if arrived.checkpoint is not None:
                 resume(self.table, row, arrived.checkpoint)
                 if self._has_ended(row):  # as the scheduler before had not seen
@@ -228,11 +235,12 @@ class SchedulerCore:
         for row in rows:
             self._retry(int(row), now_s)
 
-    def _expire_steps(self, now_s: float) -> None:
-        """Take back steps that were not answered in time; looked for once a second."""
+    def _expire(self, now_s: float) -> None:
+        """Take back steps that were not answered in time, forget cancels whose request has not come; once a second."""
         if now_s < self._next_timeout_s:
             return
         self._next_timeout_s = now_s + 1.0
+        self._early_cancels = {name: until_s for name, until_s in self._early_cancels.items() if until_s > now_s}
         table = self.table
         late = table.in_flight & (table.sent_s < now_s - self.settings.step_timeout_s) & (table.ticket != 0)
         for row in np.flatnonzero(late):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.core import MAX_ATTEMPTS, CoreSettings, SchedulerCore
+from services.scheduler.core import EARLY_S, MAX_ATTEMPTS, CoreSettings, SchedulerCore
 from services.scheduler.events import (
     Acknowledge,
     Command,
@@ -404,6 +404,17 @@ def test_a_cancelled_request_ends_and_its_worker_is_told() -> None:
     assert finish.status is OutcomeStatus.CANCELLED
     assert drop.jobs.drops == sent.jobs.tickets
     assert int(core.fleet.tokens.sum()) == 0
+
+
+def test_a_cancel_that_comes_before_its_request_is_kept_for_it_for_a_while() -> None:
+    core = make_core()
+    core.cycle([seen(), RequestCancelled("r"), RequestCancelled("late")], 100.0)
+    commands = core.cycle([arrival("r"), arrival("other")], 100.1)
+    [finish], [sent] = of_kind(commands, Finish), of_kind(commands, SendJobs)
+    assert (finish.arrived.request.request_id, finish.status) == ("r", OutcomeStatus.CANCELLED)
+    assert [state.request_id for state in sent.jobs.states] == ["other"]
+    core.cycle([], 100.0 + EARLY_S)
+    assert not of_kind(core.cycle([arrival("late")], 100.1 + EARLY_S), Finish)
 
 
 def test_a_second_delivery_of_a_running_request_is_only_acknowledged() -> None:
