@@ -16,6 +16,7 @@ import torch
 from experiments.machine import said_first
 from experiments.table import Table
 from services.worker.loading import device_name
+from services.worker.models.checkpoint import empty_decoder
 from services.worker.models.config import ModelConfig
 from services.worker.models.decoder import PackedDecoder
 from services.worker.profiler import BLOCK, TYPICAL_TOKENS, Plan, grid, measure, room_for
@@ -93,9 +94,7 @@ def _seconds(run: Callable[[], object], repeats: int = 20) -> float:
 
 def random_decoder(config: ModelConfig, device: torch.device) -> PackedDecoder:
     """In bfloat16, weights of the size that trained ones have."""
-    with torch.device("meta"):
-        decoder = PackedDecoder(config)
-    decoder = decoder.to(torch.bfloat16).to_empty(device=device).requires_grad_(False).eval()
+    decoder = empty_decoder(config, torch.bfloat16, device)
     torch.manual_seed(0)
     for parameter in decoder.parameters():
         parameter.fill_(1.0) if parameter.ndim == 1 else parameter.normal_(std=0.02)

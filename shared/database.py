@@ -151,7 +151,7 @@ async def upgrade(engine: AsyncEngine) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
-    # Slow to import, and most who use the database never migrate it.
+    # Slow to import, and who only asks whether the database answers needs none of it.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
     from alembic.migration import MigrationContext  # noqa: PLC0415

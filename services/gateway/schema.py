@@ -114,9 +114,8 @@ class CompletionBody(Strict):
     priority: Annotated[Priority, _null_means(0, Priority)] = 0
     min_threshold: Annotated[Threshold, _null_means(0.0, Threshold)] = 0.0
     block_length: Annotated[BlockLength, _null_means(DEFAULT_BLOCK_LENGTH, BlockLength)] = DEFAULT_BLOCK_LENGTH
-    canvas: Annotated[bool, _null_means(default=False, kind=bool)] = (
-        False  # whether the stream also carries each step's tokens and guesses
-    )
+    # Whether the stream also carries each step's tokens and guesses
+    canvas: Annotated[bool, _null_means(default=False, kind=bool)] = False
 
     # Only what asks for nothing
     n: Literal[1] | None = None

@@ -142,20 +142,21 @@ class SchedulerCore:
                 self.estimates.lose(tickets)
 
     def _take_request(self, arrived: ev.RequestArrived, now_s: float) -> None:
-        if arrived.request.request_id in self.table.row_of:
+        request_id = arrived.request.request_id
+        if request_id in self.table.row_of:
             self._commands.append(ev.Acknowledge(arrived.delivery))
-        else:
-            row = self.table.add(arrived)
-            self._next_control_s = 0.0
-            if self._early_cancels.pop(arrived.request.request_id, 0.0) > now_s:
-                self._finish(row, OutcomeStatus.CANCELLED, now_s)
+            return
+        row = self.table.add(arrived)
+        self._next_control_s = 0.0
+        if self._early_cancels.pop(request_id, 0.0) > now_s:
+            self._finish(row, OutcomeStatus.CANCELLED, now_s)
+            return
+        if arrived.checkpoint is not None:
+            resume(self.table, row, arrived.checkpoint)
+            if self._has_ended(row):  # as the scheduler before had not seen
+                self._finish(row, OutcomeStatus.COMPLETED, now_s)
                 return
-            if arrived.checkpoint is not None:
-                resume(self.table, row, arrived.checkpoint)
-                if self._has_ended(row):  # as the scheduler before had not seen
-                    self._finish(row, OutcomeStatus.COMPLETED, now_s)
-                    return
-            self.estimates.start(row)
+        self.estimates.start(row)
 
     def _take_results(self, results: Sequence[StepResults], now_s: float) -> None:
         progressed = self._reader.read(results)

@@ -75,20 +75,19 @@ def _time(runner: ModelRunner, states: list[RequestState], kind: StepKind, plan:
     """Seconds of each repeated step of these requests together, and the tokens that one computes."""
     mode = CacheMode.DUAL if kind is StepKind.CACHE else CacheMode.NONE
     engine = Engine(runner, mode, Limits(tokens=1 << 31, requests=len(states)), "profile")
-    kinds = [StepKind.RECOMPUTE] * (kind is StepKind.CACHE)  # fills the cache
-    kinds += [kind] * (1 + plan.repeats)  # of which the first warms up
-    not_counted = len(kinds) - plan.repeats
+    first = [StepKind.RECOMPUTE, kind] if kind is StepKind.CACHE else [kind]  # to fill the cache, and to warm up
     times_s: list[float] = []
     fed = 0
-    for step, each in enumerate(kinds):
+    for step, each in enumerate(first + [kind] * plan.repeats):
         engine.accept(_jobs(states, step, each), received_s=0.0)
         results = engine.iterate()
         assert results is not None, "every job is answered"
-        times_s.append(results.latency_s)
         fed = results.batch_tokens
-        if step >= not_counted and sum(times_s[not_counted:]) >= plan.enough_s:
-            break
-    return times_s[not_counted:], fed
+        if step >= len(first):
+            times_s.append(results.latency_s)
+            if sum(times_s) >= plan.enough_s:
+                break
+    return times_s, fed
 
 
 def _jobs(states: list[RequestState], step: int, kind: StepKind) -> StepJobs:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from services.worker.models.config import read_config
+from services.worker.models.config import ModelConfig, read_config
 from services.worker.models.decoder import WHOLE, PackedDecoder, Reduce, Shard
 
 SINGLE_FILE = "model.safetensors"
@@ -157,13 +157,9 @@ def load(
     Returns: the decoder in evaluation mode, its parameters without gradients. Raises: ValueError as `check_weights`.
     """
     check_weights(directory)
-    with torch.device("meta"):
-        decoder = PackedDecoder(read_config(directory), shard, reduce)
-    # Not by `to_empty`, for which torch imports its compiler, too.
-    own = {name: torch.empty(p.shape, dtype=dtype, device=device) for name, p in decoder.named_parameters()}
-    decoder.load_state_dict(own, assign=True)
-    decoder.requires_grad_(requires_grad=False).eval()
+    decoder = empty_decoder(read_config(directory), dtype, device, shard, reduce)
     wanted = {slot.published: slot for slot in slots(decoder)}
+    own = dict(decoder.named_parameters())
     for path in _files(directory):
         with _opened(path) as file:
             for name in file.keys():  # noqa: SIM118 - a file, not a dict
@@ -171,6 +167,22 @@ def load(
                 rows = own[slot.own][slot.start : slot.stop]
                 rows.copy_(slot.take(file.get_tensor(name), rows))
     return decoder
+
+
+def empty_decoder(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    shard: Shard = WHOLE,
+    reduce: Reduce = lambda x: x,
+) -> PackedDecoder:
+    """A decoder in evaluation mode, its parameters without gradients and still to be written."""
+    with torch.device("meta"):
+        decoder = PackedDecoder(config, shard, reduce)
+    # Not by `to_empty`, for which torch imports its compiler, too.
+    empty = {name: torch.empty(p.shape, dtype=dtype, device=device) for name, p in decoder.named_parameters()}
+    decoder.load_state_dict(empty, assign=True)
+    return decoder.requires_grad_(requires_grad=False).eval()
 
 
 def save(decoder: PackedDecoder, directory: Path, dtype: torch.dtype) -> None:

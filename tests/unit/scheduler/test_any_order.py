@@ -197,5 +197,5 @@ def _check(finish: ev.Finish, text: Text) -> None:
         assert finish.status is OutcomeStatus.CANCELLED or "tries went unanswered" in finish.error
 
 
-AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=50)
+AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
 TestAnyOrder = AnyOrder.TestCase
