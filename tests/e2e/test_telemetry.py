@@ -45,7 +45,7 @@ def served() -> Iterator[Served]:
             reply = httpx.post(f"{stack.url}/v1/completions", json=body, headers=headers, timeout=60)
             assert reply.status_code == 200, reply.text
             urls = [stack.url, *(f"http://127.0.0.1:{port}" for port in range(first, first + len(METRICS_ORDER)))]
-            metrics = scrape_until(urls, "dilaserve_scheduler_tokens_total", "dilaserve_reconfigurator_rows_total")
+            metrics = scrape_until(urls, "dilaserve_scheduler_requests_total", "dilaserve_reconfigurator_rows_total")
             assert stack.stop() == 0  # what is left of the spans is sent
         yield Served(reply.json(), collector.trace(TRACE_ID), metrics)
 
@@ -63,7 +63,7 @@ def free_run(count: int) -> int:
 
 
 def scrape_until(urls: list[str], *names: str) -> Scraped:
-    """Until these, which are told of later than the reply, are above 0."""
+    """Until these, which are told of only after the request has ended, are above 0."""
     deadline_s = time.monotonic() + START_S
     while True:
         metrics = scrape(urls)
