@@ -21,10 +21,12 @@ def nats_program(directory: Path, port: int, sync_interval: str) -> Program:
     """
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "nats.conf"
+    store = json.dumps(str(directory / "store"), ensure_ascii=False)  # NATS knows no \\u
     config.write_text(
         f"listen: {LOOPBACK}:{port}\n"
         f"max_payload: {MAX_PAYLOAD}\n"
-        f"jetstream {{ store_dir: {json.dumps(str(directory / 'store'))}, sync_interval: {sync_interval} }}\n"
+        f'jetstream {{ store_dir: {store}, sync_interval: "{sync_interval}" }}\n',  # without quotes, 2m is two million
+        encoding="utf-8",
     )
     return Program("nats", (find_server(), "--config", str(config)), log=directory / "server.log")
 
