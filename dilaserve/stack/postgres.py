@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from dilaserve.stack.process import Program
 from shared.errors import DilaserveError
@@ -51,7 +52,7 @@ def prepare_postgres(directory: Path) -> Program:
 
 def database_url(directory: Path) -> str:
     """The URL of the cluster's default database."""
-    return f"postgresql://postgres@/postgres?host={socket_directory(directory)}"
+    return f"postgresql://postgres@/postgres?host={quote(str(socket_directory(directory)))}"
 
 
 def socket_directory(directory: Path) -> Path:

@@ -107,7 +107,7 @@ def test_it_drains_leaves_nothing_behind_and_finds_its_data_again_in_a_copy(
     children = stack.children()
     assert stack.stop() == 0
     assert not psutil.wait_procs(children, timeout=LIMIT_S)[1]
-    copy = stack.data_dir.with_name("copy")
+    copy = stack.data_dir.with_name("a copy + é%41")
     subprocess.run(["cp", "--archive", stack.data_dir, copy], check=True)
     with running_stack(tiny_checkpoint_dir, copy, "--instances", "1x1") as second:
         assert httpx.get(f"{second.url}/v1/requests/{request_id}").status_code == 200
