@@ -55,6 +55,7 @@ def create(
 def list_keys(*, data_dir: DataDir = Path(".data"), database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Show every key with its limits; never its secret."""
     from rich.console import Console  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     from shared.key_store import read_keys  # noqa: PLC0415
@@ -67,7 +68,7 @@ def list_keys(*, data_dir: DataDir = Path(".data"), database_url: DatabaseUrl = 
     for key in found:
         rate, at_once = key.requests_per_minute or "any", key.concurrency or "any"
         times = [f"{at:%Y-%m-%d %H:%M}" if at else "" for at in (key.created_at, key.revoked_at)]
-        table.add_row(key.key_id, key.name, str(rate), str(at_once), str(key.max_priority), *times)
+        table.add_row(key.key_id, escape(key.name), str(rate), str(at_once), str(key.max_priority), *times)
     Console(soft_wrap=True, highlight=False).print(table)
 
 

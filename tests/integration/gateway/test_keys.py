@@ -95,10 +95,11 @@ async def test_keys_open_and_limit_and_outlive_the_database(
         assert [reply.status_code for reply in replies] == [200, 200, 429]
         assert 1 <= int(replies[2].headers["retry-after"]) <= 30
 
-        await only_one_at_a_time(gateway, scheduler, (await create_key(engine, "carol", None, 1, 0))[1])
+        await only_one_at_a_time(gateway, scheduler, (await create_key(engine, "[/carol]", None, 1, 0))[1])
 
         listed = await keys_command(postgres, "list")
         assert made["key_id"] in listed
+        assert "[/carol]" in listed
         assert secret not in listed + str(await read_keys(engine))
         await revoke_key(engine, made["key_id"])
 
