@@ -17,6 +17,7 @@ from shared.errors import BadInput
 from shared.logs import configure_logs
 from shared.metrics import serve_metrics
 from shared.settings import read_settings
+from shared.tasks import unless
 from shared.telemetry import telemetry
 
 log = structlog.get_logger(__name__)
@@ -43,15 +44,10 @@ async def serve(settings: PredictorSettings, predictor: StepPredictor, version: 
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    connecting = asyncio.ensure_future(
-        Bus.connect(settings.nats_url, settings.cell, name="predictor", alive_file=settings.alive_file)
-    )
-    stopping = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    if not connecting.done():
-        connecting.cancel()
+    connecting = Bus.connect(settings.nats_url, settings.cell, name="predictor", alive_file=settings.alive_file)
+    bus = await unless(stop, connecting)
+    if bus is None:
         return
-    bus = await connecting
     await Shell(bus, predictor, version, metrics).run(stop)
     await bus.close()
 

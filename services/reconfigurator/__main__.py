@@ -30,6 +30,7 @@ from shared.metrics import serve_metrics
 from shared.predictor_card import read_predictor_card
 from shared.profile import LatencyProfile, read_profile
 from shared.settings import read_settings
+from shared.tasks import unless
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,10 @@ async def serve(
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    bus = await Bus.connect(settings.nats_url, settings.cell, name="reconfigurator", alive_file=settings.alive_file)
+    connecting = Bus.connect(settings.nats_url, settings.cell, name="reconfigurator", alive_file=settings.alive_file)
+    bus = await unless(stop, connecting)
+    if bus is None:
+        return
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(monitor(bus, engine, metrics, stop))

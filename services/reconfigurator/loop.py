@@ -26,6 +26,7 @@ from shared.messages.plans import PlanEvent, PlanRecord, PlanState
 from shared.plan_history import read_plans
 from shared.profile import LatencyProfile
 from shared.subjects import HEARTBEAT_S
+from shared.tasks import unless
 
 log = structlog.get_logger(__name__)
 
@@ -61,17 +62,7 @@ class Loop:
     async def run(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
         """Finish what was interrupted; then decide every `interval_s`, first when a window has passed, and early where
         the load outgrows the plan. Until `stop`."""
-        working = asyncio.ensure_future(self._work(interval_s, window_s, stop))
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                working.result()
-        finally:
-            stopping.cancel()
-            while not working.done():  # a cancellation that meets a reply can be swallowed on the way
-                working.cancel()
-                await asyncio.wait([working], timeout=0.1)
+        await unless(stop, self._work(interval_s, window_s, stop))
 
     async def _work(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
         await self._bus.wait_for_stream(self._bus.subjects.stream("PLANS"))

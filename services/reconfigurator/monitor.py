@@ -32,6 +32,7 @@ from shared.errors import BadInput, RetryLater
 from shared.messages.plans import PlanRecord
 from shared.messages.requests import Arrival, Outcome
 from shared.subjects import monitor_consumer
+from shared.tasks import unless
 
 log = structlog.get_logger(__name__)
 
@@ -92,13 +93,7 @@ async def _record_stream(feed: Feed, bus: Bus, engine: AsyncEngine, metrics: Met
 
 async def _there(bus: Bus, stream: str, stop: asyncio.Event) -> bool:
     """Wait until the scheduler has made the stream. Returns: False if `stop` came first."""
-    waiting = asyncio.ensure_future(bus.wait_for_stream(stream))
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
-        stopping.cancel()
+    await unless(stop, bus.wait_for_stream(stream))
     return not stop.is_set()
 
 

@@ -34,7 +34,7 @@ from shared.metrics import serve_metrics
 from shared.model_files import find_model, name_of
 from shared.predictor_card import PredictorCard
 from shared.settings import read_settings
-from shared.tasks import cancel
+from shared.tasks import cancel, unless
 from shared.telemetry import telemetry
 from shared.text import TextModel
 
@@ -63,9 +63,15 @@ async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCar
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    bus = await Bus.connect(settings.nats_url, settings.cell, name="scheduler", alive_file=settings.alive_file)
+    connecting = Bus.connect(settings.nats_url, settings.cell, name="scheduler", alive_file=settings.alive_file)
+    bus = await unless(stop, connecting)
+    if bus is None:
+        return 0
     await bus.set_up()
-    lease = await Lease.acquire(bus, socket.gethostname())
+    lease = await unless(stop, Lease.acquire(bus, socket.gethostname()))
+    if lease is None:
+        await bus.close()
+        return 0
     log.info("leading", epoch=lease.epoch, policy=settings.policy)
     inbox, outcomes = Inbox(), OutcomeStore(bus, text)
     core = build_core(settings, text, card, lease.epoch)

@@ -33,6 +33,7 @@ from shared.messages.instances import Instance
 from shared.metrics import serve_metrics
 from shared.model_files import find_model, name_of
 from shared.settings import read_settings
+from shared.tasks import unless
 from shared.telemetry import telemetry
 from shared.text import read_model_card
 
@@ -105,13 +106,9 @@ async def _serve(
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     joining = Bus.connect(settings.nats_url, settings.cell, name=instance.instance_id, alive_file=settings.alive_file)
-    connecting = asyncio.create_task(joining)
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    if not connecting.done():
-        connecting.cancel()
+    bus = await unless(stop, joining)
+    if bus is None:
         return
-    bus = connecting.result()
     limits = Limits(settings.max_batch_tokens, settings.max_batch_requests)
     spare_startup()
     engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)

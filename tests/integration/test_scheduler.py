@@ -23,8 +23,8 @@ from shared.subjects import step_consumer
 from shared.text import read_model_card
 from tests.support.nats import NatsServer
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.services import service
-from tests.support.waiting import until
+from tests.support.services import service, stop
+from tests.support.waiting import reached, until
 
 LIMIT_S = 20.0
 MODEL_NAME = "tiny"
@@ -264,6 +264,24 @@ async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster)
                 assert await asyncio.to_thread(first.wait, LIMIT_S) == 1
                 outcome = await cluster.outcome(Request(request_id="r3", prompt="x", output_tokens=32))
                 assert outcome.status is OutcomeStatus.COMPLETED
+
+
+async def test_one_that_stands_by_stops_when_told_to(scheduled: Path, shared: Cluster) -> None:
+    await reached(lambda: "leading" in shared.log.read_text())
+    log = scheduled / "second.log"
+    with service("scheduler", shared.settings, log) as second:
+        await reached(lambda: "standing by" in log.read_text())
+        assert await asyncio.to_thread(stop, second) == 0
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("name", ["scheduler", "reconfigurator"])
+async def test_while_the_bus_is_away_it_stops_when_told_to(name: str, tiny_model_dir: Path, tmp_path: Path) -> None:
+    settings = {"nats_url": "nats://127.0.0.1:9", "model": tiny_model_dir}
+    with service(name, settings, log := tmp_path / LOG) as process:
+        await reached(lambda: "bus away" in log.read_text())
+        assert await asyncio.to_thread(stop, process) == 0
+    assert "Traceback" not in log.read_text()
 
 
 def test_a_wrong_setting_stops_the_start_with_one_line(cluster: Cluster) -> None:
