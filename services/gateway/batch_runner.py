@@ -50,7 +50,7 @@ class BatchRunner:
         self._calls = calls
         self._files = files
         self._batches = batches
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}  # by batch
         self._wrong = asyncio.Lock()  # held by one wrong line at a time
         self._given_up: set[str] = set()  # batches whose requests under way are to be cancelled
 
@@ -61,16 +61,17 @@ class BatchRunner:
         try:
             await bus.run_consumer(stream, batch_consumer(), self._take)
         finally:
-            await cancel(self._running)
+            await cancel(self._running.values())
 
     async def _take(self, msg: Msg) -> None:
         work = read_or_none(msg, BatchWork)
         if work is None:
             await msg.term()
             return
-        task = asyncio.create_task(self._hold(msg, work.batch_id))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        if work.batch_id in self._running:  # the bus was away for so long that it gives the batch out again
+            return
+        task = self._running[work.batch_id] = asyncio.create_task(self._hold(msg, work.batch_id))
+        task.add_done_callback(lambda _: self._running.pop(work.batch_id))
 
     async def _hold(self, msg: Msg, batch_id: str) -> None:
         """Run a batch, keeping it from others meanwhile; acknowledge it when it has ended, else give it back."""
@@ -191,6 +192,8 @@ class BatchRunner:
         now_s = int(time.time())
         finalizing = partial(_unless_cancelling, changes={"status": BatchStatus.FINALIZING})
         now = await self._batches.change(batch.batch_id, finalizing)
+        if now.ended:  # another gateway was quicker, which had taken this one for dead
+            return
         files = {
             f"{kind}_file_id": await self._write(kind, lines, batch.owner)
             for kind, lines in (("output", good), ("error", bad))
@@ -230,7 +233,7 @@ def _counts(results: list[Result]) -> dict[str, int]:
 
 
 def _with(batch: Batch, changes: Mapping[str, object]) -> Batch:
-    return msgspec.structs.replace(batch, **changes)
+    return batch if batch.ended else msgspec.structs.replace(batch, **changes)
 
 
 def _unless_cancelling(batch: Batch, changes: Mapping[str, object]) -> Batch:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any, Literal
 
+import msgspec
 import openai
 import pytest
 from openai.types import Batch
@@ -11,6 +12,8 @@ from openai.types import Batch
 from services.gateway.batches import Batches
 from services.gateway.link import Link
 from services.gateway.settings import GatewaySettings
+from shared.bus import Bus
+from shared.messages.gateway import BatchStatus, BatchWork
 from shared.text import TextModel
 from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
@@ -98,6 +101,48 @@ async def test_the_next_gateway_goes_on_with_a_batch_and_serves_nothing_twice(
         assert len(await rows_of(api, done.output_file_id)) == 5
     assert scheduler.cancelled.empty()
     assert len({request.request_id for request in scheduler.requests}) == 5
+
+
+async def test_a_batch_that_is_given_out_again_while_it_runs_is_not_run_twice(
+    bus: Bus, gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = asyncio.Event()
+    async with client(gateway) as api:
+        batch = await submit(api, line(0))
+        async with asyncio.timeout(LIMIT_S):
+            await scheduler.served.get()
+            await bus.store(bus.subjects.batches, BatchWork(batch_id=batch.id))
+            await submit(api, line(1))  # taken after it
+            await scheduler.served.get()
+        scheduler.hold.set()
+        done = await ended(api, batch.id)
+        assert len(await rows_of(api, done.output_file_id)) == 1
+    assert [request.seed for request in scheduler.requests] == [0, 1]
+
+
+async def test_a_batch_that_another_gateway_has_ended_meanwhile_stays_as_it_is(
+    bus: Bus, settings: GatewaySettings, gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = asyncio.Event()
+    link = Link()
+    await link.connect(settings.nats_url, settings.cell)
+    try:
+        async with client(gateway) as api:
+            batch = await submit(api, line(0))
+            async with asyncio.timeout(LIMIT_S):
+                await scheduler.served.get()
+            other = {"status": BatchStatus.COMPLETED, "ended_s": 1, "output_file_id": "file-1"}
+            await Batches(link).change(batch.id, lambda found: msgspec.structs.replace(found, **other))
+            scheduler.hold.set()
+
+            async def is_let_go() -> bool:
+                return (await bus.js.stream_info(bus.subjects.stream("BATCHES"))).state.messages == 0
+
+            await until(is_let_go)
+            assert (await api.batches.retrieve(batch.id)).output_file_id == "file-1"
+            assert [file.id async for file in await api.files.list()] == [batch.input_file_id]
+    finally:
+        await link.close()
 
 
 async def test_a_batch_can_be_cancelled_and_keeps_what_has_ended(
