@@ -1,5 +1,7 @@
 """Batches as records on the bus: made, found, listed, told to stop. Running them is batch_runner's."""
 
+import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Callable
@@ -7,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 import nats.errors
 from nats.js.errors import Error as JetStreamError
-from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError, NotFoundError
+from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
 
 from services.gateway.errors import ApiError
@@ -17,6 +19,7 @@ from shared.errors import BadInput, RetryLater
 from shared.messages.gateway import Batch, BatchStatus, BatchWork
 
 WINDOW_S = 24 * 3600
+LIST_S = 10.0  # how long all of them may take to come: the bus may go away before the last
 
 
 class Batches:
@@ -55,12 +58,11 @@ class Batches:
         """The owner's batches, the latest first."""
         bucket = await self._bucket()
         try:
-            names = await bucket.keys()
-        except NoKeysError:
-            return []
+            async with asyncio.timeout(LIST_S):
+                batches = await _all(bucket)
         except (nats.errors.Error, JetStreamError, TimeoutError) as error:
             raise _away(error) from error
-        found = [batch for batch, _ in [await self._read(name) for name in names] if batch.owner == owner]
+        found = [batch for batch in batches if batch.owner == owner]
         return sorted(found, key=lambda batch: (-batch.created_s, batch.batch_id))
 
     async def cancel(self, batch_id: str, owner: str) -> Batch:
@@ -106,6 +108,21 @@ class Batches:
             return await bus.js.key_value(bus.subjects.batches_bucket)
         except (NotFoundError, nats.errors.Error, TimeoutError) as error:
             raise _away(error) from error
+
+
+async def _all(bucket: KeyValue) -> list[Batch]:
+    """Everyone's, in one go."""
+    watcher = await bucket.watchall(inactive_threshold=LIST_S)  # a short one: the bus keeps what follows for so long
+    batches = []
+    try:
+        async for entry in watcher:
+            if entry is None:  # there are no more
+                break
+            with contextlib.suppress(BadInput):
+                batches.append(decode(entry.value or b"", Batch))
+    finally:
+        await watcher.stop()  # type: ignore[no-untyped-call]
+    return batches
 
 
 def no_such_batch(batch_id: str) -> ApiError:

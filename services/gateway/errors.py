@@ -68,7 +68,9 @@ def as_api_error(error: Exception) -> ApiError:
         case RetryLater():
             return ApiError(503, str(error), code="unavailable")
         case ValidationError() | RequestValidationError():
-            return _invalid(error.errors()[0])
+            wrong = error.errors()[0]
+            in_url = isinstance(error, RequestValidationError)  # then it first says where: path or query
+            return _invalid(wrong, wrong["loc"][in_url:])
         case HTTPException():
             return ApiError(error.status_code, error.detail, code=_CODE_OF_STATUS.get(error.status_code))
         case _:
@@ -117,8 +119,8 @@ _INVALID: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _invalid(error: ErrorDetails | Mapping[str, Any]) -> ApiError:
-    param = _path(error["loc"])
+def _invalid(error: ErrorDetails | Mapping[str, Any], loc: tuple[int | str, ...]) -> ApiError:
+    param = _path(loc)
     said = str(error["msg"]).removeprefix("Invalid JSON: ").removeprefix("Value error, ")
     said = said.replace("Input should be", "must be")
     code, form = _INVALID.get(error["type"], ("invalid_value", "{param} {said}"))

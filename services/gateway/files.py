@@ -1,5 +1,6 @@
 """Files of batches: kept in the bus's object store, each with a word on whose it is."""
 
+import asyncio
 import io
 import time
 import uuid
@@ -21,6 +22,7 @@ from shared.messages.gateway import StoredFile
 from shared.subjects import FILE_AGE_S
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
+LIST_S = 10.0  # how long all of them may take to come: the bus may go away before the last
 
 T = TypeVar("T")
 
@@ -73,11 +75,12 @@ class Files:
     async def of(self, owner: str) -> list[FileObject]:
         """The owner's files, the latest first."""
         try:
-            infos = await _answered((await self._store()).list(ignore_deletes=True))
+            infos = await _answered(asyncio.wait_for((await self._store()).list(ignore_deletes=True), LIST_S))
         except NotFoundError:
             return []
         found = [(info, about) for info in infos if (about := _read(info)) is not None and about.owner == owner]
-        return sorted((_describe(info.name, info, about) for info, about in found), key=lambda file: -file.created_at)
+        described = (_describe(info.name, info, about) for info, about in found)
+        return sorted(described, key=lambda file: (-file.created_at, file.id))
 
     async def _store(self) -> ObjectStore:
         bus = self._link.bus

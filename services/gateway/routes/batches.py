@@ -1,6 +1,6 @@
 """/v1/files and /v1/batches: many requests from one file, as OpenAI has it."""
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -26,6 +26,7 @@ from services.gateway.shapes import (
 )
 from shared.messages.gateway import Batch, BatchStatus
 
+L = TypeVar("L", FileObject, BatchObject)
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 
@@ -39,9 +40,17 @@ def file_routes(parts: Parts) -> APIRouter:
         return await parts.files.add(content, filename, "batch", key_of(http).key_id)
 
     @router.get("")
-    async def list_files(http: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000) -> FileList:
-        """This key's files, the latest first."""
-        return FileList(data=(await parts.files.of(key_of(http).key_id))[:limit])
+    async def list_files(
+        http: Request,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+        after: str | None = None,
+        purpose: str | None = None,
+    ) -> FileList:
+        """This key's files, the latest first; with `after` those that follow that one."""
+        found = await parts.files.of(key_of(http).key_id)
+        rest = _following(found, after)
+        chosen = [file for file in rest if purpose in (None, file.purpose)]
+        return FileList(data=chosen[:limit], has_more=len(chosen) > limit)
 
     @router.get("/{file_id}")
     async def get_file(http: Request, file_id: str) -> FileObject:
@@ -81,14 +90,13 @@ def batch_routes(parts: Parts) -> APIRouter:
     async def list_batches(http: Request, limit: Limit = 20, after: str | None = None) -> BatchList:
         """This key's batches, the latest first; with `after` those that follow that one."""
         found = await parts.batches.of(key_of(http).key_id)
-        names = [batch.batch_id for batch in found]
-        start = names.index(after) + 1 if after in names else 0
-        page = found[start : start + limit]
+        rest = _following([shown(batch) for batch in found], after)
+        page = rest[:limit]
         return BatchList(
-            data=[shown(batch) for batch in page],
-            first_id=page[0].batch_id if page else None,
-            last_id=page[-1].batch_id if page else None,
-            has_more=start + limit < len(found),
+            data=page,
+            first_id=page[0].id if page else None,
+            last_id=page[-1].id if page else None,
+            has_more=len(rest) > limit,
         )
 
     @router.get("/{batch_id}")
@@ -102,6 +110,16 @@ def batch_routes(parts: Parts) -> APIRouter:
         return shown(await parts.batches.cancel(batch_id, key_of(http).key_id))
 
     return router
+
+
+def _following(found: list[L], after: str | None) -> list[L]:
+    """What comes behind the one with the id `after`, all without it. Raises: ApiError 404 if there is none such."""
+    if after is None:
+        return found
+    at = next((at for at, item in enumerate(found) if item.id == after), None)
+    if at is None:
+        raise ApiError(404, f"nothing has the id {after[:100]!r}", param="after", code="not_found")
+    return found[at + 1 :]
 
 
 async def _uploaded(http: Request) -> tuple[str, bytes]:

@@ -73,10 +73,14 @@ async def test_a_batch_is_served_in_order_at_low_priority_and_tells_good_from_ba
         assert [row["response"]["status_code"] for row in bad] == [400, 404]
         assert bad[0]["response"]["body"]["error"]["param"] == "temperature"
         assert {request.priority for request in scheduler.requests} == {-50}
-        assert [known.id async for known in await api.batches.list()] == [batch.id]
+        batches = [batch.id, (await submit(api, line(0))).id]
+        assert sorted([known.id async for known in await api.batches.list(limit=1)]) == sorted(batches)
+        with pytest.raises(openai.NotFoundError):
+            await api.batches.list(after="batch-unknown")
         assert done.metadata == {"night": "1"}
-        files = [file.id async for file in await api.files.list()]
-        assert {done.output_file_id, done.error_file_id, done.input_file_id} == set(files)
+        results = [file.id async for file in await api.files.list(purpose="batch_output", limit=1)]
+        assert {done.output_file_id, done.error_file_id} <= set(results)
+        assert {file.id async for file in await api.files.list(limit=1)} > {done.input_file_id, *results}
         assert (await api.files.delete(done.input_file_id)).deleted
         with pytest.raises(openai.NotFoundError):
             await api.files.retrieve(done.input_file_id)
