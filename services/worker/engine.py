@@ -6,6 +6,7 @@ jobs run together, and refuses what cannot run. What to run next, and with which
 
 import time
 from collections import OrderedDict, deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,16 +97,18 @@ class Engine:
 
     def run(self) -> Ran | None:
         """Run one batch of what waits; None if there was nothing to run and nothing to say."""
-        started = time.perf_counter()
-        picked = self._take()
-        picked.sort(key=lambda pair: pair[0].order)
-        outcome = None
-        if picked:
-            try:
+        outcome: StepOutcome | None = None
+        picked: list[tuple[Part, Job]] = []
+        while outcome is None:
+            started = time.perf_counter()
+            picked = self._take()
+            if not picked:
+                break
+            picked.sort(key=lambda pair: pair[0].order)
+            with suppress(torch.OutOfMemoryError):
                 outcome = self._run(picked)
-            except torch.OutOfMemoryError:
+            if outcome is None:  # not handled above: until the error is gone, what the forward had made is kept
                 self._shrink(picked)
-                return self.run()
         report, self._report = self._report, Report()
         if outcome is None and report.empty:
             return None

@@ -1,5 +1,6 @@
 """The cache's room: requests wait for it, are refused where they can never fit, and always give it back."""
 
+import weakref
 from random import Random
 
 import msgspec
@@ -9,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.worker.batch import Batch
 from services.worker.engine import Engine, Limits
 from services.worker.feeding import CacheMode
 from services.worker.pool import SlotPool
-from services.worker.runner import Runner
+from services.worker.runner import Predictions, Runner
 from shared.arrays import Int64, pack_int64, unpack_int64
 from shared.messages.steps import StepJobs, StepResults
 from tests.support.random_model import MASK_ID, random_decoder
@@ -133,7 +135,7 @@ class OutOfMemory(Runner):
 
     room = 50
 
-    def run(self, batch):  # type: ignore[no-untyped-def]
+    def run(self, batch: Batch) -> Predictions:
         if len(batch.tokens) > self.room:
             raise torch.OutOfMemoryError("too large")
         return super().run(batch)
@@ -143,6 +145,22 @@ def test_a_batch_that_does_not_fit_in_memory_runs_in_smaller_ones() -> None:
     engine = engine_of(OutOfMemory(random_decoder(), cache_slots=ROOM))
     assert tickets(run(engine, jobs_for([request(1), request(2)]))) == [1]
     assert tickets(engine.iterate()) == [2]
+
+
+def test_the_next_try_has_the_memory_of_the_one_that_failed() -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+    kept: list[int] = []  # of earlier tries, at each
+
+    class Watched(OutOfMemory):
+        def run(self, batch: Batch) -> Predictions:
+            kept.append(sum(tensor() is not None for tensor in made))
+            activations = torch.zeros(8)
+            made.append(weakref.ref(activations))
+            return super().run(batch)
+
+    runner = Watched(random_decoder(), cache_slots=ROOM)
+    assert tickets(run(engine_of(runner), jobs_for([request(1), request(2)]))) == [1]
+    assert kept == [0, 0]
 
 
 def test_a_request_that_alone_does_not_fit_in_memory_fails() -> None:
