@@ -13,7 +13,7 @@ from services.worker.engine import Engine, Limits
 from services.worker.feeding import CacheMode
 from services.worker.runner import ModelRunner
 from shared.arrays import pack_float32, pack_int32, pack_int64
-from shared.messages.steps import RequestState, StepJobs, StepKind
+from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 from shared.profile import LatencyProfile
 
 TYPICAL_TOKENS = 256  # prompt and output of the requests that a batch is made of
@@ -64,30 +64,47 @@ def _measure_kind(
         states = _states(runner, tokens, kind)
         if states is None:
             return
-        times_s, fed = _time(runner, states, kind, plan)
+        timed = _time(runner, states, kind, plan)
+        if timed is None:
+            return
+        times_s, fed = timed
         latency_s = statistics.median(times_s)
         yield tp, fed, kind, latency_s
         if latency_s > plan.longest_s:
             return
 
 
-def _time(runner: ModelRunner, states: list[RequestState], kind: StepKind, plan: Plan) -> tuple[list[float], int]:
-    """Seconds of each repeated step of these requests together, and the tokens that one computes."""
+def _time(
+    runner: ModelRunner, states: list[RequestState], kind: StepKind, plan: Plan
+) -> tuple[list[float], int] | None:
+    """Seconds of each repeated step of these requests together, and the tokens that one computes; None if such a step
+    does not fit in the device's memory."""
     mode = CacheMode.DUAL if kind is StepKind.CACHE else CacheMode.NONE
-    engine = Engine(runner, mode, Limits(tokens=1 << 31, requests=len(states)), "profile")
+    engine = Engine(runner, mode, Limits(max(plan.batch_tokens), len(states)), "profile")
     first = [StepKind.RECOMPUTE, kind] if kind is StepKind.CACHE else [kind]  # to fill the cache, and to warm up
     times_s: list[float] = []
     fed = 0
     for step, each in enumerate(first + [kind] * plan.repeats):
-        engine.accept(_jobs(states, step, each), received_s=0.0)
-        results = engine.iterate()
-        assert results is not None, "every job is answered"
-        fed = results.batch_tokens
+        ran = _run(engine, _jobs(states, step, each))
+        if any(results.failures for results in ran) or (each is kind and len(ran) > 1):
+            return None
+        fed = ran[-1].batch_tokens
         if step >= len(first):
-            times_s.append(results.latency_s)
+            times_s.append(ran[-1].latency_s)
             if sum(times_s) >= plan.enough_s:
                 break
     return times_s, fed
+
+
+def _run(engine: Engine, jobs: StepJobs) -> list[StepResults]:
+    """All iterations that these jobs take: more than one where they exceed a batch, as in filling the cache."""
+    engine.accept(jobs, received_s=0.0)
+    ran = []
+    while engine.waiting:
+        results = engine.iterate()
+        assert results is not None, "every job is answered"
+        ran.append(results)
+    return ran
 
 
 def _jobs(states: list[RequestState], step: int, kind: StepKind) -> StepJobs:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from services.worker.batch import Batch
 from services.worker.loading import ModelChoice
@@ -39,6 +40,35 @@ def test_cache_steps_that_have_no_room_are_left_out() -> None:
 def test_a_step_that_took_too_long_is_the_last_of_its_kind() -> None:
     profile = measure(Runner(random_decoder()), 1, Plan((32, 64), repeats=2, longest_s=0.0))
     assert profile.curves[1, StepKind.RECOMPUTE].batch_tokens.tolist() == [32]
+
+
+class Small(Runner):
+    """A device whose memory holds so many tokens at once."""
+
+    most = 128
+
+    def run(self, batch: Batch) -> Predictions:
+        if len(batch.tokens) > self.most:
+            raise torch.OutOfMemoryError("too large")
+        return super().run(batch)
+
+
+def test_a_step_that_does_not_fit_in_memory_ends_its_kind() -> None:
+    plan = Plan((32, 64, 128, 256), repeats=2)
+    profile = measure(Small(random_decoder(), cache_slots=8 * 128), 1, plan)
+    assert [curve.batch_tokens.tolist() for curve in profile.curves.values()] == [[32, 64, 128]] * 2
+
+
+def test_filling_the_cache_takes_no_larger_batches_than_are_measured() -> None:
+    fed = []
+
+    class Watched(Runner):
+        def run(self, batch: Batch) -> Predictions:
+            fed.append(len(batch.tokens))
+            return super().run(batch)
+
+    measure(Watched(random_decoder(), cache_slots=8 * 128), 1, PLAN)
+    assert max(fed) == max(PLAN.batch_tokens)
 
 
 class Counted(Runner):
