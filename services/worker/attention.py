@@ -1,7 +1,8 @@
 """Bidirectional attention over packed requests of any lengths, without padding, fresh and cached keys together.
 
-Back ends behind one function: flash-attn's variable-length kernel where it is installed and the device is CUDA, else
-torch's own fused attention. Shape letters: T fed tokens, S keys, H query heads, K key/value heads, D head size.
+Back ends behind one function: flash-attn's variable-length kernel where it is installed and serves the device and the
+dtype, else torch's own fused attention.
+Shape letters: T fed tokens, S keys, H query heads, K key/value heads, D head size.
 """
 
 from dataclasses import dataclass
@@ -18,14 +19,14 @@ from services.worker.kv_store import KvStore
 from services.worker.models.decoder import Attend
 
 
-def attention(batch: Batch, store: KvStore | None, device: torch.device) -> Attend:
+def attention(batch: Batch, store: KvStore | None, device: torch.device, dtype: torch.dtype) -> Attend:
     """How this batch attends: recompute parts over what they feed, cache parts over their slots of the store.
 
     Everything fed is written to the store first, so the slots of a cache part hold its fresh keys, too.
     """
     write = torch.from_numpy(batch.write_slots).to(device)
     read = torch.from_numpy(batch.read_slots).to(device)
-    mix = _flash(batch, store, read) if backend(device) == "flash-attn" else _fused(batch, store, read)
+    mix = _flash(batch, store, read) if backend(device, dtype) == "flash-attn" else _fused(batch, store, read)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if store is not None and len(write):
@@ -36,9 +37,12 @@ def attention(batch: Batch, store: KvStore | None, device: torch.device) -> Atte
 
 
 @cache
-def backend(device: torch.device) -> str:
-    """The back end for a device: flash-attn or torch."""
-    return "flash-attn" if device.type == "cuda" and _flash_varlen() is not None else "torch"
+def backend(device: torch.device, dtype: torch.dtype) -> str:
+    """flash-attn or torch. flash-attn computes in 16 bits only, on Ampere and later GPUs."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return "torch"
+    recent = torch.cuda.get_device_capability(device) >= (8, 0)
+    return "flash-attn" if recent and _flash_varlen() is not None else "torch"
 
 
 @dataclass(frozen=True, slots=True)

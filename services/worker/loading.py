@@ -149,6 +149,6 @@ def _say(choice: ModelChoice, runner: Runner | ParallelRunner) -> None:
         device=str(runner.device),
         dtype=str(runner.dtype).removeprefix("torch."),
         tp=choice.tp,
-        attention=backend(runner.device),
+        attention=backend(runner.device, runner.dtype),
         cache_tokens=runner.cache_slots,
     )

@@ -80,7 +80,7 @@ class Runner:
         replayed = self._graphs.run(batch) if self._graphs else None
         if replayed is not None:
             return replayed[rows]
-        attend = attention(batch, self._store, self.device)
+        attend = attention(batch, self._store, self.device, self.dtype)
         hidden: Tensor = self._decoder(self._put(batch.tokens), self._put(batch.positions), attend, rows)
         return hidden
 

@@ -38,7 +38,7 @@ def cache_steps(prompts: list[int], decoder: PackedDecoder, store: KvStore, devi
 
 def run_packed(batch: Batch, decoder: PackedDecoder, store: KvStore, device: torch.device) -> torch.Tensor:
     tokens, positions = (torch.from_numpy(x).to(device) for x in (batch.tokens, batch.positions))
-    hidden: torch.Tensor = decoder(tokens, positions, attention(batch, store, device))
+    hidden: torch.Tensor = decoder(tokens, positions, attention(batch, store, device, torch.float32))
     return hidden
 
 

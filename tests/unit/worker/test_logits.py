@@ -39,7 +39,7 @@ def forward(decoder: PackedDecoder, parts: list[Part], store: KvStore | None = N
         for part in parts:
             part.sequence.slots = part.sequence.slots[:0]
     batch = pack(parts, decoder.config)
-    attend = attention(batch, store, torch.device("cpu"))
+    attend = attention(batch, store, torch.device("cpu"), torch.float32)
     hidden = decoder(torch.from_numpy(batch.tokens), torch.from_numpy(batch.positions), attend)
     return list(torch.split(decoder.logits(hidden), batch.lengths.tolist()))
 
