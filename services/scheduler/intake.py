@@ -116,7 +116,8 @@ class Intake:
             prompt_ids=prompt_ids,
             output_length=output_length,
             slo_s=request.slo_s or self._default_slo_s,
-            arrival_s=request.arrival_s or min(time.time(), delivery.msg.metadata.timestamp.timestamp()),
+            # not later than now, whatever a producer's clock says
+            arrival_s=min(time.time(), request.arrival_s or delivery.msg.metadata.timestamp.timestamp()),
             delivery=delivery,
             trace={key: value for key, value in (delivery.msg.headers or {}).items() if key in TRACE_HEADERS},
             checkpoint=await self._backlog.checkpoint(request.request_id, delivery.msg.metadata.sequence.stream),

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -133,6 +134,15 @@ async def test_a_producer_with_nothing_but_nats_is_served_in_json(shared: Cluste
         stored = await client.jetstream().get_last_msg(f"OUTCOMES-{SHARED}", f"{root}.outcomes.job-1")
         assert json.loads(stored.data or b"") == outcome
         await client.close()
+
+
+async def test_a_producer_whose_clock_is_ahead_has_asked_now(shared: Cluster) -> None:
+    async with shared.instance():
+        request = {"request_id": "ahead", "prompt": "2+2=", "output_tokens": 32, "arrival_s": time.time() + 3600}
+        outcomes = await shared.bus.nc.subscribe(shared.bus.subjects.outcomes("ahead"))
+        await shared.bus.js.publish(shared.bus.subjects.requests, json.dumps(request).encode())
+        outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
+        assert 0 < outcome["stats"]["latency_s"] < LIMIT_S
 
 
 @pytest.mark.parametrize(
