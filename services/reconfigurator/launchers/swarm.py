@@ -58,7 +58,7 @@ class SwarmLauncher:
 
     def _running(self) -> list[InstanceSpec]:
         services = self._engine.services.list(filters={"label": f"{CELL}={self._template.cell}"})
-        there = [service for service in services if _wanted_tasks(service) or _has_task(service)]
+        there = [service for service in services if _wanted_tasks(service) or self._has_task(service)]
         specs = [read_spec(service.attrs["Spec"]["Labels"]) for service in there]
         return [spec for spec in specs if spec is not None]
 
@@ -97,11 +97,17 @@ class SwarmLauncher:
         log.info("stopping service", name=service.name)
         service.scale(0)
         deadline_s = time.monotonic() + grace_s + ANSWER_S
-        while _has_task(service):
+        while self._has_task(service):
             if time.monotonic() > deadline_s:
                 raise RetryLater(f"the task of {service.name} has not ended")
             time.sleep(LOOK_AGAIN_S)
         service.remove()
+
+    def _has_task(self, service: Service) -> bool:
+        """Whether one has a container. Those of a node that is down are not waited for: they are told to be running
+        for a day, and end when it comes back."""
+        down = {node.id for node in self._engine.nodes.list() if node.attrs["Status"]["State"] == "down"}
+        return any(task["Status"]["State"] in RUNNING and task.get("NodeID") not in down for task in service.tasks())
 
     def _find(self, spec: InstanceSpec) -> Service | None:
         try:
@@ -117,7 +123,3 @@ def _serves(node: Mapping[str, Any]) -> bool:
 
 def _wanted_tasks(service: Service) -> int:
     return int(service.attrs["Spec"]["Mode"]["Replicated"]["Replicas"])
-
-
-def _has_task(service: Service) -> bool:
-    return any(task["Status"]["State"] in RUNNING for task in service.tasks())

@@ -1,0 +1,60 @@
+"""A Swarm with a node that is down, which one engine cannot be: what the manager tells is written down here."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.reconfigurator.launchers.containers import read_template
+from services.reconfigurator.launchers.swarm import SwarmLauncher
+from services.reconfigurator.nodes import Node
+from services.reconfigurator.settings import ReconfiguratorSettings
+from shared.messages.launch import InstanceSpec
+
+SPEC = InstanceSpec(node="gpu-a", gpus=(0,))
+
+
+class Service:
+    """One whose only task was running when its node went down."""
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        self.name = SPEC.name
+        self.attrs: Any = {"Spec": {"Labels": labels, "Mode": {"Replicated": {"Replicas": 1}}}}
+        self.removed = False
+
+    def scale(self, replicas: int) -> None:
+        self.attrs["Spec"]["Mode"]["Replicated"]["Replicas"] = replicas
+
+    def tasks(self) -> list[Any]:
+        return [{"NodeID": "1", "Status": {"State": "running"}}]
+
+    def remove(self) -> None:
+        self.removed = True
+
+
+@pytest.fixture
+def launcher() -> SwarmLauncher:
+    template = read_template(ReconfiguratorSettings(launcher="swarm"), {})
+    return SwarmLauncher(template, [Node(name="gpu-a", gpus=1)])
+
+
+@pytest.fixture
+def service(launcher: SwarmLauncher) -> Service:
+    service = Service(launcher._template.labels_of(SPEC))
+    spec = {"Availability": "active"}
+    node = SimpleNamespace(
+        id="1", attrs={"Spec": spec, "Status": {"State": "down"}, "Description": {"Hostname": "gpu-a"}}
+    )
+    vars(launcher)["_engine"] = SimpleNamespace(
+        nodes=SimpleNamespace(list=lambda: [node]),
+        services=SimpleNamespace(get=lambda _name: service, list=lambda **_: [service]),
+    )
+    return service
+
+
+async def test_an_instance_of_a_node_that_is_down_can_be_stopped(launcher: SwarmLauncher, service: Service) -> None:
+    assert await launcher.nodes() == set()
+    assert await launcher.running() == [SPEC]
+    await launcher.stop(SPEC, grace_s=0)
+    assert service.removed
+    assert await launcher.running() == []
