@@ -36,7 +36,9 @@ function askForKey(refused) {
 async function send(path, options) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
-    const headers = { ...(key && { Authorization: `Bearer ${key}` }), ...(options.body && { "Content-Type": "application/json" }) };
+    // A key is itself when encoded; what is none, "dls-…", can so be sent, and is refused.
+    const named = key && { Authorization: `Bearer ${encodeURIComponent(key)}` };
+    const headers = { ...named, ...(options.body && { "Content-Type": "application/json" }) };
     const reply = await fetch(path, { ...options, headers });
     if (reply.status !== 401) return reply;
     if (key === sessionStorage.getItem(KEY)) await askForKey(Boolean(key));

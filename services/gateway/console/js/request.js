@@ -26,9 +26,10 @@ export async function openRequest(id) {
   drawer.onclick = (event) => event.target === drawer && event.offsetX < 0 && drawer.close();
   if (!drawer.open) drawer.showModal();
   try {
-    fill(drawer, await get(`v1/requests/${encodeURIComponent(id)}`));
+    const request = await get(`v1/requests/${encodeURIComponent(id)}`);
+    if (head.isConnected) fill(drawer, request); // else another one has been opened meanwhile
   } catch (error) {
-    drawer.append(empty("Not found", error.message));
+    if (head.isConnected) drawer.append(empty("Not found", error.message));
   }
 }
 
