@@ -125,18 +125,22 @@ class Bus:
             try:
                 await self.js.stream_info(self.subjects.stream("STEPS"))
             except NotFoundError:
-                await self._set_up_again(on_loss)
+                await self._set_up_again()
+                on_loss()
             except (nats.errors.Error, TimeoutError):
                 continue  # away
 
-    async def _set_up_again(self, on_loss: Callable[[], None]) -> None:
-        try:
-            await self.set_up()
-        except (nats.errors.Error, APIError, TimeoutError) as error:
-            log.warning("could not set up again", error=repr(error))
-        else:
-            log.info("set up again: the server had been started anew")
-            on_loss()
+    async def _set_up_again(self) -> None:
+        """To the end: what was looked for is among the first to be there, and tells nothing of the rest."""
+        while True:
+            try:
+                await self.set_up()
+            except (nats.errors.Error, APIError, TimeoutError) as error:
+                log.warning("could not set up again", error=repr(error))
+                await asyncio.sleep(SET_UP_CHECK_S)
+            else:
+                log.info("set up again: the server had been started anew")
+                return
 
     async def _set_up_stream(self, stream: StreamConfig) -> None:
         try:

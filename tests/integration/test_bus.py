@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import uvloop
+from nats.js.api import KeyValueConfig
 from structlog.testing import capture_logs
 
 from shared.bus import Bus
 from shared.codec import decode
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus
+from shared.tasks import cancel
 from tests.support.nats import NatsServer
-from tests.support.waiting import reached, until
+from tests.support.waiting import LIMIT_S, reached, until
 
 
 async def test_a_stored_outcome_is_read_back_by_its_request(bus: Bus) -> None:
@@ -63,6 +65,28 @@ async def test_a_lost_connection_is_said_once_and_so_is_its_return(tmp_path: Pat
         await bus.close()
     finally:
         server.stop()
+
+
+async def test_what_a_server_has_forgotten_is_set_up_to_the_end(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten = bus.subjects.instances_bucket
+    set_up_bucket, tries = bus._set_up_bucket, iter([TimeoutError])
+
+    async def time_out_once(bucket: KeyValueConfig) -> None:
+        for error in tries:
+            raise error
+        await set_up_bucket(bucket)
+
+    monkeypatch.setattr(bus, "_set_up_bucket", time_out_once)
+    await bus.js.delete_stream(bus.subjects.stream("STEPS"))
+    await bus.js.delete_key_value(forgotten)
+    again = asyncio.Event()
+    keeping = asyncio.ensure_future(bus.keep_set_up(on_loss=again.set))
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            await again.wait()
+        assert (await (await bus.js.key_value(forgotten)).status()).bucket == forgotten
+    finally:
+        await cancel([keeping])
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
