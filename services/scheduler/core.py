@@ -88,6 +88,7 @@ class SchedulerCore:
             lookahead=settings.lookahead,
         )
         self.done = self._reader.done
+        self.arrived = 0  # requests, from the start
         self.load: ClusterLoad | None = None  # as load control saw it last
         self._commands: list[ev.Command] = []
         self._early_cancels: dict[str, float] = {}  # of requests not known, and until when they are kept
@@ -144,8 +145,11 @@ class SchedulerCore:
     def _take_request(self, arrived: ev.RequestArrived, now_s: float) -> None:
         request_id = arrived.request.request_id
         if request_id in self.table.row_of:
-            self._commands.append(ev.Acknowledge(arrived.delivery))
+            running = self.table.entry(self.table.row_of[request_id]).arrived
+            if arrived.delivery != running.delivery:  # else it must stay on the bus until its outcome is stored
+                self._commands.append(ev.Acknowledge(arrived.delivery))
             return
+        self.arrived += 1
         row = self.table.add(arrived)
         self._next_control_s = 0.0
         if self._early_cancels.pop(request_id, 0.0) > now_s:

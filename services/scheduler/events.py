@@ -14,7 +14,8 @@ from shared.messages.steps import StepJobs, StepResults
 
 @dataclass(frozen=True, slots=True)
 class RequestArrived:
-    """A request whose prompt has been tokenized and checked. `delivery` is the shell's own handle."""
+    """A request whose prompt has been tokenized and checked. `delivery` is the shell's own handle, equal for the same
+    message."""
 
     request: Request
     prompt_ids: Int32  # [P]
@@ -105,7 +106,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """A second delivery of a request that is running or done: nothing to do but settle it."""
+    """A second message of a request that is running: nothing to do but settle it."""
 
     delivery: Any
 

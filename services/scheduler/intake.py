@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
@@ -28,10 +28,11 @@ TRACE_HEADERS = ("traceparent", "tracestate")  # W3C trace context
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A request's message on the stream, and the form its outcome takes."""
+    """A request's message on the stream, the same however often it is delivered, and the form its outcome takes."""
 
-    msg: Msg
-    json: bool
+    sequence: int  # of the stream
+    msg: Msg = field(compare=False)
+    json: bool = field(compare=False)
 
 
 class Intake:
@@ -67,14 +68,14 @@ class Intake:
         await self._bus.run_consumer(stream, request_consumer(epoch), self._take, make_way=evict_superseded)
 
     async def _take(self, msg: Msg) -> None:
-        delivery = Delivery(msg, is_json(msg.data))
+        delivery = Delivery(msg.metadata.sequence.stream, msg, is_json(msg.data))
         try:
             request = decode(msg.data, Request)
         except BadInput as error:
             await self._refuse_unreadable(delivery, error)
             return
         with structlog.contextvars.bound_contextvars(request_id=request.request_id):
-            if await self._is_finished(request.request_id, msg.metadata.sequence.stream):
+            if await self._is_finished(request.request_id, delivery.sequence):
                 log.info("request already has its outcome")
                 await msg.ack()
                 return
@@ -120,7 +121,7 @@ class Intake:
             arrival_s=min(time.time(), request.arrival_s or delivery.msg.metadata.timestamp.timestamp()),
             delivery=delivery,
             trace={key: value for key, value in (delivery.msg.headers or {}).items() if key in TRACE_HEADERS},
-            checkpoint=await self._backlog.checkpoint(request.request_id, delivery.msg.metadata.sequence.stream),
+            checkpoint=await self._backlog.checkpoint(request.request_id, delivery.sequence),
         )
 
 

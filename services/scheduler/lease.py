@@ -1,7 +1,7 @@
 """Leadership of a cell: one scheduler at a time, each with an epoch above all before it.
 
-The lease is a key with a time to live, made by the leader and renewed by revision; whoever fails to renew it
-has been superseded and must stop. The revision at which it was made is the epoch.
+The lease is a key with a time to live, made by the leader and renewed by revision; whoever finds that another has led
+since has been superseded and must stop. The revision at which it was made is the epoch.
 """
 
 import asyncio
@@ -46,21 +46,28 @@ class Lease:
             await asyncio.sleep(RETRY_S)
 
     async def hold(self) -> None:
-        """Renew until cancelled. Raises: Superseded when the lease is another's or could not be renewed in time."""
-        clock = asyncio.get_running_loop().time
-        renewed_s = clock()
+        """Renew until cancelled. Raises: Superseded when another has led."""
         while True:
             try:
                 async with asyncio.timeout(LEASE_TTL_S):
-                    self._revision = await self._bucket.update(KEY, b"leads", last=self._revision)
-                renewed_s = clock()
-            except KeyWrongLastSequenceError:
-                raise Superseded("the lease has passed to another scheduler") from None
+                    await self._renew()
             except (nats.errors.Error, APIError, TimeoutError) as error:
-                if clock() - renewed_s > 10 * LEASE_TTL_S:
-                    raise Superseded(f"the lease could not be renewed: {error!r}") from None
                 log.warning("lease not renewed", error=repr(error))
             await asyncio.sleep(HEARTBEAT_S)
+
+    async def _renew(self) -> None:
+        """Also where it has expired, as while the bus was away, if nobody has led since. Raises: Superseded."""
+        try:
+            self._revision = await self._bucket.update(KEY, b"leads", last=self._revision)
+        except KeyWrongLastSequenceError:
+            expired = self._revision
+            try:
+                self._revision = await self._bucket.create(KEY, b"leads")
+            except KeyWrongLastSequenceError:
+                raise Superseded("the lease has passed to another scheduler") from None
+            if self._revision != expired + 1:  # the bucket holds nothing else
+                await self.release()
+                raise Superseded("another scheduler has led since the lease expired") from None
 
     async def release(self) -> None:
         """Let the next one lead at once; while the bus is away, once the lease has expired."""

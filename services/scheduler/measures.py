@@ -56,18 +56,13 @@ class Measures:
         totals.steps, totals.tokens = core.done.steps, core.done.tokens
         totals.threshold_tokens = core.done.threshold_tokens
         totals.predictor_fallbacks = core.estimates.fallbacks
+        totals.arrived = core.arrived
         for event in events:
-            match event:
-                case ev.RequestArrived():
-                    totals.arrived += 1
-                case ev.EstimatesCame(tickets):
-                    totals.predictions += len(tickets)
+            if isinstance(event, ev.EstimatesCame):
+                totals.predictions += len(event.tickets)
         for command in commands:
-            match command:
-                case ev.Finish():
-                    self._finished(command, now_s)
-                case ev.Acknowledge():
-                    totals.arrived -= 1  # it had come before
+            if isinstance(command, ev.Finish):
+                self._finished(command, now_s)
 
     def _finished(self, finish: ev.Finish, now_s: float) -> None:
         totals = self._totals

@@ -82,7 +82,8 @@ class Shell:
             await asyncio.sleep(STATS_S)
             stats = self._measures.stats(time.time())
             self._metrics.told(stats)
-            await self._bus.publish(self._bus.subjects.stats("scheduler"), stats)
+            if self._bus.nc.is_connected:  # else it would be told late, if the client had room for it
+                await self._bus.publish(self._bus.subjects.stats("scheduler"), stats)
 
     def _count(self, events: Sequence[ev.Event], commands: Sequence[ev.Command], now_s: float, cycle_s: float) -> None:
         self._measures.note(events, commands, now_s, cycle_s)

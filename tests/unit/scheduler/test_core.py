@@ -417,10 +417,19 @@ def test_a_cancel_that_comes_before_its_request_is_kept_for_it_for_a_while() -> 
     assert not of_kind(core.cycle([arrival("late")], 100.1 + EARLY_S), Finish)
 
 
-def test_a_second_delivery_of_a_running_request_is_only_acknowledged() -> None:
+def test_a_second_message_of_a_running_request_is_only_acknowledged() -> None:
     core = make_core()
     core.cycle([seen(), arrival("r")], 100.0)
-    assert core.cycle([arrival("r")], 100.1) == [Acknowledge("r")]
+    assert core.cycle([dataclasses.replace(arrival("r"), delivery="again")], 100.1) == [Acknowledge("again")]
+
+
+def test_the_message_of_a_running_request_stays_on_the_bus_however_often_it_is_delivered() -> None:
+    core = make_core()
+    commands = core.cycle([seen(), arrival("r")], 100.0)
+    assert core.cycle([arrival("r")], 100.1) == []
+    [finish] = serve(core, {"a-1": Worker()}, commands)
+    assert finish.arrived.delivery == "r"
+    assert core.arrived == 1
 
 
 def test_progress_is_reported_only_where_a_client_streams() -> None:

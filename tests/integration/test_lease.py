@@ -1,0 +1,51 @@
+"""Who leads a cell, on the real bus."""
+
+import asyncio
+
+import pytest
+from nats.js.errors import NotFoundError
+
+from services.scheduler.lease import KEY, Lease
+from shared.bus import Bus
+from shared.errors import Superseded
+from shared.tasks import cancel
+from tests.support.waiting import LIMIT_S, until
+
+
+async def expire(bus: Bus) -> None:
+    """As while the bus is away."""
+    await bus.js.purge_stream(f"KV_{bus.subjects.leases_bucket}")
+
+
+async def test_a_lease_that_has_expired_is_held_again_where_nobody_has_led_since(bus: Bus) -> None:
+    lease = await Lease.acquire(bus, "first")
+    await expire(bus)
+    bucket = await bus.bucket(bus.subjects.leases_bucket)
+
+    async def held() -> bool:
+        try:
+            return (await bucket.get(KEY)).value == b"leads"
+        except NotFoundError:
+            return False
+
+    holding = asyncio.ensure_future(lease.hold())
+    try:
+        await until(held)
+    finally:
+        await cancel([holding])
+    await lease.release()
+    assert (await Lease.acquire(bus, "second")).epoch > lease.epoch
+
+
+@pytest.mark.parametrize("still_leads", [False, True])
+async def test_it_is_superseded_where_somebody_has(bus: Bus, *, still_leads: bool) -> None:
+    lease = await Lease.acquire(bus, "first")
+    await expire(bus)
+    second = await Lease.acquire(bus, "second")
+    if not still_leads:
+        await second.release()
+    async with asyncio.timeout(LIMIT_S):
+        with pytest.raises(Superseded):
+            await lease.hold()
+        if not still_leads:
+            await Lease.acquire(bus, "third")
