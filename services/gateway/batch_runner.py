@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 
 from services.gateway.batch_lines import BODIES, Line, as_file, read_lines, written
 from services.gateway.batches import Batches
+from services.gateway.body import MAX_BODY_BYTES, too_large
 from services.gateway.calls import Calls
 from services.gateway.compose import compose
 from services.gateway.errors import ApiError, as_api_error, no_such_model, outcome_error
@@ -158,7 +159,10 @@ class BatchRunner:
 
     async def _reply(self, batch: Batch, line: Line, name: str) -> Json:
         """Raises: whatever is wrong with the line; ApiError if its request was not completed; RetryLater."""
-        body = BODIES[batch.endpoint].model_validate_json(bytes(line.body))
+        given = bytes(line.body)
+        if len(given) > MAX_BODY_BYTES:
+            raise too_large(MAX_BODY_BYTES)
+        body = BODIES[batch.endpoint].model_validate_json(given)
         if body.model != self._text.card.name:
             raise no_such_model(body.model, self._text.card.name)
         now_s = time.time()

@@ -24,16 +24,19 @@ async def read_body(request: Request, kind: type[B]) -> B:
 
 async def bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes]:
     """The body, part by part. Raises: ApiError 413 if it is larger, declared or not; 400 if it breaks off."""
-    too_large = ApiError(413, f"the body is larger than {max_bytes} bytes", code="body_too_large")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
-        raise too_large
+        raise too_large(max_bytes)
     size = 0
     try:
         async for part in request.stream():
             size += len(part)
             if size > max_bytes:
-                raise too_large
+                raise too_large(max_bytes)
             yield part
     except ClientDisconnect:
         raise ApiError(400, "the body is incomplete") from None
+
+
+def too_large(max_bytes: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {max_bytes} bytes", code="body_too_large")

@@ -4,7 +4,7 @@ so that any other value is refused by name, and never passed over in silence.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH, MAX_OUTPUT_TOKENS
@@ -141,7 +141,8 @@ class CompletionBody(Strict):
 class ChatBody(CompletionBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    # One wrong turn is enough: telling of a hundred thousand would hold up every stream.
+    messages: Annotated[list[Message], Field(min_length=1), FailFast()]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
 
     response_format: ResponseFormat | None = None

@@ -58,19 +58,20 @@ async def test_a_batch_is_served_in_order_at_low_priority_and_tells_good_from_ba
 ) -> None:
     scheduler.answer = lambda request: str(request.seed)
     async with client(gateway) as api:
-        rows = [*(line(i) for i in range(40)), line(40, temperature=9), line(41, model="other")]
+        wrong = [line(40, temperature=9), line(41, model="other"), line(42, user="x" * 5_000_000)]
+        rows = [*(line(i) for i in range(40)), *wrong]
         batch = await submit(api, *rows)
         done = await ended(api, batch.id)
         assert done.status == "completed"
         counts = done.request_counts
         assert counts is not None
-        assert (counts.total, counts.completed, counts.failed) == (42, 40, 2)
+        assert (counts.total, counts.completed, counts.failed) == (43, 40, 3)
         good = await rows_of(api, done.output_file_id)
         assert [row["custom_id"] for row in good] == [f"q{i}" for i in range(40)]
         texts = [row["response"]["body"]["choices"][0]["message"]["content"] for row in good]
         assert texts == [str(i) for i in range(40)]
         bad = await rows_of(api, done.error_file_id)
-        assert [row["response"]["status_code"] for row in bad] == [400, 404]
+        assert [row["response"]["status_code"] for row in bad] == [400, 404, 413]
         assert bad[0]["response"]["body"]["error"]["param"] == "temperature"
         assert {request.priority for request in scheduler.requests} == {-50}
         batches = [batch.id, (await submit(api, line(0))).id]

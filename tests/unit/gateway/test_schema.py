@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from services.gateway.schema import ChatBody, TextBody
 
@@ -16,3 +16,9 @@ def test_null_is_as_good_as_an_absent_field(kind: type[BaseModel], least: dict[s
     optional = [name for name, field in kind.model_fields.items() if not field.is_required()]
     assert "priority" in optional
     assert kind.model_validate(least | dict.fromkeys(optional)) == kind.model_validate(least)
+
+
+def test_the_first_wrong_turn_ends_the_reading() -> None:
+    with pytest.raises(ValidationError) as wrong:
+        ChatBody.model_validate(CHAT | {"messages": [{"role": "wizard", "content": ""}] * 1000})
+    assert wrong.value.error_count() == 1
