@@ -5,6 +5,7 @@ is padded up to its bucket, and the padding is masked. Only small batches come h
 enough to hide their launches. Shape letters: n requests of the bucket, B block length, K keys of the bucket.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,9 @@ from services.worker.kv_store import KvStore
 from services.worker.models.decoder import Attend, PackedDecoder
 
 MOST_REQUESTS = 16
+MOST_TOKENS = 512  # fed
 FEWEST_KEYS = 256
+MOST_GRAPHS = 64  # kept; each takes some MB of the device's memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,14 @@ class Padded:
 
 
 def bucket(batch: Batch) -> tuple[int, int, int] | None:
-    """(n, B, K), or None for a batch that no graph serves: recompute parts, unequal lengths, too many requests."""
+    """(n, B, K), or None for a batch that no graph serves: recompute parts, unequal lengths, too much to compute."""
     lengths = batch.lengths
     if batch.num_recompute or len(lengths) > MOST_REQUESTS or (lengths != lengths[0]).any():
         return None
-    most_keys = max(FEWEST_KEYS, int(batch.key_lengths.max()))
-    return _power_of_two(len(lengths)), int(lengths[0]), _power_of_two(most_keys)
+    requests, length = _power_of_two(len(lengths)), int(lengths[0])
+    if requests * length > MOST_TOKENS:
+        return None
+    return requests, length, _power_of_two(max(FEWEST_KEYS, int(batch.key_lengths.max())))
 
 
 def pad(batch: Batch, requests: int, keys: int, scrap: int) -> Padded:
@@ -74,7 +79,7 @@ class CacheStepGraphs:
         self._decoder = decoder
         self._store = store
         self._pool = torch.cuda.graph_pool_handle()
-        self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Padded, Tensor]] = {}
+        self._graphs: OrderedDict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Padded, Tensor]] = OrderedDict()
 
     def run(self, batch: Batch) -> Tensor | None:
         """The hidden states of what is fed [T, W], valid until the next run; None if no graph serves this batch."""
@@ -83,7 +88,10 @@ class CacheStepGraphs:
             return None
         padded = pad(batch, key[0], key[2], self._store.scrap)
         if key not in self._graphs:
+            if len(self._graphs) == MOST_GRAPHS:
+                self._graphs.popitem(last=False)  # not used for longest
             self._graphs[key] = self._capture(padded)
+        self._graphs.move_to_end(key)
         graph, inputs, hidden = self._graphs[key]
         for own, new in zip(inputs.parts, padded.parts, strict=True):
             own.copy_(new)
@@ -91,15 +99,19 @@ class CacheStepGraphs:
         return hidden[: len(batch.tokens)]
 
     def _capture(self, padded: Padded) -> tuple[torch.cuda.CUDAGraph, Padded, Tensor]:
-        inputs = Padded(*(part.to(self._decoder.head.weight.device) for part in padded.parts))
-        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):  # kernels choose and load themselves in a first run, which cannot be captured
-            forward(self._decoder, self._store, inputs)
-        torch.cuda.current_stream().wait_stream(beside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            hidden = forward(self._decoder, self._store, inputs)
+        device = self._decoder.head.weight.device
+        inputs = Padded(*(part.to(device) for part in padded.parts))
+        with torch.cuda.device(device):  # whose streams these are; each thread begins on the first device
+            beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(
+                beside
+            ):  # kernels choose and load themselves in a first run, which no graph can hold
+                forward(self._decoder, self._store, inputs)
+            torch.cuda.current_stream().wait_stream(beside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                hidden = forward(self._decoder, self._store, inputs)
         return graph, inputs, hidden
 
 

@@ -1,12 +1,16 @@
 """Batches of cache steps in buckets: padding changes nothing, and on CUDA a replayed graph computes the same."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+import services.worker.graphs
 from services.worker.attention import attention
 from services.worker.batch import Batch, Part, pack
-from services.worker.graphs import CacheStepGraphs, bucket, forward, pad
+from services.worker.graphs import CacheStepGraphs, Padded, bucket, forward, pad
 from services.worker.kv_store import KvStore
 from services.worker.models.decoder import PackedDecoder
 from services.worker.sequences import Sequence
@@ -68,6 +72,40 @@ def test_recompute_steps_and_large_batches_have_no_bucket() -> None:
     [one] = sequences([5])
     assert bucket(pack([Part(one, 0, 0, 0, len(one.canvas))], decoder.config)) is None
     assert bucket(cache_steps([1] * 17, decoder, store)) is None
+    many = [Part(s, 1, 0, 1, len(s.canvas)) for s in sequences([40] * 16)]  # 71 tokens each
+    assert bucket(pack(many, decoder.config)) is None
+
+
+class OnCpu(CacheStepGraphs):
+    """Runs the forward again where a graph would be replayed."""
+
+    captured = 0
+
+    def _capture(self, padded: Padded) -> Any:
+        self.captured += 1
+        inputs = Padded(*(part.clone() for part in padded.parts))
+        hidden = forward(self._decoder, self._store, inputs)
+
+        def replay() -> None:
+            hidden.copy_(forward(self._decoder, self._store, inputs))
+
+        return SimpleNamespace(replay=replay), inputs, hidden
+
+
+@torch.inference_mode()
+def test_a_bucket_is_captured_once_until_too_many_others_were_used_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(services.worker.graphs, "MOST_GRAPHS", 2)
+    decoder = random_decoder()
+    store = KvStore(decoder, SLOTS)
+    graphs, captured = OnCpu(decoder, store), []
+    for prompts in ([5], [5, 5], [9], [5, 5, 5], [7], [9, 5]):
+        batch = cache_steps(prompts, decoder, store)
+        replayed = graphs.run(batch)
+        assert replayed is not None
+        torch.testing.assert_close(replayed, run_packed(batch, decoder, store, CPU), atol=1e-4, rtol=0)
+        captured.append(graphs.captured)
+    assert captured == [1, 2, 2, 3, 3, 4]
 
 
 @pytest.mark.cuda
