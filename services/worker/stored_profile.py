@@ -7,7 +7,8 @@ from pathlib import Path
 
 import structlog
 
-from services.worker.loading import ModelChoice
+from services.worker.attention import backend
+from services.worker.loading import ModelChoice, device_name
 from services.worker.parallel import ParallelRunner
 from services.worker.profiler import QUICK, measure
 from services.worker.runner import Runner
@@ -46,7 +47,8 @@ def default_cache(environ: Mapping[str, str]) -> Path:
 
 def _key(choice: ModelChoice, runner: Runner | ParallelRunner) -> str:
     """What a latency depends on."""
-    facts = (runner.config, runner.device.type, str(runner.dtype), choice.tp, choice.threads, runner.cache_slots > 0)
+    computes = device_name(runner.device), backend(runner.device, runner.dtype), str(runner.dtype)
+    facts = (runner.config, *computes, choice.tp, choice.threads, runner.cache_slots > 0)
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import services.worker.stored_profile
 from services.worker.batch import Batch
 from services.worker.loading import ModelChoice
 from services.worker.profiler import Plan, grid, measure
@@ -99,6 +100,14 @@ def test_a_measured_profile_is_kept_for_the_next_start(tmp_path: Path) -> None:
     first = stored_profile(CHOICE, runner, tmp_path)
     assert [path.suffix for path in tmp_path.iterdir()] == [".csv"]
     assert stored_profile(CHOICE, runner, tmp_path).to_csv() == first.to_csv()
+
+
+def test_a_profile_of_another_kind_of_gpu_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner(random_decoder())
+    for name in ("H100", "A100", "H100"):
+        monkeypatch.setattr(services.worker.stored_profile, "device_name", lambda _, name=name: name)
+        stored_profile(CHOICE, runner, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_given_profile_is_used(tmp_path: Path) -> None:
