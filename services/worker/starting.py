@@ -40,7 +40,8 @@ def _run(loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]") -> None:
 
 
 async def _keep(settings: WorkerSettings, instance: Instance) -> None:
-    bus = await Bus.connect(settings.nats_url, settings.cell, name=f"{instance.instance_id}-starting")
+    name = f"{instance.instance_id}-starting"
+    bus = await Bus.connect(settings.nats_url, settings.cell, name=name, alive_file=settings.alive_file)
     try:
         await Registration(bus, instance).keep()
     finally:

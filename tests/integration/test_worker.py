@@ -148,12 +148,15 @@ async def test_garbage_is_dropped_and_the_worker_goes_on(
 
 
 async def test_while_its_model_is_loaded_an_instance_is_registered_as_starting(
-    nats_server: NatsServer, bus: Bus, registered: Registrations
+    nats_server: NatsServer, bus: Bus, registered: Registrations, tmp_path: Path
 ) -> None:
-    settings = read_settings(WorkerSettings, to_environ({"nats_url": nats_server.url, "cell": bus.subjects.cell}))
+    alive = tmp_path / "alive"
+    own = {"nats_url": nats_server.url, "cell": bus.subjects.cell, "alive_file": alive}
+    settings = read_settings(WorkerSettings, to_environ(own))
     instance = Instance(instance_id="w-1", model=read_model_card(MODEL, "m"), tp_degree=1)
     with announced(settings, instance):
         starting = await registered.instance(InstanceState.STARTING)
+        assert alive.exists()  # for who watches it, however long the model takes
     assert starting.instance_id == "w-1"
 
 
