@@ -1,6 +1,8 @@
 """The cached keys and values themselves, on the model's device, by the slots that `pool` hands out."""
 
 import os
+import re
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -46,8 +48,17 @@ def slots_that_fit(decoder: PackedDecoder) -> int:
     if device.type == "cuda":
         free_bytes, share = torch.cuda.mem_get_info(device)[0], CUDA_SHARE
     else:
-        free_bytes, share = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), CPU_SHARE
+        free_bytes, share = _available_bytes(), CPU_SHARE
     return int(free_bytes * share) // bytes_per_token(decoder)
+
+
+def _available_bytes() -> int:
+    """Of the machine's memory: free, or holding what can be read from files again, such as the weights just loaded."""
+    try:
+        told = re.search(r"^MemAvailable: *(\d+) kB$", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:  # not Linux
+        told = None
+    return int(told[1]) << 10 if told else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _kv_heads(decoder: PackedDecoder) -> int:
