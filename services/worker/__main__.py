@@ -42,11 +42,14 @@ log = structlog.get_logger(__name__)
 
 def main(environ: Mapping[str, str]) -> int:
     """Returns: the exit status: 0 after a clean stop, 2 for wrong settings or an unusable model, 1 otherwise."""
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # until it serves there is nothing to put in order
+    for signum in (signal.SIGTERM, signal.SIGINT):  # until it serves there is nothing to put in order
+        signal.signal(signum, lambda *_: os._exit(0))
     try:
         settings = read_settings(WorkerSettings, environ)
         configure_logs("worker", level=settings.log_level, form=settings.log_format)
-        choice = ModelChoice(settings.model, settings.device, settings.dtype, settings.tp, settings.threads)
+        choice = ModelChoice(
+            settings.model, settings.device, settings.dtype, settings.tp, settings.threads, settings.gpus
+        )
         given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
         check(choice)
         instance = _describe(settings)

@@ -46,26 +46,28 @@ class ModelChoice:
     dtype: str = "auto"
     tp: int = 1
     threads: int = 0  # of the CPU, for each rank; 0: an equal share of the machine's
+    gpus: tuple[int, ...] = ()  # the machine's, one a rank; none: the first ones
 
 
 @contextmanager
 def open_runner(choice: ModelChoice, room: CacheRoom) -> Iterator[Runner | ParallelRunner]:
     """Load the model, and end its ranks at the end. Raises: BadInput, one line, if it cannot be run."""
-    directory, device = check(choice)
+    directory, devices = check(choice)
     threads = choice.threads or max(1, (os.cpu_count() or 1) // choice.tp)
-    load_rank = partial(_load_rank, directory, choose_dtype(choice.dtype, device), threads, room)
+    load_rank = partial(_load_rank, directory, choose_dtype(choice.dtype, devices[0]), threads, room)
     if choice.tp == 1:
-        runner = load_rank(None, device)
+        runner = load_rank(None, devices[0])
         _say(choice, runner)
         yield runner
         return
-    with parallel_runner(choice.tp, device.type, load_rank) as ranks:
+    with parallel_runner(devices, load_rank) as ranks:
         _say(choice, ranks)
         yield ranks
 
 
-def check(choice: ModelChoice) -> tuple[Path, torch.device]:
-    """The model's directory and its device. Raises: BadInput for what can be refused before anything is loaded."""
+def check(choice: ModelChoice) -> tuple[Path, list[torch.device]]:
+    """The model's directory, and the device of each rank. Raises: BadInput for what can be refused before anything is
+    loaded."""
     directory, device = find_model(choice.model), choose_device(choice.device)
     try:
         Shard(0, choice.tp).check(read_config(directory))
@@ -75,7 +77,7 @@ def check(choice: ModelChoice) -> tuple[Path, torch.device]:
     if device.type == "cuda" and torch.cuda.device_count() < choice.tp:
         count = torch.cuda.device_count()
         raise BadInput(f"tensor-parallel degree {choice.tp}, but there are {count} CUDA devices", "tp")
-    return directory, device
+    return directory, [device] * choice.tp if device.type == "cpu" else _cuda_devices(choice)
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -84,6 +86,12 @@ def choose_device(wanted: str) -> torch.device:
     if wanted == "cuda" and not has_cuda:
         raise BadInput("device=cuda, but torch sees no CUDA device here; use cpu or auto", "device")
     return torch.device("cuda" if has_cuda and wanted != "cpu" else "cpu")
+
+
+def _cuda_devices(choice: ModelChoice) -> list[torch.device]:
+    """Its GPUs by their numbers where all of the machine's are seen; a container sees its own alone, from 0 on."""
+    seen = len(choice.gpus) == choice.tp and max(choice.gpus) < torch.cuda.device_count()
+    return [torch.device("cuda", gpu) for gpu in (choice.gpus if seen else range(choice.tp))]
 
 
 def device_name(device: torch.device) -> str:
@@ -116,9 +124,15 @@ def _load_rank(
             decoder = load(directory, dtype, device, WHOLE)
         else:
             decoder = load(directory, dtype, group.device, group.shard, group.sum)
+    except torch.OutOfMemoryError:
+        raise BadInput("the model does not fit in the device's memory", "model") from None
     except ValueError as error:
         raise BadInput(str(error), "model") from None
-    return Runner(decoder, _cache_slots(room, decoder), group)
+    slots = _cache_slots(room, decoder, group)
+    try:
+        return Runner(decoder, slots, group)
+    except RuntimeError:  # without enough memory torch raises just this on a CPU
+        raise BadInput(f"no memory for a cache of {slots} tokens", "cache_tokens") from None
 
 
 def _keep_freed_memory() -> None:
@@ -130,11 +144,13 @@ def _keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, (1 << 31) - 1)
 
 
-def _cache_slots(room: CacheRoom, decoder: PackedDecoder) -> int:
+def _cache_slots(room: CacheRoom, decoder: PackedDecoder, group: Group | None) -> int:
+    """The same on every rank."""
     longest = decoder.config.max_length
     if room.tokens or not room.requests:
         return room.tokens
-    slots = min(slots_that_fit(decoder), room.requests * longest)
+    fit = slots_that_fit(decoder)
+    slots = min(fit if group is None else group.least(fit), room.requests * longest)
     if slots < longest:
         raise BadInput(
             f"the free memory holds a cache of {slots} tokens; one request may have {longest}", "cache_tokens"

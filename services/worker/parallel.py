@@ -6,9 +6,11 @@ it together. Gloo carries everything on a CPU; on CUDA, NCCL carries what the de
 
 import multiprocessing
 import os
+import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.connection import wait
@@ -23,6 +25,7 @@ from torch import Tensor
 from services.worker.batch import Batch
 from services.worker.models.decoder import Shard
 from services.worker.runner import Predictions, Runner
+from shared.errors import BadInput
 
 log = structlog.get_logger(__name__)
 
@@ -36,13 +39,13 @@ LoadRank = Callable[["Group"], Runner]
 class Group:
     """The ranks of this instance, as one of them sees it."""
 
-    def __init__(self, shard: Shard, rendezvous: Path, device_type: str) -> None:
+    def __init__(self, shard: Shard, rendezvous: Path, device: torch.device) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
         self.shard = shard
-        self.device = torch.device(device_type, shard.rank) if device_type == "cuda" else torch.device(device_type)
+        self.device = device
         place = f"file://{rendezvous}"
         dist.init_process_group("gloo", place, rank=shard.rank, world_size=shard.size, timeout=PATIENCE)
-        self._compute = dist.new_group(backend="nccl") if device_type == "cuda" else dist.group.WORLD
+        self._compute = dist.new_group(backend="nccl") if device.type == "cuda" else dist.group.WORLD
 
     def sum(self, x: Tensor) -> Tensor:
         """Over the ranks, in place."""
@@ -54,6 +57,12 @@ class Group:
         parts = [torch.empty_like(x) for _ in range(self.shard.size)]
         dist.all_gather(parts, x, group=self._compute)
         return torch.stack(parts)
+
+    def least(self, number: int) -> int:
+        """The least of what the ranks bring."""
+        found = torch.tensor(number)
+        dist.all_reduce(found, dist.ReduceOp.MIN)
+        return int(found)
 
     def share(self, batch: Batch | None = None) -> Batch | None:
         """Rank 0's batch, on every rank; None: there will be no more."""
@@ -84,35 +93,47 @@ class ParallelRunner:
 
 
 @contextmanager
-def parallel_runner(size: int, device_type: str, load: LoadRank) -> Iterator[ParallelRunner]:
-    """Start the other ranks, load the model on all, and end them at the end. The death of one ends this process."""
+def parallel_runner(devices: Sequence[torch.device], load: LoadRank) -> Iterator[ParallelRunner]:
+    """Start the other ranks, each on its device, load the model on all, and end them at the end. The death of one ends
+    this process."""
+    size = len(devices)
     with tempfile.TemporaryDirectory(prefix="dilaserve-ranks-") as directory:
         rendezvous = Path(directory) / "rendezvous"
         spawn = multiprocessing.get_context("spawn")
         others = [
-            spawn.Process(target=_serve, args=(Shard(rank, size), rendezvous, device_type, load), daemon=True)
+            spawn.Process(target=_serve, args=(Shard(rank, size), rendezvous, devices[rank], load), daemon=True)
             for rank in range(1, size)
         ]
         closing = threading.Event()
         for process in others:
             process.start()
         threading.Thread(target=_watch, args=(others, closing), name="ranks", daemon=True).start()
-        group = Group(Shard(0, size), rendezvous, device_type)
         try:
+            group = Group(Shard(0, size), rendezvous, devices[0])
             yield ParallelRunner(load(group), group)
-        finally:
             closing.set()
             group.share(None)
             for process in others:
                 process.join(STOP_S)
-            dist.destroy_process_group()
+        finally:
+            closing.set()
+            for process in others:
+                process.kill()  # after a failure they may wait for this rank
+            if dist.is_initialized():
+                dist.destroy_process_group()
 
 
-def _serve(shard: Shard, rendezvous: Path, device_type: str, load: LoadRank) -> None:
+def _serve(shard: Shard, rendezvous: Path, device: torch.device, load: LoadRank) -> None:
     """The life of any rank but 0."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes at once, they are for rank 0, which drains
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_rank_0, name="rank 0", daemon=True).start()
-    group = Group(shard, rendezvous, device_type)
-    runner = load(group)
+    group = Group(shard, rendezvous, device)
+    try:
+        runner = load(group)
+    except BadInput:
+        time.sleep(STOP_S)  # rank 0 meets the same, tells of it and ends this one
+        raise
     while (batch := group.share()) is not None:
         runner.run(batch)
     dist.destroy_process_group()

@@ -1,16 +1,27 @@
-"""Ranks that fail on the way."""
+"""Ranks that fail on the way, that are told to stop, and that have unequal room."""
 
 import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.connection import Connection
 from typing import Any, cast
+from unittest.mock import patch
 
+import pytest
 import torch
 
+from services.worker import loading
 from services.worker.batch import Batch
+from services.worker.loading import CacheRoom, ModelChoice, open_runner
 from services.worker.parallel import Group, parallel_runner
 from services.worker.runner import Runner
+from shared.errors import BadInput
+from tests.support.golden import COPY
 from tests.support.random_model import random_decoder
 
 LIMIT_S = 60.0
+DEVICES = [torch.device("cpu")] * 2
 
 
 class FailsOnRank0(Runner):
@@ -36,5 +47,42 @@ def test_a_step_that_fails_on_the_first_rank_ends_the_instance() -> None:
 
 
 def _run_a_step() -> None:
-    with parallel_runner(2, "cpu", FailsOnRank0) as ranks:
+    with parallel_runner(DEVICES, FailsOnRank0) as ranks:
         ranks.run(cast(Batch, "a batch"))
+
+
+def test_ranks_take_the_room_of_the_least_and_end_in_order_when_all_are_signalled() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    instance = multiprocessing.get_context("spawn").Process(target=_serve_until_told, args=(theirs,))
+    instance.start()
+    try:
+        assert ours.poll(LIMIT_S)
+        assert ours.recv() == 200
+        assert instance.pid is not None
+        os.killpg(instance.pid, signal.SIGTERM)
+        instance.join(LIMIT_S)
+        assert instance.exitcode == 0
+    finally:
+        instance.kill()
+
+
+def _serve_until_told(ready: Connection) -> None:
+    os.setsid()
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    with parallel_runner(DEVICES, _unequal) as ranks:
+        ready.send(ranks.cache_slots)
+        told.wait(LIMIT_S)
+
+
+def _unequal(group: Group) -> Runner:
+    decoder = random_decoder()
+    with patch.object(loading, "slots_that_fit", return_value=300 - 100 * group.shard.rank):
+        return Runner(decoder, loading._cache_slots(CacheRoom(requests=64), decoder, group))
+
+
+@pytest.mark.slow
+def test_a_cache_that_no_memory_can_hold_is_told_in_one_line() -> None:
+    choice = ModelChoice(str(COPY / "llada/seed1"), tp=2, threads=1)
+    with pytest.raises(BadInput, match="no memory for a cache"), open_runner(choice, CacheRoom(1, tokens=10**12)):
+        pass

@@ -1,0 +1,48 @@
+"""Where a model is put."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.worker.kv_store import CPU_SHARE, bytes_per_token, slots_that_fit
+from services.worker.loading import CacheRoom, ModelChoice, check, open_runner
+from shared.errors import BadInput
+from tests.support.golden import COPY
+from tests.support.random_model import random_decoder
+
+MODEL = str(COPY / "llada/seed1")
+
+
+@pytest.mark.parametrize(
+    ("tp", "gpus", "wanted"),
+    [
+        (1, (), [0]),
+        (2, (), [0, 1]),
+        (1, (3,), [3]),
+        (2, (0, 2), [0, 2]),
+        (1, (7,), [0]),  # a container, which sees its own GPUs alone
+        (2, (2, 7), [0, 1]),
+    ],
+)
+def test_ranks_are_on_the_gpus_of_their_instance(
+    tp: int, gpus: tuple[int, ...], wanted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    devices = check(ModelChoice(MODEL, device="auto", tp=tp, gpus=gpus))[1]
+    assert devices == [torch.device("cuda", gpu) for gpu in wanted]
+
+
+def test_a_cache_that_no_memory_can_hold_is_told_in_one_line() -> None:
+    room = CacheRoom(1, tokens=10**12)
+    with pytest.raises(BadInput, match="no memory for a cache"), open_runner(ModelChoice(MODEL, threads=1), room):
+        pass
+
+
+def test_memory_that_holds_copies_of_files_is_free_for_the_cache() -> None:
+    decoder = random_decoder()
+    told = Path("/proc/meminfo").read_text(encoding="ascii").split()
+    available = 1024 * int(told[told.index("MemAvailable:") + 1])
+    fit = slots_that_fit(decoder) * bytes_per_token(decoder)
+    assert fit == pytest.approx(CPU_SHARE * available, rel=0.5)  # others take and free some meanwhile
