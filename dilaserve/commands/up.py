@@ -90,10 +90,12 @@ def up(
     Prints the address when it is ready. SIGTERM or Ctrl-C drains and exits 0; a second one kills.
     """
     import asyncio  # noqa: PLC0415
+    from contextlib import redirect_stderr, redirect_stdout  # noqa: PLC0415
 
     from dilaserve.stack import options as read  # noqa: PLC0415
     from dilaserve.stack.cluster import run_cluster  # noqa: PLC0415
     from dilaserve.stack.data_dir import locked  # noqa: PLC0415
+    from dilaserve.stack.lasting import Lasting  # noqa: PLC0415
     from dilaserve.stack.ports import check_free  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import name_of  # noqa: PLC0415
@@ -125,7 +127,7 @@ def up(
     )
     settings = read_settings(ServiceSettings, os.environ)
     configure_logs("up", level=settings.log_level, form=settings.log_format)
-    with locked(options.data_dir):
+    with locked(options.data_dir), redirect_stdout(Lasting(sys.stdout)), redirect_stderr(Lasting(sys.stderr)):
         check_free(options.host, options.port)
         for each in options.metrics_ports:
             check_free(settings.metrics_host, each, "--metrics-port")

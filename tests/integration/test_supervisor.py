@@ -1,6 +1,7 @@
 """The supervisor with real processes."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dilaserve.stack.lasting import Lasting
 from dilaserve.stack.process import Program
 from dilaserve.stack.supervisor import TRIES, Supervisor
 from shared.errors import BadInput, DilaserveError
@@ -110,10 +112,26 @@ async def test_output_goes_to_standard_error_line_by_line_with_the_programs_name
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
+async def test_a_stack_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    reading, writing = os.pipe()
+    os.close(reading)
+    supervisor = Supervisor()
+    with os.fdopen(writing, "w") as gone, contextlib.redirect_stderr(Lasting(gone)):
+        supervisor.start(
+            shell("worker-0", f"echo $$ >> {started}; echo a line; head -c 300000 /dev/zero; exec sleep 600")
+        )
+        await reached(lambda: len(pids(started)) == 1)
+        os.kill(pids(started)[0], signal.SIGKILL)
+        await reached(lambda: len(pids(started)) == 2)
+        await supervisor.stop(["worker"], within_s=WAIT_S)
+
+
 async def test_programs_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     started = tmp_path / "started"
     script = f"""
 import asyncio
+from dilaserve.stack.lasting import Lasting
 from dilaserve.stack.process import Program
 from dilaserve.stack.supervisor import Supervisor
 
