@@ -59,9 +59,8 @@ def main() -> int:
         sys.stderr.write(f"gateway: {error.message}\n")
         return 2
     except OSError as error:
-        sys.stderr.write(
-            f"gateway: cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}\n"
-        )
+        reason = str(error.strerror).partition(" (while ")[0]  # Python adds the address
+        sys.stderr.write(f"gateway: cannot listen on {settings.host}:{settings.port}: {reason}\n")
         return 1
     with telemetry("gateway", settings.otlp_endpoint):
         uvloop.run(serve_until_signal(settings, text, listener))

@@ -82,6 +82,13 @@ async def test_a_taken_port_is_one_line(tiny_model_dir: Path) -> None:
         )
 
 
+def test_a_host_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in {"HOST": "::zz", "PORT": "0", "MODEL": "x"}.items():
+        monkeypatch.setenv(f"DILASERVE_{name}", value)
+    assert main() == 1
+    assert capsys.readouterr().err == "gateway: cannot listen on ::zz:0: Name or service not known\n"
+
+
 async def test_an_unusable_model_is_one_line(tmp_path: Path) -> None:
     status, said = await ended(await start(["-m", "services.gateway"], model=str(tmp_path), port="0"))
     assert (status, said.count("\n")) == (2, 1), said
