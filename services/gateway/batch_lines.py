@@ -1,5 +1,6 @@
 """The lines of a batch, as OpenAI shapes them: read from its input file, written to output and error files. Pure."""
 
+import io
 import json
 from typing import Any
 
@@ -25,11 +26,14 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchError]]:
-    """Returns: the lines, and what is wrong with the file; with anything wrong none is to be run."""
+    """Returns: the lines, and what is wrong with the file, as far as it is read: with anything wrong none is to be run,
+    and a file may be nothing but millions of wrong lines."""
     lines: list[Line] = []
     errors: list[BatchError] = []
     seen: set[str] = set()
-    for number, row in enumerate(content.splitlines(), 1):
+    for number, row in enumerate(io.BytesIO(content), 1):
+        if len(errors) >= MAX_ERRORS or len(lines) > MAX_LINES:
+            break
         if not row.strip():
             continue
         try:
@@ -48,7 +52,7 @@ def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchErr
     if not lines and not errors:
         errors.append(BatchError(message="the file has no line", code="empty_file"))
     if len(lines) > MAX_LINES:
-        errors.append(BatchError(message=f"{len(lines)} requests; at most {MAX_LINES} are taken", code="too_many"))
+        errors.append(BatchError(message=f"the file has more than {MAX_LINES} requests", code="too_many"))
     return lines, errors[:MAX_ERRORS]
 
 

@@ -153,9 +153,12 @@ class BatchRunner:
             except RetryLater:
                 await asyncio.sleep(RETRY_S)
             except Exception as error:
+                told = as_api_error(error)
+                if told.status == 500 and not isinstance(error, ApiError):  # it refers to the log
+                    log.exception("batch line failed", request_id=name)
                 async with self._wrong:
                     await asyncio.sleep(BREATH_S)
-                return number, line, name, as_api_error(error)
+                return number, line, name, told
 
     async def _reply(self, batch: Batch, line: Line, name: str) -> Json:
         """Raises: whatever is wrong with the line; ApiError if its request was not completed; RetryLater."""

@@ -1,8 +1,10 @@
 """What is read of a batch's input file."""
 
+import tracemalloc
+
 import pytest
 
-from services.gateway.batch_lines import read_lines
+from services.gateway.batch_lines import MAX_ERRORS, MAX_LINES, read_lines
 
 ENDPOINT = "/v1/completions"
 
@@ -13,3 +15,20 @@ def test_a_line_that_cannot_be_read_is_named(body: bytes) -> None:
     lines, errors = read_lines(b"\n".join([line % b"{}", line % body]), ENDPOINT)
     assert [(error.line, error.code) for error in errors] == [(2, "invalid_json_line")]
     assert len(lines) == 1
+
+
+def test_a_file_that_is_no_batch_is_not_read_to_its_end() -> None:
+    tracemalloc.start()
+    try:
+        lines, errors = read_lines(b"x\n" * 1_000_000, ENDPOINT)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(lines), len(errors)) == (0, MAX_ERRORS)
+    assert most_bytes < 4_000_000
+
+
+def test_more_lines_than_are_taken_are_told() -> None:
+    line = b'{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": {}}'
+    _, errors = read_lines(b"\n".join(line % number for number in range(MAX_LINES + 2)), ENDPOINT)
+    assert [error.code for error in errors] == ["too_many"]
