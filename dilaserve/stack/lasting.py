@@ -14,10 +14,6 @@ class Lasting(io.TextIOBase):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]  (the base has an attribute)
-        return self._stream.encoding
-
     def fileno(self) -> int:
         return self._stream.fileno()
 
