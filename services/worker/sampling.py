@@ -89,8 +89,8 @@ def _best_of_rows(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *
 def gumbel(noise: Noise, tokens: Tensor) -> Tensor:
     """Standard Gumbel numbers, float64 [R, V]: argmax(logits / T + these) draws from softmax(logits / T)."""
     row = mix(mix(mix(noise.seed) + noise.step) + noise.position)  # [R]
-    bits = mix(row.unsqueeze(1) + mix(tokens)) >> 11 & ((1 << 53) - 1)  # [R, V]
-    uniform = (bits.double() + 0.5) * 2.0**-53  # inside (0, 1)
+    bits = mix(row.unsqueeze(1) + mix(tokens)) >> 12 & ((1 << 52) - 1)  # [R, V]
+    uniform = (bits.double() + 0.5) * 2.0**-52  # inside (0, 1): with one bit more the largest would round to 1
     return -torch.log(-torch.log(uniform))
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from services.worker import sampling
 from services.worker.sampling import Noise, Vocabulary, best_of, decide
 
 VOCAB = 8  # the last is the mask, which the logits here make improbable
@@ -85,6 +86,11 @@ def test_the_mask_is_never_taken_but_counts_in_the_softmax() -> None:
     tokens, confidences = pick(values, None, altered=False)
     assert (tokens < VOCAB - 1).all()
     torch.testing.assert_close(confidences, values.double().softmax(dim=-1)[:, :-1].max(dim=-1).values)
+
+
+def test_the_largest_random_number_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "mix", lambda x: torch.full_like(x, -1))  # all bits are 1
+    assert sampling.gumbel(noise(1, 1.0), torch.arange(VOCAB)).isfinite().all()
 
 
 @pytest.mark.parametrize("parts", [2, 4])
