@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from services.scheduler.events import SendJobs
 from services.scheduler.fleet import Fleet
 from services.scheduler.table import MASKED, RequestTable
 from shared.arrays import Int32, Int64, pack_float32, pack_int32, pack_int64
+from shared.messages.requests import Request
 from shared.messages.steps import CACHE, RECOMPUTE, RequestState, StepJobs
 
 
@@ -110,8 +112,15 @@ class JobWriter:
             canvas=pack_int32(canvas[start:]),
             start=start,
             temperature=arrived.request.temperature,
-            seed=arrived.request.seed or 0,
+            seed=_seed(arrived.request),
             trace=arrived.trace,
             guesses=arrived.request.guesses,
             end_ids=self._end_ids,
         )
+
+
+def _seed(request: Request) -> int:
+    """As asked for; else one of the request's own, the same wherever it goes on."""
+    if request.seed is not None:
+        return request.seed
+    return int.from_bytes(blake2b(request.request_id.encode(), digest_size=8).digest(), "little", signed=True)

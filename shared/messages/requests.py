@@ -39,7 +39,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0  # higher first
     min_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # the client's quality floor
     temperature: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0  # 0: greedy
-    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None: by the request's id
     stop: list[str] = []
     stream: bool = False  # whether `progress` messages are wanted
     guesses: bool = False  # whether `guesses` messages are, too

@@ -121,6 +121,17 @@ def test_a_request_is_denoised_block_by_block_to_its_end() -> None:
     assert finish.stats.latency_s == pytest.approx(1.0)
 
 
+def test_requests_without_a_seed_draw_their_own_numbers_and_the_same_ones_again() -> None:
+    seeds = []
+    for _ in range(2):
+        arrivals = [arrival("x"), arrival("y"), arrival("z", seed=0)]
+        [sent] = of_kind(make_core().cycle([seen(), *arrivals], 100.5), SendJobs)
+        seeds.append({state.request_id: state.seed for state in sent.jobs.states})
+    assert len(set(seeds[0].values())) == 3
+    assert seeds[0]["z"] == 0
+    assert seeds[0] == seeds[1]
+
+
 def test_with_lookahead_a_step_is_out_while_the_last_result_is_read_and_the_outcome_is_the_same() -> None:
     finished = []
     for lookahead in (0, 1):
