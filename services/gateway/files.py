@@ -22,7 +22,7 @@ from shared.messages.gateway import StoredFile
 from shared.subjects import FILE_AGE_S
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-LIST_S = 10.0  # how long all of them may take to come: the bus may go away before the last
+ANSWER_S = 30.0  # how long anything may take: what a deleted file still lacks, or a bus that went away, never comes
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Files:
     async def of(self, owner: str) -> list[FileObject]:
         """The owner's files, the latest first."""
         try:
-            infos = await _answered(asyncio.wait_for((await self._store()).list(ignore_deletes=True), LIST_S))
+            infos = await _answered((await self._store()).list(ignore_deletes=True))
         except NotFoundError:
             return []
         found = [(info, about) for info in infos if (about := _read(info)) is not None and about.owner == owner]
@@ -97,7 +97,8 @@ def no_such_file(file_id: str) -> ApiError:
 async def _answered(asked: Awaitable[T]) -> T:
     """Raises: NotFoundError; RetryLater when the bus does not answer."""
     try:
-        return await asked
+        async with asyncio.timeout(ANSWER_S):
+            return await asked
     except (NotFoundError, ObjectNotFoundError):
         raise NotFoundError from None
     except (nats.errors.Error, JetStreamError, TimeoutError) as error:

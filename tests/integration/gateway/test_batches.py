@@ -9,6 +9,7 @@ import openai
 import pytest
 from openai.types import Batch
 
+from services.gateway import files
 from services.gateway.batches import Batches
 from services.gateway.link import Link
 from services.gateway.settings import GatewaySettings
@@ -166,6 +167,20 @@ async def test_a_batch_can_be_cancelled_and_keeps_what_has_ended(
         async with asyncio.timeout(LIMIT_S):
             assert {await scheduler.cancelled.get() for _ in range(3)} == waiting
     scheduler.hold.set()
+
+
+async def test_a_file_that_is_deleted_while_it_is_read_holds_nobody_up(
+    bus: Bus, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client(gateway) as api:
+        file = await api.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+        store = await bus.js.object_store(bus.subjects.files_store)
+        chunks = f"$O.{bus.subjects.files_store}.C.{(await store.get_info(file.id)).nuid}"
+        await bus.js.purge_stream(f"OBJ_{bus.subjects.files_store}", subject=chunks)  # as deleting begins
+        monkeypatch.setattr(files, "ANSWER_S", 0.2)
+        with pytest.raises(openai.InternalServerError) as told:
+            await api.files.content(file.id)
+        assert told.value.status_code == 503
 
 
 async def test_a_batch_of_wrong_lines_leaves_the_gateway_to_others_and_can_be_cancelled(
