@@ -66,15 +66,19 @@ class Batches:
         return sorted(found, key=lambda batch: (-batch.created_s, batch.batch_id))
 
     async def cancel(self, batch_id: str, owner: str) -> Batch:
-        """Have it stop; what has ended is kept. Raises: ApiError 404, or 409 if it has ended."""
+        """Have it stop; what has ended is kept. One that waits for its turn ends at once.
+        Raises: ApiError 404, or 409 if it has ended."""
         await self.get(batch_id, owner)
+        now_s = int(time.time())
 
         def stop(batch: Batch) -> Batch:
             if batch.ended:
                 raise ApiError(409, f"the batch is {batch.status.value}", code="batch_ended")
             if batch.status is BatchStatus.CANCELLING:
                 return batch
-            return msgspec.structs.replace(batch, status=BatchStatus.CANCELLING, cancelling_s=int(time.time()))
+            if batch.began_s is None:
+                return msgspec.structs.replace(batch, status=BatchStatus.CANCELLED, cancelling_s=now_s, ended_s=now_s)
+            return msgspec.structs.replace(batch, status=BatchStatus.CANCELLING, cancelling_s=now_s)
 
         return await self.change(batch_id, stop)
 

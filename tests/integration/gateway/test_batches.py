@@ -49,6 +49,11 @@ async def ended(api: openai.AsyncOpenAI, batch_id: str) -> Batch:
     return await api.batches.retrieve(batch_id)
 
 
+async def is_let_go(bus: Bus) -> bool:
+    """Whether no gateway holds a batch any more."""
+    return (await bus.js.stream_info(bus.subjects.stream("BATCHES"))).state.messages == 0
+
+
 async def rows_of(api: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str, Any]]:
     assert file_id is not None
     return [json.loads(row) for row in (await api.files.content(file_id)).text.splitlines()]
@@ -140,11 +145,7 @@ async def test_a_batch_that_another_gateway_has_ended_meanwhile_stays_as_it_is(
             other = {"status": BatchStatus.COMPLETED, "ended_s": 1, "output_file_id": "file-1"}
             await Batches(link).change(batch.id, lambda found: msgspec.structs.replace(found, **other))
             scheduler.hold.set()
-
-            async def is_let_go() -> bool:
-                return (await bus.js.stream_info(bus.subjects.stream("BATCHES"))).state.messages == 0
-
-            await until(is_let_go)
+            await until(lambda: is_let_go(bus))
             assert (await api.batches.retrieve(batch.id)).output_file_id == "file-1"
             assert [file.id async for file in await api.files.list()] == [batch.input_file_id]
     finally:
@@ -167,6 +168,22 @@ async def test_a_batch_can_be_cancelled_and_keeps_what_has_ended(
         async with asyncio.timeout(LIMIT_S):
             assert {await scheduler.cancelled.get() for _ in range(3)} == waiting
     scheduler.hold.set()
+
+
+async def test_a_batch_that_waits_for_its_turn_is_cancelled_at_once(
+    bus: Bus, settings: GatewaySettings, text: TextModel
+) -> None:
+    link = Link()
+    await link.connect(settings.nats_url, settings.cell)
+    try:
+        batches = Batches(link)
+        batch = await batches.add("", ENDPOINT, "file-1", {})
+        assert (await batches.cancel(batch.batch_id, "")).status is BatchStatus.CANCELLED
+        async with running(settings, text):
+            await until(lambda: is_let_go(bus))
+        assert (await batches.get(batch.batch_id, "")).status is BatchStatus.CANCELLED
+    finally:
+        await link.close()
 
 
 async def test_a_file_that_is_deleted_while_it_is_read_holds_nobody_up(
