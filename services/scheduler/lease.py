@@ -72,6 +72,7 @@ class Lease:
     async def release(self) -> None:
         """Let the next one lead at once; while the bus is away, once the lease has expired."""
         try:
-            await self._bucket.delete(KEY, last=self._revision)
+            async with asyncio.timeout(LEASE_TTL_S):
+                await self._bucket.delete(KEY, last=self._revision)
         except (nats.errors.Error, TimeoutError) as error:
             log.warning("lease not released; it expires", error=repr(error))

@@ -12,12 +12,14 @@ from services.scheduler.events import Finish
 from shared.bus import Bus
 from shared.errors import BadInput, RetryLater
 from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus
+from shared.tasks import cancel
 from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
 
 REMEMBERED = 100_000  # finished requests remembered, so that a second message with their id is not served again
 RETRY_S = 0.5
+DRAIN_S = 5.0  # with LEASE_TTL_S less than the ten seconds that containers are given to end
 
 
 class OutcomeStore:
@@ -69,9 +71,13 @@ class OutcomeStore:
         await self._failed
 
     async def drain(self) -> None:
-        """Wait until all that was finished is stored and acknowledged."""
-        while self._writing:
-            await asyncio.wait(set(self._writing))
+        """Wait until all that was finished is stored and acknowledged, DRAIN_S at most: what is not is served again."""
+        if not self._writing:
+            return
+        _, left = await asyncio.wait(self._writing, timeout=DRAIN_S)
+        if left:
+            log.warning("outcomes not stored; the next scheduler serves their requests again", requests=len(left))
+            await cancel(left)
 
     def _write(self, outcome: Outcome, delivery: Any) -> None:
         self._finished[outcome.request_id] = None

@@ -276,6 +276,17 @@ async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster)
                 assert outcome.status is OutcomeStatus.COMPLETED
 
 
+async def test_an_outcome_that_cannot_be_stored_does_not_keep_it_from_stopping(cluster: Cluster) -> None:
+    subjects = cluster.bus.subjects
+    with service("scheduler", cluster.settings, cluster.log) as process:
+        await reached(lambda: "leading" in cluster.log.read_text())
+        await cluster.bus.js.delete_stream(subjects.stream("OUTCOMES"))
+        await cluster.bus.store(subjects.requests, Request(request_id="no-prompt"))
+        await reached(lambda: "not stored yet" in cluster.log.read_text())
+        assert await asyncio.to_thread(stop, process) == 0
+    assert not await cluster.all_acknowledged()
+
+
 async def test_one_that_stands_by_stops_when_told_to(scheduled: Path, shared: Cluster) -> None:
     await reached(lambda: "leading" in shared.log.read_text())
     log = scheduled / "second.log"
