@@ -19,13 +19,14 @@ from shared.subjects import HEARTBEAT_S, INSTANCE_TTL_S
 
 log = structlog.get_logger(__name__)
 
-REPLACED_TTL_S = 2 * HEARTBEAT_S  # silence allowed to an instance whose name has a newer one
+REPLACED_TTL_S = 2 * HEARTBEAT_S  # silence allowed to an instance since which another of its name has come
 
 
 @dataclass(slots=True)
 class _Known:
     instance: Instance
-    renewed_s: float  # loop time
+    came_s: float  # loop time, both
+    renewed_s: float
 
 
 class Registry:
@@ -62,8 +63,8 @@ class Registry:
             return
         if instance.state is InstanceState.STARTING or not self._is_usable(instance):
             return
-        known = self._known.get(instance_id)
-        self._known[instance_id] = _Known(instance, asyncio.get_running_loop().time())
+        known, now_s = self._known.get(instance_id), asyncio.get_running_loop().time()
+        self._known[instance_id] = _Known(instance, known.came_s if known else now_s, now_s)
         if known is None or not _same(known.instance, instance):
             log.info("instance seen", instance=instance_id, tp=instance.tp_degree, state=instance.state.value)
             self._inbox.put(InstanceSeen(instance))
@@ -100,7 +101,7 @@ class Registry:
         newest: dict[str, float] = {}
         for known in self._known.values():
             name = _name(known.instance)
-            newest[name] = max(newest.get(name, 0.0), known.renewed_s)
+            newest[name] = max(newest.get(name, 0.0), known.came_s)
         for instance_id, known in list(self._known.items()):
             replaced = newest[_name(known.instance)] > known.renewed_s
             if now_s - known.renewed_s > (REPLACED_TTL_S if replaced else INSTANCE_TTL_S):

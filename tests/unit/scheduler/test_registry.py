@@ -1,0 +1,35 @@
+"""Which instances the scheduler takes for gone."""
+
+import asyncio
+
+from nats.aio.client import Client
+
+from services.scheduler.events import InstanceGone
+from services.scheduler.inbox import Inbox
+from services.scheduler.registry import REPLACED_TTL_S, Registry
+from shared.bus import Bus
+from shared.codec import encode
+from shared.messages.instances import Instance, ModelCard
+from shared.subjects import INSTANCE_TTL_S
+
+CARD = ModelCard(name="m", max_length=512, mask_token_id=1, eos_token_id=2, vocab_size=100)
+
+
+async def gone(heard: list[str], after_s: float) -> list[str]:
+    """Of instances heard in this order, those taken for gone after so much silence."""
+    inbox = Inbox()
+    registry = Registry(Bus(Client(), "c"), CARD.name, inbox, needs_profile=False)
+    for instance_id in heard:
+        registry._update(instance_id, encode(Instance(instance_id=instance_id, model=CARD, tp_degree=1)))
+    registry._expire(asyncio.get_running_loop().time() + after_s)
+    return [event.instance_id for event in await inbox.take(0.0) if isinstance(event, InstanceGone)]
+
+
+async def test_an_instance_is_gone_sooner_where_one_of_its_name_has_come_since() -> None:
+    assert await gone(["w-1", "w-2"], REPLACED_TTL_S) == ["w-1"]
+    assert await gone(["w-1", "v-2"], REPLACED_TTL_S) == []
+
+
+async def test_two_that_live_under_one_name_are_each_allowed_the_whole_time() -> None:
+    assert await gone(["w-1", "w-2", "w-1", "w-2"], REPLACED_TTL_S) == []
+    assert await gone(["w-1", "w-2", "w-1", "w-2"], INSTANCE_TTL_S) == ["w-1", "w-2"]
