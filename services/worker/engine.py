@@ -198,7 +198,10 @@ class Engine:
         self._queue.extendleft(job for _, job in reversed(picked))
 
     def _open(self, state: RequestState) -> bool:
-        """Hold a request; one that is held already stays as it is."""
+        """Hold a request. One that is held already stays as it is, but where it comes back: then it had left, and the
+        message that said so never came."""
+        if state.start and state.ticket in self._held:
+            self._drop([state.ticket])
         before = self._left.pop(state.ticket, None) if state.start else None
         if state.ticket in self._held or (state.start and before is None):  # what is lacking is said of its job
             return True

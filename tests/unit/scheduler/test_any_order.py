@@ -1,6 +1,7 @@
 """The scheduler's core with workers' engines, under any order of messages, and whatever may come between them."""
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -195,6 +196,25 @@ def _check(finish: ev.Finish, text: Text) -> None:
             assert np.count_nonzero(kinds == StepKind.RECOMPUTE) == finish.stats.recompute_steps
     else:
         assert finish.status is OutcomeStatus.CANCELLED or "tries went unanswered" in finish.error
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_a_request_comes_back_in_its_present_state_also_where_the_word_that_it_left_was_lost(*, caching: bool) -> None:
+    cell = Cell(caching=caching, lookahead=0, moves=Moves.NEVER)
+    cell.start_worker("a-1")
+    cell.start_worker("b-1")
+    cell.ask(text := Text(1, blocks=1))
+    for leaves, goes_to in [("a-1", "b-1"), ("b-1", "a-1")]:
+        cell.take_jobs(leaves)
+        cell.compute(leaves)
+        cell.cycle([cell.seen(goes_to), cell.seen(leaves, drain_until_s=cell.now_s)])
+        cell.tell()
+        cell.jobs[leaves].clear()
+    cell.settle()
+    finish = cell.finished[text.name]
+    assert finish.stats is not None
+    assert (finish.output_ids.tolist(), finish.stats.steps) == text.plain()
+    assert finish.stats.migrations == 2
 
 
 AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
