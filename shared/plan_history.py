@@ -1,16 +1,22 @@
 """Reading the decisions that the bus keeps."""
 
 import nats.errors
+import structlog
 from nats.js.errors import APIError, NotFoundError
 
 from shared.bus import Bus
 from shared.codec import decode
-from shared.errors import RetryLater
+from shared.errors import BadInput, RetryLater
 from shared.messages.plans import PlanRecord
+
+log = structlog.get_logger(__name__)
 
 
 async def read_plans(bus: Bus, limit: int) -> list[PlanRecord]:
-    """The newest decisions, newest first; none before the first. Raises: RetryLater if the bus does not answer."""
+    """The newest decisions, newest first; none before the first, nor what cannot be read.
+
+    Raises: RetryLater if the bus does not answer.
+    """
     stream = bus.subjects.stream("PLANS")
     records: list[PlanRecord] = []
     try:
@@ -22,6 +28,8 @@ async def read_plans(bus: Bus, limit: int) -> list[PlanRecord]:
                 records.append(decode(message.data or b"", PlanRecord))
             except NotFoundError:  # published again since, under a later number
                 pass
+            except BadInput as error:
+                log.warning("unreadable plan left out", number=sequence, error=error.message)
             sequence -= 1
     except NotFoundError:  # no reconfigurator yet
         return []

@@ -22,3 +22,9 @@ async def test_the_newest_plans_come_first_each_in_its_last_state(bus: Bus) -> N
         ("plan-0", PlanState.DONE),
     ]
     assert len(await read_plans(bus, 2)) == 2
+
+
+async def test_a_plan_that_cannot_be_read_hides_no_other(bus: Bus) -> None:
+    await bus.store(bus.subjects.plans("plan-0"), record(0))
+    await bus.js.publish(bus.subjects.plans("plan-1"), b"of a version to come")
+    assert [plan.plan_id for plan in await read_plans(bus, 10)] == ["plan-0"]
