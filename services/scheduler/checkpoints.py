@@ -35,4 +35,5 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint) -> None:
     table.threshold_tokens[row] = checkpoint.threshold_tokens
     table.lowest_threshold[row] = checkpoint.lowest_threshold
     table.migrations[row] = checkpoint.migrations
-    table.entry(row).served_by.extend(checkpoint.instances)
+    for instance_id in checkpoint.instances:
+        table.entry(row).serve(instance_id)

@@ -180,10 +180,7 @@ class SchedulerCore:
 
     def _note_servers(self, progressed: Progressed) -> None:
         for row in progressed.newcomers.tolist():
-            instance_id = self.fleet.name(self.table.instance[row])
-            served_by = self.table.entry(row).served_by
-            if instance_id not in served_by:
-                served_by.append(instance_id)
+            self.table.migrations[row] += self.table.entry(row).serve(self.fleet.name(self.table.instance[row]))
 
     def _report_progress(self, progressed: Progressed) -> None:
         for i in self.table.streams[progressed.rows].nonzero()[0].tolist():
@@ -248,9 +245,11 @@ class SchedulerCore:
         self._early_cancels = {name: until_s for name, until_s in self._early_cancels.items() if until_s > now_s}
         table = self.table
         late = table.in_flight & (table.sent_s < now_s - self.settings.step_timeout_s) & (table.ticket != 0)
-        for row in np.flatnonzero(late):
-            log.warning("step not answered", request_id=table.entry(int(row)).request_id, step=int(table.steps[row]))
-            self._retry(int(row), now_s)
+        for row in np.flatnonzero(late).tolist():
+            request_id, instance_id = table.entry(row).request_id, self.fleet.name(table.instance[row])
+            log.warning("step not answered", request_id=request_id, step=int(table.steps[row]), instance=instance_id)
+            self.fleet.silent[table.instance[row]] = True
+            self._retry(row, now_s)
 
     def _retry_steps(self, now_s: float) -> None:
         """Take back every step under way."""

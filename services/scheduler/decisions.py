@@ -71,8 +71,9 @@ class DecisionLog:
         return StepDecisions(first_step=first, instances=list(self._table.entry(row).placed_on), **columns)
 
     def _grow(self) -> None:
-        """To the table's capacity; what was never recorded is not copied, as that would take up its memory."""
-        grown, used = _empty(self._table.capacity), int((self._table.steps - self._table.first_step).max()) + 1
+        """To the table's capacity; what was never recorded is not copied, as that would take up its memory: all beyond
+        the step that is out and the one ahead of it."""
+        grown, used = _empty(self._table.capacity), int((self._table.steps - self._table.first_step).max()) + 2
         grown[: len(self._log), :used] = self._log[:, :used]
         self._log = grown
 

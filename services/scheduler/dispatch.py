@@ -64,7 +64,6 @@ class Dispatch:
             self.leave(row)
             table.instance[row] = slot
             table.place[row] = table.entry(row).place(fleet.name(slot))
-            table.migrations[row] += len(table.entry(row).served_by) > 0
             fleet.load(slot, int(table.tokens[row]))
 
     def send(self, now_s: float) -> list[SendJobs]:

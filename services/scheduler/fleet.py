@@ -38,6 +38,7 @@ class Fleet:
         self.instances: list[Instance | None] = [None] * capacity
         self.slot_of: dict[str, int] = {}
         self.open: Bool = np.zeros(capacity, dtype=np.bool_)  # takes requests it does not hold yet
+        self.silent: Bool = np.zeros(capacity, dtype=np.bool_)  # let the time for a step pass, said nothing since
         self.in_touch: Bool = np.zeros(capacity, dtype=np.bool_)  # has heard all since it was told what to forget
         self.drain_until_s: Float64 = np.zeros(capacity)  # Unix time; closed, it keeps requests mid-block so long
         self.tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # prompt and output tokens of its requests
@@ -64,7 +65,7 @@ class Fleet:
             slot = self._free_slot()
             self.slot_of[instance.instance_id] = slot
             self.tokens[slot] = self.requests[slot] = 0
-            self.in_touch[slot] = False
+            self.in_touch[slot] = self.silent[slot] = False
         known = self.instances[slot]
         if known is None or known.profile != instance.profile:
             self.latency_s[slot] = _latency_grid(instance)
@@ -146,6 +147,7 @@ class Fleet:
         self.instances.extend([None] * slot)
         for name in (
             "open",
+            "silent",
             "in_touch",
             "drain_until_s",
             "tokens",

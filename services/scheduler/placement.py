@@ -22,9 +22,12 @@ def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -
     Among equals a request stays where it is, else the slot with the fewest tokens is taken.
     Source: Algorithm 3, FindBestInstance. `cost(fleet, tokens)` is [slots] for batches of `tokens` [slots], the
     request included. An empty instance takes any request, so that one longer than a whole batch is served alone.
+    Where others are open, a silent instance gets one request at a time, and none that another has left unanswered.
     Shapes: rows [n] -> [n], slots or NOWHERE.
     """
     tokens, requests = fleet.tokens.copy(), fleet.requests.copy()
+    answer = fleet.open & ~fleet.silent
+    some_silent = 0 < np.count_nonzero(answer) < np.count_nonzero(fleet.open)
     slots = table.instance[rows].astype(np.int64)
     unfit = inf  # tokens: so many found no room, nor will more while nothing leaves its slot
     for i, (need, now) in enumerate(zip(table.tokens[rows].tolist(), slots.tolist(), strict=True)):
@@ -35,10 +38,13 @@ def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -
             requests[now] -= 1
         batch = tokens + need
         fits = fleet.open & ((requests == 0) | ((batch <= fleet.max_tokens) & (requests < fleet.max_requests)))
+        tried = some_silent and table.attempts[rows[i]] > 0
+        if some_silent:
+            fits &= answer | ((requests == 0) & (not tried))
         if np.count_nonzero(fits):
             slots[i] = _cheapest(np.where(fits, cost(fleet, batch), np.inf), tokens, now)
             unfit = unfit if slots[i] == now or now == NOWHERE else inf
-        elif now == NOWHERE:
+        elif now == NOWHERE and not tried:
             unfit = need
         if slots[i] != NOWHERE:
             tokens[slots[i]] += need

@@ -101,6 +101,7 @@ class ResultReader:
             except ValueError as error:
                 log.warning("malformed results dropped", instance=message.instance_id, error=str(error))
             else:
+                self._fleet.silent[self._fleet.slot_of[message.instance_id]] = False
                 good.append(message)
                 failures += message.failures
         if not good:

@@ -69,12 +69,21 @@ class Entry:
 
     arrived: RequestArrived
     served_by: list[str] = field(default_factory=list)  # instances that ran a step, in the order of first use
+    last: str = ""  # of these, the one that ran the last step
     placed_on: list[str] = field(default_factory=list)  # instances it was given to, likewise
     left: dict[str, int] = field(default_factory=dict)  # instances it has moved away from, and in which block that was
 
     @property
     def request_id(self) -> str:
         return self.arrived.request.request_id
+
+    def serve(self, instance_id: str) -> bool:
+        """Note that this instance runs its steps from now on; whether it has moved there from another."""
+        moved = self.last not in ("", instance_id)
+        self.last = instance_id
+        if instance_id not in self.served_by:
+            self.served_by.append(instance_id)
+        return moved
 
     def place(self, instance_id: str) -> int:
         """Note that it is given to this instance; where that stands in `placed_on`."""

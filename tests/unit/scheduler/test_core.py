@@ -384,6 +384,58 @@ def test_an_unanswered_step_is_given_away_after_its_time_and_given_up_after_some
     assert finish.status is OutcomeStatus.FAILED
 
 
+def test_what_an_instance_leaves_unanswered_goes_to_another_and_no_more_than_one_request_at_a_time_to_it() -> None:
+    core, worker = make_core(step_timeout_s=10.0), Worker("b-1")
+    requests = [arrival(f"r{i}") for i in range(6)]
+    commands = core.cycle([seen("a-1"), seen("b-1"), *requests], 100.0)
+    finished = []
+    for tick in range(1, 30):
+        answered = [c for c in of_kind(commands, SendJobs) if c.instance_id == "b-1"]
+        done = [StepsDone(results) for c in answered for results in worker.run_each(c.jobs)]
+        new = [arrival(f"n{tick}")] if tick > 20 else []  # a-1 is known to be silent by then
+        commands = core.cycle([*done, *new], 100.0 + tick)
+        finished += of_kind(commands, Finish)
+        assert tick < 21 or core.fleet.requests[core.fleet.slot_of["a-1"]] == 1
+    assert {f"r{i}" for i in range(6)} <= {f.arrived.request.request_id for f in finished}
+    assert {f.status for f in finished} == {OutcomeStatus.COMPLETED}
+
+
+def test_an_instance_that_answers_again_is_used_as_before() -> None:
+    core, a, b = make_core(step_timeout_s=10.0), Worker("a-1"), Worker("b-1")
+    [late] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
+    _, moved = of_kind(core.cycle([seen("b-1")], 111.0), SendJobs)
+    assert moved.instance_id == "b-1"
+    core.cycle([StepsDone(a.run(late.jobs)), StepsDone(b.run(moved.jobs))], 111.1)
+    assert where(core.cycle([arrival("s"), arrival("t"), arrival("u")], 111.2)) == {"a-1", "b-1"}
+    assert core.fleet.requests[core.fleet.slot_of["a-1"]] == 2
+
+
+def test_a_request_that_comes_back_to_the_same_instance_has_not_migrated() -> None:
+    core, worker = make_core(), Worker("a-1", per_step=4)
+    [first] = of_kind(core.cycle([seen("a-1"), arrival("r", output=12)], 100.0), SendJobs)
+    commands = core.cycle([StepsDone(worker.run(first.jobs)), StepsLost()], 100.1)
+    [saved] = of_kind(commands, SaveCheckpoint)
+    [finish] = serve(core, {"a-1": worker}, core.cycle([StepsLost()], 100.2))
+    assert finish.stats is not None
+    assert (finish.stats.instances, finish.stats.migrations) == (["a-1"], 0)
+    resumed = dataclasses.replace(arrival("r", output=12), checkpoint=saved.checkpoint)
+    for name, migrations in [("a-1", 0), ("b-1", 1)]:
+        core = make_core()
+        [finish] = serve(core, {name: Worker(name)}, core.cycle([seen(name), resumed], 100.3))
+        assert finish.stats is not None
+        assert finish.stats.migrations == migrations
+
+
+def test_what_was_decided_ahead_is_told_also_where_many_requests_come_meanwhile() -> None:
+    core, worker = make_core(lookahead=1), Worker(per_step=1)
+    [sent] = of_kind(core.cycle([seen(), arrival("r", output=16, block=8)], 100.0), SendJobs)
+    core.cycle([arrival(f"s{i}") for i in range(core.table.capacity)], 100.1)
+    done = [StepsDone(results) for results in worker.run_each(sent.jobs)]
+    [finish] = of_kind(core.cycle([*done, RequestCancelled("r")], 100.2), Finish)
+    assert finish.decisions is not None
+    assert unpack_float32(finish.decisions.thresholds).tolist() == pytest.approx([0.9, 0.9])
+
+
 def test_steps_that_the_bus_has_forgotten_are_sent_again_at_once() -> None:
     core = make_core()
     worker = Worker("a-1")
