@@ -46,6 +46,7 @@ def slots_that_fit(decoder: PackedDecoder) -> int:
     """How many slots the free memory of the decoder's device has room for, leaving the rest of it to the forward."""
     device = decoder.head.weight.device
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # else what torch keeps of freed memory counts as taken
         free_bytes, share = torch.cuda.mem_get_info(device)[0], CUDA_SHARE
     else:
         free_bytes, share = _available_bytes(), CPU_SHARE
