@@ -48,7 +48,8 @@ def open_sequence(state: RequestState, config: ModelConfig, before: Sequence | N
     since. Raises: BadInput naming what is wrong with the state."""
     canvas, end_ids = _int32(state.canvas, "canvas").copy(), _int32(state.end_ids, "end_ids")
     if before is not None:
-        if not 0 < state.start == len(before.canvas) - len(canvas):
+        same_prompt = before.prompt_length == state.prompt_length <= state.start
+        if not (same_prompt and state.start == len(before.canvas) - len(canvas)):
             raise BadInput(f"{len(canvas)} tokens from {state.start} on do not fit {len(before.canvas)}", "canvas")
         canvas = np.concatenate([before.canvas[: state.start], canvas])
     output_length = len(canvas) - state.prompt_length

@@ -183,6 +183,17 @@ def test_what_is_new_is_not_enough_for_an_instance_that_lacks_the_rest(runner: R
     assert unpack_int64(results.missing).tolist() == [7]
 
 
+@pytest.mark.parametrize("change", [{"start": 3}, {"start": 21, "prompt_length": 4}])
+def test_what_does_not_continue_what_was_here_fails_its_request_alone(runner: Runner, change: dict[str, int]) -> None:
+    engine, decode = engine_of(runner), request(1, output=48)
+    run_block(engine, decode, start=0)
+    engine.accept(StepJobs(epoch=1, drops=pack_int64([1])), 1.0)
+    canvas = decode.state.canvas[4 * change["start"] :]
+    state = msgspec.structs.replace(decode.state, canvas=canvas, **change)
+    results = run(engine, msgspec.structs.replace(jobs_for([decode]), states=[state]))
+    assert "do not fit" in results.failures[0].message
+
+
 def test_a_superseded_scheduler_is_refused(runner: Runner) -> None:
     engine = engine_of(runner)
     run(engine, jobs_for([request(1)], epoch=3))
