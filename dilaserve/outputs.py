@@ -1,4 +1,4 @@
-"""Files that commands write: what cannot be written is said before the work, not after it."""
+"""What commands write: what cannot be written is said before the work, not after it."""
 
 import os
 from pathlib import Path
@@ -17,6 +17,16 @@ def check_file(option: str, path: Path | None) -> None:
     if not path.parent.is_dir():
         raise BadInput(f"{option} {path}: there is no directory {path.parent}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise BadInput(f"{option} {path}: it may not be written")
+
+
+def check_directory(option: str, path: Path) -> None:
+    """Make the directory where it is missing. Raises: BadInput if that cannot be done, or it cannot be written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{option} {path}: {error.strerror}; accepted: a directory") from None
+    if not os.access(path, os.W_OK):
         raise BadInput(f"{option} {path}: it may not be written")
 
 

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dilaserve.outputs import check_directory
+
 EXAMPLE = (
     "Example: dilaserve train-predictor --model models/demo --prompts models/demo/heldout.jsonl "
     "--out models/demo/predictor"
@@ -55,6 +57,7 @@ def train_predictor(
         open_engine(directory, cache, threads) as engine,
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
+        check_directory("--out", out)
         bar = progress.add_task("runs", total=num_runs([*learnt, *judging], candidates))
         mask = text.card.mask_token_id
         known = collect(engine, mask, learnt, candidates, seed, lambda: progress.advance(bar))

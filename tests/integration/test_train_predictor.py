@@ -42,6 +42,7 @@ def test_it_writes_a_predictor_that_the_service_can_load_and_reports_its_errors(
         ({"--cache": "some"}, "none, prefix, dual"),
         ({"--output-lengths": "64,x"}, "--output-lengths 64,x"),
         ({"--output-lengths": "1024"}, "at most 512"),
+        ({"--out": "/dev/null/out"}, "accepted: a directory"),
     ],
 )
 def test_wrong_input_is_said_in_one_line(
