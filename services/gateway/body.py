@@ -1,5 +1,6 @@
 """Reads a request's body: bounded in size, JSON, of the declared shape."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from services.gateway.errors import ApiError
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
+SILENT_S = 60.0  # a client that sends nothing for so long, amid a body, has gone
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -23,19 +25,31 @@ async def read_body(request: Request, kind: type[B]) -> B:
 
 
 async def bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes]:
-    """The body, part by part. Raises: ApiError 413 if it is larger, declared or not; 400 if it breaks off."""
+    """The body, part by part.
+
+    Raises: ApiError 413 if it is larger, declared or not; 400 if it breaks off; 408 if no more of it comes.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise too_large(max_bytes)
     size = 0
+    parts = request.stream()
+    while (part := await _next_of(parts)) is not None:
+        size += len(part)
+        if size > max_bytes:
+            raise too_large(max_bytes)
+        yield part
+
+
+async def _next_of(parts: AsyncGenerator[bytes]) -> bytes | None:
+    """None at the end. Raises: ApiError 400 or 408."""
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size > max_bytes:
-                raise too_large(max_bytes)
-            yield part
+        async with asyncio.timeout(SILENT_S):
+            return await anext(parts, None)
     except ClientDisconnect:
         raise ApiError(400, "the body is incomplete") from None
+    except TimeoutError:
+        raise ApiError(408, f"no more of the body has come for {SILENT_S:g} s", code="timeout") from None
 
 
 def too_large(max_bytes: int) -> ApiError:

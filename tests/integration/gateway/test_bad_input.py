@@ -1,13 +1,15 @@
 """What is wrong with a request is said in OpenAI's shape, with the field at fault."""
 
+import asyncio
 import json
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
 from services.gateway.body import MAX_BODY_BYTES
-from tests.integration.gateway.conftest import RunningGateway
+from tests.integration.gateway.conftest import LIMIT_S, RunningGateway
 from tests.support.tiny_model import MAX_LENGTH
 
 USER = {"role": "user", "content": "hi"}
@@ -160,6 +162,22 @@ async def test_a_body_over_the_limit_is_refused_declared_or_not(lonely_gateway: 
 
     await refused(lonely_gateway, "/v1/chat/completions", status=413, content=b" " * (MAX_BODY_BYTES + 1))
     await refused(lonely_gateway, "/v1/chat/completions", status=413, content=parts())
+
+
+async def test_a_client_that_stops_amid_its_body_is_let_go(
+    lonely_gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.body.SILENT_S", 0.1)
+    url = httpx.URL(lonely_gateway.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    try:
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n{")
+        async with asyncio.timeout(LIMIT_S):
+            reply = await reader.read()  # until it is closed
+    finally:
+        writer.close()
+    assert reply.startswith(b"HTTP/1.1 408 ")
+    assert b"no more of the body has come" in reply
 
 
 async def test_unknown_paths_and_methods_have_the_same_shape(lonely_gateway: RunningGateway) -> None:
