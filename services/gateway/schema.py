@@ -64,7 +64,7 @@ def _null_means(default: object, kind: Any) -> BeforeValidator:
 
 
 def _unsupported(message: str) -> PydanticCustomError:
-    return PydanticCustomError("unsupported", message.replace("{", "{{").replace("}", "}}"))
+    return PydanticCustomError("unsupported", "{said}", {"said": message})
 
 
 class Message(Strict):

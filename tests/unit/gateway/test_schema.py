@@ -22,3 +22,9 @@ def test_the_first_wrong_turn_ends_the_reading() -> None:
     with pytest.raises(ValidationError) as wrong:
         ChatBody.model_validate(CHAT | {"messages": [{"role": "wizard", "content": ""}] * 1000})
     assert wrong.value.error_count() == 1
+
+
+def test_a_refusal_shows_the_form_that_is_asked_for() -> None:
+    with pytest.raises(ValidationError) as wrong:
+        ChatBody.model_validate(CHAT | {"messages": [{"role": "user", "content": [{"type": "{image}"}]}]})
+    assert " {'type': 'text', 'text': '...'}; " in wrong.value.errors()[0]["msg"]
