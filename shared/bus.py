@@ -13,7 +13,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
+from nats.js.api import ConsumerConfig, Header, KeyValueConfig, ObjectStoreConfig, StreamConfig
 from nats.js.errors import APIError, BadRequestError, NotFoundError
 from nats.js.kv import KeyValue
 from opentelemetry import propagate
@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=msgspec.Struct)
 RETRY_DELAY_S = 1.0  # how long a message that met a passing failure waits
+WRONG_LAST_SEQUENCE = 10071  # the server's code for an expectation that does not hold
 SET_UP_CHECK_S = 0.5  # how soon the streams and buckets of a restarted server are there again
 CONNECT_WAIT_S = (0.05, 2.0)  # first and longest wait between attempts to connect
 
@@ -74,10 +75,17 @@ class Bus:
         """Hand to the bus without waiting for it to be stored (progress, step messages, cancels)."""
         await self.nc.publish(subject, encode(message), headers=trace_headers(headers))
 
-    async def store(self, subject: str, message: msgspec.Struct, *, json: bool = False) -> None:
-        """Publish to a stream and wait until it is stored. Raises: RetryLater when the stream does not answer."""
+    async def store(self, subject: str, message: msgspec.Struct, *, json: bool = False, if_first: bool = False) -> None:
+        """Publish to a stream and wait until it is stored; with `if_first`, what its subject holds already stands.
+
+        Raises: RetryLater when the stream does not answer.
+        """
+        headers = trace_headers({Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: "0"} if if_first else None)
         try:
-            await self.js.publish(subject, encode(message, json=json), headers=trace_headers())
+            await self.js.publish(subject, encode(message, json=json), headers=headers)
+        except BadRequestError as error:
+            if error.err_code != WRONG_LAST_SEQUENCE:
+                raise RetryLater(f"could not store on {subject}: {error!r}") from error
         except (nats.errors.Error, APIError, TimeoutError) as error:
             raise RetryLater(f"could not store on {subject}: {error!r}") from error
 

@@ -96,7 +96,8 @@ class OutcomeStore:
     async def _store(self, outcome: Outcome, delivery: Any) -> None:
         while True:
             try:
-                await self._bus.store(self._bus.subjects.outcomes(outcome.request_id), outcome, json=delivery.json)
+                subject = self._bus.subjects.outcomes(outcome.request_id)
+                await self._bus.store(subject, outcome, json=delivery.json, if_first=True)
                 await delivery.msg.ack()
             except (RetryLater, nats.errors.Error) as error:
                 log.warning("outcome not stored yet", request_id=outcome.request_id, error=str(error))

@@ -26,6 +26,15 @@ async def test_a_stored_outcome_is_read_back_by_its_request(bus: Bus) -> None:
     assert decode(stored.data, Outcome) == outcome
 
 
+async def test_of_two_outcomes_of_a_request_the_first_stands(bus: Bus) -> None:
+    subject = bus.subjects.outcomes("r1")
+    for text in ("29", "30"):
+        outcome = Outcome(request_id="r1", status=OutcomeStatus.COMPLETED, text=text)
+        await bus.store(subject, outcome, if_first=True)
+    stored = await bus.js.get_last_msg(bus.subjects.stream("OUTCOMES"), subject)
+    assert decode(stored.data or b"", Outcome).text == "29"
+
+
 async def test_what_is_stored_survives_a_killed_server(tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     server.start()
