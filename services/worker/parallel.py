@@ -6,6 +6,7 @@ it together. Gloo carries everything on a CPU; on CUDA, NCCL carries what the de
 
 import multiprocessing
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -107,7 +108,7 @@ def parallel_runner(devices: Sequence[torch.device], load: LoadRank) -> Iterator
         closing = threading.Event()
         for process in others:
             process.start()
-        threading.Thread(target=_watch, args=(others, closing), name="ranks", daemon=True).start()
+        threading.Thread(target=_watch, args=(others, closing, rendezvous), name="ranks", daemon=True).start()
         try:
             group = Group(Shard(0, size), rendezvous, devices[0])
             yield ParallelRunner(load(group), group)
@@ -127,7 +128,7 @@ def _serve(shard: Shard, rendezvous: Path, device: torch.device, load: LoadRank)
     """The life of any rank but 0."""
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes at once, they are for rank 0, which drains
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_rank_0, name="rank 0", daemon=True).start()
+    threading.Thread(target=_end_with_rank_0, args=(rendezvous,), name="rank 0", daemon=True).start()
     group = Group(shard, rendezvous, device)
     try:
         runner = load(group)
@@ -139,17 +140,23 @@ def _serve(shard: Shard, rendezvous: Path, device: torch.device, load: LoadRank)
     dist.destroy_process_group()
 
 
-def _end_with_rank_0() -> None:
+def _end_with_rank_0(rendezvous: Path) -> None:
     """However it ended: until all have met, nothing else would tell."""
     rank_0 = multiprocessing.parent_process()
     assert rank_0 is not None, "the others are started by rank 0"
     wait([rank_0.sentinel])
-    os._exit(1)
+    _end(rendezvous)
 
 
-def _watch(others: list[BaseProcess], closing: threading.Event) -> None:
+def _watch(others: list[BaseProcess], closing: threading.Event, rendezvous: Path) -> None:
     """Ranks cannot go on without one of them, nor wait for it: then the instance ends, to be started anew."""
     wait([process.sentinel for process in others])
     if not closing.is_set():
         log.error("a rank of this instance died; ending it")
-        os._exit(1)
+        _end(rendezvous)
+
+
+def _end(rendezvous: Path) -> None:
+    """At once, and leave nothing behind."""
+    shutil.rmtree(rendezvous.parent, ignore_errors=True)
+    os._exit(1)

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -19,6 +20,7 @@ from services.worker.runner import Runner
 from shared.errors import BadInput
 from tests.support.golden import COPY
 from tests.support.random_model import random_decoder
+from tests.support.waiting import reached
 
 LIMIT_S = 60.0
 DEVICES = [torch.device("cpu")] * 2
@@ -37,13 +39,17 @@ class FailsOnRank0(Runner):
         return self._group.sum(torch.ones(1))
 
 
-def test_a_step_that_fails_on_the_first_rank_ends_the_instance() -> None:
+async def test_a_step_that_fails_on_the_first_rank_ends_the_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     instance = multiprocessing.get_context("spawn").Process(target=_run_a_step)
     instance.start()
     instance.join(LIMIT_S)
     ended = instance.exitcode
     instance.kill()
     assert ended == 1
+    await reached(lambda: not list(tmp_path.iterdir()))
 
 
 def _run_a_step() -> None:
