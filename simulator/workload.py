@@ -82,6 +82,7 @@ def read_trace(path: Path, block_length: int = 32) -> Workload:
 
 
 MOST_TOKENS = 1_000_000  # of a prompt or an output; no model takes as many
+LATEST_S = 10_000_000.0  # four months; what comes later tells the time of day, not the time since the start
 Row = tuple[float, int, int, float, int]  # the columns of a Workload
 
 
@@ -103,6 +104,8 @@ def _read_row(row: Mapping[str, str | None], line: int, block_length: int) -> Ro
         raise BadInput(f"line {line}: {error}") from None
     if not (0 <= arrival_s < np.inf and prompt >= 0 and output >= 1 and not slo_s <= 0):
         raise BadInput(f"line {line}: arrival_s and prompt_tokens must be at least 0, output_tokens and slo_s above 0")
+    if arrival_s > LATEST_S:
+        raise BadInput(f"line {line}: arrival_s counts from the start of the trace, and may be at most {LATEST_S:.0f}")
     if max(prompt, output) > MOST_TOKENS:
         raise BadInput(f"line {line}: prompt_tokens and output_tokens may be at most {MOST_TOKENS}")
     return arrival_s, prompt, whole_blocks(output, block_length), slo_s, priority

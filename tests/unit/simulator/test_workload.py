@@ -63,6 +63,7 @@ def test_a_trace_is_read_in_the_order_of_arrival_in_whole_blocks(tmp_path: Path)
         ("arrival_s,prompt_tokens,output_tokens\n1,2,x\n", "line 2"),
         ("arrival_s,prompt_tokens,output_tokens\n1,2,3\n-1,2,3\n", "line 3"),
         ("arrival_s,prompt_tokens,output_tokens\n1,2,99999999999999999999\n", "line 2"),
+        ("arrival_s,prompt_tokens,output_tokens\n1700000000,2,3\n", "from the start of the trace"),
         ("arrival_s,prompt_tokens,output_tokens\n", "no requests"),
     ],
 )
