@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from services.gateway.batch_lines import BODIES, Line, as_file, read_lines, written
 from services.gateway.batches import Batches
 from services.gateway.body import MAX_BODY_BYTES, too_large
-from services.gateway.calls import Calls
+from services.gateway.calls import BATCHES, Calls
 from services.gateway.compose import compose
 from services.gateway.errors import ApiError, as_api_error, no_such_model, outcome_error
 from services.gateway.files import Files
@@ -34,7 +34,6 @@ from shared.text import TextModel
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 32  # requests of a batch under way
-BATCHES = "batches"  # in place of a key: a batch does not use up its owner's requests at a time
 PRIORITY = -50  # at most: those who wait go first
 SAVE_S = 0.5  # how often the counts are written down, and a cancel is seen
 RETRY_S = 1.0

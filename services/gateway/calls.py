@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 tracer = trace.get_tracer(__name__)
 
 LOOKUP_S = 3.0
+BATCHES = "batches"  # in place of a key, for the lines of batches: they use up nobody's room
 
 
 @dataclass(frozen=True, slots=True)

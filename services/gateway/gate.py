@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request as HttpRequest
 
-from services.gateway.calls import Calls
+from services.gateway.calls import BATCHES, Calls
 from services.gateway.errors import ApiError
 from services.gateway.forecast import Forecast
 from services.gateway.limits import RateLimits
@@ -57,7 +57,7 @@ class Gate:
         not be sent now."""
         if key.concurrency is not None and self._calls.active_of(key.key_id) >= key.concurrency:
             raise _too_many(f"this key may have {key.concurrency} requests under way", SOON_S)
-        if self._calls.active >= self._max_active:
+        if self._calls.active - self._calls.active_of(BATCHES) >= self._max_active:
             message = f"{self._max_active} requests are under way, as many as this gateway holds"
             raise ApiError(429, message, code="queue_full", retry_after_s=SOON_S)
         if self._forecast is not None:

@@ -18,7 +18,7 @@ from shared.messages.gateway import BatchStatus, BatchWork
 from shared.text import TextModel
 from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.waiting import until
+from tests.support.waiting import reached, until
 
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 
@@ -184,6 +184,23 @@ async def test_a_batch_that_waits_for_its_turn_is_cancelled_at_once(
         assert (await batches.get(batch.batch_id, "")).status is BatchStatus.CANCELLED
     finally:
         await link.close()
+
+
+async def test_a_batch_takes_no_room_from_those_who_wait(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = asyncio.Event()
+    small = msgspec.structs.replace(settings, max_active_requests=1)
+    async with running(small, text) as gateway, client(gateway) as api:
+        await gateway.until("ready")
+        batch = await submit(api, line(0))
+        async with asyncio.timeout(LIMIT_S):
+            await scheduler.served.get()
+        asked = asyncio.create_task(gateway.http.post(ENDPOINT, json=line(1)["body"]))
+        await reached(lambda: asked.done() or not scheduler.served.empty())
+        scheduler.hold.set()
+        assert (await asked).status_code == 200
+        assert (await ended(api, batch.id)).status == "completed"
 
 
 async def test_a_file_that_is_deleted_while_it_is_read_holds_nobody_up(
