@@ -97,12 +97,13 @@ def up(
     from dilaserve.stack.data_dir import locked  # noqa: PLC0415
     from dilaserve.stack.lasting import Lasting  # noqa: PLC0415
     from dilaserve.stack.ports import check_free  # noqa: PLC0415
+    from shared.cores import num_cores  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import name_of  # noqa: PLC0415
     from shared.settings import ServiceSettings, read_settings  # noqa: PLC0415
 
     directory = read.check_model(model)
-    num_slots = max(2, read.num_cores()) if slots is None else slots
+    num_slots = max(2, num_cores()) if slots is None else slots
     degrees = read.read_instances(instances, num_slots)
     options = read.StackOptions(
         host=host,

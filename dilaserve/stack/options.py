@@ -1,13 +1,13 @@
 """What `dilaserve up` was asked for, checked."""
 
 import ipaddress
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from shared.cores import num_cores
 from shared.errors import BadInput
 from shared.messages.launch import InstanceSpec
 from shared.model_files import find_model
@@ -69,11 +69,6 @@ class StackOptions:
 def share_cores(cores: int, ranks: int) -> int:
     """CPU threads of each rank: about an equal share of the cores but one, which the services want; at least 1."""
     return max(1, round((cores - 1) / ranks))
-
-
-def num_cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def read_instances(text: str | None, slots: int) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from services.worker.models.config import read_config
 from services.worker.models.decoder import WHOLE, PackedDecoder, Shard
 from services.worker.parallel import Group, ParallelRunner, parallel_runner
 from services.worker.runner import Runner
+from shared.cores import num_cores
 from shared.errors import BadInput
 from shared.model_files import find_model
 
@@ -53,7 +53,7 @@ class ModelChoice:
 def open_runner(choice: ModelChoice, room: CacheRoom) -> Iterator[Runner | ParallelRunner]:
     """Load the model, and end its ranks at the end. Raises: BadInput, one line, if it cannot be run."""
     directory, devices = check(choice)
-    threads = choice.threads or max(1, (os.cpu_count() or 1) // choice.tp)
+    threads = choice.threads or max(1, num_cores() // choice.tp)
     load_rank = partial(_load_rank, directory, choose_dtype(choice.dtype, devices[0]), threads, room)
     if choice.tp == 1:
         runner = load_rank(None, devices[0])

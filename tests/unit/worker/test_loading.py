@@ -1,5 +1,6 @@
 """Where a model is put."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,13 @@ def test_memory_that_holds_copies_of_files_is_free_for_the_cache() -> None:
     available = 1024 * int(told[told.index("MemAvailable:") + 1])
     fit = slots_that_fit(decoder) * bytes_per_token(decoder)
     assert fit == pytest.approx(CPU_SHARE * available, rel=0.5)  # others take and free some meanwhile
+
+
+def test_ranks_share_the_cores_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(5)))
+    threads = torch.get_num_threads()
+    try:
+        with open_runner(ModelChoice(MODEL), CacheRoom(requests=0)):
+            assert torch.get_num_threads() == 5
+    finally:
+        torch.set_num_threads(threads)
