@@ -125,6 +125,15 @@ class Bus:
         for store in declared.object_stores(self.subjects):
             await self._set_up_object_store(store)
 
+    async def ensure_set_up(self) -> None:
+        """As `set_up`, tried again for as long as the server cannot: it may have just begun, or lack JetStream."""
+        while True:
+            try:
+                return await self.set_up()
+            except (nats.errors.Error, TimeoutError) as error:
+                log.warning("JetStream cannot hold the cell's streams yet", error=repr(error))
+                await asyncio.sleep(RETRY_DELAY_S)
+
     async def keep_set_up(self, on_loss: Callable[[], None]) -> None:
         """Set up anew, until cancelled, whatever a server that was started again has forgotten: all in its memory.
         Then say so to `on_loss`."""
@@ -133,22 +142,11 @@ class Bus:
             try:
                 await self.js.stream_info(self.subjects.stream("STEPS"))
             except NotFoundError:
-                await self._set_up_again()
+                await self.ensure_set_up()  # to the end: what was looked for is among the first to be there
+                log.info("set up again: the server had been started anew")
                 on_loss()
             except (nats.errors.Error, TimeoutError):
                 continue  # away
-
-    async def _set_up_again(self) -> None:
-        """To the end: what was looked for is among the first to be there, and tells nothing of the rest."""
-        while True:
-            try:
-                await self.set_up()
-            except (nats.errors.Error, APIError, TimeoutError) as error:
-                log.warning("could not set up again", error=repr(error))
-                await asyncio.sleep(SET_UP_CHECK_S)
-            else:
-                log.info("set up again: the server had been started anew")
-                return
 
     async def _set_up_stream(self, stream: StreamConfig) -> None:
         try:

@@ -67,8 +67,7 @@ async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCar
     bus = await unless(stop, connecting)
     if bus is None:
         return 0
-    await bus.set_up()
-    lease = await unless(stop, Lease.acquire(bus, socket.gethostname()))
+    lease = await unless(stop, lead(bus))
     if lease is None:
         await bus.close()
         return 0
@@ -102,6 +101,12 @@ async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCar
     await lease.release()
     await bus.close()
     return 0
+
+
+async def lead(bus: Bus) -> Lease:
+    """Set up the cell, and wait until this is its scheduler."""
+    await bus.ensure_set_up()
+    return await Lease.acquire(bus, socket.gethostname())
 
 
 async def run_beside(main: Coroutine[Any, Any, None], background: list[Coroutine[Any, Any, None]]) -> None:
