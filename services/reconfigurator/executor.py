@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from services.reconfigurator.launchers import Launcher
 from services.reconfigurator.registry import Registry, serves
-from services.reconfigurator.transition import Await, Start, Stop, next_action, without_failed
+from services.reconfigurator.transition import Action, Await, Start, Stop, next_action, without_failed
 from shared.bus import Bus
 from shared.errors import BadInput, RetryLater
 from shared.messages.instances import Control, InstanceState
@@ -66,16 +66,25 @@ class Executor:
         """Do the next thing. Returns: False if there is none. Raises: RetryLater if the launcher does not answer."""
         running = await self._launcher.running()
         wanted = without_failed(run.record.target, run.record.before, run.failed)
-        match next_action(wanted, running, self._serving(running, run)):
-            case None:
-                return False
+        action = next_action(wanted, running, self._serving(running, run))
+        if action is None:
+            return False
+        try:
+            await self._do(action, run)
+        except RetryLater:
+            run.put_off.setdefault(action, asyncio.get_running_loop().time())
+            raise
+        run.put_off.pop(action, None)
+        return True
+
+    async def _do(self, action: Action, run: "_Run") -> None:
+        match action:
             case Stop(spec):
                 await self._stop(spec, run)
             case Start(spec):
                 await self._start(spec, run)
             case Await(specs):
                 await self._await(specs, run)
-        return True
 
     def _serving(self, running: Collection[InstanceSpec], run: "_Run") -> list[InstanceSpec]:
         return [
@@ -85,19 +94,27 @@ class Executor:
         ]
 
     async def _stop(self, spec: InstanceSpec, run: "_Run") -> None:
-        await run.tell(f"drain {spec.name}")
+        if Stop(spec) not in run.put_off:
+            await run.tell(f"drain {spec.name}")
         await self._drain(spec)
-        await run.tell(f"stop {spec.name}")
+        if Stop(spec) not in run.put_off:
+            await run.tell(f"stop {spec.name}")
         await self._launcher.stop(spec, self._limits.stop_s)
         run.note_gone(spec, self._registry)
 
     async def _start(self, spec: InstanceSpec, run: "_Run") -> None:
         run.note_gone(spec, self._registry)
-        await run.tell(f"start {spec.name}")
+        since_s = run.put_off.get(Start(spec))
+        if since_s is None:
+            await run.tell(f"start {spec.name}")
         try:
             await self._launcher.start(spec)
         except BadInput as error:
             await run.fail(spec, error.message)
+        except RetryLater as error:  # a launcher that answers, and fails at this alone
+            if since_s is None or asyncio.get_running_loop().time() - since_s <= self._limits.start_s:
+                raise
+            await run.fail(spec, str(error))
 
     async def _await(self, specs: Iterable[InstanceSpec], run: "_Run") -> None:
         now_s = asyncio.get_running_loop().time()
@@ -129,6 +146,7 @@ class _Run:
         self.record = record
         self.failed: set[InstanceSpec] = set()
         self.awaited: dict[InstanceSpec, float] = {}  # since when, loop time
+        self.put_off: dict[Action, float] = {}  # what the launcher has not done yet, and since when, loop time
         self.replaced: set[str] = set()  # ids of instances that have ended, whose registrations may still be there
         self._report = report
 

@@ -18,7 +18,7 @@ from services.reconfigurator.window import Planning
 from shared.bus import Bus, read_or_none
 from shared.codec import encode
 from shared.database import open_database
-from shared.errors import BadInput
+from shared.errors import BadInput, RetryLater
 from shared.messages.instances import Control, Instance, InstanceState, ModelCard
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
@@ -43,6 +43,7 @@ class RegisteringLauncher:
         self._started = 0
         self.never_serving: set[InstanceSpec] = set()  # these start and do not become ready
         self.impossible: set[InstanceSpec] = set()  # these cannot be started
+        self.failing: set[InstanceSpec] = set()  # nor can these, of which it is told as of a passing failure
         self.renewal_s = RENEWAL_S
         self.held = 0  # requests that an instance holds when it is told to drain
         self.done: list[str] = []
@@ -56,6 +57,8 @@ class RegisteringLauncher:
     async def start(self, spec: InstanceSpec) -> None:
         if spec in self.impossible:
             raise BadInput("no such device")
+        if spec in self.failing:
+            raise RetryLater("the Docker Engine failed: no driver")
         self.done.append(f"start {spec.gpus}")
         self._started += 1
         instance = Instance(
@@ -161,6 +164,17 @@ async def test_where_a_launch_fails_what_stood_there_comes_back(
         "worker-a-0 failed: no such device",
         "worker-a-1 failed: it does not serve 1 s after its launch",
     ]
+
+
+async def test_a_launch_that_goes_on_failing_is_given_up_in_time_and_told_once(
+    executor: Executor, launcher: RegisteringLauncher
+) -> None:
+    launcher.failing = {RIGHT}
+    ended = await carried_out(executor)
+    assert ended.state is PlanState.FAILED
+    assert await launcher.running() == [LEFT]
+    told = [event.text for event in ended.events if RIGHT.name in event.text]
+    assert told == [f"start {RIGHT.name}", f"{RIGHT.name} failed: the Docker Engine failed: no driver"]
 
 
 async def test_launches_on_free_gpus_go_side_by_side_each_with_its_own_limit(
