@@ -1,6 +1,8 @@
 """The compose files and what is said of their variables."""
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,31 @@ def test_the_gateway_can_be_had_to_ask_for_keys(file: str) -> None:
     gateway = re.search(r"^  gateway:\n(?:    .*\n)+", (COMPOSE / file).read_text(), re.MULTILINE)
     assert gateway
     assert {"DILASERVE_AUTH", "DILASERVE_DATABASE_URL"} <= set(re.findall(r"^      (\w+):", gateway[0], re.MULTILINE))
+
+
+@pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
+def test_the_profile_is_measured_anew_for_another_model_and_a_given_one_is_kept(file: str, tmp_path: Path) -> None:
+    profile, own = tmp_path / "profile.csv", tmp_path / "dilaserve"
+    own.write_text(f"#!/bin/sh\necho measured >> {profile}\n")
+    own.chmod(0o755)
+
+    def start(model: str) -> int:
+        """How often it has been measured since the first start."""
+        environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DILASERVE_MODEL": model}
+        subprocess.run(_command(file, tmp_path), env=environ, check=True)
+        return profile.read_text().count("measured")
+
+    assert [start(model) for model in ("demo", "demo", "GSAI-ML/LLaDA-8B-Instruct", "demo")] == [1, 1, 2, 3]
+    (tmp_path / "profile.csv.of").unlink()
+    profile.write_text("a user's own")
+    assert start("demo") == 0
+
+
+def _command(file: str, cache: Path) -> list[str]:
+    """The profiler's, with every variable's default, and another directory for the volume."""
+    folded = re.search(
+        r"^  profiler:\n(?:    .*\n)*?    command: >\n((?:      .*\n)+)", (COMPOSE / file).read_text(), re.M
+    )
+    assert folded
+    text = VARIABLE.sub(r"\2", folded[1]).replace("$$", "$").replace("/var/cache/dilaserve", str(cache))
+    return shlex.split(" ".join(text.split()))
