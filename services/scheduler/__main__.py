@@ -84,7 +84,9 @@ async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCar
     background = [
         lease.hold(),
         bus.keep_set_up(on_loss=lambda: inbox.put(StepsLost())),
-        Registry(bus, text.card.name, inbox, needs_profile=settings.policy == "dilaserve").run(),
+        Registry(
+            bus, text.card.name, inbox, needs_profile=settings.policy == "dilaserve", caching=core.settings.caching
+        ).run(),
         shell.take_results(lease.epoch),
         shell.tell_stats(),
         intake.run(lease.epoch),

@@ -32,11 +32,12 @@ class _Known:
 class Registry:
     """Turns the bucket's updates into events; puts only changes into the inbox, not every heartbeat."""
 
-    def __init__(self, bus: Bus, model_name: str, inbox: Inbox, *, needs_profile: bool) -> None:
+    def __init__(self, bus: Bus, model_name: str, inbox: Inbox, *, needs_profile: bool, caching: bool) -> None:
         self._bus = bus
         self._model_name = model_name
         self._inbox = inbox
         self._needs_profile = needs_profile
+        self._caching = caching
         self._known: dict[str, _Known] = {}
         self._refused: set[str] = set()
 
@@ -67,6 +68,8 @@ class Registry:
         self._known[instance_id] = _Known(instance, known.came_s if known else now_s, now_s)
         if known is None or not _same(known.instance, instance):
             log.info("instance seen", instance=instance_id, tp=instance.tp_degree, state=instance.state.value)
+            if known is None and instance.cache_tokens and not self._caching:
+                log.warning("instance has a cache that is not used: DILASERVE_CACHE is none here", instance=instance_id)
             self._inbox.put(InstanceSeen(instance))
 
     def _is_usable(self, instance: Instance) -> bool:
