@@ -49,7 +49,8 @@ async def _next_of(parts: AsyncGenerator[bytes]) -> bytes | None:
     except ClientDisconnect:
         raise ApiError(400, "the body is incomplete") from None
     except TimeoutError:
-        raise ApiError(408, f"no more of the body has come for {SILENT_S:g} s", code="timeout") from None
+        message, close = f"no more of the body has come for {SILENT_S:g} s", {"Connection": "close"}
+        raise ApiError(408, message, code="timeout", headers=close) from None
 
 
 def too_large(max_bytes: int) -> ApiError:
