@@ -4,6 +4,7 @@ import importlib
 import os
 import pkgutil
 import sys
+import traceback
 from importlib.metadata import version
 from typing import Annotated
 
@@ -48,7 +49,7 @@ def run(arguments: list[str]) -> int:
         return build_app()(args=arguments, prog_name="dilaserve", standalone_mode=False) or 0
     except (TyperException, BadInput, DilaserveError, ModuleNotFoundError, KeyboardInterrupt, Exception) as error:
         if os.environ.get(PREFIX + "LOG_LEVEL") == "debug":
-            raise
+            traceback.print_exception(error)
         text, code = describe(error)
         print(f"dilaserve: {' '.join(text.split())}", file=sys.stderr)  # noqa: T201  (the command line's own voice)
         return code

@@ -69,6 +69,16 @@ def test_wrong_usage_is_one_line(
     assert said in output.err
 
 
+def test_a_traceback_that_is_asked_for_changes_nothing_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DILASERVE_LOG_LEVEL", "debug")
+    assert run(["status", "--data-dir", "/nonexistent"]) == 2
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("Traceback")
+    assert last.startswith("dilaserve: no stack in /nonexistent")
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
