@@ -28,9 +28,10 @@ class Registry:
         await bus.nc.subscribe(f"$KV.{bus.subjects.instances_bucket}.>", cb=self._hear)
 
     def instances(self) -> list[Instance]:
-        """Those renewed lately."""
+        """Those renewed lately; the others are forgotten."""
         oldest_s = asyncio.get_running_loop().time() - INSTANCE_TTL_S
-        return [known.instance for known in self._known.values() if known.renewed_s > oldest_s]
+        self._known = {name: known for name, known in self._known.items() if known.renewed_s > oldest_s}
+        return [known.instance for known in self._known.values()]
 
     def of(self, spec: InstanceSpec) -> list[Instance]:
         """Those at the place of `spec`: one, or for a while also what ran there before."""
