@@ -17,3 +17,6 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     lowest_threshold: float
     migrations: int
     instances: list[str]
+    step_s: float = 0.0  # computing time of the iterations that ran its steps
+    steps_at: bytes = b""  # int32 [c], steps done at each candidate threshold
+    tokens_at: bytes = b""  # int32 [c], tokens they unmasked

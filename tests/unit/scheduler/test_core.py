@@ -424,6 +424,8 @@ def test_a_request_that_comes_back_to_the_same_instance_has_not_migrated() -> No
         [finish] = serve(core, {name: Worker(name)}, core.cycle([seen(name), resumed], 100.3))
         assert finish.stats is not None
         assert finish.stats.migrations == migrations
+        [use] = finish.stats.thresholds
+        assert (use.steps, use.tokens) == (finish.stats.steps, 12)
 
 
 def test_what_was_decided_ahead_is_told_also_where_many_requests_come_meanwhile() -> None:
