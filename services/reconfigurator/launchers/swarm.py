@@ -104,10 +104,10 @@ class SwarmLauncher:
         service.remove()
 
     def _has_task(self, service: Service) -> bool:
-        """Whether one has a container. Those of a node that is down are not waited for: they are told to be running
-        for a day, and end when it comes back."""
-        down = {node.id for node in self._engine.nodes.list() if node.attrs["Status"]["State"] == "down"}
-        return any(task["Status"]["State"] in RUNNING and task.get("NodeID") not in down for task in service.tasks())
+        """Whether one has a container. Those of a node that is down or removed are not waited for: they are told to be
+        running for a day or for good, whatever became of them."""
+        up = {node.id for node in self._engine.nodes.list() if node.attrs["Status"]["State"] != "down"}
+        return any(task["Status"]["State"] in RUNNING and task.get("NodeID") in up for task in service.tasks())
 
     def _find(self, spec: InstanceSpec) -> Service | None:
         try:

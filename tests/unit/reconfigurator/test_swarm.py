@@ -38,12 +38,13 @@ def launcher() -> SwarmLauncher:
     return SwarmLauncher(template, [Node(name="gpu-a", gpus=1)])
 
 
-@pytest.fixture
-def service(launcher: SwarmLauncher) -> Service:
+@pytest.fixture(params=["1", "2"])
+def service(launcher: SwarmLauncher, request: pytest.FixtureRequest) -> Service:
+    """The parameter is the id of the node that is down; the task's is 1, which else the Swarm knows no more."""
     service = Service(launcher._template.labels_of(SPEC))
     spec = {"Availability": "active"}
     node = SimpleNamespace(
-        id="1", attrs={"Spec": spec, "Status": {"State": "down"}, "Description": {"Hostname": "gpu-a"}}
+        id=request.param, attrs={"Spec": spec, "Status": {"State": "down"}, "Description": {"Hostname": "gpu-a"}}
     )
     vars(launcher)["_engine"] = SimpleNamespace(
         nodes=SimpleNamespace(list=lambda: [node]),
@@ -52,7 +53,9 @@ def service(launcher: SwarmLauncher) -> Service:
     return service
 
 
-async def test_an_instance_of_a_node_that_is_down_can_be_stopped(launcher: SwarmLauncher, service: Service) -> None:
+async def test_an_instance_of_a_node_that_is_down_or_removed_can_be_stopped(
+    launcher: SwarmLauncher, service: Service
+) -> None:
     assert await launcher.nodes() == set()
     assert await launcher.running() == [SPEC]
     await launcher.stop(SPEC, grace_s=0)
