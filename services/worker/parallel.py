@@ -114,14 +114,14 @@ def parallel_runner(devices: Sequence[torch.device], load: LoadRank) -> Iterator
             yield ParallelRunner(load(group), group)
             closing.set()
             group.share(None)
+            dist.destroy_process_group()  # on all at the same time: with NCCL each waits for the others
             for process in others:
                 process.join(STOP_S)
         finally:
             closing.set()
             for process in others:
-                process.kill()  # after a failure they may wait for this rank
-            if dist.is_initialized():
-                dist.destroy_process_group()
+                process.kill()  # after a failure they may wait for this rank, whose process ends then, too
+                process.join()
 
 
 def _serve(shard: Shard, rendezvous: Path, device: torch.device, load: LoadRank) -> None:

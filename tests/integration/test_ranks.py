@@ -89,6 +89,15 @@ def _unequal(group: Group) -> Runner:
 
 @pytest.mark.slow
 def test_a_cache_that_no_memory_can_hold_is_told_in_one_line() -> None:
+    instance = multiprocessing.get_context("spawn").Process(target=_ask_for_too_much)
+    instance.start()
+    instance.join(LIMIT_S)
+    ended = instance.exitcode
+    instance.kill()
+    assert ended == 0
+
+
+def _ask_for_too_much() -> None:
     choice = ModelChoice(str(COPY / "llada/seed1"), tp=2, threads=1)
     with pytest.raises(BadInput, match="no memory for a cache"), open_runner(choice, CacheRoom(1, tokens=10**12)):
         pass
