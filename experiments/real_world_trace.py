@@ -193,7 +193,7 @@ def table(found: Mapping[str, Sequence[Outcome]]) -> str:
 
 def by_seed(found: Mapping[str, Sequence[Outcome]]) -> str:
     """The attainment of each seed, in their order."""
-    each = {name: (f"{100 * one.result['slo_attainment']:.1f}" for one in outcomes) for name, outcomes in found.items()}
+    each = {name: (f"{100 * one.result['slo_attainment']:.2f}" for one in outcomes) for name, outcomes in found.items()}
     return "Attainment by seed, %: " + "; ".join(f"{name} {', '.join(values)}" for name, values in each.items()) + "."
 
 

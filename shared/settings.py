@@ -16,13 +16,16 @@ PREFIX = "DILASERVE_"
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+NatsUrl = Annotated[
+    str, msgspec.Meta(pattern=r"^((nats|tls)://)?([^@\s]+@)?([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?$")
+]
 CellName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]{1,32}$")]
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What every service needs to join the cluster."""
 
-    nats_url: str = "nats://127.0.0.1:4222"  # the bus
+    nats_url: NatsUrl = "nats://127.0.0.1:4222"  # the bus
     cell: CellName = "cell0"  # the cell it belongs to: one scheduler and the instances it drives
     alive_file: str = ""  # touched every few seconds once the bus is joined, for health checks; empty: none
     otlp_endpoint: str = ""  # base URL of an OpenTelemetry collector (OTLP over HTTP); empty: no traces

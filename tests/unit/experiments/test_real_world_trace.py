@@ -31,7 +31,7 @@ def test_a_run_that_two_studies_share_is_the_same_to_the_store() -> None:
 
 
 def test_the_attainment_of_each_seed_is_told() -> None:
-    assert by_seed({"A": [outcome(0.9), outcome(0.94)]}) == "Attainment by seed, %: A 90.0, 94.0."
+    assert by_seed({"A": [outcome(0.9), outcome(0.94)]}) == "Attainment by seed, %: A 90.00, 94.00."
 
 
 def test_what_the_report_says_of_other_studies_stays(tmp_path: Path) -> None:
