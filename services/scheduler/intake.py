@@ -77,7 +77,8 @@ class Intake:
         with structlog.contextvars.bound_contextvars(request_id=request.request_id):
             if await self._is_finished(request.request_id, delivery.sequence):
                 log.info("request already has its outcome")
-                await msg.ack()
+                if not self._outcomes.will_settle(delivery):  # else it stays on the bus until that is stored
+                    await msg.ack()
                 return
             try:
                 arrived = await self._read(request, delivery)

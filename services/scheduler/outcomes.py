@@ -29,7 +29,7 @@ class OutcomeStore:
         self._bus = bus
         self._text = text
         self._finished: OrderedDict[str, None] = OrderedDict()
-        self._writing: set[asyncio.Task[None]] = set()
+        self._writing: dict[asyncio.Task[None], Any] = {}  # and the message that each acknowledges
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(self, finish: Finish) -> None:
@@ -66,6 +66,10 @@ class OutcomeStore:
         """Whether this scheduler has finished the request."""
         return request_id in self._finished
 
+    def will_settle(self, delivery: Any) -> bool:
+        """Whether the message is acknowledged as soon as the outcome of its request is stored."""
+        return delivery in self._writing.values()
+
     async def fail(self) -> None:
         """Raises what broke a write for good; waits while none does."""
         await self._failed
@@ -84,11 +88,11 @@ class OutcomeStore:
         if len(self._finished) > REMEMBERED:
             self._finished.popitem(last=False)
         task = asyncio.get_running_loop().create_task(self._store(outcome, delivery))
-        self._writing.add(task)
+        self._writing[task] = delivery
         task.add_done_callback(self._written)
 
     def _written(self, task: asyncio.Task[None]) -> None:
-        self._writing.discard(task)
+        self._writing.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._failed.done():
             self._failed.set_exception(error)

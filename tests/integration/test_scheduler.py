@@ -276,13 +276,19 @@ async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster)
                 assert outcome.status is OutcomeStatus.COMPLETED
 
 
-async def test_an_outcome_that_cannot_be_stored_does_not_keep_it_from_stopping(cluster: Cluster) -> None:
-    subjects = cluster.bus.subjects
+async def test_an_outcome_that_cannot_be_stored_neither_loses_its_request_nor_keeps_it_from_stopping(
+    cluster: Cluster,
+) -> None:
+    subjects, js = cluster.bus.subjects, cluster.bus.js
+    requests = subjects.stream("REQUESTS")
     with service("scheduler", cluster.settings, cluster.log) as process:
         await reached(lambda: "leading" in cluster.log.read_text())
-        await cluster.bus.js.delete_stream(subjects.stream("OUTCOMES"))
+        await js.delete_stream(subjects.stream("OUTCOMES"))
         await cluster.bus.store(subjects.requests, Request(request_id="no-prompt"))
         await reached(lambda: "not stored yet" in cluster.log.read_text())
+        [consumer] = await js.consumers_info(requests)
+        await js.delete_consumer(requests, consumer.name)  # then all is delivered again
+        await reached(lambda: "already has its outcome" in cluster.log.read_text())
         assert await asyncio.to_thread(stop, process) == 0
     assert not await cluster.all_acknowledged()
 
