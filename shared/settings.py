@@ -16,9 +16,7 @@ PREFIX = "DILASERVE_"
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
-NatsUrl = Annotated[
-    str, msgspec.Meta(pattern=r"^((nats|tls)://)?([^@\s]+@)?([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?$")
-]
+NatsUrl = Annotated[str, msgspec.Meta(pattern=r"^((nats|tls)://)?(\S+@)?([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?$")]
 CellName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]{1,32}$")]
 
 

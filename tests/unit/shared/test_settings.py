@@ -42,7 +42,8 @@ def test_a_wrong_value_names_variable_value_and_what_is_accepted(variable: str, 
 
 
 @pytest.mark.parametrize(
-    "url", ["nats://nats", "localhost:4222", "tls://me:s3cret@[::1]:4222/", "nats://token@a.b-c.d:1"]
+    "url",
+    ["nats://nats", "localhost:4222", "tls://me:s3cret@[::1]:4222/", "nats://token@a.b-c.d:1", "nats://me:p@ss@nats"],
 )
 def test_whatever_nats_calls_a_url_is_taken(url: str) -> None:
     assert read_settings(Example, {"DILASERVE_NATS_URL": url}).nats_url == url
