@@ -104,9 +104,8 @@ class CacheStepGraphs:
         with torch.cuda.device(device):  # whose streams these are; each thread begins on the first device
             beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             beside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(
-                beside
-            ):  # kernels choose and load themselves in a first run, which no graph can hold
+            with torch.cuda.stream(beside):
+                # kernels choose and load themselves in a first run, which no graph can hold
                 forward(self._decoder, self._store, inputs)
             torch.cuda.current_stream().wait_stream(beside)
             graph = torch.cuda.CUDAGraph()
