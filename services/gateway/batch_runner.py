@@ -113,6 +113,8 @@ class BatchRunner:
         if batch.status is not BatchStatus.CANCELLING:
             begun = {"status": BatchStatus.IN_PROGRESS, "total": len(lines), "began_s": int(time.time())}
             batch = await self._batches.change(batch_id, partial(_unless_cancelling, changes=begun))
+            if batch.ended:  # cancelled while its file was read
+                return
         results = await self._serve(batch, lines)
         await self._finish(batch, results)
 
@@ -132,7 +134,7 @@ class BatchRunner:
                 now = await self._batches.change(batch.batch_id, partial(_with, changes=_counts(results)))
                 if not waiting:
                     break
-                if now.status is BatchStatus.CANCELLING or time.time() > batch.expires_s:
+                if now.ended or now.status is BatchStatus.CANCELLING or time.time() > batch.expires_s:
                     self._given_up.add(batch.batch_id)
                     break
         finally:

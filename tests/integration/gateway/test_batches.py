@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from typing import Any, Literal
 
 import msgspec
@@ -10,11 +11,12 @@ import pytest
 from openai.types import Batch
 
 from services.gateway import files
+from services.gateway.batch_lines import Line, read_lines
 from services.gateway.batches import Batches
 from services.gateway.link import Link
 from services.gateway.settings import GatewaySettings
 from shared.bus import Bus
-from shared.messages.gateway import BatchStatus, BatchWork
+from shared.messages.gateway import BatchError, BatchStatus, BatchWork
 from shared.text import TextModel
 from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
@@ -144,7 +146,6 @@ async def test_a_batch_that_another_gateway_has_ended_meanwhile_stays_as_it_is(
                 await scheduler.served.get()
             other = {"status": BatchStatus.COMPLETED, "ended_s": 1, "output_file_id": "file-1"}
             await Batches(link).change(batch.id, lambda found: msgspec.structs.replace(found, **other))
-            scheduler.hold.set()
             await until(lambda: is_let_go(bus))
             assert (await api.batches.retrieve(batch.id)).output_file_id == "file-1"
             assert [file.id async for file in await api.files.list()] == [batch.input_file_id]
@@ -184,6 +185,28 @@ async def test_a_batch_that_waits_for_its_turn_is_cancelled_at_once(
         assert (await batches.get(batch.batch_id, "")).status is BatchStatus.CANCELLED
     finally:
         await link.close()
+
+
+async def test_a_batch_that_is_cancelled_while_its_file_is_read_is_not_served(
+    bus: Bus, gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    def read_slowly(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchError]]:
+        reading.set()
+        go_on.wait(LIMIT_S)
+        return read_lines(content, endpoint)
+
+    monkeypatch.setattr("services.gateway.batch_runner.read_lines", read_slowly)
+    async with client(gateway) as api:
+        batch = await submit(api, line(0))
+        try:
+            await reached(reading.is_set)
+            assert (await api.batches.cancel(batch.id)).status == "cancelled"
+        finally:
+            go_on.set()
+        await until(lambda: is_let_go(bus))
+    assert scheduler.requests == []
 
 
 async def test_a_batch_takes_no_room_from_those_who_wait(
