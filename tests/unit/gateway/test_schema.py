@@ -18,9 +18,10 @@ def test_null_is_as_good_as_an_absent_field(kind: type[BaseModel], least: dict[s
     assert kind.model_validate(least | dict.fromkeys(optional)) == kind.model_validate(least)
 
 
-def test_the_first_wrong_turn_ends_the_reading() -> None:
+@pytest.mark.parametrize("items", [{"messages": [{"role": "wizard", "content": ""}] * 1000}, {"stop": [""] * 1000}])
+def test_the_first_wrong_item_of_a_list_ends_its_reading(items: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as wrong:
-        ChatBody.model_validate(CHAT | {"messages": [{"role": "wizard", "content": ""}] * 1000})
+        ChatBody.model_validate(CHAT | items)
     assert wrong.value.error_count() == 1
 
 
