@@ -111,7 +111,6 @@ async def test_output_goes_to_standard_error_line_by_line_with_the_programs_name
     assert [line for line in lines if "|" in line] == [f"worker-0       | {word}" for word in ("one", "two", "three")]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
 async def test_a_stack_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
     started = tmp_path / "started"
     reading, writing = os.pipe()
@@ -127,11 +126,11 @@ async def test_a_stack_goes_on_when_nobody_reads_its_output_any_more(tmp_path: P
         await supervisor.stop(["worker"], within_s=WAIT_S)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
 async def test_programs_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     started = tmp_path / "started"
     script = f"""
 import asyncio
-from dilaserve.stack.lasting import Lasting
 from dilaserve.stack.process import Program
 from dilaserve.stack.supervisor import Supervisor
 
