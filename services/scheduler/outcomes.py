@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 REMEMBERED = 100_000  # finished requests remembered, so that a second message with their id is not served again
 RETRY_S = 0.5
-DRAIN_S = 5.0  # with LEASE_TTL_S less than the ten seconds that containers are given to end
+DRAIN_S = 5.0  # with LEASE_TTL_S less than the ten seconds that containers are given by default to end
 
 
 class OutcomeStore:
