@@ -45,7 +45,7 @@ class ModelChoice:
     device: str = "cpu"
     dtype: str = "auto"
     tp: int = 1
-    threads: int = 0  # of the CPU, for each rank; 0: an equal share of the machine's
+    threads: int = 0  # of each rank; 0: an equal share of the cores that the process may use
     gpus: tuple[int, ...] = ()  # the machine's, one a rank; none: the first ones
 
 

@@ -16,9 +16,9 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     model_name: str = ""  # as clients call it; empty: the directory's name
     instance: Annotated[str, msgspec.Meta(pattern=NAME)] = "worker"  # an id is this and six random digits
     node: str = "local"
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()  # of its node, one a rank
     tp: Positive = 1  # tensor-parallel degree: ranks of this instance
-    threads: Annotated[int, msgspec.Meta(ge=0)] = 0  # of the CPU, for each rank; 0: an equal share of the machine's
+    threads: Annotated[int, msgspec.Meta(ge=0)] = 0  # of each rank; 0: an equal share of the cores it may use
     device: Annotated[str, msgspec.Meta(pattern="^(auto|cpu|cuda)$")] = "auto"
     dtype: Annotated[str, msgspec.Meta(pattern="^(auto|float32|bfloat16)$")] = "auto"
     cache: Literal["none", "prefix", "dual"] = "none"  # how keys and values are kept

@@ -8,7 +8,9 @@ import torch
 
 from services.worker.kv_store import CPU_SHARE, bytes_per_token, slots_that_fit
 from services.worker.loading import CacheRoom, ModelChoice, check, open_runner
+from services.worker.settings import WorkerSettings
 from shared.errors import BadInput
+from shared.settings import read_settings
 from tests.support.golden import COPY
 from tests.support.random_model import random_decoder
 
@@ -33,6 +35,11 @@ def test_ranks_are_on_the_gpus_of_their_instance(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     devices = check(ModelChoice(MODEL, device="auto", tp=tp, gpus=gpus))[1]
     assert devices == [torch.device("cuda", gpu) for gpu in wanted]
+
+
+def test_a_gpu_that_is_none_is_told_in_one_line() -> None:
+    with pytest.raises(BadInput, match="DILASERVE_GPUS='0,-1': Expected `int` >= 0"):
+        read_settings(WorkerSettings, {"DILASERVE_GPUS": "0,-1"})
 
 
 def test_a_cache_that_no_memory_can_hold_is_told_in_one_line() -> None:
