@@ -82,7 +82,7 @@ def read_trace(path: Path, block_length: int = 32) -> Workload:
 
 
 MOST_TOKENS = 1_000_000  # of a prompt or an output; no model takes as many
-LATEST_S = 10_000_000.0  # four months; what comes later tells the time of day, not the time since the start
+LATEST_S = 366 * 86_400.0  # a year; what comes later tells the time of day, not the time since the start
 Row = tuple[float, int, int, float, int]  # the columns of a Workload
 
 

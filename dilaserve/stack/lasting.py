@@ -11,8 +11,9 @@ GONE = (errno.EPIPE, errno.EIO)  # nobody will read it any more; the latter is w
 class Lasting(io.TextIOBase):
     """Writes to a stream at once, and goes on without a word where that cannot be done."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None) -> None:
+        """None is Python's word for one that was closed before the start."""
+        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for as long as it runs)
 
     def fileno(self) -> int:
         return self._stream.fileno()
