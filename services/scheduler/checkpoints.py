@@ -17,6 +17,7 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
         lowest_threshold=float(table.lowest_threshold[row]),
         migrations=int(table.migrations[row]),
         instances=list(table.entry(row).served_by),
+        last_instance=table.entry(row).last,
         step_s=float(table.step_s[row]),
         steps_at=pack_int32(table.steps_at[row]),
         tokens_at=pack_int32(table.tokens_at[row]),
@@ -42,5 +43,5 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint) -> None:
     steps_at, tokens_at = unpack_int32(checkpoint.steps_at), unpack_int32(checkpoint.tokens_at)
     if len(steps_at) == len(tokens_at) == table.steps_at.shape[1]:  # as many candidates as then
         table.steps_at[row], table.tokens_at[row] = steps_at, tokens_at
-    for instance_id in checkpoint.instances:
-        table.entry(row).serve(instance_id)
+    table.entry(row).served_by.extend(checkpoint.instances)
+    table.entry(row).last = checkpoint.last_instance

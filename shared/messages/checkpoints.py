@@ -16,7 +16,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     threshold_tokens: float  # sum over unmasked tokens of the threshold used
     lowest_threshold: float
     migrations: int
-    instances: list[str]
+    instances: list[str]  # that ran a step, in the order of first use
+    last_instance: str = ""  # of these, the one that ran the last step
     step_s: float = 0.0  # computing time of the iterations that ran its steps
     steps_at: bytes = b""  # int32 [c], steps done at each candidate threshold
     tokens_at: bytes = b""  # int32 [c], tokens they unmasked

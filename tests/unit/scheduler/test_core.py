@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -418,7 +419,8 @@ def test_a_request_that_comes_back_to_the_same_instance_has_not_migrated() -> No
     [finish] = serve(core, {"a-1": worker}, core.cycle([StepsLost()], 100.2))
     assert finish.stats is not None
     assert (finish.stats.instances, finish.stats.migrations) == (["a-1"], 0)
-    resumed = dataclasses.replace(arrival("r", output=12), checkpoint=saved.checkpoint)
+    been_elsewhere = msgspec.structs.replace(saved.checkpoint, instances=["a-1", "b-1"])
+    resumed = dataclasses.replace(arrival("r", output=12), checkpoint=been_elsewhere)
     for name, migrations in [("a-1", 0), ("b-1", 1)]:
         core = make_core()
         [finish] = serve(core, {name: Worker(name)}, core.cycle([seen(name), resumed], 100.3))
