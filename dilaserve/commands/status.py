@@ -28,6 +28,8 @@ def status(
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.settings import CellName  # noqa: PLC0415
 
+    if watch and json:
+        raise BadInput("--watch is a view for people, --json for programs: give one of them")
     configure_logs("status", level="error")
     try:
         msgspec.convert(cell, CellName)

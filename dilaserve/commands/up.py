@@ -141,8 +141,9 @@ def _say_ready(options: "StackOptions", addresses: "Addresses") -> None:
 
     console = Console(soft_wrap=True, highlight=False)
     count, name, program = len(options.instances), options.model_name, _program()
+    instances = "1 instance" if count == 1 else f"{count} instances"
     key = " -H 'Authorization: Bearer KEY'" if options.auth else ""
-    console.print(f"\n[bold green]DiLaServe is ready[/] on [bold]{addresses.url}[/] ({name}, {count} instances)\n")
+    console.print(f"\n[bold green]DiLaServe is ready[/] on [bold]{addresses.url}[/] ({name}, {instances})\n")
     console.print(
         f"  curl {addresses.url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n"
         '    -d \'{"model": "' + name + '", "messages": [{"role": "user", "content": "' + QUESTION + "\"}]}'\n",

@@ -48,6 +48,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
         ("bench", "--requests FILE.jsonl"),
         ("status --url http://host:port --nats-url nats://127.0.0.1:1", "such as http://127.0.0.1:8000"),
         ("status --cell a.b", "matching regex"),
+        ("status --watch --json", "give one of them"),
         ("bench --requests /nonexistent", "No such file"),
         ("bench --requests models/demo/heldout.jsonl --url host:8000", "such as http://127.0.0.1:8000"),
         ("bench --requests models/demo/heldout.jsonl --rate inf", "'--rate'"),
