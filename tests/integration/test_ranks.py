@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
@@ -39,16 +40,21 @@ class FailsOnRank0(Runner):
         return self._group.sum(torch.ones(1))
 
 
-async def test_a_step_that_fails_on_the_first_rank_ends_the_instance(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    instance = multiprocessing.get_context("spawn").Process(target=_run_a_step)
+def exit_status(target: Callable[[], None]) -> int | None:
+    """Of an instance in a process of its own; None if it did not end in time."""
+    instance = multiprocessing.get_context("spawn").Process(target=target)
     instance.start()
     instance.join(LIMIT_S)
     ended = instance.exitcode
     instance.kill()
-    assert ended == 1
+    return ended
+
+
+async def test_a_step_that_fails_on_the_first_rank_ends_the_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert exit_status(_run_a_step) == 1
     await reached(lambda: not list(tmp_path.iterdir()))
 
 
@@ -89,12 +95,7 @@ def _unequal(group: Group) -> Runner:
 
 @pytest.mark.slow
 def test_a_cache_that_no_memory_can_hold_is_told_in_one_line() -> None:
-    instance = multiprocessing.get_context("spawn").Process(target=_ask_for_too_much)
-    instance.start()
-    instance.join(LIMIT_S)
-    ended = instance.exitcode
-    instance.kill()
-    assert ended == 0
+    assert exit_status(_ask_for_too_much) == 0
 
 
 def _ask_for_too_much() -> None:

@@ -18,6 +18,7 @@ from services.worker.runner import Predictions, Runner
 from shared.arrays import Int64, pack_int64, unpack_int64
 from shared.messages.steps import StepJobs, StepResults
 from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.small_device import SmallDevice
 from tests.support.steps import Decode, jobs_for, read_results
 
 ROOM = 100  # tokens
@@ -130,19 +131,8 @@ def test_a_new_scheduler_frees_the_cache(runner: Runner) -> None:
     assert engine.free_slots == ROOM
 
 
-class OutOfMemory(Runner):
-    """A device too small for more than `room` tokens at once."""
-
-    room = 50
-
-    def run(self, batch: Batch) -> Predictions:
-        if len(batch.tokens) > self.room:
-            raise torch.OutOfMemoryError("too large")
-        return super().run(batch)
-
-
 def test_a_batch_that_does_not_fit_in_memory_runs_in_smaller_ones() -> None:
-    engine = engine_of(OutOfMemory(random_decoder(), cache_slots=ROOM))
+    engine = engine_of(SmallDevice(random_decoder(), cache_slots=ROOM))
     assert tickets(run(engine, jobs_for([request(1), request(2)]))) == [1]
     assert tickets(engine.iterate()) == [2]
 
@@ -151,7 +141,7 @@ def test_the_next_try_has_the_memory_of_the_one_that_failed() -> None:
     made: list[weakref.ref[torch.Tensor]] = []
     kept: list[int] = []  # of earlier tries, at each
 
-    class Watched(OutOfMemory):
+    class Watched(SmallDevice):
         def run(self, batch: Batch) -> Predictions:
             kept.append(sum(tensor() is not None for tensor in made))
             activations = torch.zeros(8)
@@ -164,7 +154,7 @@ def test_the_next_try_has_the_memory_of_the_one_that_failed() -> None:
 
 
 def test_a_request_that_alone_does_not_fit_in_memory_fails() -> None:
-    results = run(engine_of(OutOfMemory(random_decoder(), cache_slots=ROOM)), jobs_for([request(1, prompt=30)]))
+    results = run(engine_of(SmallDevice(random_decoder(), cache_slots=ROOM)), jobs_for([request(1, prompt=30)]))
     assert results is not None
     assert "62 tokens does not fit" in results.failures[0].message
 

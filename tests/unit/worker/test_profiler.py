@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 import services.worker.stored_profile
 from services.worker.batch import Batch
@@ -15,6 +14,7 @@ from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile, write_profile
 from tests.support.random_model import random_decoder
+from tests.support.small_device import SmallDevice
 
 PLAN = Plan(batch_tokens=(32, 64, 256), repeats=2)
 CHOICE = ModelChoice("random", threads=1)
@@ -43,20 +43,10 @@ def test_a_step_that_took_too_long_is_the_last_of_its_kind() -> None:
     assert profile.curves[1, StepKind.RECOMPUTE].batch_tokens.tolist() == [32]
 
 
-class Small(Runner):
-    """A device whose memory holds so many tokens at once."""
-
-    most = 128
-
-    def run(self, batch: Batch) -> Predictions:
-        if len(batch.tokens) > self.most:
-            raise torch.OutOfMemoryError("too large")
-        return super().run(batch)
-
-
 def test_a_step_that_does_not_fit_in_memory_ends_its_kind() -> None:
-    plan = Plan((32, 64, 128, 256), repeats=2)
-    profile = measure(Small(random_decoder(), cache_slots=8 * 128), 1, plan)
+    runner = SmallDevice(random_decoder(), cache_slots=8 * 128)
+    runner.room = 128
+    profile = measure(runner, 1, Plan((32, 64, 128, 256), repeats=2))
     assert [curve.batch_tokens.tolist() for curve in profile.curves.values()] == [[32, 64, 128]] * 2
 
 

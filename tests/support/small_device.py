@@ -1,0 +1,17 @@
+"""A device whose memory holds few tokens at once."""
+
+import torch
+
+from services.worker.batch import Batch
+from services.worker.runner import Predictions, Runner
+
+
+class SmallDevice(Runner):
+    """Out of memory at more than `room` tokens in a batch."""
+
+    room = 50
+
+    def run(self, batch: Batch) -> Predictions:
+        if len(batch.tokens) > self.room:
+            raise torch.OutOfMemoryError("too large")
+        return super().run(batch)
