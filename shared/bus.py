@@ -83,11 +83,9 @@ class Bus:
         headers = trace_headers({Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: "0"} if if_first else None)
         try:
             await self.js.publish(subject, encode(message, json=json), headers=headers)
-        except BadRequestError as error:
-            if error.err_code != WRONG_LAST_SEQUENCE:
-                raise RetryLater(f"could not store on {subject}: {error!r}") from error
         except (nats.errors.Error, APIError, TimeoutError) as error:
-            raise RetryLater(f"could not store on {subject}: {error!r}") from error
+            if not (isinstance(error, APIError) and error.err_code == WRONG_LAST_SEQUENCE):
+                raise RetryLater(f"could not store on {subject}: {error!r}") from error
 
     async def run_consumer(
         self,
