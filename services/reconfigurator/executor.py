@@ -94,24 +94,21 @@ class Executor:
         ]
 
     async def _stop(self, spec: InstanceSpec, run: "_Run") -> None:
-        if Stop(spec) not in run.put_off:
-            await run.tell(f"drain {spec.name}")
+        await run.announce(Stop(spec), f"drain {spec.name}")
         await self._drain(spec)
-        if Stop(spec) not in run.put_off:
-            await run.tell(f"stop {spec.name}")
+        await run.announce(Stop(spec), f"stop {spec.name}")
         await self._launcher.stop(spec, self._limits.stop_s)
         run.note_gone(spec, self._registry)
 
     async def _start(self, spec: InstanceSpec, run: "_Run") -> None:
         run.note_gone(spec, self._registry)
-        since_s = run.put_off.get(Start(spec))
-        if since_s is None:
-            await run.tell(f"start {spec.name}")
+        await run.announce(Start(spec), f"start {spec.name}")
         try:
             await self._launcher.start(spec)
         except BadInput as error:
             await run.fail(spec, error.message)
         except RetryLater as error:  # a launcher that answers, and fails at this alone
+            since_s = run.put_off.get(Start(spec))
             if since_s is None or asyncio.get_running_loop().time() - since_s <= self._limits.start_s:
                 raise
             await run.fail(spec, str(error))
@@ -149,6 +146,11 @@ class _Run:
         self.put_off: dict[Action, float] = {}  # what the launcher has not done yet, and since when, loop time
         self.replaced: set[str] = set()  # ids of instances that have ended, whose registrations may still be there
         self._report = report
+
+    async def announce(self, action: Action, text: str) -> None:
+        """Tell of it, but not again where it was put off."""
+        if action not in self.put_off:
+            await self.tell(text)
 
     async def tell(self, text: str, state: PlanState = PlanState.RUNNING) -> None:
         """Note and report what is done."""
