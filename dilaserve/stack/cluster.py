@@ -72,14 +72,14 @@ async def _start(
     """Start every program; those that need another wait until it answers."""
     nats_url = await _nats(supervisor, options)
     database = options.database_url or database_url(options.data_dir / "postgres")
+    addresses = Addresses(url=url_of(options.host, options.port), nats_url=nats_url, database_url=database)
+    write_addresses(options.data_dir, addresses)  # before the gateway answers: who waits for it may look for them then
     for program in serving_programs(options, nats_url, database):
         supervisor.start(program)
     await _postgres(supervisor, options)
     if options.reconfigure:
         await following.enter_async_context(_orders_followed(supervisor, options, nats_url))
     supervisor.start(reconfigurator_program(options, nats_url, database))
-    addresses = Addresses(url=url_of(options.host, options.port), nats_url=nats_url, database_url=database)
-    write_addresses(options.data_dir, addresses)
     await until(partial(gateway_ready, addresses.url))
     supervisor.settled = True  # from now on whatever ends is started again, however often
     on_ready(addresses)
