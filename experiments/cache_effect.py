@@ -16,10 +16,10 @@ from experiments.demo_model.evaluate import ANSWER, read_questions
 from experiments.engine_throughput import BLOCK_LENGTH, read_prompts
 from experiments.machine import said_first
 from experiments.table import Table
-from services.worker.decode import CaseRequest, Options, decode_together
-from services.worker.feeding import CacheMode
-from services.worker.loading import CacheRoom, ModelChoice, open_runner
-from services.worker.runner import ModelRunner
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.offline_decoder import CaseRequest, Options, decode_together
+from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
+from services.worker.model.model_runner import ModelRunner
 from shared.text import TextModel
 
 OUTPUT_LENGTH = 64  # tokens: the answers of the demo model's problems are shorter

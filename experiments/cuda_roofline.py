@@ -15,13 +15,13 @@ import torch
 
 from experiments.machine import said_first
 from experiments.table import Table
-from services.worker.kv_store import slots_that_fit
-from services.worker.loading import device_name
-from services.worker.models.checkpoint import empty_decoder
-from services.worker.models.config import ModelConfig
-from services.worker.models.decoder import PackedDecoder
-from services.worker.profiler import BLOCK, TYPICAL_TOKENS, Plan, grid, measure, room_for
-from services.worker.runner import Runner
+from services.worker.cache.kv_store import slots_that_fit
+from services.worker.model.checkpoint import empty_decoder
+from services.worker.model.config import ModelConfig
+from services.worker.model.decoder import PackedDecoder
+from services.worker.model.model_loading import device_name
+from services.worker.model.model_runner import Runner
+from services.worker.profile.profiler import BLOCK, TYPICAL_TOKENS, Plan, grid, measure, room_for
 from shared.messages.steps import StepKind
 
 LLADA_8B = ModelConfig(

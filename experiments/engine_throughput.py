@@ -22,12 +22,12 @@ from torch import Tensor
 from experiments.demo_model.model import hidden_rows
 from experiments.machine import said_first
 from experiments.table import Table
-from services.worker.decode import CaseRequest, Options, decode_together
-from services.worker.feeding import CacheMode
-from services.worker.loading import CacheRoom, ModelChoice, choose_dtype, open_runner
-from services.worker.models.checkpoint import load
-from services.worker.models.decoder import PackedDecoder
-from services.worker.runner import ModelRunner
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.offline_decoder import CaseRequest, Options, decode_together
+from services.worker.model.checkpoint import load
+from services.worker.model.decoder import PackedDecoder
+from services.worker.model.model_loading import CacheRoom, ModelChoice, choose_dtype, open_runner
+from services.worker.model.model_runner import ModelRunner
 from shared.messages.requests import ChatMessage
 from shared.text import TextModel
 

@@ -12,8 +12,8 @@ import httpx
 import psutil
 from nats.aio.msg import Msg
 
-from shared.bus import Bus, last_token
-from shared.codec import decode
+from shared.bus.client import Bus, last_token
+from shared.bus.codec import decode
 from shared.messages.requests import Outcome
 from shared.messages.stats import SchedulerStats
 

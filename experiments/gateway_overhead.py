@@ -27,7 +27,7 @@ from dilaserve.stack.data_dir import read_addresses
 from experiments.live_cluster import live_cluster
 from experiments.machine import said_first
 from experiments.switch_cost import switch_ms
-from shared.bus import Bus
+from shared.bus.client import Bus
 
 RESULTS = Path(__file__).parent / "results" / "gateway_overhead.md"
 CELL = "cell0"

@@ -10,11 +10,11 @@ import numpy as np
 from nats.aio.msg import Msg
 
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
-from shared.bus import Bus, last_token
-from shared.codec import decode
+from shared.bus.client import Bus, last_token
+from shared.bus.codec import decode
 from shared.messages.requests import Guesses
 from shared.messages.steps import StepJobs, StepKind, StepResults
-from simulator.recorded import Canvas
+from simulator.trace_replay import Canvas
 
 CELL = "cell0"
 BLOCK = 32

@@ -21,7 +21,7 @@ from rich.progress import Progress
 
 from experiments.machine import said_first
 from experiments.paper.files import PROFILE, ROOT, STEPS
-from experiments.paper.kept import kept
+from experiments.paper.result_cache import kept
 from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
 from simulator.lengths import DATA, benchmark, sharegpt

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from experiments.machine import said_first
-from services.scheduler.building import build_policy
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import (
     AskEstimates,
@@ -27,9 +26,10 @@ from services.scheduler.events import (
     SendJobs,
     StepsDone,
 )
+from services.scheduler.factory import build_policy
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import pack_float32, pack_int32, unpack_int32, unpack_int64
-from shared.codec import decode, encode
+from shared.bus.codec import decode, encode
 from shared.messages.instances import Instance, ModelCard
 from shared.messages.requests import Request
 from shared.messages.steps import StepJobs, StepResults

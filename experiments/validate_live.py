@@ -43,8 +43,8 @@ from services.predictor.model import load_predictor
 from services.scheduler.settings import SchedulerSettings
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
-from simulator.recorded import Canvas, Recorded
 from simulator.scenario import Scenario, simulate
+from simulator.trace_replay import Canvas, Recorded
 from simulator.workload import Workload, plain
 
 RESULT = Path(__file__).parent / "results" / "validate_live.md"

@@ -13,7 +13,6 @@ from functools import partial
 
 import numpy as np
 
-from services.scheduler.building import build_policy, candidates
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import (
     AskEstimates,
@@ -26,8 +25,9 @@ from services.scheduler.events import (
     SendJobs,
     StepsDone,
 )
+from services.scheduler.factory import build_policy, candidates
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.table import ROW_MASK
+from services.scheduler.state.request_table import ROW_MASK
 from shared.arrays import Float32, Float64, Int64, pack_float32, pack_int32
 from shared.messages.instances import Instance
 from shared.messages.requests import Request
@@ -35,11 +35,11 @@ from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
 from simulator.clock import Action, Clock
 from simulator.confidences import Confidences
-from simulator.denoising import Pace
 from simulator.estimates import Predictor
 from simulator.instance import HUNDREDTHS, REQUESTS, STEPS, TICKETS, Batch, SimulatedInstance, joined, read_jobs
-from simulator.recorded import RecordedConfidences
 from simulator.result import Records
+from simulator.trace_replay import RecordedConfidences
+from simulator.unmasking_model import Pace
 from simulator.workload import Workload
 
 DECISION_S = 0.005

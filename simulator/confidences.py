@@ -8,7 +8,7 @@ hundredths, those of a request's known tokens as counts, so that their quartiles
 import numpy as np
 
 from shared.arrays import Float32, Int64
-from simulator.denoising import GRID, LEVELS, Denoising, Numbers, masks_of_block
+from simulator.unmasking_model import GRID, LEVELS, Denoising, Numbers, masks_of_block
 
 _DRAWS = 1 << 16  # values of a draw
 QUARTILES = np.array([0.25, 0.5, 0.75])

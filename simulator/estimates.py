@@ -11,7 +11,7 @@ from services.predictor.model import StepPredictor
 from services.predictor.queries import Query
 from services.scheduler.events import AskEstimates, EstimatesCame
 from shared.arrays import Float64, Int64
-from simulator.denoising import Pace, hundredths_of
+from simulator.unmasking_model import Pace, hundredths_of
 
 
 class Predictor(Protocol):

@@ -11,12 +11,12 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from services.scheduler.table import ROW_MASK
+from services.scheduler.state.request_table import ROW_MASK
 from shared.arrays import Int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.instances import Instance
 from shared.messages.steps import CACHE, StepJobs, StepKind
 from shared.profile import LatencyProfile
-from simulator.denoising import hundredths_of
+from simulator.unmasking_model import hundredths_of
 
 # Step jobs: one row a column, so that batches are joined and cut in one go. Shape: [6, n].
 Batch = Int64

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from services.reconfigurator.agenda import Agenda, Occasion
+from services.reconfigurator.execution.transition import Start, Stop, next_action
+from services.reconfigurator.monitoring.workload_stats import Planning, Seen, class_loads, workload
 from services.reconfigurator.nodes import Node, to_placements, to_spec
-from services.reconfigurator.plan import Plan
-from services.reconfigurator.plan_input import plan_input
-from services.reconfigurator.planner import make_plan
+from services.reconfigurator.planning.plan import Plan
+from services.reconfigurator.planning.plan_input import plan_input
+from services.reconfigurator.planning.planner import make_plan
+from services.reconfigurator.schedule import Agenda, Occasion
 from services.reconfigurator.settings import ReconfiguratorSettings
-from services.reconfigurator.transition import Start, Stop, next_action
-from services.reconfigurator.window import Planning, Seen, class_loads, workload
 from shared.arrays import Int64
 from shared.errors import BadInput
 from shared.messages.instances import Instance, InstanceState

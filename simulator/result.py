@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 
 from shared.arrays import Bool, Float64, Int64
-from simulator.denoising import GRID
 from simulator.steps_table import StepsTable
+from simulator.unmasking_model import GRID
 from simulator.workload import Workload
 
 BUCKET_S = 60.0  # of the timeline

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from services.predictor.model import StepPredictor
-from services.scheduler.building import candidates
+from services.scheduler.factory import candidates
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.messages.instances import Instance, ModelCard
@@ -19,14 +19,14 @@ from shared.predictor_card import PredictorCard
 from shared.profile import LatencyProfile
 from simulator.cluster import Cluster, build_core
 from simulator.confidences import Confidences
-from simulator.denoising import Denoising
 from simulator.estimates import Oracle, Predictor, Trained
-from simulator.isolated import SLO_MULTIPLE, isolated_latency_s
+from simulator.predictor_training import train_predictor
 from simulator.reconfiguration import PlanFor, Reconfiguration, Reconfigurator
-from simulator.recorded import Recorded, RecordedConfidences
 from simulator.result import Records
 from simulator.steps_table import StepsTable
-from simulator.training import train_predictor
+from simulator.trace_replay import Recorded, RecordedConfidences
+from simulator.unloaded_latency import SLO_MULTIPLE, isolated_latency_s
+from simulator.unmasking_model import Denoising
 from simulator.workload import Workload
 
 CARD = ModelCard(name="simulated", max_length=1 << 20, mask_token_id=0, eos_token_id=1, vocab_size=2)

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 import structlog
 
-from shared.bus import Bus
+from shared.bus.client import Bus
 from tests.support.nats import NatsServer
 from tests.support.tiny_model import write_tiny_model, write_tiny_weights
 

@@ -34,9 +34,9 @@ def decode(
     """Decode requests block by block and write down each step."""
     import msgspec  # noqa: PLC0415
 
-    from services.worker.decode import Options, Trace, decode_together  # noqa: PLC0415
-    from services.worker.feeding import CacheMode  # noqa: PLC0415
-    from services.worker.loading import NO_CACHE, CacheRoom, ModelChoice, open_runner  # noqa: PLC0415
+    from services.worker.cache.cache_mode import CacheMode  # noqa: PLC0415
+    from services.worker.engine.offline_decoder import Options, Trace, decode_together  # noqa: PLC0415
+    from services.worker.model.model_loading import NO_CACHE, CacheRoom, ModelChoice, open_runner  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
 
     configure_logs("decode", level="warning")
@@ -60,8 +60,8 @@ def decode(
 
 
 def _read_case(path: Path) -> Any:
-    from services.worker.decode import Case  # noqa: PLC0415
-    from shared.codec import decode as parse  # noqa: PLC0415
+    from services.worker.engine.offline_decoder import Case  # noqa: PLC0415
+    from shared.bus.codec import decode as parse  # noqa: PLC0415
 
     try:
         data = path.read_bytes()

@@ -38,7 +38,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a key and print its secret, which is shown this once: only its hash is kept."""
-    from shared.key_store import create_key  # noqa: PLC0415
+    from shared.database.key_store import create_key  # noqa: PLC0415
 
     async def make(engine: "AsyncEngine") -> "tuple[ApiKey, str]":
         return await create_key(engine, name, requests_per_minute, concurrency, max_priority)
@@ -58,7 +58,7 @@ def list_keys(*, data_dir: DataDir = Path(".data"), database_url: DatabaseUrl = 
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    from shared.key_store import read_keys  # noqa: PLC0415
+    from shared.database.key_store import read_keys  # noqa: PLC0415
 
     found = list(_in_database(database_url, data_dir, read_keys).values())
     if json:
@@ -82,7 +82,7 @@ def revoke(
     """Make a key open nothing any more, within two seconds."""
     from functools import partial  # noqa: PLC0415
 
-    from shared.key_store import revoke_key  # noqa: PLC0415
+    from shared.database.key_store import revoke_key  # noqa: PLC0415
 
     _in_database(database_url, data_dir, partial(revoke_key, key_id=key_id))
     typer.echo(f"key {key_id} is revoked")
@@ -95,7 +95,7 @@ def _in_database(url: str | None, data_dir: Path, use: "Callable[[AsyncEngine], 
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
     from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
-    from shared.database import open_database, upgrade  # noqa: PLC0415
+    from shared.database.schema import open_database, upgrade  # noqa: PLC0415
     from shared.errors import DilaserveError  # noqa: PLC0415
 
     async def run() -> T:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dilaserve.outputs import check_file
-from services.reconfigurator.plan import Solver
+from services.reconfigurator.planning.plan import Solver
 
 if TYPE_CHECKING:
-    from services.reconfigurator.plan import Plan
+    from services.reconfigurator.planning.plan import Plan
 
 EXAMPLE = "Example: dilaserve plan --workload workload.json --profile profile.csv --out plan.json"
 
@@ -28,9 +28,9 @@ def plan(
     """Plan how many instances of which TP degree stand on which GPUs, and the steps that lead there."""
     import msgspec  # noqa: PLC0415
 
-    from services.reconfigurator.plan import read_current  # noqa: PLC0415
-    from services.reconfigurator.plan_input import plan_input, read_workload  # noqa: PLC0415
-    from services.reconfigurator.planner import make_plan  # noqa: PLC0415
+    from services.reconfigurator.planning.plan import read_current  # noqa: PLC0415
+    from services.reconfigurator.planning.plan_input import plan_input, read_workload  # noqa: PLC0415
+    from services.reconfigurator.planning.planner import make_plan  # noqa: PLC0415
     from shared.profile import read_profile  # noqa: PLC0415
 
     check_file("--out", out)

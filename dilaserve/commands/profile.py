@@ -30,8 +30,8 @@ def profile(
 ) -> None:
     """Measure seconds per step by tokens of the batch, for recompute and cache steps, and write PROFILE.csv."""
     from dilaserve.stack.options import check_choice  # noqa: PLC0415
-    from services.worker.loading import CacheRoom, ModelChoice, device_name, open_runner  # noqa: PLC0415
-    from services.worker.profiler import Plan, grid, measure, room_for  # noqa: PLC0415
+    from services.worker.model.model_loading import CacheRoom, ModelChoice, device_name, open_runner  # noqa: PLC0415
+    from services.worker.profile.profiler import Plan, grid, measure, room_for  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import name_of  # noqa: PLC0415
     from shared.profile import LatencyProfile, write_profile  # noqa: PLC0415
@@ -67,7 +67,7 @@ def _check_database(url: str) -> None:
     """Before the measurement, not after it. Raises: BadInput if it does not answer."""
     import asyncio  # noqa: PLC0415
 
-    from shared.database import database_answers  # noqa: PLC0415
+    from shared.database.schema import database_answers  # noqa: PLC0415
 
     if not asyncio.run(database_answers(url)):
         raise BadInput(f"--database-url {url}: Postgres does not answer")
@@ -76,8 +76,8 @@ def _check_database(url: str) -> None:
 def _keep(url: str, model: str, device: str, measured: "LatencyProfile") -> None:
     import asyncio  # noqa: PLC0415
 
-    from shared.database import open_database, upgrade  # noqa: PLC0415
-    from shared.profile_store import save_profile  # noqa: PLC0415
+    from shared.database.profile_store import save_profile  # noqa: PLC0415
+    from shared.database.schema import open_database, upgrade  # noqa: PLC0415
 
     async def keep() -> None:
         engine = open_database(url)

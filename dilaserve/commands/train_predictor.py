@@ -38,7 +38,7 @@ def train_predictor(
 
     from dilaserve.prediction.collecting import collect, num_runs, open_engine, split  # noqa: PLC0415
     from dilaserve.prediction.cost import cost_by_granularity  # noqa: PLC0415
-    from dilaserve.prediction.runs import read_prompts  # noqa: PLC0415
+    from dilaserve.prediction.training_runs import read_prompts  # noqa: PLC0415
     from dilaserve.stack.options import read_thresholds  # noqa: PLC0415
     from services.predictor.model import StepPredictor  # noqa: PLC0415
     from services.predictor.training import save_predictor, train  # noqa: PLC0415

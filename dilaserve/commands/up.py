@@ -95,9 +95,9 @@ def up(
     from dilaserve.stack import options as read  # noqa: PLC0415
     from dilaserve.stack.cluster import run_cluster  # noqa: PLC0415
     from dilaserve.stack.data_dir import locked  # noqa: PLC0415
-    from dilaserve.stack.lasting import Lasting  # noqa: PLC0415
     from dilaserve.stack.ports import check_free  # noqa: PLC0415
-    from shared.cores import num_cores  # noqa: PLC0415
+    from dilaserve.stack.safe_output import Lasting  # noqa: PLC0415
+    from shared.cpu import num_cores  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import name_of  # noqa: PLC0415
     from shared.settings import ServiceSettings, read_settings  # noqa: PLC0415

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from dilaserve.prediction.recording import Recorded, record
-from dilaserve.prediction.runs import Prompt, changing_runs, fixed_runs
+from dilaserve.prediction.training_runs import Prompt, changing_runs, fixed_runs
 from services.predictor.trajectories import Trajectory
-from services.worker.engine import Engine, Limits
-from services.worker.feeding import CacheMode
-from services.worker.loading import NO_CACHE, CacheRoom, ModelChoice, open_runner
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, Limits
+from services.worker.model.model_loading import NO_CACHE, CacheRoom, ModelChoice, open_runner
 from shared.errors import BadInput
 
 LIMITS = Limits(tokens=8192, requests=64)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dilaserve.prediction.runs import Run
+from dilaserve.prediction.training_runs import Run
 from services.predictor.trajectories import Trajectory
-from services.worker.engine import Engine
+from services.worker.engine.engine import Engine
 from shared.arrays import (
     Float32,
     pack_float32,

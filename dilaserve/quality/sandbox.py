@@ -17,7 +17,7 @@ import msgspec
 
 from shared.errors import DilaserveError
 
-CHILD = Path(__file__).with_name("sandboxed.py")
+CHILD = Path(__file__).with_name("sandbox_child.py")
 CPU_S = 5
 WALL_S = 30.0  # for programs that wait; generous, since the machine may be busy
 MEMORY = 512 << 20  # bytes of address space

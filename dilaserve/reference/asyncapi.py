@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from shared.bus.subjects import Subjects
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.gateway import BatchWork
 from shared.messages.instances import Control
@@ -17,7 +18,6 @@ from shared.messages.predict import PredictSteps, StepsLeft
 from shared.messages.requests import Arrival, Cancel, Guesses, Outcome, Progress, Request
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
-from shared.subjects import Subjects
 
 Json = dict[str, Any]
 SCHEMA = "#/components/schemas/{name}"

@@ -17,7 +17,7 @@ from dilaserve.stack.data_dir import Addresses, read_addresses
 from dilaserve.stack.nats import find_server
 from dilaserve.stack.ports import LOOPBACK, check_free
 from dilaserve.stack.probes import check, gateway_ready, nats_answers, postgres_answers
-from shared.cores import num_cores
+from shared.cpu import num_cores
 from shared.errors import BadInput, DilaserveError
 from shared.model_files import HUB_ID
 from shared.predictor_card import CARD_FILE

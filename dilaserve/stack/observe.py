@@ -11,8 +11,8 @@ from nats.aio.msg import Msg
 from nats.js.errors import KeyNotFoundError
 
 from dilaserve.stack.probes import check, gateway_ready, nats_answers
-from shared.bus import Bus, read_or_none
-from shared.codec import decode
+from shared.bus.client import Bus, read_or_none
+from shared.bus.codec import decode
 from shared.messages.instances import Instance
 from shared.messages.stats import STATS_S, SchedulerStats
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from shared.cores import num_cores
+from shared.cpu import num_cores
 from shared.errors import BadInput
 from shared.messages.launch import InstanceSpec
 from shared.model_files import find_model

@@ -64,7 +64,7 @@ async def nats_answers(url: str) -> bool:
 
 
 async def postgres_answers(url: str) -> bool:
-    from shared.database import database_answers  # noqa: PLC0415
+    from shared.database.schema import database_answers  # noqa: PLC0415
 
     return await database_answers(url)
 

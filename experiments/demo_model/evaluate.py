@@ -13,7 +13,7 @@ from torch import Tensor
 
 from experiments.demo_model.model import hidden_rows
 from experiments.demo_model.tokenizer import ASSISTANT, USER
-from services.worker.models.decoder import PackedDecoder
+from services.worker.model.decoder import PackedDecoder
 
 BLOCK_LENGTH = 32
 OUTPUT_LENGTH = 64

@@ -12,8 +12,8 @@ from experiments.demo_model.evaluate import OUTPUT_LENGTH, Question
 from experiments.demo_model.model import published_config
 from experiments.demo_model.problems import draw_problem
 from experiments.demo_model.tokenizer import save_tokenizer
-from services.worker.models.checkpoint import load, save
-from services.worker.models.decoder import PackedDecoder
+from services.worker.model.checkpoint import load, save
+from services.worker.model.decoder import PackedDecoder
 
 HELD_OUT_FILE = "heldout.jsonl"
 HELD_OUT_COUNT = 600

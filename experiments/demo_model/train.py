@@ -14,7 +14,7 @@ from torch.optim import AdamW, Muon, Optimizer
 
 from experiments.demo_model.batches import Batch, BatchSource
 from experiments.demo_model.model import hidden_rows, new_decoder
-from services.worker.models.decoder import PackedDecoder
+from services.worker.model.decoder import PackedDecoder
 
 
 @dataclass(frozen=True, slots=True)

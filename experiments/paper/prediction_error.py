@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from experiments.paper.files import STEPS
-from experiments.paper.kept import kept
 from experiments.paper.plots import Panels
+from experiments.paper.result_cache import kept
 from experiments.paper.study import Compared, Row, Study, main, number, pick
 from services.predictor.training import Report, train
-from simulator.denoising import Denoising
+from simulator.predictor_training import run_under_each
 from simulator.steps_table import read_steps
-from simulator.training import run_under_each
+from simulator.unmasking_model import Denoising
 
 LEARNT, HELD_OUT = 100, 100  # requests; the paper's training set has as many
 THRESHOLDS = np.array([0.5, 0.6, 0.7, 0.8, 0.9])

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.paper.files import PROFILE, STEPS
-from experiments.paper.kept import kept
 from experiments.paper.plots import Panels
+from experiments.paper.result_cache import kept
 from experiments.paper.study import Compared, Row, Study, main, number, pick
-from services.reconfigurator.plan import Placement, PlannedInstance
-from services.reconfigurator.plan_input import plan_input
-from services.reconfigurator.planner import make_plan
+from services.reconfigurator.monitoring.workload_stats import Planning, Seen, class_loads, workload
+from services.reconfigurator.planning.plan import Placement, PlannedInstance
+from services.reconfigurator.planning.plan_input import plan_input
+from services.reconfigurator.planning.planner import make_plan
 from services.reconfigurator.settings import ReconfiguratorSettings
-from services.reconfigurator.window import Planning, Seen, class_loads, workload
 from shared.profile import read_profile
-from simulator.isolated import SLO_MULTIPLE, isolated_latency_s
 from simulator.lengths import DATA, sharegpt
 from simulator.steps_table import read_steps
+from simulator.unloaded_latency import SLO_MULTIPLE, isolated_latency_s
 from simulator.workload import DAY, HOUR_S, Workload, real_world
 
 PEAKS = (5, 10, 20)

@@ -7,16 +7,16 @@ from typing import Literal
 import numpy as np
 
 from experiments.paper.files import PROFILE, STEPS
-from experiments.paper.kept import kept
+from experiments.paper.result_cache import kept
 from services.scheduler.policies import Moves
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import Int64
 from shared.profile import read_profile
-from simulator.isolated import isolated_latency_s
 from simulator.lengths import BLOCK, DATA, Lengths, benchmark
 from simulator.result import summarize
 from simulator.scenario import PredictorName, Scenario, read_cluster, simulate
 from simulator.steps_table import read_steps
+from simulator.unloaded_latency import isolated_latency_s
 from simulator.workload import Workload, constant_rate, plain
 
 GSM8K_SHOTS = 5  # of the lengths in the data file

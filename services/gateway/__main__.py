@@ -15,23 +15,23 @@ import structlog
 import uvicorn
 import uvloop
 
+from services.gateway.admission.admission import Gate
+from services.gateway.admission.slo_admission import Forecast
+from services.gateway.api.idempotency import Claims
 from services.gateway.app import build_app
-from services.gateway.batch_runner import BatchRunner
-from services.gateway.batches import Batches
-from services.gateway.calls import Calls
-from services.gateway.claims import Claims
-from services.gateway.files import Files
-from services.gateway.forecast import Forecast
-from services.gateway.gate import Gate
+from services.gateway.app_context import Parts
+from services.gateway.batches.batch_runner import BatchRunner
+from services.gateway.batches.batch_store import Batches
+from services.gateway.batches.file_store import Files
+from services.gateway.bus_connection import Link
+from services.gateway.console.cluster_monitor import Watch
+from services.gateway.inflight import Calls
 from services.gateway.instances import Instances
-from services.gateway.link import Link
 from services.gateway.metrics import Metrics
-from services.gateway.parts import Parts
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
-from services.gateway.watch import Watch
 from shared.errors import BadInput
-from shared.garbage import spare_startup
+from shared.gc_tuning import spare_startup
 from shared.logs import configure_logs
 from shared.model_files import find_model, name_of
 from shared.settings import read_settings
@@ -40,7 +40,7 @@ from shared.telemetry import telemetry
 from shared.text import TextModel
 
 if TYPE_CHECKING:
-    from services.gateway.keys import Keys
+    from services.gateway.admission.api_keys import Keys
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ def open_keys(settings: GatewaySettings) -> "Keys | None":
     """The keys that clients are asked for, if they are. Raises: BadInput if the database's URL is none."""
     if not settings.auth:
         return None
-    from services.gateway.keys import Keys  # noqa: PLC0415  (with it come the database's packages, slow to import)
+    from services.gateway.admission.api_keys import Keys  # noqa: PLC0415  (with it come the database's packages, slow to import)
 
     return Keys(settings.database_url)
 

@@ -4,16 +4,16 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 
-from services.gateway.errors import install_handlers
-from services.gateway.openapi import ERRORS, document
-from services.gateway.parts import Parts
-from services.gateway.routes.batches import batch_routes, file_routes
-from services.gateway.routes.cluster import cluster_routes
-from services.gateway.routes.completions import completion_routes
-from services.gateway.routes.console import install_console
-from services.gateway.routes.health import health_routes
-from services.gateway.routes.models import model_routes
-from services.gateway.routes.requests import request_routes
+from services.gateway.api.errors import install_handlers
+from services.gateway.api.openapi import ERRORS, document
+from services.gateway.api.routes.batches import batch_routes, file_routes
+from services.gateway.api.routes.cluster import cluster_routes
+from services.gateway.api.routes.completions import completion_routes
+from services.gateway.api.routes.console import install_console
+from services.gateway.api.routes.health import health_routes
+from services.gateway.api.routes.models import model_routes
+from services.gateway.api.routes.requests import request_routes
+from services.gateway.app_context import Parts
 
 
 def build_app(parts: Parts) -> FastAPI:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from nats.aio.msg import Msg
 
-from shared.bus import Bus, last_token, read_or_none
+from shared.bus.client import Bus, last_token, read_or_none
+from shared.bus.subjects import INSTANCE_TTL_S
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.plans import PlanRecord, PlanState
-from shared.subjects import INSTANCE_TTL_S
 
 Clock = Callable[[], float]
 

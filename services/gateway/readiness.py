@@ -1,7 +1,7 @@
 """Whether the gateway can take requests, and if not, why."""
 
+from services.gateway.bus_connection import Link
 from services.gateway.instances import Instances
-from services.gateway.link import Link
 from shared.errors import RetryLater
 
 

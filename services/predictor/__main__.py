@@ -12,7 +12,7 @@ from services.predictor.metrics import Metrics
 from services.predictor.model import StepPredictor, load_predictor
 from services.predictor.settings import PredictorSettings
 from services.predictor.shell import Shell
-from shared.bus import Bus
+from shared.bus.client import Bus
 from shared.errors import BadInput
 from shared.logs import configure_logs
 from shared.metrics import serve_metrics

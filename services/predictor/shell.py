@@ -12,10 +12,10 @@ from services.predictor.metrics import Metrics
 from services.predictor.model import StepPredictor
 from services.predictor.queries import Query, read_query
 from shared.arrays import pack_float32
-from shared.bus import Bus, read_or_none, trace_context
+from shared.bus.client import Bus, read_or_none, trace_context
+from shared.bus.subjects import PREDICTORS
 from shared.errors import BadInput
 from shared.messages.predict import PredictSteps, StepsLeft
-from shared.subjects import PREDICTORS
 
 log = structlog.get_logger(__name__)
 tracer = trace.get_tracer(__name__)

@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.reconfigurator.decisions import Planner
-from services.reconfigurator.executor import Executor, Limits
-from services.reconfigurator.launchers import Launcher
-from services.reconfigurator.launchers.process import ProcessLauncher
-from services.reconfigurator.loop import Loop
+from services.reconfigurator.controller import Loop
+from services.reconfigurator.execution.executor import Executor, Limits
+from services.reconfigurator.execution.launchers import Launcher
+from services.reconfigurator.execution.launchers.process import ProcessLauncher
+from services.reconfigurator.execution.registered_instances import Registry
 from services.reconfigurator.metrics import Metrics
-from services.reconfigurator.monitor import monitor
+from services.reconfigurator.monitoring.workload_monitor import monitor
+from services.reconfigurator.monitoring.workload_stats import Planning
 from services.reconfigurator.nodes import Node, read_nodes
-from services.reconfigurator.registry import Registry
+from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.settings import ReconfiguratorSettings
-from services.reconfigurator.window import Planning
-from shared.bus import Bus
-from shared.database import open_database
+from shared.bus.client import Bus
+from shared.database.schema import open_database
 from shared.errors import BadInput
 from shared.logs import configure_logs
 from shared.metrics import serve_metrics
@@ -129,14 +129,14 @@ def make_launcher(bus: Bus, settings: ReconfiguratorSettings, nodes: tuple[Node,
     """Containers are imported only where they are asked for."""
     if settings.launcher == "process":
         return ProcessLauncher(bus, [node.name for node in nodes])
-    from services.reconfigurator.launchers.containers import read_template  # noqa: PLC0415
+    from services.reconfigurator.execution.launchers.containers import read_template  # noqa: PLC0415
 
     template = read_template(settings, os.environ)
     if settings.launcher == "docker":
-        from services.reconfigurator.launchers.docker import DockerLauncher  # noqa: PLC0415
+        from services.reconfigurator.execution.launchers.docker import DockerLauncher  # noqa: PLC0415
 
         return DockerLauncher(template, nodes)
-    from services.reconfigurator.launchers.swarm import SwarmLauncher  # noqa: PLC0415
+    from services.reconfigurator.execution.launchers.swarm import SwarmLauncher  # noqa: PLC0415
 
     return SwarmLauncher(template, nodes)
 

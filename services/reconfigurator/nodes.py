@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from services.reconfigurator.plan import Placement
+from services.reconfigurator.planning.plan import Placement
 from shared.errors import BadInput
 from shared.messages.launch import InstanceSpec, NodeName
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from services.reconfigurator.plan import Solver
+from services.reconfigurator.planning.plan import Solver
 from shared.settings import Positive, Seconds, ServiceSettings
 
 

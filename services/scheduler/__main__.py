@@ -12,23 +12,23 @@ from typing import Any
 import structlog
 import uvloop
 
-from services.scheduler.backlog import Backlog
-from services.scheduler.building import build_core, read_card
 from services.scheduler.events import StepsLost
-from services.scheduler.inbox import Inbox
-from services.scheduler.intake import Intake
-from services.scheduler.lease import Lease
-from services.scheduler.measures import Measures
-from services.scheduler.metrics import Metrics
-from services.scheduler.outcomes import OutcomeStore
-from services.scheduler.predictions import Predictions
-from services.scheduler.registry import Registry
+from services.scheduler.factory import build_core, read_card
+from services.scheduler.io.event_queue import Inbox
+from services.scheduler.io.instance_events import Registry
+from services.scheduler.io.lease import Lease
+from services.scheduler.io.outcome_store import OutcomeStore
+from services.scheduler.io.predictor_client import Predictions
+from services.scheduler.io.recovery import Backlog
+from services.scheduler.io.request_consumer import Intake
+from services.scheduler.monitoring.metrics import Metrics
+from services.scheduler.monitoring.stats_window import Measures
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.shell import Shell
-from shared.afterwards import Afterwards
-from shared.bus import Bus
+from shared.background import Afterwards
+from shared.bus.client import Bus
 from shared.errors import BadInput, Superseded
-from shared.garbage import spare_startup
+from shared.gc_tuning import spare_startup
 from shared.logs import configure_logs
 from shared.metrics import serve_metrics
 from shared.model_files import find_model, name_of

@@ -11,16 +11,16 @@ import numpy as np
 import structlog
 
 from services.scheduler import events as ev
-from services.scheduler.checkpoints import resume, take_checkpoint
-from services.scheduler.decisions import DecisionLog
 from services.scheduler.dispatch import Dispatch
-from services.scheduler.estimates import Estimates
-from services.scheduler.fleet import Fleet
-from services.scheduler.jobs import JobWriter
 from services.scheduler.policies import Policy
-from services.scheduler.results import Progressed, ResultReader, of_different_instances
-from services.scheduler.stats import serving_stats
-from services.scheduler.table import MASKED, NOWHERE, RequestTable
+from services.scheduler.state.checkpoints import resume, take_checkpoint
+from services.scheduler.state.decision_log import DecisionLog
+from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.job_encoder import JobWriter
+from services.scheduler.state.request_table import MASKED, NOWHERE, RequestTable
+from services.scheduler.state.result_decoder import Progressed, ResultReader, of_different_instances
+from services.scheduler.state.serving_stats import serving_stats
+from services.scheduler.state.step_estimates import Estimates
 from shared.arrays import Int32
 from shared.messages.requests import OutcomeStatus, Progress
 from shared.messages.stats import ClusterLoad

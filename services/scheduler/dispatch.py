@@ -3,13 +3,13 @@ which threshold it steps, the policy decides."""
 
 import numpy as np
 
-from services.scheduler.decisions import DecisionLog
+from services.scheduler.algorithms.placement import may_find_room
 from services.scheduler.events import SendJobs
-from services.scheduler.fleet import Fleet
-from services.scheduler.jobs import JobWriter
-from services.scheduler.placement import may_find_room
 from services.scheduler.policies import Choice, Moves, Policy
-from services.scheduler.table import NOWHERE, RequestTable
+from services.scheduler.state.decision_log import DecisionLog
+from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.job_encoder import JobWriter
+from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.arrays import Bool, Int64
 from shared.messages.steps import CACHE, RECOMPUTE
 

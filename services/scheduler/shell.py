@@ -11,18 +11,18 @@ from nats.aio.msg import Msg
 
 from services.scheduler import events as ev
 from services.scheduler.core import SchedulerCore
-from services.scheduler.inbox import Inbox
-from services.scheduler.measures import Measures
-from services.scheduler.metrics import Metrics
-from services.scheduler.outcomes import OutcomeStore
-from services.scheduler.predictions import Predictions
-from services.scheduler.tracing import record_request
-from shared.afterwards import Afterwards
-from shared.bus import Bus, last_token, read_or_none
+from services.scheduler.io.event_queue import Inbox
+from services.scheduler.io.outcome_store import OutcomeStore
+from services.scheduler.io.predictor_client import Predictions
+from services.scheduler.monitoring.metrics import Metrics
+from services.scheduler.monitoring.stats_window import Measures
+from services.scheduler.monitoring.tracing import record_request
+from shared.background import Afterwards
+from shared.bus.client import Bus, last_token, read_or_none
+from shared.bus.subjects import result_consumer
 from shared.messages.requests import Cancel
 from shared.messages.stats import STATS_S
 from shared.messages.steps import StepResults
-from shared.subjects import result_consumer
 
 log = structlog.get_logger(__name__)
 

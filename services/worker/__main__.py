@@ -14,20 +14,20 @@ import structlog
 import uvloop
 from msgspec.structs import replace
 
-from services.worker.engine import Engine, Limits
-from services.worker.feeding import CacheMode
-from services.worker.loading import NO_CACHE, CacheRoom, ModelChoice, check, device_name, open_runner
-from services.worker.metrics import Metrics
-from services.worker.parallel import ParallelRunner
-from services.worker.registration import Registration
-from services.worker.runner import Runner
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, Limits
+from services.worker.io.registration import Registration
+from services.worker.io.startup_registration import announced
+from services.worker.model.model_loading import NO_CACHE, CacheRoom, ModelChoice, check, device_name, open_runner
+from services.worker.model.model_runner import Runner
+from services.worker.model.tensor_parallel import ParallelRunner
+from services.worker.monitoring.metrics import Metrics
+from services.worker.profile.stored_profile import default_cache, given_profile, stored_profile
 from services.worker.settings import WorkerSettings
 from services.worker.shell import Worker
-from services.worker.starting import announced
-from services.worker.stored_profile import default_cache, given_profile, stored_profile
-from shared.bus import Bus
+from shared.bus.client import Bus
 from shared.errors import BadInput
-from shared.garbage import spare_startup
+from shared.gc_tuning import spare_startup
 from shared.logs import configure_logs
 from shared.messages.instances import Instance
 from shared.metrics import serve_metrics

@@ -16,19 +16,19 @@ from typing import Any
 import structlog
 from nats.aio.msg import Msg
 
-from services.worker.engine import Engine
-from services.worker.guesses import Guess
-from services.worker.jobs import Job, Taken, read_jobs
-from services.worker.metrics import Metrics
-from services.worker.registration import Registration
-from services.worker.results import Ran
-from services.worker.tracing import Spans
-from shared.afterwards import Afterwards
-from shared.bus import Bus, read_or_none
+from services.worker.engine.engine import Engine
+from services.worker.engine.provisional_tokens import Guess
+from services.worker.engine.step_jobs import Job, Taken, read_jobs
+from services.worker.engine.step_results import Ran
+from services.worker.io.registration import Registration
+from services.worker.monitoring.metrics import Metrics
+from services.worker.monitoring.tracing import Spans
+from shared.background import Afterwards
+from shared.bus.client import Bus, read_or_none
+from shared.bus.subjects import step_consumer
 from shared.errors import BadInput
 from shared.messages.instances import Control
 from shared.messages.steps import StepJobs
-from shared.subjects import step_consumer
 from shared.tasks import cancel
 
 log = structlog.get_logger(__name__)

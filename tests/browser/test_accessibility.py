@@ -4,7 +4,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
-from shared.bus import Bus
+from shared.bus.client import Bus
 from tests.browser.conftest import NewPage
 from tests.integration.gateway.conftest import RunningGateway
 from tests.support.plans import plan

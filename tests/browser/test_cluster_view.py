@@ -5,8 +5,8 @@ import re
 import pytest
 from playwright.async_api import expect
 
-from shared.bus import Bus
-from shared.codec import encode
+from shared.bus.client import Bus
+from shared.bus.codec import encode
 from shared.messages.instances import Instance, InstanceState
 from shared.text import TextModel
 from tests.browser.conftest import NARROW, NewPage, overflow_px

@@ -5,8 +5,8 @@ import pytest
 from playwright.async_api import expect
 
 from services.gateway.settings import GatewaySettings
-from shared.database import open_database, upgrade
-from shared.key_store import create_key
+from shared.database.key_store import create_key
+from shared.database.schema import open_database, upgrade
 from shared.text import TextModel
 from tests.browser.conftest import NewPage
 from tests.integration.gateway.conftest import running

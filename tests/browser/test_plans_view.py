@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import expect
 
-from shared.bus import Bus
+from shared.bus.client import Bus
 from shared.messages.plans import PlanState
 from tests.browser.conftest import NARROW, NewPage, overflow_px
 from tests.integration.gateway.conftest import RunningGateway

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from shared.arrays import pack_float32, pack_int32, pack_int64
-from shared.codec import decode, encode
+from shared.bus.codec import decode, encode
 from shared.errors import BadInput
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions

@@ -13,7 +13,7 @@ import pytest
 from dilaserve.reference import asyncapi, configuration
 from dilaserve.reference.__main__ import pages
 from shared import messages
-from shared.codec import encode
+from shared.bus.codec import encode
 from shared.messages.requests import Request
 
 DOCUMENT = asyncapi.document()

@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 
 from experiments.docker_engine import docker
-from services.reconfigurator.launchers import Launcher
-from services.reconfigurator.launchers.containers import ALIAS, read_template
-from services.reconfigurator.launchers.docker import DockerLauncher
-from services.reconfigurator.launchers.swarm import SwarmLauncher
+from services.reconfigurator.execution.launchers import Launcher
+from services.reconfigurator.execution.launchers.containers import ALIAS, read_template
+from services.reconfigurator.execution.launchers.docker import DockerLauncher
+from services.reconfigurator.execution.launchers.swarm import SwarmLauncher
 from services.reconfigurator.nodes import Node
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.errors import BadInput, RetryLater

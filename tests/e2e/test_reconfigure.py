@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from dilaserve.stack.data_dir import read_addresses
-from shared.bus import Bus
+from shared.bus.client import Bus
+from shared.bus.plan_history import read_plans
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.steps import StepKind
-from shared.plan_history import read_plans
 from shared.profile import LatencyProfile, write_profile
 from tests.support.stack import Stack, dilaserve, new_data_dir, running_stack
 from tests.support.waiting import until

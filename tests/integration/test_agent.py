@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dilaserve.stack.agent import Agent
+from dilaserve.stack.node_agent import Agent
 from dilaserve.stack.process import Program
 from dilaserve.stack.supervisor import Supervisor
-from services.reconfigurator.launchers import Launcher
-from services.reconfigurator.launchers.process import ProcessLauncher
-from shared.bus import Bus
+from services.reconfigurator.execution.launchers import Launcher
+from services.reconfigurator.execution.launchers.process import ProcessLauncher
+from shared.bus.client import Bus
 from shared.errors import BadInput, RetryLater
 from shared.messages.launch import InstanceSpec
 

@@ -10,8 +10,8 @@ import uvloop
 from nats.js.api import KeyValueConfig
 from structlog.testing import capture_logs
 
-from shared.bus import Bus
-from shared.codec import decode
+from shared.bus.client import Bus
+from shared.bus.codec import decode
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus
 from shared.tasks import cancel
 from tests.support.nats import NatsServer

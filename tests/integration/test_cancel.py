@@ -10,14 +10,14 @@ import msgspec
 from nats.aio.msg import Msg
 
 from services.gateway.settings import GatewaySettings
-from services.worker.engine import Engine, Limits
-from services.worker.feeding import CacheMode
-from services.worker.loading import CacheRoom, ModelChoice, open_runner
-from services.worker.metrics import Metrics
-from services.worker.registration import Registration
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, Limits
+from services.worker.io.registration import Registration
+from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
+from services.worker.monitoring.metrics import Metrics
 from services.worker.shell import Worker
-from shared.bus import Bus
-from shared.codec import decode
+from shared.bus.client import Bus
+from shared.bus.codec import decode
 from shared.messages.instances import Instance
 from shared.messages.stats import SchedulerStats
 from shared.text import TextModel, read_model_card

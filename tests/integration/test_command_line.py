@@ -17,7 +17,7 @@ import typer
 from dilaserve.cli import build_app, run
 from dilaserve.stack.observe import observing
 from dilaserve.stack.ports import free_port
-from shared.bus import Bus
+from shared.bus.client import Bus
 from tests.support.nats import NatsServer
 from tests.support.stack import dilaserve
 from tests.support.stats import stats

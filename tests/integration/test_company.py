@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from experiments.engine_throughput import read_prompts
-from services.worker.decode import CaseRequest, Options, decode_together
-from services.worker.feeding import CacheMode
-from services.worker.loading import CacheRoom, ModelChoice, open_runner
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.offline_decoder import CaseRequest, Options, decode_together
+from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"
 computes_bfloat16 = pytest.mark.skipif(

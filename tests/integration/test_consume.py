@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from nats.aio.msg import Msg
 
-from shared.bus import Bus
-from shared.subjects import request_consumer
+from shared.bus.client import Bus
+from shared.bus.subjects import request_consumer
 from tests.support.nats import NatsServer
 
 LIMIT_S = 20.0

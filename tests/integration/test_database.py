@@ -14,12 +14,12 @@ from nats.js.errors import NotFoundError
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.reconfigurator.history import count_arrivals, read_window
 from services.reconfigurator.metrics import Metrics
-from services.reconfigurator.monitor import FEEDS, monitor
-from services.reconfigurator.window import Seen
-from shared.bus import Bus
-from shared.database import Base, PlanRow, RequestRow, open_database, upgrade
+from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
+from services.reconfigurator.monitoring.workload_monitor import FEEDS, monitor
+from services.reconfigurator.monitoring.workload_stats import Seen
+from shared.bus.client import Bus
+from shared.database.schema import Base, PlanRow, RequestRow, open_database, upgrade
 from shared.errors import BadInput
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from nats.js.errors import NotFoundError
 
-from services.scheduler.lease import KEY, Lease
-from shared.bus import Bus
+from services.scheduler.io.lease import KEY, Lease
+from shared.bus.client import Bus
 from shared.errors import Superseded
 from shared.tasks import cancel
 from tests.support.waiting import LIMIT_S, until

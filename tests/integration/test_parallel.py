@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.loading import CacheRoom, ModelChoice, open_runner
+from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
 from tests.support.engines import MODES, assert_traces, decode_cases
 from tests.support.golden import GOLDEN, SETS, threshold_cases
 

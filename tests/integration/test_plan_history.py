@@ -1,8 +1,8 @@
 """Decisions on the bus."""
 
-from shared.bus import Bus
+from shared.bus.client import Bus
+from shared.bus.plan_history import read_plans
 from shared.messages.plans import PlanRecord, PlanState
-from shared.plan_history import read_plans
 
 
 def record(number: int, state: PlanState = PlanState.STAYED) -> PlanRecord:

@@ -12,8 +12,8 @@ import pytest
 
 from services.predictor.model import load_predictor
 from shared.arrays import pack_float32, pack_int32, unpack_float32
-from shared.bus import Bus
-from shared.codec import decode, encode
+from shared.bus.client import Bus
+from shared.bus.codec import decode, encode
 from shared.messages.predict import PredictSteps, StepsLeft
 from tests.support.nats import NatsServer
 from tests.support.services import service, stop

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve import cli
-from services.reconfigurator.profiles import completed
-from shared.database import open_database, upgrade
+from services.reconfigurator.planning.missing_profiles import completed
+from shared.database.profile_store import load_profile, save_profile
+from shared.database.schema import open_database, upgrade
 from shared.messages.instances import Instance, ModelCard
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
-from shared.profile_store import load_profile, save_profile
 from tests.support.postgres import PostgresServer
 from tests.support.stack import new_data_dir
 

@@ -13,11 +13,11 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from services.worker import loading
-from services.worker.batch import Batch
-from services.worker.loading import CacheRoom, ModelChoice, open_runner
-from services.worker.parallel import Group, parallel_runner
-from services.worker.runner import Runner
+from services.worker.engine.batch import Batch
+from services.worker.model import model_loading
+from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
+from services.worker.model.model_runner import Runner
+from services.worker.model.tensor_parallel import Group, parallel_runner
 from shared.errors import BadInput
 from tests.support.golden import COPY
 from tests.support.random_model import random_decoder
@@ -89,8 +89,8 @@ def _serve_until_told(ready: Connection) -> None:
 
 def _unequal(group: Group) -> Runner:
     decoder = random_decoder()
-    with patch.object(loading, "slots_that_fit", return_value=300 - 100 * group.shard.rank):
-        return Runner(decoder, loading._cache_slots(CacheRoom(requests=64), decoder, group))
+    with patch.object(model_loading, "slots_that_fit", return_value=300 - 100 * group.shard.rank):
+        return Runner(decoder, model_loading._cache_slots(CacheRoom(requests=64), decoder, group))
 
 
 @pytest.mark.slow

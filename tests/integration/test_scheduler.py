@@ -14,13 +14,13 @@ import pytest
 from nats.aio.msg import Msg
 
 from shared.arrays import unpack_float32
-from shared.bus import Bus
-from shared.codec import decode, encode
+from shared.bus.client import Bus
+from shared.bus.codec import decode, encode
+from shared.bus.subjects import step_consumer
 from shared.messages.instances import Instance
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Progress, Request
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
-from shared.subjects import step_consumer
 from shared.text import read_model_card
 from tests.support.nats import NatsServer
 from tests.support.scripted_worker import ScriptedWorker

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dilaserve.stack.lasting import Lasting
 from dilaserve.stack.process import Program
+from dilaserve.stack.safe_output import Lasting
 from dilaserve.stack.supervisor import TRIES, Supervisor
 from shared.errors import BadInput, DilaserveError
 from tests.support.waiting import reached

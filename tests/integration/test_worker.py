@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from services.worker.__main__ import main
+from services.worker.io.startup_registration import announced
 from services.worker.settings import WorkerSettings
-from services.worker.starting import announced
-from shared.bus import Bus
-from shared.codec import decode
+from shared.bus.client import Bus
+from shared.bus.codec import decode
 from shared.messages.instances import Control, Instance, InstanceState
 from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile

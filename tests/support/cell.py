@@ -11,12 +11,12 @@ from services.scheduler import events as ev
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.policies import Moves
 from services.scheduler.policies.fixed import Fixed
-from services.worker.batch import Batch
-from services.worker.engine import Engine, Limits
-from services.worker.feeding import CacheMode
-from services.worker.jobs import Taken
-from services.worker.models.config import ModelConfig, parse_config
-from services.worker.runner import Predictions
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.batch import Batch
+from services.worker.engine.engine import Engine, Limits
+from services.worker.engine.step_jobs import Taken
+from services.worker.model.config import ModelConfig, parse_config
+from services.worker.model.model_runner import Predictions
 from shared.arrays import Float64, Int32, Int64
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.instances import Instance, InstanceState, ModelCard

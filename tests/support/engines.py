@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.worker.engine import Engine, Limits
-from services.worker.feeding import CacheMode
-from services.worker.runner import ModelRunner
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, Limits
+from services.worker.model.model_runner import ModelRunner
 from tests.support.golden import GoldenCase
 from tests.support.steps import Decode, jobs_for, read_results
 

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Metric
 from services.gateway.metrics import Metrics as GatewayMetrics
 from services.predictor.metrics import Metrics as PredictorMetrics
 from services.reconfigurator.metrics import Metrics as ReconfiguratorMetrics
-from services.scheduler.metrics import Metrics as SchedulerMetrics
-from services.worker.metrics import Metrics as WorkerMetrics
+from services.scheduler.monitoring.metrics import Metrics as SchedulerMetrics
+from services.worker.monitoring.metrics import Metrics as WorkerMetrics
 from shared.messages.instances import Instance, ModelCard
 from tests.support.stats import loaded_stats
 

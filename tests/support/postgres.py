@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from dilaserve.stack.postgres import database_url, prepare_postgres
-from shared.database import database_answers
+from shared.database.schema import database_answers
 from tests.support.waiting import until
 
 START_S = 30.0  # limit for the server to answer

@@ -13,11 +13,11 @@ import numpy as np
 from nats.aio.msg import Msg
 
 from shared.arrays import Int32, pack_float32, pack_int32, unpack_int32
-from shared.bus import Bus, last_token
-from shared.codec import decode, encode
+from shared.bus.client import Bus, last_token
+from shared.bus.codec import decode, encode
+from shared.bus.subjects import request_consumer
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.requests import Guesses, Outcome, OutcomeError, OutcomeStatus, Progress, Request, ServingStats
-from shared.subjects import request_consumer
 from shared.text import TextModel
 
 TOKENS_PER_STEP = 3

@@ -2,8 +2,8 @@
 
 import torch
 
-from services.worker.batch import Batch
-from services.worker.runner import Predictions, Runner
+from services.worker.engine.batch import Batch
+from services.worker.model.model_runner import Predictions, Runner
 
 
 class SmallDevice(Runner):

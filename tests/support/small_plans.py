@@ -8,9 +8,9 @@ from itertools import combinations, product
 import highspy
 import numpy as np
 
-from services.reconfigurator.plan import Placement
-from services.reconfigurator.plan_input import PlanInput, Workload, WorkloadClass, plan_input
-from services.reconfigurator.stage1 import TIE
+from services.reconfigurator.planning.plan import Placement
+from services.reconfigurator.planning.plan_input import PlanInput, Workload, WorkloadClass, plan_input
+from services.reconfigurator.planning.stage1 import TIE
 from shared.arrays import Float64
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from services.reconfigurator.plan_input import Workload
+from services.reconfigurator.planning.plan_input import Workload
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 

@@ -5,8 +5,8 @@ import enum
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.scheduler.fleet import Fleet
-from services.scheduler.table import RequestTable
+from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float64, Int64
 from shared.messages.stats import ClusterLoad
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.scheduler.estimates import Estimates
-from services.scheduler.fleet import Fleet
-from services.scheduler.load_control import highest_allowed, request_load
-from services.scheduler.placement import place_in_order, step_latency
+from services.scheduler.algorithms.load_control import highest_allowed, request_load
+from services.scheduler.algorithms.placement import place_in_order, step_latency
+from services.scheduler.algorithms.thresholds import candidate_of, choose_thresholds, time_left_s
 from services.scheduler.policies import Choice, Moves
-from services.scheduler.table import RequestTable
-from services.scheduler.thresholds import candidate_of, choose_thresholds, time_left_s
+from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.request_table import RequestTable
+from services.scheduler.state.step_estimates import Estimates
 from shared.arrays import Float64, Int64
 from shared.messages.stats import ClusterLoad
 

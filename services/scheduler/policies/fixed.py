@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.scheduler.fleet import Fleet
-from services.scheduler.placement import place_in_order, token_load
+from services.scheduler.algorithms.placement import place_in_order, token_load
 from services.scheduler.policies import Choice, Moves
-from services.scheduler.table import RequestTable
+from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Int64
 
 

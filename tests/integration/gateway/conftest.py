@@ -11,7 +11,7 @@ import pytest
 
 from services.gateway.__main__ import listen, serve
 from services.gateway.settings import GatewaySettings
-from shared.bus import Bus
+from shared.bus.client import Bus
 from shared.text import TextModel
 from tests.support.scheduler import AnsweringScheduler
 

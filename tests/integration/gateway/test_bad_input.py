@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from services.gateway.body import MAX_BODY_BYTES
+from services.gateway.api.request_body import MAX_BODY_BYTES
 from tests.integration.gateway.conftest import LIMIT_S, RunningGateway
 from tests.support.tiny_model import MAX_LENGTH
 
@@ -167,7 +167,7 @@ async def test_a_body_over_the_limit_is_refused_declared_or_not(lonely_gateway: 
 async def test_a_client_that_stops_amid_its_body_is_let_go(
     lonely_gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.body.SILENT_S", 0.1)
+    monkeypatch.setattr("services.gateway.api.request_body.SILENT_S", 0.1)
     url = httpx.URL(lonely_gateway.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     try:

@@ -10,12 +10,12 @@ import openai
 import pytest
 from openai.types import Batch
 
-from services.gateway import files
-from services.gateway.batch_lines import Line, read_lines
-from services.gateway.batches import Batches
-from services.gateway.link import Link
+from services.gateway.batches import file_store
+from services.gateway.batches.batch_lines import Line, read_lines
+from services.gateway.batches.batch_store import Batches
+from services.gateway.bus_connection import Link
 from services.gateway.settings import GatewaySettings
-from shared.bus import Bus
+from shared.bus.client import Bus
 from shared.messages.gateway import BatchError, BatchStatus, BatchWork
 from shared.text import TextModel
 from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
@@ -197,7 +197,7 @@ async def test_a_batch_that_is_cancelled_while_its_file_is_read_is_not_served(
         go_on.wait(LIMIT_S)
         return read_lines(content, endpoint)
 
-    monkeypatch.setattr("services.gateway.batch_runner.read_lines", read_slowly)
+    monkeypatch.setattr("services.gateway.batches.batch_runner.read_lines", read_slowly)
     async with client(gateway) as api:
         batch = await submit(api, line(0))
         try:
@@ -234,7 +234,7 @@ async def test_a_file_that_is_deleted_while_it_is_read_holds_nobody_up(
         store = await bus.js.object_store(bus.subjects.files_store)
         chunks = f"$O.{bus.subjects.files_store}.C.{(await store.get_info(file.id)).nuid}"
         await bus.js.purge_stream(f"OBJ_{bus.subjects.files_store}", subject=chunks)  # as deleting begins
-        monkeypatch.setattr(files, "ANSWER_S", 0.2)
+        monkeypatch.setattr(file_store, "ANSWER_S", 0.2)
         with pytest.raises(openai.InternalServerError) as told:
             await api.files.content(file.id)
         assert told.value.status_code == 503

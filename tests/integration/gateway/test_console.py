@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from services.gateway.routes.console import DIRECTORY
+from services.gateway.api.routes.console import DIRECTORY
 from services.gateway.settings import GatewaySettings
-from shared.bus import Bus
+from shared.bus.client import Bus
 from shared.messages.plans import PlanState
 from shared.text import TextModel
 from tests.integration.gateway.conftest import RunningGateway, running

@@ -12,8 +12,8 @@ import openai
 import pytest
 
 from services.gateway.settings import GatewaySettings
-from shared.bus import Bus
-from shared.codec import encode
+from shared.bus.client import Bus
+from shared.bus.codec import encode
 from shared.messages.instances import InstanceState
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Progress

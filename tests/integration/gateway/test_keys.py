@@ -13,9 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve.load.client import open_client, served_model
 from services.gateway.settings import GatewaySettings
-from shared.database import open_database, upgrade
+from shared.database.key_store import create_key, read_keys, revoke_key
+from shared.database.schema import open_database, upgrade
 from shared.errors import BadInput
-from shared.key_store import create_key, read_keys, revoke_key
 from shared.text import TextModel
 from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
 from tests.support.postgres import PostgresServer
@@ -107,7 +107,7 @@ async def test_keys_open_and_limit_and_outlive_the_database(
             return (await http.get("/v1/models", headers=bearing(secret))).status_code == 401
 
         await until(is_revoked)
-        monkeypatch.setattr("services.gateway.keys.ANSWER_S", 0.5)
+        monkeypatch.setattr("services.gateway.admission.api_keys.ANSWER_S", 0.5)
         async with engine.begin() as holding:  # the keys can be asked for, and no answer comes
             await holding.execute(sql("LOCK TABLE api_keys"))
             assert refused(await http.get("/v1/models", headers=bearing("dls-new"))) == (503, "unavailable")

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from services.gateway.errors import _CODE_OF_STATUS, _INVALID
+from services.gateway.api.errors import _CODE_OF_STATUS, _INVALID
 from tests.integration.gateway.conftest import RunningGateway
 
 CHECKS = [

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from services.gateway.__main__ import main
-from shared.bus import Bus
+from shared.bus.client import Bus
 from tests.integration.gateway.conftest import LIMIT_S
 
 WITHOUT_TORCH = """

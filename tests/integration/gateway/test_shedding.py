@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from services.gateway.settings import GatewaySettings
-from shared.bus import Bus
+from shared.bus.client import Bus
 from shared.text import TextModel
 from tests.integration.gateway.conftest import running
 from tests.support.scheduler import AnsweringScheduler

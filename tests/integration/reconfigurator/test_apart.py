@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.reconfigurator.apart import apart
+from services.reconfigurator.planning.run_in_process import apart
 from shared.errors import RetryLater
 
 LIMIT_S = 60.0

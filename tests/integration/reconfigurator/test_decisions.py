@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.reconfigurator.agenda import Occasion
-from services.reconfigurator.apart import apart
-from services.reconfigurator.decisions import Planner, Situation
+from services.reconfigurator.monitoring.workload_stats import Planning, Seen
 from services.reconfigurator.nodes import read_nodes
-from services.reconfigurator.plan import Solver
-from services.reconfigurator.window import Planning, Seen
+from services.reconfigurator.planning.decision import Planner, Situation
+from services.reconfigurator.planning.plan import Solver
+from services.reconfigurator.planning.run_in_process import apart
+from services.reconfigurator.schedule import Occasion
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import ThresholdUse

@@ -7,22 +7,22 @@ import pytest
 from msgspec.structs import replace
 from nats.aio.msg import Msg
 
-from services.reconfigurator.decisions import Planner
-from services.reconfigurator.executor import Executor, Limits
-from services.reconfigurator.loop import Loop
+from services.reconfigurator.controller import Loop
+from services.reconfigurator.execution.executor import Executor, Limits
+from services.reconfigurator.execution.registered_instances import Registry
 from services.reconfigurator.metrics import Metrics
+from services.reconfigurator.monitoring.workload_stats import Planning
 from services.reconfigurator.nodes import read_nodes
-from services.reconfigurator.plan import Solver
-from services.reconfigurator.registry import Registry
-from services.reconfigurator.window import Planning
-from shared.bus import Bus, read_or_none
-from shared.codec import encode
-from shared.database import open_database
+from services.reconfigurator.planning.decision import Planner
+from services.reconfigurator.planning.plan import Solver
+from shared.bus.client import Bus, read_or_none
+from shared.bus.codec import encode
+from shared.bus.subjects import HEARTBEAT_S
+from shared.database.schema import open_database
 from shared.errors import BadInput, RetryLater
 from shared.messages.instances import Control, Instance, InstanceState, ModelCard
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
-from shared.subjects import HEARTBEAT_S
 from tests.support.waiting import reached
 
 WAIT_S = 30.0

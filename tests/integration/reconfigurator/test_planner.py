@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from dilaserve.cli import run
-from services.reconfigurator.plan import Placement, Plan, Solver, Status
-from services.reconfigurator.plan_input import Workload, plan_input
-from services.reconfigurator.planner import make_plan
+from services.reconfigurator.planning.plan import Placement, Plan, Solver, Status
+from services.reconfigurator.planning.plan_input import Workload, plan_input
+from services.reconfigurator.planning.planner import make_plan
 from shared.profile import write_profile
 from tests.support.workloads import PROFILE, a_class, workload
 

@@ -5,8 +5,8 @@ import random
 import pyomo.environ as pyo
 import pytest
 
-from services.reconfigurator.plan import Solver
-from services.reconfigurator.solver import Answer, Verdict, solve
+from services.reconfigurator.planning.plan import Solver
+from services.reconfigurator.planning.solver import Answer, Verdict, solve
 
 both_solvers = pytest.mark.parametrize("solver", list(Solver))
 

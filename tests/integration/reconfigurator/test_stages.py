@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.reconfigurator.plan import Capacity, Placement, Solver, Status, check_placements
-from services.reconfigurator.solver import Verdict
-from services.reconfigurator.stage1 import find_capacity
-from services.reconfigurator.stage2 import Transition, plan_transition
+from services.reconfigurator.planning.plan import Capacity, Placement, Solver, Status, check_placements
+from services.reconfigurator.planning.solver import Verdict
+from services.reconfigurator.planning.stage1 import find_capacity
+from services.reconfigurator.planning.stage2 import Transition, plan_transition
 from shared.errors import BadInput
 from tests.support.small_plans import enumerate_stage1, enumerate_stage2, small_input, small_transition
 

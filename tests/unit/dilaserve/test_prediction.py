@@ -9,13 +9,13 @@ import pytest
 from dilaserve.prediction.collecting import collect, num_runs, split
 from dilaserve.prediction.cost import cost_by_granularity
 from dilaserve.prediction.recording import Recorded, record
-from dilaserve.prediction.runs import Prompt, Run, changing_runs, fixed_runs, read_prompts
+from dilaserve.prediction.training_runs import Prompt, Run, changing_runs, fixed_runs, read_prompts
 from services.predictor.model import StepPredictor
 from services.predictor.training import train
 from services.predictor.trajectories import examples
-from services.worker.engine import Engine, Limits
-from services.worker.feeding import CacheMode
-from services.worker.runner import Runner
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, Limits
+from services.worker.model.model_runner import Runner
 from shared.errors import BadInput
 from shared.text import TextModel
 from tests.support.random_model import MASK_ID, random_decoder

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from experiments.paper import controller, reconfiguration
-from experiments.paper.kept import kept
 from experiments.paper.plots import Panels
+from experiments.paper.result_cache import kept
 from experiments.paper.runs import Run, run_lengths, workload
 from experiments.paper.study import Compared, Row, Study, gains, make, markdown, told
 

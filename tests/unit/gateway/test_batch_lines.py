@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from services.gateway.batch_lines import MAX_ERRORS, MAX_LINES, read_lines
+from services.gateway.batches.batch_lines import MAX_ERRORS, MAX_LINES, read_lines
 
 ENDPOINT = "/v1/completions"
 

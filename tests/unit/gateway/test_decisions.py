@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from services.gateway.decisions import step_list
+from services.gateway.api.step_details import step_list
 from shared.arrays import pack_float32, pack_int32
 from shared.messages.decisions import StepDecisions
 from shared.messages.steps import StepKind

@@ -1,6 +1,6 @@
 """Which requests are refused because they would be late."""
 
-from services.gateway.forecast import STALE_S, Forecast, least_tokens
+from services.gateway.admission.slo_admission import STALE_S, Forecast, least_tokens
 from shared.arrays import pack_int32
 from shared.messages.requests import Request
 from shared.messages.stats import SchedulerStats

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.limits import RateLimits, TokenBucket
+from services.gateway.admission.rate_limits import RateLimits, TokenBucket
 
 
 def test_a_minutes_requests_may_come_at_once_and_then_one_when_it_has_come_due() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from services.gateway.schema import ChatBody, TextBody
+from services.gateway.api.request_models import ChatBody, TextBody
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "How many pears?"}]}
 TEXT: dict[str, Any] = {"model": "m", "prompt": "How many pears?"}

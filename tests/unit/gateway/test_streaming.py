@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.streaming import TextChanged, TextStream
+from services.gateway.api.text_stream import TextChanged, TextStream
 from shared.text import TextModel
 
 BLOCK_LENGTH = 8

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from services.reconfigurator.agenda import Agenda, Occasion, outgrown
+from services.reconfigurator.schedule import Agenda, Occasion, outgrown
 
 INTERVAL_S, WINDOW_S, LOOK_S = 300.0, 300.0, 60.0
 WHOLE = Occasion(WINDOW_S)

@@ -1,10 +1,10 @@
 """The decision where nothing runs."""
 
-from services.reconfigurator.agenda import Occasion
-from services.reconfigurator.decisions import Planner, Situation
+from services.reconfigurator.monitoring.workload_stats import Planning
 from services.reconfigurator.nodes import Node
-from services.reconfigurator.plan import Solver
-from services.reconfigurator.window import Planning
+from services.reconfigurator.planning.decision import Planner, Situation
+from services.reconfigurator.planning.plan import Solver
+from services.reconfigurator.schedule import Occasion
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanState
 from shared.profile import LatencyProfile

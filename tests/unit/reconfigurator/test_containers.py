@@ -1,6 +1,6 @@
 """What the containers of instances are made of."""
 
-from services.reconfigurator.launchers.containers import WorkerTemplate, read_spec, read_template
+from services.reconfigurator.execution.launchers.containers import WorkerTemplate, read_spec, read_template
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.messages.launch import InstanceSpec
 

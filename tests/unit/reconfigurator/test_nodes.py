@@ -3,7 +3,7 @@
 import pytest
 
 from services.reconfigurator.nodes import gpus_of, read_nodes, to_placements, to_spec
-from services.reconfigurator.plan import Placement
+from services.reconfigurator.planning.plan import Placement
 from shared.errors import BadInput
 from shared.messages.launch import InstanceSpec
 

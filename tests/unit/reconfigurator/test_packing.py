@@ -1,8 +1,8 @@
 """Fillings of a node, and the order of launches."""
 
-from services.reconfigurator.packing import fillings
-from services.reconfigurator.plan import Placement, Step
-from services.reconfigurator.sequence import order_steps
+from services.reconfigurator.planning.packing import fillings
+from services.reconfigurator.planning.plan import Placement, Step
+from services.reconfigurator.planning.plan_steps import order_steps
 
 
 def test_a_filling_leaves_no_room_for_another_instance() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.reconfigurator.plan_input import plan_input, read_workload
+from services.reconfigurator.planning.plan_input import plan_input, read_workload
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from tests.support.workloads import PROFILE, a_class, workload

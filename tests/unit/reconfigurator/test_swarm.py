@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from services.reconfigurator.launchers.containers import read_template
-from services.reconfigurator.launchers.swarm import SwarmLauncher
+from services.reconfigurator.execution.launchers.containers import read_template
+from services.reconfigurator.execution.launchers.swarm import SwarmLauncher
 from services.reconfigurator.nodes import Node
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.messages.launch import InstanceSpec

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reconfigurator.transition import (
+from services.reconfigurator.execution.transition import (
     Action,
     Await,
     Start,

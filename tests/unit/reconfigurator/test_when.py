@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.reconfigurator.plan import Capacity, Status
-from services.reconfigurator.solver import Verdict
-from services.reconfigurator.when import decide
+from services.reconfigurator.planning.acceptance import decide
+from services.reconfigurator.planning.plan import Capacity, Status
+from services.reconfigurator.planning.solver import Verdict
 
 
 def capacity(mean_threshold: float, slack_s: float, sustains: float = 2.0) -> Capacity:

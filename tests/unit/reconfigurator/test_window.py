@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reconfigurator.plan_input import plan_input
-from services.reconfigurator.window import (
+from services.reconfigurator.monitoring.workload_stats import (
     LEAST_STEPS,
     Planning,
     Seen,
@@ -14,6 +13,7 @@ from services.reconfigurator.window import (
     tokens_per_step,
     workload,
 )
+from services.reconfigurator.planning.plan_input import plan_input
 from shared.messages.requests import ThresholdUse
 from tests.support.workloads import PROFILE
 

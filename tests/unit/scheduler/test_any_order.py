@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from services.scheduler import events as ev
 from services.scheduler.core import MAX_ATTEMPTS
 from services.scheduler.policies import Moves
-from services.scheduler.table import NOWHERE
+from services.scheduler.state.request_table import NOWHERE
 from shared.arrays import unpack_int32
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepKind

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from services.scheduler.load_control import highest_allowed, request_load
-from services.scheduler.thresholds import choose_thresholds, time_left_s
+from services.scheduler.algorithms.load_control import highest_allowed, request_load
+from services.scheduler.algorithms.thresholds import choose_thresholds, time_left_s
 from shared.arrays import Float64
 
 CANDIDATES = [0.5, 0.7, 0.9]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.load_control import highest_allowed, request_load
+from services.scheduler.algorithms.load_control import highest_allowed, request_load
 from shared.arrays import Bool, Float64, Int64
 
 

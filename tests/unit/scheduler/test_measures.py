@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from services.scheduler.events import EstimatesCame, EstimatesLost, Event
-from services.scheduler.measures import Measures
+from services.scheduler.monitoring.stats_window import Measures
 from shared.messages.stats import WINDOW_S, SchedulerStats
 from tests.unit.scheduler.test_policies import THRESHOLDS, Cell, arrival, make_cell
 

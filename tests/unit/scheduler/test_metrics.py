@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from services.scheduler.events import EstimatesCame
-from services.scheduler.metrics import Metrics
-from services.scheduler.stats_metrics import NAME
+from services.scheduler.monitoring.metrics import Metrics
+from services.scheduler.monitoring.stats_metrics import NAME
 from tests.support.stats import loaded_stats, stats
 from tests.unit.scheduler.test_policies import THRESHOLDS, Cell, arrival, make_cell
 

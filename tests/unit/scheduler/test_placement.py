@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.scheduler.algorithms.placement import may_find_room, place_in_order, token_load
 from services.scheduler.core import SchedulerCore
 from services.scheduler.events import Command, Event, InstanceGone, InstanceSeen, RequestCancelled, StepsDone
-from services.scheduler.fleet import Fleet
-from services.scheduler.placement import may_find_room, place_in_order, token_load
-from services.scheduler.table import NOWHERE, RequestTable
+from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.messages.instances import Instance, InstanceState
 from tests.support.scripted_worker import ScriptedWorker
 from tests.unit.scheduler.test_policies import CARD, PROFILE, arrival, jobs_in, make_cell

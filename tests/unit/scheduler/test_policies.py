@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from services.scheduler.building import build_policy
 from services.scheduler.core import CONTROL_S, CoreSettings, SchedulerCore
 from services.scheduler.events import (
     AskEstimates,
@@ -22,6 +21,7 @@ from services.scheduler.events import (
     SendJobs,
     StepsDone,
 )
+from services.scheduler.factory import build_policy
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.messages.checkpoints import Checkpoint

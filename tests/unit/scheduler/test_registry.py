@@ -7,12 +7,12 @@ from nats.aio.client import Client
 from structlog.testing import capture_logs
 
 from services.scheduler.events import InstanceGone
-from services.scheduler.inbox import Inbox
-from services.scheduler.registry import REPLACED_TTL_S, Registry
-from shared.bus import Bus
-from shared.codec import encode
+from services.scheduler.io.event_queue import Inbox
+from services.scheduler.io.instance_events import REPLACED_TTL_S, Registry
+from shared.bus.client import Bus
+from shared.bus.codec import encode
+from shared.bus.subjects import INSTANCE_TTL_S
 from shared.messages.instances import Instance, ModelCard
-from shared.subjects import INSTANCE_TTL_S
 
 CARD = ModelCard(name="m", max_length=512, mask_token_id=1, eos_token_id=2, vocab_size=100)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from services.scheduler.thresholds import choose_thresholds, time_left_s
+from services.scheduler.algorithms.thresholds import choose_thresholds, time_left_s
 from shared.arrays import Float64, Int64
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import nats.errors
 
-from shared.afterwards import Afterwards
+from shared.background import Afterwards
 from shared.tasks import cancel
 
 

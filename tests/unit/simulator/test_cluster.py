@@ -9,10 +9,10 @@ from shared.messages.instances import Instance, ModelCard
 from shared.messages.steps import StepJobs, StepKind
 from shared.profile import LatencyProfile
 from simulator.instance import TOKENS, SimulatedInstance, read_jobs
-from simulator.isolated import isolated_latency_s
 from simulator.result import Records, summarize
 from simulator.scenario import Failure, Scenario, simulate
 from simulator.steps_table import StepsTable
+from simulator.unloaded_latency import isolated_latency_s
 from simulator.workload import Workload, plain
 
 PROFILE = LatencyProfile.from_rows(

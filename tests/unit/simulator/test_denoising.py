@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from services.scheduler.events import AskEstimates
-from simulator.denoising import LEVELS, Denoising, hundredths_of, steps_by_masks
 from simulator.estimates import Oracle
 from simulator.steps_table import StepsTable
+from simulator.unmasking_model import LEVELS, Denoising, hundredths_of, steps_by_masks
 
 STEPS = StepsTable(np.array([0.5, 0.7, 0.9, 1.0]), np.array([7.01, 5.12, 3.25, 1.0]))
 DENOISING = Denoising(STEPS)

@@ -8,10 +8,10 @@ from services.predictor.model import load_predictor
 from services.scheduler.settings import SchedulerSettings
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
-from simulator.denoising import hundredths_of
-from simulator.recorded import Canvas, Recorded, RecordedConfidences
 from simulator.scenario import Scenario, simulate
 from simulator.steps_table import StepsTable
+from simulator.trace_replay import Canvas, Recorded, RecordedConfidences
+from simulator.unmasking_model import hundredths_of
 from simulator.workload import plain
 
 # Two blocks of four. In the first a hard rest is left; the second is padding.

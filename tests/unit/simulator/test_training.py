@@ -8,9 +8,9 @@ from services.predictor.model import FEATURES
 from services.predictor.trajectories import tokens_per_step as mean_tokens
 from shared.predictor_card import PredictorCard
 from simulator.confidences import Confidences
-from simulator.denoising import LEVELS, Denoising, hundredths_of
+from simulator.predictor_training import run, train_predictor
 from simulator.steps_table import StepsTable
-from simulator.training import run, train_predictor
+from simulator.unmasking_model import LEVELS, Denoising, hundredths_of
 
 STEPS = StepsTable(np.array([0.5, 0.7, 0.9, 1.0]), np.array([7.01, 5.12, 3.25, 1.0]))
 DENOISING = Denoising(STEPS)

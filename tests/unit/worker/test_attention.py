@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker import attention as own
-from services.worker.attention import attention, backend
-from services.worker.batch import Part, pack
-from services.worker.kv_store import KvStore
-from services.worker.sequences import Sequence
+from services.worker.cache.kv_store import KvStore
+from services.worker.engine.batch import Part, pack
+from services.worker.engine.sequence_state import Sequence
+from services.worker.model import attention as own
+from services.worker.model.attention import attention, backend
 from tests.support.random_model import MASK_ID, random_decoder
 
 BLOCK, DEVICE = 16, torch.device("cpu")

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.batch import Batch
-from services.worker.engine import Engine, Limits
-from services.worker.feeding import CacheMode
-from services.worker.pool import SlotPool
-from services.worker.runner import Predictions, Runner
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.cache.slot_allocator import SlotPool
+from services.worker.engine.batch import Batch
+from services.worker.engine.engine import Engine, Limits
+from services.worker.model.model_runner import Predictions, Runner
 from shared.arrays import Int64, pack_int64, unpack_int64
 from shared.messages.steps import StepJobs, StepResults
 from tests.support.random_model import MASK_ID, random_decoder

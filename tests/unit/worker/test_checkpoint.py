@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.worker.models.checkpoint import load, save
-from services.worker.models.config import parse_config, read_config
+from services.worker.model.checkpoint import load, save
+from services.worker.model.config import parse_config, read_config
 from tests.support.golden import COPY, GOLDEN, SETS
 
 ONE = "llada/seed1"
@@ -107,7 +107,7 @@ def test_a_directory_without_a_model_says_so(tmp_path: Path) -> None:
 
 def test_loading_does_not_wait_for_torch_to_import_its_compiler() -> None:
     program = (
-        "import sys, torch; from pathlib import Path; from services.worker.models.checkpoint import load;"
+        "import sys, torch; from pathlib import Path; from services.worker.model.checkpoint import load;"
         f"load(Path({str(COPY / ONE)!r}), torch.float32, 'cpu');"
         "print(*{'sympy', 'torch._dynamo'} & sys.modules.keys())"
     )

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.engine import Engine, Limits
-from services.worker.feeding import CacheMode
-from services.worker.jobs import Taken
-from services.worker.runner import Runner
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, Limits
+from services.worker.engine.step_jobs import Taken
+from services.worker.model.model_runner import Runner
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_int32, unpack_int64
 from shared.errors import BadInput
 from shared.messages.steps import StepJobs, StepKind, StepResults

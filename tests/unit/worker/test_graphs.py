@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-import services.worker.graphs
-from services.worker.attention import attention
-from services.worker.batch import Batch, Part, pack
-from services.worker.graphs import CacheStepGraphs, Padded, bucket, forward, pad
-from services.worker.kv_store import KvStore
-from services.worker.models.decoder import PackedDecoder
-from services.worker.sequences import Sequence
+import services.worker.model.cuda_graphs
+from services.worker.cache.kv_store import KvStore
+from services.worker.engine.batch import Batch, Part, pack
+from services.worker.engine.sequence_state import Sequence
+from services.worker.model.attention import attention
+from services.worker.model.cuda_graphs import CacheStepGraphs, Padded, bucket, forward, pad
+from services.worker.model.decoder import PackedDecoder
 from tests.support.random_model import MASK_ID, random_decoder
 
 BLOCK, SLOTS = 16, 512
@@ -95,7 +95,7 @@ class OnCpu(CacheStepGraphs):
 @torch.inference_mode()
 def test_a_bucket_is_captured_once_until_too_many_others_were_used_since(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(services.worker.graphs, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(services.worker.model.cuda_graphs, "MOST_GRAPHS", 2)
     decoder = random_decoder()
     store = KvStore(decoder, SLOTS)
     graphs, captured = OnCpu(decoder, store), []

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.worker.kv_store import CPU_SHARE, bytes_per_token, slots_that_fit
-from services.worker.loading import CacheRoom, ModelChoice, check, open_runner
+from services.worker.cache.kv_store import CPU_SHARE, bytes_per_token, slots_that_fit
+from services.worker.model.model_loading import CacheRoom, ModelChoice, check, open_runner
 from services.worker.settings import WorkerSettings
 from shared.errors import BadInput
 from shared.settings import read_settings

@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from services.worker.attention import attention
-from services.worker.batch import Part, pack
-from services.worker.kv_store import KvStore
-from services.worker.models.checkpoint import load
-from services.worker.models.decoder import PackedDecoder
-from services.worker.sequences import Sequence
+from services.worker.cache.kv_store import KvStore
+from services.worker.engine.batch import Part, pack
+from services.worker.engine.sequence_state import Sequence
+from services.worker.model.attention import attention
+from services.worker.model.checkpoint import load
+from services.worker.model.decoder import PackedDecoder
 from tests.support.golden import GOLDEN, SETS
 
 LOGITS_ATOL = 5e-4  # fp32, the bound published with the vectors

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-import services.worker.stored_profile
-from services.worker.batch import Batch
-from services.worker.loading import ModelChoice
-from services.worker.profiler import Plan, grid, measure
-from services.worker.runner import Predictions, Runner
-from services.worker.stored_profile import given_profile, stored_profile
+import services.worker.profile.stored_profile
+from services.worker.engine.batch import Batch
+from services.worker.model.model_loading import ModelChoice
+from services.worker.model.model_runner import Predictions, Runner
+from services.worker.profile.profiler import Plan, grid, measure
+from services.worker.profile.stored_profile import given_profile, stored_profile
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile, write_profile
@@ -95,7 +95,7 @@ def test_a_measured_profile_is_kept_for_the_next_start(tmp_path: Path) -> None:
 def test_a_profile_of_another_kind_of_gpu_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = Runner(random_decoder())
     for name in ("H100", "A100", "H100"):
-        monkeypatch.setattr(services.worker.stored_profile, "device_name", lambda _, name=name: name)
+        monkeypatch.setattr(services.worker.profile.stored_profile, "device_name", lambda _, name=name: name)
         stored_profile(CHOICE, runner, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
 

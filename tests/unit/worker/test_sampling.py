@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker import sampling
-from services.worker.sampling import Noise, Vocabulary, best_of, decide
+from services.worker.model import sampling
+from services.worker.model.sampling import Noise, Vocabulary, best_of, decide
 
 VOCAB = 8  # the last is the mask, which the logits here make improbable
 

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from services.worker import tracing
+from services.worker.monitoring import tracing
 from shared.arrays import pack_int32, pack_int64
 from shared.messages.steps import RequestState, StepJobs, StepResults
 

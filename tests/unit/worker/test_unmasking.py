@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.unmasking import choose, summarize
+from services.worker.engine.unmasking import choose, summarize
 
 requests = st.lists(
     st.tuples(st.floats(0, 1), st.lists(st.floats(0, 1), min_size=1, max_size=8)), min_size=1, max_size=6

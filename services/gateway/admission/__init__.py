@@ -1,0 +1,1 @@
+"""Admission control: API keys, rate limits, concurrency limits, SLO feasibility."""

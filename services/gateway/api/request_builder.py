@@ -1,0 +1,74 @@
+"""From what a client sent to the request on the bus: tokens, whole blocks, limits."""
+
+import asyncio
+
+from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
+from shared.arrays import Int32, pack_int32
+from shared.errors import BadInput
+from shared.messages.requests import MAX_OUTPUT_TOKENS, ChatMessage, Request
+from shared.text import LONG_TEXT, TextModel, whole_blocks
+
+DEFAULT_OUTPUT_TOKENS = 128  # where the client gives no limit and the model has the room
+
+
+async def compose(body: CompletionBody, text: TextModel, request_id: str, now_s: float) -> Request:
+    """The request of `body`, as of now (Unix time, s). Raises: BadInput naming the field at fault."""
+    prompt_ids = await _encode(body, text)
+    return Request(
+        request_id=request_id,
+        prompt_ids=pack_int32(prompt_ids),
+        output_tokens=_output_tokens(body, text, len(prompt_ids)),
+        block_length=body.block_length,
+        slo_s=body.slo_ms / 1000 if body.slo_ms is not None else None,
+        priority=body.priority,
+        min_threshold=body.min_threshold,
+        temperature=body.temperature or 0.0,
+        seed=body.seed,
+        stop=body.stop or [],
+        stream=bool(body.stream),
+        guesses=body.canvas,
+        arrival_s=now_s,
+    )
+
+
+async def _encode(body: CompletionBody, text: TextModel) -> Int32:
+    match body:
+        case ChatBody():
+            messages = [ChatMessage(role=_role(turn.role), content=turn.content) for turn in body.messages]
+            if sum(len(turn.role) + len(turn.content) for turn in messages) > LONG_TEXT:  # empty turns count, too
+                return await asyncio.to_thread(text.encode_chat, messages)
+            return text.encode_chat(messages)
+        case TextBody(prompt=str(prompt)):
+            if len(prompt) > LONG_TEXT:
+                return await asyncio.to_thread(text.encode_prompt, prompt)
+            return text.encode_prompt(prompt)
+        case TextBody(prompt=list(token_ids)):
+            return text.check_ids(token_ids, "prompt")
+    raise AssertionError(type(body))
+
+
+def _role(role: str) -> str:
+    """Chat templates know the developer's instructions as the system's."""
+    return "system" if role == "developer" else role
+
+
+def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int) -> int:
+    """Whole blocks: what was asked for, or the default within the model's room."""
+    room = text.card.max_length - prompt_tokens
+    field, asked = body.output_limit
+    if room < body.block_length:
+        prompt = "messages" if isinstance(body, ChatBody) else "prompt"
+        raise BadInput(
+            f"{prompt} has {prompt_tokens} tokens; the model takes at most {text.card.max_length} together with "
+            f"the output, which is at least one block of {body.block_length}",
+            prompt,
+        )
+    if asked is None:
+        return min(
+            whole_blocks(DEFAULT_OUTPUT_TOKENS, body.block_length), room // body.block_length * body.block_length
+        )
+    output_tokens = whole_blocks(asked, body.block_length)
+    if output_tokens > MAX_OUTPUT_TOKENS:
+        raise BadInput(f"{field} is {output_tokens} in whole blocks; at most {MAX_OUTPUT_TOKENS} are served", field)
+    text.check_length(prompt_tokens, output_tokens, field)
+    return output_tokens

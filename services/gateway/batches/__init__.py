@@ -1,0 +1,1 @@
+"""The batch API: batch records, input and output files, and the runner."""

@@ -1,0 +1,1 @@
+"""Execution: carrying out a plan through a launcher."""

@@ -1,0 +1,1 @@
+"""Monitoring: workload statistics stored in and read from Postgres."""

@@ -1,0 +1,86 @@
+"""The rows of Postgres that messages become."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from services.reconfigurator.monitoring.workload_stats import request_class
+from shared.database.schema import ACTIVE
+from shared.errors import BadInput
+from shared.messages.plans import PlanRecord
+from shared.messages.requests import Arrival, Outcome
+
+Row = dict[str, Any]
+
+
+def arrival_row(arrival: Arrival) -> Row:
+    """Raises: BadInput if its arrival time is none."""
+    return {
+        "request_id": arrival.request_id,
+        "status": ACTIVE,
+        "arrived_at": _time(arrival.arrival_s, "arrival_s"),
+        "request_class": request_class(arrival.prompt_tokens, arrival.output_tokens),
+        "prompt_tokens": arrival.prompt_tokens,
+        "completion_tokens": 0,
+        "output_tokens": arrival.output_tokens,
+        "slo_s": arrival.slo_s,
+        "instances": [],
+    }
+
+
+def outcome_row(outcome: Outcome) -> Row:
+    """Raises: BadInput if its arrival time is none."""
+    stats = outcome.stats
+    used = stats.thresholds if stats else []
+    return {
+        "request_id": outcome.request_id,
+        "status": outcome.status.value,
+        "arrived_at": _time(outcome.arrival_s, "arrival_s"),
+        "request_class": request_class(outcome.prompt_tokens, outcome.output_tokens) if outcome.output_tokens else None,
+        "prompt_tokens": outcome.prompt_tokens,
+        "completion_tokens": outcome.completion_tokens,
+        "output_tokens": outcome.output_tokens,
+        "slo_s": stats and stats.slo_s,
+        "latency_s": stats and stats.latency_s,
+        "slo_met": stats and stats.slo_met,
+        "steps": stats and stats.steps,
+        "recompute_steps": stats and stats.recompute_steps,
+        "mean_threshold": stats and stats.mean_threshold,
+        "min_threshold": stats and stats.min_threshold,
+        "unmasked_tokens": stats and stats.unmasked_tokens,
+        "thresholds": [use.threshold for use in used],
+        "threshold_steps": [use.steps for use in used],
+        "threshold_tokens": [use.tokens for use in used],
+        "instances": stats.instances if stats else [],
+        "migrations": stats and stats.migrations,
+        "error": outcome.error.message if outcome.error else None,
+    }
+
+
+def plan_row(record: PlanRecord) -> Row:
+    """Raises: BadInput if a time of it is none."""
+    return {
+        "plan_id": record.plan_id,
+        "decided_at": _time(record.decided_s, "decided_s"),
+        "ended_at": None if record.ended_s is None else _time(record.ended_s, "ended_s"),
+        "state": record.state.value,
+        "reason": record.reason,
+        "status": record.status,
+        "mean_threshold": record.mean_threshold,
+        "slack_s": record.slack_s,
+        "solve_s": record.solve_s,
+        "inputs": msgspec.to_builtins(
+            {"classes": record.classes, "tokens_per_step": record.tokens_per_step, "before": record.before},
+            str_keys=True,
+        ),
+        "target": msgspec.to_builtins(record.target),
+        "events": msgspec.to_builtins(record.events),
+    }
+
+
+def _time(unix_s: float, field: str) -> datetime:
+    try:
+        return datetime.fromtimestamp(unix_s, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise BadInput(f"{field} {unix_s} is not a time", field) from None

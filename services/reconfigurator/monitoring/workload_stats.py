@@ -1,0 +1,121 @@
+"""Workload statistics of a window of time, and the workload to plan for that follows from them. Pure.
+
+The workload monitor's rows feed it live, the simulator's requests in virtual time.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.reconfigurator.planning.plan_input import Workload, WorkloadClass
+from shared.messages.plans import ClassLoad
+from shared.messages.requests import DEFAULT_BLOCK_LENGTH, ThresholdUse
+
+PROMPT_EDGES = (128, 512, 2048)  # tokens: a bucket ends at each, the last is open
+OUTPUT_EDGES = (64, 128, 256, 512, 1024)
+LEAST_STEPS = 50  # at a threshold; the mean of fewer is not believed
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the window holds of one request."""
+
+    prompt_tokens: int
+    output_tokens: int  # asked for
+    slo_s: float
+    unmasked_tokens: int | None = None  # by the steps it took, less than asked where its text ended; None: not ended
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """What the administrator decides of planning."""
+
+    thresholds: Sequence[float]
+    tp_degrees: Sequence[int]
+    batch_sizes: Sequence[int]  # tokens computed by one step
+    rps_buffer: float = 0.1  # planned for so much more than was seen
+    block_length: int = DEFAULT_BLOCK_LENGTH  # tokens
+
+
+def request_class(prompt_tokens: int, output_tokens: int) -> str:
+    """The class of a request, such as `p128-o256`: up to so many prompt and output tokens; `p2049+` is more."""
+    return f"p{_bucket(prompt_tokens, PROMPT_EDGES)}-o{_bucket(output_tokens, OUTPUT_EDGES)}"
+
+
+def class_loads(seen: Iterable[Seen], window_s: float) -> list[ClassLoad]:
+    """Statistics by class, in the order of their names. `seen` are all arrivals of `window_s` seconds."""
+    classes: defaultdict[str, list[Seen]] = defaultdict(list)
+    for request in seen:
+        classes[request_class(request.prompt_tokens, request.output_tokens)].append(request)
+    return [_load(name, requests, window_s) for name, requests in sorted(classes.items())]
+
+
+def tokens_per_step(
+    uses: Iterable[ThresholdUse], thresholds: Sequence[float], prior: Mapping[float, float]
+) -> dict[float, float]:
+    """T_c of each threshold: seen in the window, where steps enough were; else that of `prior`, as much more or less as
+    those seen are than theirs; without a prior on a line between those seen. Returns: nothing if nothing is known."""
+    steps: defaultdict[float, int] = defaultdict(int)
+    tokens: defaultdict[float, int] = defaultdict(int)
+    for use in uses:
+        nearest = min(thresholds, key=lambda c: abs(c - use.threshold))
+        steps[nearest] += use.steps
+        tokens[nearest] += use.tokens
+    known = {c: tokens[c] / steps[c] for c in steps if steps[c] >= LEAST_STEPS}
+    if not all(c in prior for c in thresholds):
+        prior = dict.fromkeys(thresholds, 1.0) if known else {}
+    at = sorted(known)
+    ratios = np.interp(thresholds, at, [known[c] / prior[c] for c in at]) if at else np.ones(len(thresholds))
+    return {c: prior[c] * float(ratio) for c, ratio in zip(thresholds, ratios, strict=True) if c in prior}
+
+
+def workload(
+    loads: Sequence[ClassLoad], tokens: Mapping[float, float], planning: Planning, nodes: Sequence[int]
+) -> Workload:
+    """The workload to plan for; `nodes` are the GPUs of each.
+
+    Positions of an output that no step unmasks, because the text ends before them, cost at every step and take none:
+    they count with the prompt. Raises: ValueError where there is nothing to plan for or with.
+    """
+    block = planning.block_length
+    return Workload(
+        slo_s=max(load.slo_s for load in loads),
+        thresholds=list(planning.thresholds),
+        tp_degrees=list(planning.tp_degrees),
+        batch_sizes=list(planning.batch_sizes),
+        tokens_per_step={c: min(max(tokens[c], 1.0), float(block)) for c in planning.thresholds},
+        block_length=block,
+        nodes=list(nodes),
+        classes=[
+            WorkloadClass(
+                name=load.name,
+                prompt_tokens=load.prompt_tokens + load.output_tokens - load.unmasked_tokens,
+                output_tokens=load.unmasked_tokens,
+                rps=load.rps * (1 + planning.rps_buffer),
+                slo_s=load.slo_s,
+            )
+            for load in loads
+        ],
+    )
+
+
+def _load(name: str, requests: Sequence[Seen], window_s: float) -> ClassLoad:
+    asked = float(np.mean([r.output_tokens for r in requests]))
+    ended = [r for r in requests if r.unmasked_tokens]
+    share = sum(r.unmasked_tokens or 0 for r in ended) / sum(r.output_tokens for r in ended) if ended else 1.0
+    return ClassLoad(
+        name=name,
+        rps=len(requests) / window_s,
+        prompt_tokens=float(np.mean([r.prompt_tokens for r in requests])),
+        output_tokens=asked,
+        unmasked_tokens=asked * min(share, 1.0),
+        slo_s=float(np.mean([r.slo_s for r in requests])),
+    )
+
+
+def _bucket(tokens: int, edges: Sequence[int]) -> str:
+    at = bisect_left(edges, tokens)
+    return str(edges[at]) if at < len(edges) else f"{edges[-1] + 1}+"

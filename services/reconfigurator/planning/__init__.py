@@ -1,0 +1,1 @@
+"""Planning: the two-stage ILP and the decision whether to accept its plan."""

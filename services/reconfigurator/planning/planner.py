@@ -1,0 +1,83 @@
+"""Both stages together, and whether their plan is worth the while. Pure but for the clock and the solver's process."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+
+import msgspec
+
+from services.reconfigurator.planning.acceptance import LEAST_GAIN, decide
+from services.reconfigurator.planning.fallback import fall_back
+from services.reconfigurator.planning.plan import Capacity, Decision, Placement, Plan, Solver, Status
+from services.reconfigurator.planning.plan_input import PlanInput
+from services.reconfigurator.planning.solver import Verdict
+from services.reconfigurator.planning.spare_gpus import fill_spare
+from services.reconfigurator.planning.stage1 import find_capacity
+from services.reconfigurator.planning.stage2 import plan_transition
+
+TIME_LIMIT_S = 60.0  # for each stage
+
+
+def make_plan(
+    p: PlanInput,
+    current: Sequence[Placement],
+    *,
+    solver: Solver = Solver.CBC,
+    time_limit_s: float = TIME_LIMIT_S,
+    growing: bool = False,
+) -> Plan:
+    """Plan for the workload, from the instances that run now; where it is `growing`, for room rather than slack.
+
+    Raises: BadInput if `current` does not fit the nodes; RetryLater if Stage 2 needs more time.
+    """
+    start_s = monotonic()
+    found = find_capacity(p, solver=solver, time_limit_s=time_limit_s, growing=growing)
+    capacity = _target(p, found, solver, growing=growing)
+    transition = plan_transition(current, capacity.instances_per_tp, p.nodes, solver=solver, time_limit_s=time_limit_s)
+    status = capacity.status
+    if status is Status.OPTIMAL and transition.gap != 0:
+        status = Status.FEASIBLE
+    return Plan(
+        **msgspec.structs.asdict(msgspec.structs.replace(capacity, status=status)),
+        instances=transition.instances,
+        preserved=transition.preserved,
+        preserved_gap=transition.gap,
+        steps=transition.steps,
+        decision=_decide(p, found, capacity, current, solver, time_limit_s, growing=growing),
+        solve_s=monotonic() - start_s,
+    )
+
+
+def _target(p: PlanInput, found: Capacity | Verdict, solver: Solver, *, growing: bool) -> Capacity:
+    if isinstance(found, Capacity):
+        return found if growing else fill_spare(p, found, solver)
+    infeasible = found is Verdict.INFEASIBLE
+    return fall_back(p, "no configuration meets every SLO" if infeasible else "none was found within the time limit")
+
+
+def _decide(
+    p: PlanInput,
+    found: Capacity | Verdict,
+    target: Capacity,
+    current: Sequence[Placement],
+    solver: Solver,
+    time_limit_s: float,
+    *,
+    growing: bool,
+) -> Decision:
+    if not current:
+        return Decision(take=True, reason="nothing runs yet")
+    now = Counter(placement.tp for placement in current)
+    evaluate = partial(find_capacity, solver=solver, time_limit_s=time_limit_s, instances=now)
+    evaluated = evaluate(p)
+    failing = isinstance(found, Capacity) and evaluated is Verdict.INFEASIBLE
+    return decide(
+        found,
+        evaluated,
+        whole_slack_s=float(p.RPS @ p.SLO),
+        fallen_back=now == Counter(target.instances_per_tp),
+        growing=growing,
+        lighter=evaluate(replace(p, RPS=p.RPS / (1 + LEAST_GAIN))) if failing else Verdict.UNKNOWN,
+    )

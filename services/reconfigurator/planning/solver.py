@@ -1,0 +1,144 @@
+"""Running a solver on a Pyomo model, and what may be believed of its answer.
+
+A solver that ran out of time is never taken for one that proved something: not an optimum, not infeasibility. A
+solution counts only if it satisfies the model, integers included; CBC hands out that of a relaxation if it must stop.
+"""
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import isfinite
+from pathlib import Path
+
+import cbcbox
+import pyomo.environ as pyo
+from pyomo.contrib.solver.common.factory import SolverFactory
+from pyomo.contrib.solver.common.results import TerminationCondition
+from pyomo.repn.plugins.lp_writer import LPWriter
+
+from services.reconfigurator.planning.plan import Solver
+from shared.errors import DilaserveError
+
+GAP = 1e-6  # relative: what counts as optimal
+TOLERANCE = 1e-5  # how far a constraint (relative) or an integer may be off in an accepted solution
+INCREMENT = 1e-9  # by how much a solution must be better to count; CBC's own 1e-4 is absolute and too coarse
+NO_BOUND_PROPAGATION = ("-boundPropLevel", "singletons")  # CBC 2.935's calls feasible models infeasible
+SHORTEST_S = 0.01  # a solver's time limit must be above 0
+GRACE_S = 10.0  # CBC looks at the clock now and then
+
+
+class Verdict(Enum):
+    OPTIMAL = auto()  # within GAP
+    FEASIBLE = auto()  # the best found in the time given
+    INFEASIBLE = auto()  # proven
+    UNKNOWN = auto()  # nothing found in the time given
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`gap` is relative to the objective, between the solution and the best bound; None if the solver gave no bound."""
+
+    verdict: Verdict
+    gap: float | None = None
+
+    @property
+    def found(self) -> bool:
+        return self.verdict in (Verdict.OPTIMAL, Verdict.FEASIBLE)
+
+
+def solve(model: pyo.ConcreteModel, solver: Solver, time_limit_s: float) -> Answer:
+    """Maximise the model's active objective on one core.
+
+    Modifies: the values of the model's variables, only if a solution was found.
+    Raises: DilaserveError if the solver breaks down.
+    """
+    before = [(v, v.value) for v in model.component_data_objects(pyo.Var)]
+    run = _run_cbc if solver is Solver.CBC else _run_highs
+    verdict, bound = run(model, max(time_limit_s, SHORTEST_S))
+    if verdict is Verdict.INFEASIBLE:
+        return Answer(verdict)
+    if verdict is Verdict.UNKNOWN or not _holds(model):
+        for variable, value in before:
+            variable.set_value(value, skip_validation=True)
+        return Answer(Verdict.UNKNOWN)
+    if verdict is Verdict.OPTIMAL:
+        return Answer(verdict, gap=0.0)
+    return Answer(verdict, gap=_gap(model, bound))
+
+
+def _run_highs(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[Verdict, float | None]:
+    highs = SolverFactory("highs")
+    result = highs.solve(
+        model,
+        time_limit=time_limit_s,
+        rel_gap=GAP,
+        threads=1,
+        load_solutions=False,
+        raise_exception_on_nonoptimal_result=False,
+    )
+    match result.termination_condition:
+        case TerminationCondition.provenInfeasible | TerminationCondition.infeasibleOrUnbounded:
+            return Verdict.INFEASIBLE, None  # none of the planner's models is unbounded
+        case TerminationCondition.convergenceCriteriaSatisfied:
+            verdict = Verdict.OPTIMAL
+        case _ if result.incumbent_objective is None:
+            return Verdict.UNKNOWN, None
+        case _:
+            verdict = Verdict.FEASIBLE
+    result.solution_loader.load_vars()
+    return verdict, result.objective_bound
+
+
+def _run_cbc(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[Verdict, float | None]:
+    with tempfile.TemporaryDirectory(prefix="dilaserve-cbc-") as directory:
+        problem, solution = Path(directory, "model.lp"), Path(directory, "solution.txt")
+        with problem.open("w", encoding="utf-8") as file:
+            symbols = LPWriter().write(model, file).symbol_map.bySymbol
+        limits = ["-sec", f"{time_limit_s}", "-timeMode", "elapsed"]
+        options = [*limits, "-ratioGap", f"{GAP}", "-increment", f"{INCREMENT}", *NO_BOUND_PROPAGATION]
+        cbc = str(Path(cbcbox.cbc_dist_dir(), "bin", "cbc"))
+        command = [cbc, *options, "-import", str(problem), "-solve", "-solu", str(solution)]
+        try:
+            ran = subprocess.run(  # noqa: S603  (the program of the wheel)
+                command, capture_output=True, text=True, check=False, timeout=time_limit_s + GRACE_S
+            )
+        except subprocess.TimeoutExpired:
+            return Verdict.UNKNOWN, None
+        if ran.returncode != 0 or not solution.exists():
+            raise DilaserveError(f"CBC broke down with status {ran.returncode}: {ran.stderr.strip()[-200:]}")
+        header, *rows = solution.read_text(encoding="utf-8").splitlines()
+    if "nfeasible" in header or "no integer solution" in header:
+        stopped = header.startswith("Stopped") or "topped on " in ran.stdout
+        return (Verdict.UNKNOWN if stopped else Verdict.INFEASIBLE), None
+    values = {name: float(value) for name, value in (row.removeprefix("**").split()[1:3] for row in rows)}
+    for name, variable in symbols.items():
+        if variable.ctype is pyo.Var:
+            variable.set_value(values.get(name, 0.0), skip_validation=True)
+    if header.startswith("Optimal"):
+        return Verdict.OPTIMAL, None
+    bounds = re.findall(r"^(?:Upper|Lower) bound:\s+(\S+)", ran.stdout, flags=re.MULTILINE)
+    return Verdict.FEASIBLE, float(bounds[-1]) if bounds else None
+
+
+def _holds(model: pyo.ConcreteModel) -> bool:
+    """Whether the values in the model satisfy it."""
+    for variable in model.component_data_objects(pyo.Var):
+        value = variable.value
+        if variable.is_integer() and value is not None and abs(value - round(value)) > TOLERANCE:
+            return False
+    for row in model.component_data_objects(pyo.Constraint, active=True):
+        value = pyo.value(row.body)
+        for limit, sign in ((pyo.value(row.lower), -1), (pyo.value(row.upper), 1)):
+            if limit is not None and sign * (value - limit) > TOLERANCE * max(1.0, abs(limit)):
+                return False
+    return True
+
+
+def _gap(model: pyo.ConcreteModel, bound: float | None) -> float | None:
+    if bound is None or not isfinite(bound):
+        return None
+    [objective] = model.component_data_objects(pyo.Objective, active=True)
+    value: float = pyo.value(objective)
+    return max(bound - value, 0.0) / max(abs(value), 1e-9)

@@ -1,0 +1,140 @@
+"""Stage 2, minimal-overhead reconfiguration: which GPUs the instances of Stage 1 take, so that most go on running."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyomo.environ as pyo
+
+from services.reconfigurator.planning.plan import Placement, PlannedInstance, Solver, Step, check_placements
+from services.reconfigurator.planning.plan_steps import order_steps
+from services.reconfigurator.planning.solver import Verdict, solve
+from shared.errors import BadInput, RetryLater
+
+HALF = 0.5  # a binary is 1 above
+
+Slot = tuple[int, int, int]  # node, TP degree, number
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What Stage 2 decides."""
+
+    instances: list[PlannedInstance]
+    preserved: int
+    gap: float | None  # relative, to the most instances that may still be possible to preserve; None: not known
+    steps: list[Step]
+
+
+def plan_transition(
+    current: Sequence[Placement],
+    required: Mapping[int, int],
+    nodes: Sequence[int],
+    *,
+    solver: Solver,
+    time_limit_s: float,
+) -> Transition:
+    """Solve Stage 2 and order its launches. `required` are instances by TP degree, `nodes` the GPUs of each.
+
+    Raises: BadInput if `current` or `required` do not fit the nodes; RetryLater if the time is too short.
+    """
+    check_placements(current, nodes)
+    required = {d: count for d, count in required.items() if count}
+    if any(count > sum(gpus // d for gpus in nodes) for d, count in required.items()):
+        raise _unfit(required, nodes)
+    m = build_stage2(current, required, nodes)
+    answer = solve(m, solver, time_limit_s)
+    if answer.verdict is Verdict.INFEASIBLE:
+        raise _unfit(required, nodes)
+    if not answer.found:
+        raise RetryLater(f"no placement was found within {time_limit_s:g} s")
+    instances, preserved = read_stage2(m, current, nodes)
+    return Transition(
+        instances=instances,
+        preserved=len(preserved),
+        gap=answer.gap,
+        steps=order_steps(current, preserved, [i for i in instances if not i.preserved]),
+    )
+
+
+def build_stage2(current: Sequence[Placement], required: Mapping[int, int], nodes: Sequence[int]) -> pyo.ConcreteModel:
+    """Source: "Details for Stage 2 Reconfiguration", symbols as there.
+
+    Departures: a GPU is in at most one slot, not exactly one, as Stage 1 may leave GPUs over. The slots of a node and
+    TP degree are alike, so each old instance has one of its own, l_i, in place of any: then m_{i,l} needs no l, and
+    "Preservation Uniqueness" holds by itself.
+    """
+    slots = [(n, d, ell) for n, gpus in enumerate(nodes) for d in required for ell in range(gpus // d)]
+    pairs = [(*slot, g) for slot in slots for g in range(nodes[slot[0]])]
+    own = _own_slots(current, required)
+    m = pyo.ConcreteModel("stage2")
+    m.u = pyo.Var(slots, domain=pyo.Binary, doc="whether a slot is activated")
+    m.a = pyo.Var(pairs, domain=pyo.Binary, doc="whether GPU g is assigned to a slot")
+    m.m = pyo.Var(list(own), domain=pyo.Binary, doc="whether an old instance is preserved")
+    m.comply = pyo.Constraint(
+        list(required),
+        doc="Stage 1 compliance",
+        rule=lambda m, d: pyo.quicksum(m.u[slot] for slot in slots if slot[1] == d) == required[d],
+    )
+    m.assign = pyo.Constraint(
+        slots,
+        doc="slot GPU assignment",
+        rule=lambda m, n, d, ell: pyo.quicksum(m.a[n, d, ell, g] for g in range(nodes[n])) == d * m.u[n, d, ell],
+    )
+    m.exclude = pyo.Constraint(
+        sorted({(n, g) for n, _, _, g in pairs}),
+        doc="GPU exclusivity",
+        rule=lambda m, n, g: pyo.quicksum(m.a[n, d, ell, g] for d in required for ell in range(nodes[n] // d)) <= 1,
+    )
+    m.active_slot = pyo.Constraint(
+        list(own), doc="preservation implies slot activation", rule=lambda m, i: m.m[i] <= m.u[own[i]]
+    )
+    m.same = pyo.Constraint(
+        [(i, g) for i in own for g in current[i].gpus],
+        doc="preservation implies same GPU set",
+        rule=lambda m, i, g: m.m[i] <= m.a[(*own[i], g)],
+    )
+    m.preserved = pyo.Objective(sense=pyo.maximize, expr=pyo.quicksum(m.m[i] for i in own))
+    return m
+
+
+def read_stage2(
+    m: pyo.ConcreteModel, current: Sequence[Placement], nodes: Sequence[int]
+) -> tuple[list[PlannedInstance], set[int]]:
+    """The instances, and which of the old ones are preserved.
+
+    Preserved instances keep their GPUs; the other slots of a node are dealt its other GPUs in order, largest first, so
+    that the numbers of an instance's GPUs are neighbours where that can be.
+    """
+    preserved = {i for i in m.m if m.m[i].value > HALF}
+    instances = [
+        PlannedInstance(node=c.node, gpus=c.gpus, tp=c.tp, preserved=True)
+        for i, c in enumerate(current)
+        if i in preserved
+    ]
+    free = {n: set(range(gpus)) for n, gpus in enumerate(nodes)}
+    to_start = Counter((n, d) for n, d, ell in m.u if m.u[n, d, ell].value > HALF)
+    for kept in instances:
+        free[kept.node].difference_update(kept.gpus)
+        to_start[kept.node, kept.tp] -= 1
+    for (n, d), count in sorted(to_start.items(), key=lambda item: (item[0][0], -item[0][1])):
+        for _ in range(count):
+            gpus = sorted(free[n])[:d]
+            free[n].difference_update(gpus)
+            instances.append(PlannedInstance(node=n, gpus=gpus, tp=d, preserved=False))
+    return instances, preserved
+
+
+def _own_slots(current: Sequence[Placement], required: Mapping[int, int]) -> dict[int, Slot]:
+    """The slot of each old instance, by its index; those of a TP degree that is no more required have none."""
+    used: Counter[tuple[int, int]] = Counter()
+    own = {}
+    for i, placement in enumerate(current):
+        if placement.tp in required:
+            own[i] = (placement.node, placement.tp, used[placement.node, placement.tp])
+            used[placement.node, placement.tp] += 1
+    return own
+
+
+def _unfit(required: Mapping[int, int], nodes: Sequence[int]) -> BadInput:
+    return BadInput(f"instances by TP degree {dict(required)} do not fit on nodes of {list(nodes)} GPUs")

@@ -1,0 +1,1 @@
+"""The paper's algorithms as pure functions: thresholds, load control, placement."""

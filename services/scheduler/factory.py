@@ -1,0 +1,73 @@
+"""Builds the core that the settings describe."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from services.scheduler.core import CoreSettings, SchedulerCore
+from services.scheduler.policies import Moves, Policy
+from services.scheduler.policies.dilaserve import DiLaServe
+from services.scheduler.policies.fixed import Fixed
+from services.scheduler.settings import SchedulerSettings
+from services.scheduler.state.step_estimates import Estimates
+from shared.arrays import Int32
+from shared.errors import BadInput
+from shared.predictor_card import PredictorCard, read_predictor_card
+from shared.text import TextModel
+
+
+def build_core(settings: SchedulerSettings, text: TextModel, card: PredictorCard | None, epoch: int) -> SchedulerCore:
+    """The state machine with its policy."""
+    thresholds = candidates(settings)
+    means = np.ones(len(thresholds)) if card is None else card.mean_tokens_per_step(np.array(thresholds))
+    core_settings = CoreSettings(
+        epoch=epoch,
+        mask_token_id=text.card.mask_token_id,
+        thresholds=thresholds,
+        tokens_per_step=tuple(means.tolist()),
+        caching=settings.cache != "none",
+        granularity=card.update_granularity if card else 1,
+        lookahead=settings.lookahead,
+        end_ids=tuple(sorted(text.end_ids)) if settings.stop_at_eos else (),
+        step_timeout_s=settings.step_timeout_s,
+    )
+
+    def text_ended(output_ids: Int32, stop: Sequence[str]) -> bool:
+        return settings.stop_at_eos and text.ended(output_ids, stop)
+
+    return SchedulerCore(core_settings, lambda estimates: build_policy(settings, estimates), text_ended)
+
+
+def build_policy(settings: SchedulerSettings, estimates: Estimates) -> Policy:
+    """The policy that the settings name."""
+    if settings.policy == "dilaserve":
+        return DiLaServe(
+            candidates=np.array(candidates(settings)),
+            estimates=estimates,
+            moves=settings.moves or Moves.AT_RECOMPUTE,
+            uses_estimates=settings.estimates == "predictor",
+            load_control=settings.load_control,
+            margin_steps=settings.margin_steps,
+            guaranteed_priority=settings.guaranteed_priority,
+        )
+    default = Moves.AT_RECOMPUTE if settings.policy == "llumnix" else Moves.NEVER
+    return Fixed(settings.threshold, settings.moves or default)
+
+
+def read_card(settings: SchedulerSettings, model: Path) -> PredictorCard | None:
+    """The card of the predictor, where the policy works with estimates. Raises: BadInput if it is then missing."""
+    if settings.policy != "dilaserve":
+        return None
+    try:
+        return read_predictor_card(Path(settings.predictor or model / "predictor"))
+    except BadInput as error:
+        hint = "the dilaserve policy needs it: make one with `dilaserve train-predictor`, or use another policy"
+        raise BadInput(f"{error.message}; {hint}", "predictor") from None
+
+
+def candidates(settings: SchedulerSettings) -> tuple[float, ...]:
+    """The candidate thresholds, ascending. Raises: BadInput if there is none."""
+    if not settings.thresholds:
+        raise BadInput("DILASERVE_THRESHOLDS must name at least one threshold", "thresholds")
+    return tuple(sorted(set(settings.thresholds)))

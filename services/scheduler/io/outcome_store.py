@@ -1,0 +1,110 @@
+"""Stores how requests ended, then acknowledges them: in that order, so that none is lost between."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from typing import Any
+
+import nats.errors
+import structlog
+
+from services.scheduler.events import Finish
+from shared.bus.client import Bus
+from shared.errors import BadInput, RetryLater
+from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus
+from shared.tasks import cancel
+from shared.text import TextModel
+
+log = structlog.get_logger(__name__)
+
+REMEMBERED = 100_000  # finished requests remembered, so that a second message with their id is not served again
+RETRY_S = 0.5
+DRAIN_S = 5.0  # with LEASE_TTL_S less than the ten seconds that containers are given by default to end
+
+
+class OutcomeStore:
+    """Writes outcomes in the background; `drain` waits for them."""
+
+    def __init__(self, bus: Bus, text: TextModel) -> None:
+        self._bus = bus
+        self._text = text
+        self._finished: OrderedDict[str, None] = OrderedDict()
+        self._writing: dict[asyncio.Task[None], Any] = {}  # and the message that each acknowledges
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def finish(self, finish: Finish) -> None:
+        """Store the outcome of a request that the core has ended."""
+        arrived = finish.arrived
+        ended = self._text.finish(finish.output_ids, arrived.request.stop)
+        completed = finish.status is OutcomeStatus.COMPLETED
+        outcome = Outcome(
+            request_id=arrived.request.request_id,
+            status=finish.status,
+            text=ended.text,
+            finish_reason=ended.finish_reason if completed else None,
+            prompt_tokens=len(arrived.prompt_ids),
+            completion_tokens=ended.completion_tokens,
+            output_tokens=arrived.output_length,
+            arrival_s=arrived.arrival_s,
+            stats=finish.stats,
+            decisions=finish.decisions,
+            error=OutcomeError(message=finish.error) if finish.error else None,
+        )
+        self._write(outcome, arrived.delivery)
+
+    def reject(self, request_id: str, delivery: Any, error: BadInput) -> None:
+        """Store that a request asks for what cannot be done."""
+        outcome = Outcome(
+            request_id=request_id,
+            status=OutcomeStatus.REJECTED,
+            arrival_s=time.time(),
+            error=OutcomeError(message=error.message, field=error.field),
+        )
+        self._write(outcome, delivery)
+
+    def remembers(self, request_id: str) -> bool:
+        """Whether this scheduler has finished the request."""
+        return request_id in self._finished
+
+    def will_settle(self, delivery: Any) -> bool:
+        """Whether the message is acknowledged as soon as the outcome of its request is stored."""
+        return delivery in self._writing.values()
+
+    async def fail(self) -> None:
+        """Raises what broke a write for good; waits while none does."""
+        await self._failed
+
+    async def drain(self) -> None:
+        """Wait until all that was finished is stored and acknowledged, DRAIN_S at most: what is not is served again."""
+        if not self._writing:
+            return
+        _, left = await asyncio.wait(self._writing, timeout=DRAIN_S)
+        if left:
+            log.warning("outcomes not stored; the next scheduler serves their requests again", requests=len(left))
+            await cancel(left)
+
+    def _write(self, outcome: Outcome, delivery: Any) -> None:
+        self._finished[outcome.request_id] = None
+        if len(self._finished) > REMEMBERED:
+            self._finished.popitem(last=False)
+        task = asyncio.get_running_loop().create_task(self._store(outcome, delivery))
+        self._writing[task] = delivery
+        task.add_done_callback(self._written)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writing.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    async def _store(self, outcome: Outcome, delivery: Any) -> None:
+        while True:
+            try:
+                subject = self._bus.subjects.outcomes(outcome.request_id)
+                await self._bus.store(subject, outcome, json=delivery.json, if_first=True)
+                await delivery.msg.ack()
+            except (RetryLater, nats.errors.Error) as error:
+                log.warning("outcome not stored yet", request_id=outcome.request_id, error=str(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return

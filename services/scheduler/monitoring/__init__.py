@@ -1,0 +1,1 @@
+"""The scheduler's statistics, Prometheus metrics and traces."""

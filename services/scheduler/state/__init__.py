@@ -1,0 +1,1 @@
+"""The scheduler core's state: requests, instances, estimates, steps in flight."""

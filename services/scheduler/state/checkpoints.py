@@ -1,0 +1,47 @@
+"""A request's state at a block boundary: written off its row, and read back into one."""
+
+from services.scheduler.state.request_table import RequestTable
+from shared.arrays import pack_int32, unpack_int32
+from shared.messages.checkpoints import Checkpoint
+
+
+def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
+    """The finished blocks of a row."""
+    done = int(table.block[row] * table.block_length[row])
+    return Checkpoint(
+        output_ids=pack_int32(table.output_ids(row)[:done]),
+        block_length=int(table.block_length[row]),
+        steps=int(table.steps[row]),
+        recompute_steps=int(table.recompute_steps[row]),
+        threshold_tokens=float(table.threshold_tokens[row]),
+        lowest_threshold=float(table.lowest_threshold[row]),
+        migrations=int(table.migrations[row]),
+        instances=list(table.entry(row).served_by),
+        last_instance=table.entry(row).last,
+        step_s=float(table.step_s[row]),
+        steps_at=pack_int32(table.steps_at[row]),
+        tokens_at=pack_int32(table.tokens_at[row]),
+    )
+
+
+def resume(table: RequestTable, row: int, checkpoint: Checkpoint) -> None:
+    """Put finished blocks into a new row. One that does not fit the request (it was sent anew) is left alone."""
+    output_ids = unpack_int32(checkpoint.output_ids)
+    length, done = int(table.block_length[row]), len(output_ids)
+    if checkpoint.block_length != length or done % length or done >= table.output_length[row]:
+        return
+    table.output[row, :done] = output_ids
+    table.masks_left[row] -= done
+    table.asked_masks[row] -= done
+    table.block[row] = done // length
+    table.steps[row] = table.first_step[row] = checkpoint.steps
+    table.recompute_steps[row] = checkpoint.recompute_steps
+    table.threshold_tokens[row] = checkpoint.threshold_tokens
+    table.lowest_threshold[row] = checkpoint.lowest_threshold
+    table.migrations[row] = checkpoint.migrations
+    table.step_s[row] = checkpoint.step_s
+    steps_at, tokens_at = unpack_int32(checkpoint.steps_at), unpack_int32(checkpoint.tokens_at)
+    if len(steps_at) == len(tokens_at) == table.steps_at.shape[1]:  # as many candidates as then
+        table.steps_at[row], table.tokens_at[row] = steps_at, tokens_at
+    table.entry(row).served_by.extend(checkpoint.instances)
+    table.entry(row).last = checkpoint.last_instance

@@ -1,0 +1,33 @@
+"""How a request was served, in numbers, read off its row."""
+
+from collections.abc import Sequence
+
+from services.scheduler.state.request_table import RequestTable
+from shared.messages.requests import ServingStats, ThresholdUse
+
+
+def serving_stats(table: RequestTable, row: int, candidates: Sequence[float], now_s: float) -> ServingStats | None:
+    """None where no token was unmasked. `candidates` are the thresholds [c], ascending; now_s is Unix time, seconds."""
+    unmasked = int(table.output_length[row] - table.masks_left[row])
+    if unmasked == 0:
+        return None
+    latency_s = now_s - float(table.arrival_s[row])
+    return ServingStats(
+        steps=int(table.steps[row]),
+        recompute_steps=int(table.recompute_steps[row]),
+        mean_threshold=float(table.threshold_tokens[row]) / unmasked,
+        min_threshold=float(table.lowest_threshold[row]),
+        slo_s=float(table.slo_s[row]),
+        latency_s=latency_s,
+        unmasked_tokens=unmasked,
+        thresholds=[
+            ThresholdUse(threshold=threshold, steps=int(steps), tokens=int(tokens))
+            for threshold, steps, tokens in zip(candidates, table.steps_at[row], table.tokens_at[row], strict=True)
+            if steps
+        ],
+        step_s=float(table.step_s[row]),
+        predicted_steps=float(table.predicted_steps[row]) or None,
+        slo_met=latency_s <= float(table.slo_s[row]),
+        instances=list(table.entry(row).served_by),
+        migrations=int(table.migrations[row]),
+    )

@@ -1,0 +1,1 @@
+"""The KV cache: slots, stored keys and values, and cache modes."""

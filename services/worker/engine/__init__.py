@@ -1,0 +1,1 @@
+"""The engine: step jobs in, batched denoising steps, results out."""

@@ -1,0 +1,198 @@
+"""Decodes requests in one process, without a bus: plays the scheduler to an engine, and keeps the trace."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, Limits
+from services.worker.model.model_runner import ModelRunner
+from shared.arrays import Int32, pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
+from shared.errors import BadInput
+from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
+
+
+class CaseRequest(msgspec.Struct, frozen=True):
+    """One prompt of a CASE.json."""
+
+    id: str
+    prompt_ids: list[int]
+
+
+class Case(msgspec.Struct, frozen=True):
+    """CASE.json."""
+
+    requests: list[CaseRequest]
+
+
+class TraceStep(msgspec.Struct, frozen=True):
+    """One step of a TRACE.json. Positions count from the start of the output."""
+
+    step: int
+    kind: str  # recompute or cache
+    block: int
+    positions: list[int]
+    tokens: list[int]
+    confidences: list[float]
+
+
+class RequestTrace(msgspec.Struct, frozen=True):
+    """One request of a TRACE.json."""
+
+    id: str
+    output_ids: list[int]  # of the blocks that were decoded
+    nfe: int  # forwards
+    steps: list[TraceStep]
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """TRACE.json."""
+
+    requests: list[RequestTrace]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to decode; the same for all requests."""
+
+    mode: CacheMode
+    threshold: float
+    block_length: int  # tokens
+    output_length: int  # tokens, a multiple of block_length
+    stop_at_eos: bool = False  # once a finished block holds the end of text, leave out the blocks after it
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.threshold <= 1.0:
+            raise BadInput(f"the threshold must be in [0, 1], got {self.threshold}", "threshold")
+        if self.block_length < 1 or self.output_length < 1 or self.output_length % self.block_length:
+            raise BadInput(
+                f"the output length must be whole blocks: {self.output_length} is no multiple of {self.block_length}",
+                "output_length",
+            )
+
+
+@dataclass(slots=True)
+class _Decode:
+    """One request on its way. Shapes: output int32 [O]."""
+
+    ticket: int
+    request: CaseRequest
+    output: Int32
+    steps: list[TraceStep] = field(default_factory=list)
+    block: int = 0
+    ended: bool = False
+
+
+def check(request: CaseRequest, options: Options, runner: ModelRunner) -> None:
+    """Raises: BadInput naming the request, if the model cannot take it."""
+    config, total = runner.config, len(request.prompt_ids) + options.output_length
+    wrong = next((i for i in request.prompt_ids if not 0 <= i < config.vocab_size or i == config.mask_token_id), None)
+    if not request.prompt_ids:
+        raise BadInput(f"request {request.id}: prompt_ids must not be empty", "prompt_ids")
+    if wrong is not None:
+        raise BadInput(
+            f"request {request.id}: prompt_ids must be in 0..{config.vocab_size - 1} and not the mask, got {wrong}",
+            "prompt_ids",
+        )
+    if total > config.max_length:
+        raise BadInput(
+            f"request {request.id}: {total} tokens; the model takes at most {config.max_length}", "prompt_ids"
+        )
+
+
+def decode_together(
+    requests: Sequence[CaseRequest],
+    runner: ModelRunner,
+    options: Options,
+    on_tokens: Callable[[int], object] = lambda _: None,
+    *,
+    most: int | None = None,
+) -> list[RequestTrace]:
+    """Decode all requests side by side, at most `most` in one iteration (None: all); `on_tokens` hears how many tokens
+    each iteration decided.
+
+    Raises: BadInput if a request cannot be run.
+    """
+    for request in requests:
+        check(request, options, runner)
+    fed = sum(len(request.prompt_ids) + options.output_length for request in requests)
+    engine = Engine(runner, options.mode, Limits(tokens=fed, requests=most or len(requests)), "decode")
+    mask = runner.config.mask_token_id
+    decodes = [
+        _Decode(ticket, request, np.full(options.output_length, mask, dtype=np.int32))
+        for ticket, request in enumerate(requests)
+    ]
+    ready, left = decodes, len(decodes)
+    while left:
+        engine.accept(_jobs(ready, options), received_s=0.0)
+        results = engine.iterate()
+        assert results is not None, "every job is answered"
+        if results.failures:
+            failure = results.failures[0]
+            raise BadInput(f"request {requests[failure.ticket].id}: {failure.message}")
+        ran = [decodes[ticket] for ticket in unpack_int64(results.tickets).tolist()]
+        on_tokens(_read(results, ran, runner, options))
+        ready = [decode for decode in ran if not decode.ended]
+        left -= len(ran) - len(ready)
+    return [
+        RequestTrace(d.request.id, d.output[: d.block * options.block_length].tolist(), len(d.steps), d.steps)
+        for d in decodes
+    ]
+
+
+def _jobs(decodes: list[_Decode], options: Options) -> StepJobs:
+    return StepJobs(
+        epoch=0,
+        tickets=pack_int64([d.ticket for d in decodes]),
+        steps=pack_int32([len(d.steps) for d in decodes]),
+        blocks=pack_int32([d.block for d in decodes]),
+        thresholds=pack_float32([options.threshold] * len(decodes)),
+        kinds=pack_int32([_kind(d, options) for d in decodes]),
+        states=[_state(d, options) for d in decodes if not d.steps],
+    )
+
+
+def _kind(decode: _Decode, options: Options) -> StepKind:
+    begun = bool(decode.steps) and decode.steps[-1].block == decode.block
+    return StepKind.CACHE if begun and options.mode is not CacheMode.NONE else StepKind.RECOMPUTE
+
+
+def _state(decode: _Decode, options: Options) -> RequestState:
+    return RequestState(
+        ticket=decode.ticket,
+        request_id=decode.request.id,
+        prompt_length=len(decode.request.prompt_ids),
+        block_length=options.block_length,
+        canvas=pack_int32([*decode.request.prompt_ids, *decode.output]),
+    )
+
+
+def _read(results: StepResults, ran: list[_Decode], runner: ModelRunner, options: Options) -> int:
+    """Write down the tokens of the requests that ran; returns how many there are."""
+    cuts = np.cumsum(unpack_int32(results.counts))[:-1]
+    columns = (
+        np.split(unpack_int32(results.positions), cuts),
+        np.split(unpack_int32(results.tokens), cuts),
+        np.split(unpack_float32(results.confidences), cuts),
+    )
+    for decode, positions, tokens, confidences in zip(ran, *columns, strict=True):
+        kind = _kind(decode, options).name.lower()
+        decode.output[positions] = tokens
+        decode.steps.append(
+            TraceStep(len(decode.steps), kind, decode.block, positions.tolist(), tokens.tolist(), confidences.tolist())
+        )
+        _move_on(decode, runner, options)
+    return int(unpack_int32(results.counts).sum())
+
+
+def _move_on(decode: _Decode, runner: ModelRunner, options: Options) -> None:
+    """To the next block, when this one has no mask left."""
+    start = decode.block * options.block_length
+    block = decode.output[start : start + options.block_length]
+    if (block == runner.config.mask_token_id).any():
+        return
+    decode.block += 1
+    stops = options.stop_at_eos and bool((block == runner.config.eos_token_id).any())
+    decode.ended = stops or decode.block * options.block_length == options.output_length

@@ -1,0 +1,87 @@
+"""What the worker holds of one request, and the checks that keep a bad one out."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from services.worker.model.config import ModelConfig
+from shared.arrays import Float32, Int32, Int64, unpack_int32
+from shared.errors import BadInput
+from shared.messages.steps import RequestState
+
+NO_SLOTS: Int64 = np.zeros(0, dtype=np.int64)
+NO_IDS: Int32 = np.zeros(0, dtype=np.int32)
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One request on this instance. Shapes: canvas int32 [P + O], confidences float32 [O]."""
+
+    ticket: int
+    prompt_length: int
+    block_length: int
+    canvas: Int32  # the prompt, then the output with its masks
+    confidences: Float32  # of each output token when it was unmasked; NaN: not known
+    temperature: float
+    seed: int
+    request_id: str = ""
+    watched: bool = False  # whether its client wants guesses
+    slots: Int64 = field(
+        default_factory=lambda: NO_SLOTS
+    )  # of the KV cache, one a token of the canvas; none until its first step with a cache
+    cached_block: int = -1  # the block at whose start the cache was filled
+    last_step: int = -1
+    end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
+
+    @property
+    def num_blocks(self) -> int:
+        return (len(self.canvas) - self.prompt_length) // self.block_length
+
+    def block_range(self, block: int) -> tuple[int, int]:
+        """First position of a block, and the one after its last, on the canvas."""
+        start = self.prompt_length + block * self.block_length
+        return start, start + self.block_length
+
+
+def open_sequence(state: RequestState, config: ModelConfig, before: Sequence | None = None) -> Sequence:
+    """A request that comes whole or, where the state begins within its canvas, as it was here `before` and has changed
+    since. Raises: BadInput naming what is wrong with the state."""
+    canvas, end_ids = _int32(state.canvas, "canvas").copy(), _int32(state.end_ids, "end_ids")
+    if before is not None:
+        same_prompt = before.prompt_length == state.prompt_length <= state.start
+        if not (same_prompt and state.start == len(before.canvas) - len(canvas)):
+            raise BadInput(f"{len(canvas)} tokens from {state.start} on do not fit {len(before.canvas)}", "canvas")
+        canvas = np.concatenate([before.canvas[: state.start], canvas])
+    output_length = len(canvas) - state.prompt_length
+    if state.prompt_length < 1:
+        raise BadInput(f"prompt_length must be at least 1, got {state.prompt_length}", "prompt_length")
+    if state.block_length < 1 or output_length < 1 or output_length % state.block_length:
+        raise BadInput(f"an output of {output_length} tokens is no whole blocks of {state.block_length}", "canvas")
+    if len(canvas) > config.max_length:
+        raise BadInput(f"{len(canvas)} tokens; the model takes at most {config.max_length}", "canvas")
+    if canvas.min() < 0 or canvas.max() >= config.vocab_size:
+        raise BadInput(f"token ids must be in 0..{config.vocab_size - 1}", "canvas")
+    if not 0 <= state.temperature < float("inf"):
+        raise BadInput(f"temperature must be at least 0 and finite, got {state.temperature}", "temperature")
+    confidences = np.full(output_length, np.nan, dtype=np.float32)
+    if before is not None:
+        kept = state.start - state.prompt_length
+        confidences[:kept] = before.confidences[:kept]
+    return Sequence(
+        ticket=state.ticket,
+        request_id=state.request_id,
+        prompt_length=state.prompt_length,
+        block_length=state.block_length,
+        canvas=canvas,
+        confidences=confidences,
+        temperature=state.temperature,
+        seed=state.seed,
+        watched=state.guesses,
+        end_ids=end_ids,
+    )
+
+
+def _int32(data: bytes, name: str) -> Int32:
+    if len(data) % 4:
+        raise BadInput(f"{name} must be int32", name)
+    return unpack_int32(data)

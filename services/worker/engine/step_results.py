@@ -1,0 +1,115 @@
+"""From predictions to tokens on the canvases, and to the message that says so."""
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from services.worker.engine.batch import Batch, Part
+from services.worker.engine.unmasking import choose, summarize
+from services.worker.model.model_runner import Predictions
+from shared.arrays import Float32, Float64, Int64, pack_float32, pack_int32, pack_int64
+from shared.messages.steps import StepFailure, StepResults
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a batch of steps unmasked. Shapes: N requests; U unmasked tokens, one request after another."""
+
+    counts: Int64  # [N], at least 1 each
+    positions: Int64  # [U], from the start of the output
+    tokens: Int64  # [U]
+    confidences: Float64  # [U]
+    stats: Float32  # [N, 5]
+    batch_tokens: int  # fed
+
+
+class Named(Protocol):
+    """What the message needs of a job."""
+
+    @property
+    def ticket(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def received_s(self) -> float: ...
+
+
+@dataclass(slots=True)
+class Report:
+    """What the next results message says beside the steps that ran."""
+
+    missing: list[int] = field(default_factory=list)
+    failures: list[StepFailure] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.missing or self.failures)
+
+    def fail(self, ticket: int, message: str) -> None:
+        self.failures.append(StepFailure(ticket=ticket, message=message))
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One iteration. Its message is made by whoever sends it, so that the next iteration need not wait for that."""
+
+    instance_id: str
+    epoch: int
+    outcome: StepOutcome | None
+    jobs: Many[Named]
+    report: Report
+    latency_s: float  # seconds
+
+    def message(self, sent_s: float = 0.0) -> StepResults:
+        """Units: sent_s is Unix time in seconds."""
+        said = StepResults(
+            instance_id=self.instance_id,
+            epoch=self.epoch,
+            missing=pack_int64(self.report.missing),
+            failures=self.report.failures,
+            latency_s=self.latency_s,
+            sent_s=sent_s,
+        )
+        outcome = self.outcome
+        if outcome is None:
+            return said
+        return msgspec.structs.replace(
+            said,
+            tickets=pack_int64([job.ticket for job in self.jobs]),
+            steps=pack_int32([job.step for job in self.jobs]),
+            counts=pack_int32(outcome.counts),
+            positions=pack_int32(outcome.positions),
+            tokens=pack_int32(outcome.tokens),
+            confidences=pack_float32(outcome.confidences),
+            confidence_stats=pack_float32(outcome.stats),
+            batch_tokens=outcome.batch_tokens,
+            received_s=min(job.received_s for job in self.jobs),
+        )
+
+
+def unmask(parts: Many[Part], batch: Batch, predictions: Predictions, thresholds: Float64) -> StepOutcome:
+    """Decide, and write the chosen tokens and their confidences into the sequences (which this modifies)."""
+    chosen = choose(predictions.confidences, batch.counts, thresholds)  # [R]
+    ends = np.cumsum(batch.counts)
+    counts = np.add.reduceat(chosen.astype(np.int64), ends - batch.counts)
+    prompts = np.array([part.sequence.prompt_length for part in parts], dtype=np.int64)
+    positions = batch.candidates - np.repeat(prompts, batch.counts)  # [R], from the start of the output
+    known = np.full((len(parts), max(len(part.sequence.confidences) for part in parts)), np.nan, dtype=np.float32)
+    for row, (part, end, count) in enumerate(zip(parts, ends.tolist(), batch.counts.tolist(), strict=True)):
+        sequence, own = part.sequence, slice(end - count, end)
+        known[row, : len(sequence.confidences)] = sequence.confidences
+        known[row, positions[own]] = predictions.confidences[own]
+        kept = positions[own][chosen[own]]
+        sequence.canvas[sequence.prompt_length + kept] = predictions.tokens[own][chosen[own]]
+        sequence.confidences[kept] = predictions.confidences[own][chosen[own]]
+    return StepOutcome(
+        counts=counts,
+        positions=positions[chosen],
+        tokens=predictions.tokens[chosen],
+        confidences=predictions.confidences[chosen],
+        stats=summarize(known),
+        batch_tokens=len(batch.tokens),
+    )

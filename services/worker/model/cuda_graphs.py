@@ -1,0 +1,132 @@
+"""Cache steps on CUDA replay captured graphs: launching thousands of small kernels would take longer than they run.
+
+A graph has fixed shapes, so there is one for each bucket of requests and of keys, captured when first needed; a batch
+is padded up to its bucket, and the padding is masked. Only small batches come here: in large ones the kernels run long
+enough to hide their launches. Shape letters: n requests of the bucket, B block length, K keys of the bucket.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from services.worker.cache.kv_store import KvStore
+from services.worker.engine.batch import Batch
+from services.worker.model.decoder import Attend, PackedDecoder
+
+MOST_REQUESTS = 16
+MOST_TOKENS = 512  # fed
+FEWEST_KEYS = 256
+MOST_GRAPHS = 64  # kept; each takes some MB of the device's memory
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """A batch of cache steps in its bucket; the requests that fill it up come last."""
+
+    tokens: Tensor  # [n * B]
+    positions: Tensor  # [n * B]
+    write: Tensor  # [n * B], slots
+    read: Tensor  # [n * K], slots
+    attended: Tensor  # [n, 1, 1, K], whether a key is one of the request's
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        return self.tokens, self.positions, self.write, self.read, self.attended
+
+
+def bucket(batch: Batch) -> tuple[int, int, int] | None:
+    """(n, B, K), or None for a batch that no graph serves: recompute parts, unequal lengths, too much to compute."""
+    lengths = batch.lengths
+    if batch.num_recompute or len(lengths) > MOST_REQUESTS or (lengths != lengths[0]).any():
+        return None
+    requests, length = _power_of_two(len(lengths)), int(lengths[0])
+    if requests * length > MOST_TOKENS:
+        return None
+    return requests, length, _power_of_two(max(FEWEST_KEYS, int(batch.key_lengths.max())))
+
+
+def pad(batch: Batch, requests: int, keys: int, scrap: int) -> Padded:
+    """Fill up to so many requests and keys. What is filled in writes to the slot `scrap`, and attends to it."""
+    missing = requests * int(batch.lengths[0]) - len(batch.tokens)
+    attended = np.arange(keys) < batch.key_lengths[:, None]  # [N, K]
+    read = np.full((requests, keys), scrap, dtype=np.int64)
+    read[: len(attended)][attended] = batch.read_slots
+    filler = np.zeros((requests - len(attended), keys), dtype=np.bool_)
+    filler[:, 0] = True  # a softmax over nothing is not a number
+    return Padded(
+        tokens=torch.from_numpy(np.pad(batch.tokens, (0, missing))),
+        positions=torch.from_numpy(np.pad(batch.positions, (0, missing))),
+        write=torch.from_numpy(np.pad(batch.write_slots, (0, missing), constant_values=scrap)),
+        read=torch.from_numpy(read.ravel()),
+        attended=torch.from_numpy(np.concatenate((attended, filler))[:, None, None]),
+    )
+
+
+def forward(decoder: PackedDecoder, store: KvStore, padded: Padded) -> Tensor:
+    """The decoder on a padded batch, without any shape that depends on what is in it. Shapes: -> hidden [n * B, W]."""
+    hidden: Tensor = decoder(padded.tokens, padded.positions, _masked(store, padded))
+    return hidden
+
+
+class CacheStepGraphs:
+    """The captured graphs of one decoder and its store."""
+
+    def __init__(self, decoder: PackedDecoder, store: KvStore) -> None:
+        self._decoder = decoder
+        self._store = store
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: OrderedDict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Padded, Tensor]] = OrderedDict()
+
+    def run(self, batch: Batch) -> Tensor | None:
+        """The hidden states of what is fed [T, W], valid until the next run; None if no graph serves this batch."""
+        key = bucket(batch)
+        if key is None:
+            return None
+        padded = pad(batch, key[0], key[2], self._store.scrap)
+        if key not in self._graphs:
+            if len(self._graphs) == MOST_GRAPHS:
+                self._graphs.popitem(last=False)  # not used for longest
+            self._graphs[key] = self._capture(padded)
+        self._graphs.move_to_end(key)
+        graph, inputs, hidden = self._graphs[key]
+        for own, new in zip(inputs.parts, padded.parts, strict=True):
+            own.copy_(new)
+        graph.replay()
+        return hidden[: len(batch.tokens)]
+
+    def _capture(self, padded: Padded) -> tuple[torch.cuda.CUDAGraph, Padded, Tensor]:
+        device = self._decoder.head.weight.device
+        inputs = Padded(*(part.to(device) for part in padded.parts))
+        with torch.cuda.device(device):  # whose streams these are; each thread begins on the first device
+            beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(beside):
+                # kernels choose and load themselves in a first run, which no graph can hold
+                forward(self._decoder, self._store, inputs)
+            torch.cuda.current_stream().wait_stream(beside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                hidden = forward(self._decoder, self._store, inputs)
+        return graph, inputs, hidden
+
+
+def _masked(store: KvStore, padded: Padded) -> Attend:
+    count = len(padded.attended)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        store.write(layer, padded.write, k, v)
+        k, v = store.read(layer, padded.read)
+        q, k, v = (x.reshape(count, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
+        grouped = q.shape[1] != k.shape[1]
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=padded.attended, enable_gqa=grouped)
+        return mixed.transpose(1, 2).flatten(0, 1)
+
+    return attend
+
+
+def _power_of_two(at_least: int) -> int:
+    return 1 << (at_least - 1).bit_length()

@@ -1,0 +1,147 @@
+"""The decoder of LLaDA and Dream over packed tokens.
+
+Packed: the tokens of all sequences stand one after another in one row [T], without padding and without a batch
+axis. Which token attends to which, and where keys and values are kept, is decided by the `attend` function that the
+caller passes in; the decoder knows neither caches nor attention back ends. Training and serving use this class alike.
+
+Shape letters: T tokens, D head size, H query heads, K key/value heads, W width, V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from services.worker.model.config import ModelConfig
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, q [T, H, D], k [T, K, D], v [T, K, D]) -> [T, H, D]; q and k come already rotated."""
+
+
+Reduce = Callable[[Tensor], Tensor]
+"""Sums a tensor over the ranks of an instance: [T, W] -> [T, W]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One rank's share of a model: heads, MLP and vocabulary are split evenly; the rest every rank has in full."""
+
+    rank: int = 0
+    size: int = 1
+
+    def kv_heads(self, config: ModelConfig) -> tuple[int, int]:
+        """First and number of this rank's key/value heads; one that several ranks' query heads share is on each."""
+        return self.rank * config.num_kv_heads // self.size, max(1, config.num_kv_heads // self.size)
+
+    def check(self, config: ModelConfig) -> None:
+        """Raises: ValueError if the model cannot be split so."""
+        kv_heads = config.num_kv_heads
+        splits = {"heads": config.num_heads, "MLP columns": config.mlp_width, "vocabulary rows": config.vocab_size}
+        for what, number in splits.items():
+            if number % self.size:
+                raise ValueError(f"tensor-parallel degree {self.size} does not divide the model's {number} {what}")
+        if kv_heads % self.size and self.size % kv_heads:
+            raise ValueError(f"tensor-parallel degree {self.size} does not fit {kv_heads} key/value heads")
+
+
+WHOLE = Shard()
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm: computed in fp32, cast back, then multiplied by the weight."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: x [T, W] -> [T, W]."""
+        normed = F.rms_norm(x.float(), x.shape[-1:], eps=self.eps)
+        return normed.to(x.dtype) * self.weight
+
+
+class Layer(nn.Module):
+    """One transformer layer: norm, attention, norm, gated MLP, each with its residual."""
+
+    def __init__(self, index: int, config: ModelConfig, shard: Shard, reduce: Reduce) -> None:
+        super().__init__()
+        self.index = index
+        self.reduce = reduce
+        kv_heads, mlp_width = shard.kv_heads(config)[1], config.mlp_width // shard.size
+        self.heads = (config.num_heads // shard.size, kv_heads, kv_heads)
+        self.head_dim = config.head_dim
+        self.attn_norm = RMSNorm(config.width, config.norm_eps)
+        self.qkv = nn.Linear(config.width, sum(self.heads) * config.head_dim, bias=config.qkv_bias)
+        self.attn_out = nn.Linear(self.heads[0] * config.head_dim, config.width, bias=False)
+        self.mlp_norm = RMSNorm(config.width, config.norm_eps)
+        self.gate_up = nn.Linear(config.width, 2 * mlp_width, bias=False)
+        self.down = nn.Linear(mlp_width, config.width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
+        """Shapes: x [T, W], cos and sin [T, 1, D / 2] -> [T, W], or with rows [R] only theirs, [R, W]."""
+        qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))  # [T, H + 2 K, D]
+        num_q, num_kv, _ = self.heads
+        q, k = torch.split(rotate(qkv[:, : num_q + num_kv], cos, sin), [num_q, num_kv], dim=1)
+        mixed = attend(self.index, q, k, qkv[:, num_q + num_kv :])  # [T, H, D]
+        if rows is not None:
+            x, mixed = x[rows], mixed[rows]
+        x = x + self.reduce(self.attn_out(mixed.flatten(1)))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)  # [T, mlp_width] each
+        hidden: Tensor = x + self.reduce(self.down(F.silu(gate) * up))
+        return hidden
+
+
+class PackedDecoder(nn.Module):
+    """Embedding, layers, final norm and head of one LLaDA or Dream model.
+
+    Its weights are the caller's to load, or to draw.
+    Source: the published modelling files of LLaDA (Llama shape) and Dream (Qwen2 shape).
+    """
+
+    def __init__(self, config: ModelConfig, shard: Shard = WHOLE, reduce: Reduce = lambda x: x) -> None:
+        super().__init__()
+        shard.check(config)
+        self.config = config
+        self.shard = shard
+        # Empty: to draw an embedding on the meta device, torch imports its compiler, which takes a second.
+        rows = torch.empty(config.vocab_size, config.width)
+        self.embed: nn.Embedding = nn.Embedding.from_pretrained(rows, freeze=False)  # type: ignore[no-untyped-call]
+        self.layers = nn.ModuleList(Layer(index, config, shard, reduce) for index in range(config.num_layers))
+        self.norm = RMSNorm(config.width, config.norm_eps)
+        self.head = nn.Linear(config.width, config.vocab_size // shard.size, bias=False)
+
+    def forward(self, tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
+        """Run all layers over packed tokens. What follows the last layer's attention is computed for `rows` alone.
+
+        Shapes: tokens [T] int64, positions [T] int64 (each counted from its own sequence's start), rows [R] int64 ->
+        hidden [T, W] or [R, W], after the final norm.
+        """
+        cos, sin = rope_angles(positions, self.config.head_dim, self.config.rope_base)
+        x = self.embed(tokens)  # [T, W]
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            x = layer(x, cos, sin, attend, rows if index == last else None)
+        hidden: Tensor = self.norm(x)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The head, for the rows asked for only: hidden [R, W] -> raw, unshifted logits [R, V / shard.size]."""
+        rows: Tensor = self.head(hidden)
+        return rows
+
+
+def rope_angles(positions: Tensor, head_dim: int, base: float) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of each position's angles, in fp32. Shapes: positions [T] -> two of [T, 1, D / 2]."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
+    angles = torch.outer(positions.float(), 1.0 / base**exponents)  # [T, D / 2]
+    return angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding over the whole head, half-split, in fp32, cast back. Shapes: x [T, H, D] -> [T, H, D]."""
+    first, second = x.float().chunk(2, dim=-1)
+    turned = (torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin))
+    return torch.cat(turned, dim=-1).to(x.dtype)

@@ -1,0 +1,98 @@
+"""Runs one batch through the model: arrays in, one token and its confidence for each candidate out."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.cache.kv_store import KvStore
+from services.worker.engine.batch import Batch
+from services.worker.model.attention import attention
+from services.worker.model.config import ModelConfig
+from services.worker.model.cuda_graphs import CacheStepGraphs
+from services.worker.model.decoder import PackedDecoder
+from services.worker.model.sampling import Noise, Vocabulary, best_of, decide
+from shared.arrays import Float64, Int64
+
+# Below so many rows the CPU's matrix routine sums in another order; with at least so many, a row's result
+# is the same bits whatever rows stand beside it.
+STEADY_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Shapes: both [R], in the order of the batch's candidates."""
+
+    tokens: Int64
+    confidences: Float64  # probability, in (0, 1]
+
+
+class ModelRunner(Protocol):
+    """What the engine needs of a model."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def cache_slots(self) -> int:
+        """Tokens that its cache holds; 0 without a cache."""
+
+    def run(self, batch: Batch) -> Predictions: ...
+
+
+class Ranks(Protocol):
+    """The other ranks that a vocabulary is shared out over."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Any shape -> [ranks, ...]."""
+
+
+class Runner:
+    """A decoder, or one rank's share of it, and its cache on one device."""
+
+    def __init__(self, decoder: PackedDecoder, cache_slots: int = 0, ranks: Ranks | None = None) -> None:
+        self.config = decoder.config
+        self.cache_slots = cache_slots
+        self.device = decoder.head.weight.device
+        self.dtype = decoder.head.weight.dtype
+        self._decoder = decoder
+        self._ranks = ranks
+        first = decoder.shard.rank * decoder.head.out_features
+        self._vocabulary = Vocabulary(first, self.config.mask_token_id)
+        self._store = KvStore(decoder, cache_slots) if cache_slots else None
+        on_cuda = self.device.type == "cuda" and ranks is None
+        self._graphs = CacheStepGraphs(decoder, self._store) if self._store and on_cuda else None
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> Predictions:
+        """One forward, and the head for the candidates' rows only."""
+        rows = np.pad(batch.rows, (0, max(0, STEADY_ROWS - len(batch.rows))), mode="edge")
+        logits = self._decoder.logits(self._hidden(batch, self._put(rows)))[: len(batch.rows)]  # [R, V of this rank]
+        altered = self.config.family == "dream"
+        best = best_of(logits, self._noise(batch), self._vocabulary, altered=altered)
+        tokens, confidences = decide(best.unsqueeze(0) if self._ranks is None else self._ranks.gather(best))
+        return Predictions(tokens.cpu().numpy(), confidences.cpu().numpy())
+
+    def _hidden(self, batch: Batch, rows: Tensor) -> Tensor:
+        """Of these rows among the fed tokens: [R, W]."""
+        replayed = self._graphs.run(batch) if self._graphs else None
+        if replayed is not None:
+            return replayed[rows]
+        attend = attention(batch, self._store, self.device, self.dtype)
+        hidden: Tensor = self._decoder(self._put(batch.tokens), self._put(batch.positions), attend, rows)
+        return hidden
+
+    def _noise(self, batch: Batch) -> Noise | None:
+        if not batch.temperatures.any():
+            return None
+        return Noise(
+            temperature=self._put(np.repeat(batch.temperatures, batch.counts)),
+            seed=self._put(np.repeat(batch.seeds, batch.counts)),
+            step=self._put(np.repeat(batch.steps, batch.counts)),
+            position=self._put(batch.candidates),
+        )
+
+    def _put(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values).to(self.device)

@@ -1,0 +1,1 @@
+"""The worker's Prometheus metrics and traces."""

@@ -1,0 +1,78 @@
+"""The worker's spans: one for as long as it holds a request, with an event for each step that ran."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from opentelemetry import propagate, trace
+
+from services.worker.engine.step_jobs import to_forget
+from shared.arrays import unpack_int32, unpack_int64
+from shared.messages.steps import StepJobs, StepResults
+from shared.telemetry import MAX_STEP_EVENTS
+
+tracer = trace.get_tracer(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    span: trace.Span
+    steps: int = 0
+    tokens: int = 0  # unmasked
+    computing_s: float = 0.0
+
+
+class Spans:
+    """Follows the requests of one instance that are traced; knows none where no collector is."""
+
+    def __init__(self, instance_id: str) -> None:
+        self._instance_id = instance_id
+        self._epoch = -1
+        self._held: dict[int, _Held] = {}  # by ticket
+
+    def take(self, jobs: StepJobs) -> None:
+        """Requests that go, and those that come. Tickets are unique within an epoch only."""
+        if jobs.epoch > self._epoch:
+            self._epoch = jobs.epoch
+            self.close()
+        self._end(to_forget(jobs, self._held) if self._held else ())
+        for state in jobs.states:
+            if not state.trace or state.ticket in self._held:
+                continue
+            attributes = {"dilaserve.request_id": state.request_id, "dilaserve.instance": self._instance_id}
+            span = tracer.start_span("denoise", context=propagate.extract(state.trace), attributes=attributes)
+            if span.is_recording():
+                self._held[state.ticket] = _Held(span)
+
+    def ran(self, results: StepResults) -> None:
+        """The steps of one iteration."""
+        if not self._held:
+            return
+        columns = (unpack_int64(results.tickets), unpack_int32(results.steps), unpack_int32(results.counts))
+        for ticket, step, count in zip(*(column.tolist() for column in columns), strict=True):
+            held = self._held.get(ticket)
+            if held is None:
+                continue
+            held.steps += 1
+            held.tokens += count
+            held.computing_s += results.latency_s
+            if held.steps <= MAX_STEP_EVENTS:
+                attributes = {
+                    "dilaserve.step": step,
+                    "dilaserve.unmasked": count,
+                    "dilaserve.batch_tokens": results.batch_tokens,
+                    "dilaserve.iteration_s": results.latency_s,
+                }
+                held.span.add_event("step", attributes)
+
+    def close(self) -> None:
+        """End all that are open."""
+        self._end(list(self._held))
+
+    def _end(self, tickets: Iterable[int]) -> None:
+        for ticket in tickets:
+            held = self._held.pop(ticket, None)
+            if held is not None:
+                held.span.set_attribute("dilaserve.steps", held.steps)
+                held.span.set_attribute("dilaserve.unmasked", held.tokens)
+                held.span.set_attribute("dilaserve.computing_s", held.computing_s)
+                held.span.end()

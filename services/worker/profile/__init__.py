@@ -1,0 +1,1 @@
+"""The latency profile: measuring it and storing it."""

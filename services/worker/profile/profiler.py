@@ -1,0 +1,147 @@
+"""Measures the latency profile: seconds of one step by tokens of the batch, for recompute and for cache steps.
+
+It times the engine's own iterations, so a latency is what the scheduler will see: packing, forward, head, unmasking.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, Limits
+from services.worker.model.model_runner import ModelRunner
+from shared.arrays import pack_float32, pack_int32, pack_int64
+from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
+from shared.profile import LatencyProfile
+
+TYPICAL_TOKENS = 256  # prompt and output of the requests that a batch is made of
+BLOCK = 32  # tokens
+
+Row = tuple[int, int, StepKind, float]  # tp, batch tokens, kind, seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure: the batch sizes (tokens) and how often each."""
+
+    batch_tokens: tuple[int, ...]
+    repeats: int = 5
+    enough_s: float = float("inf")  # steps of one size that took as long together need no more repeats
+    longest_s: float = float("inf")  # a step that took longer ends its kind: above it, the profile goes by tokens
+
+
+QUICK = Plan(batch_tokens=(32, 128, 512, 2048), repeats=3, enough_s=0.2, longest_s=1.0)  # for a start without a profile
+
+
+def grid(most_tokens: int) -> tuple[int, ...]:
+    """32, 64, 128 and so on, and `most_tokens` last."""
+    sizes = [BLOCK]
+    while sizes[-1] * 2 < most_tokens:
+        sizes.append(sizes[-1] * 2)
+    return (*sizes, most_tokens) if most_tokens > sizes[-1] else tuple(sizes)
+
+
+def room_for(plan: Plan) -> int:
+    """Tokens of cache that measuring cache steps takes."""
+    return max(plan.batch_tokens) // BLOCK * TYPICAL_TOKENS
+
+
+def measure(
+    runner: ModelRunner, tp: int, plan: Plan, on_point: Callable[[StepKind, int], object] = lambda *_: None
+) -> LatencyProfile:
+    """The profile of one TP degree; without a cache it has no cache rows. `on_point` hears what comes next."""
+    kinds = [StepKind.RECOMPUTE, StepKind.CACHE] if runner.cache_slots else [StepKind.RECOMPUTE]
+    return LatencyProfile.from_rows(row for kind in kinds for row in _measure_kind(runner, tp, plan, kind, on_point))
+
+
+def _measure_kind(
+    runner: ModelRunner, tp: int, plan: Plan, kind: StepKind, on_point: Callable[[StepKind, int], object]
+) -> Iterator[Row]:
+    for tokens in plan.batch_tokens:
+        on_point(kind, tokens)
+        states = _states(runner, tokens, kind)
+        if states is None:
+            return
+        timed = _time(runner, states, kind, plan)
+        if timed is None:
+            return
+        times_s, fed = timed
+        latency_s = statistics.median(times_s)
+        yield tp, fed, kind, latency_s
+        if latency_s > plan.longest_s:
+            return
+
+
+def _time(
+    runner: ModelRunner, states: list[RequestState], kind: StepKind, plan: Plan
+) -> tuple[list[float], int] | None:
+    """Seconds of each repeated step of these requests together, and the tokens that one computes; None if such a step
+    does not fit in the device's memory."""
+    mode = CacheMode.DUAL if kind is StepKind.CACHE else CacheMode.NONE
+    engine = Engine(runner, mode, Limits(max(plan.batch_tokens), len(states)), "profile")
+    first = [StepKind.RECOMPUTE, kind] if kind is StepKind.CACHE else [kind]  # to fill the cache, and to warm up
+    times_s: list[float] = []
+    fed = 0
+    for step, each in enumerate(first + [kind] * plan.repeats):
+        ran = _run(engine, _jobs(states, step, each))
+        if any(results.failures for results in ran) or (each is kind and len(ran) > 1):
+            return None
+        fed = ran[-1].batch_tokens
+        if step >= len(first):
+            times_s.append(ran[-1].latency_s)
+            if sum(times_s) >= plan.enough_s:
+                break
+    return times_s, fed
+
+
+def _run(engine: Engine, jobs: StepJobs) -> list[StepResults]:
+    """All iterations that these jobs take: more than one where they exceed a batch, as in filling the cache."""
+    engine.accept(jobs, received_s=0.0)
+    ran = []
+    while engine.waiting:
+        results = engine.iterate()
+        assert results is not None, "every job is answered"
+        ran.append(results)
+    return ran
+
+
+def _jobs(states: list[RequestState], step: int, kind: StepKind) -> StepJobs:
+    n = len(states)
+    return StepJobs(
+        epoch=0,
+        tickets=pack_int64([state.ticket for state in states]),
+        steps=pack_int32([step] * n),
+        blocks=pack_int32([0] * n),
+        thresholds=pack_float32([1.0] * n),  # one token a step, so that there is always a next one
+        kinds=pack_int32([kind] * n),
+        states=states if step == 0 else [],
+    )
+
+
+def _states(runner: ModelRunner, tokens: int, kind: StepKind) -> list[RequestState] | None:
+    """Requests whose steps of this kind compute `tokens` together; None if the cache has no room for them."""
+    config = runner.config
+    longest = min(TYPICAL_TOKENS, config.max_length)
+    if kind is StepKind.CACHE:
+        count, length, block = tokens // BLOCK, longest, BLOCK
+        if count * length > runner.cache_slots:
+            return None
+    else:
+        count = -(-tokens // longest)
+        length = tokens // count
+        block = min(BLOCK, length // 2)
+    rng = np.random.default_rng(0)
+    prompts = rng.integers(0, config.vocab_size, (count, length - block))
+    prompts[prompts == config.mask_token_id] = (config.mask_token_id + 1) % config.vocab_size
+    return [
+        RequestState(
+            ticket=ticket,
+            request_id=f"profile-{ticket}",
+            prompt_length=length - block,
+            block_length=block,
+            canvas=pack_int32([*prompt, *[config.mask_token_id] * block]),
+        )
+        for ticket, prompt in enumerate(prompts)
+    ]

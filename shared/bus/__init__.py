@@ -1,0 +1,1 @@
+"""The bus: connection, encoding, subjects, pull consumers."""

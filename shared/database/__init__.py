@@ -1,0 +1,1 @@
+"""Postgres: tables, migrations, and the stores for API keys and latency profiles."""

@@ -1,0 +1,45 @@
+"""API keys in Postgres: made, listed and revoked by the command line, read by the gateway."""
+
+import secrets
+from datetime import UTC, datetime
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from shared.api_keys import ApiKey, hash_secret
+from shared.database.schema import ApiKeyRow
+from shared.errors import BadInput
+
+PREFIX = "dls-"
+
+
+async def create_key(
+    engine: AsyncEngine, name: str, requests_per_minute: int | None, concurrency: int | None, max_priority: int
+) -> tuple[ApiKey, str]:
+    """Returns: the key, and its secret, which is nowhere kept."""
+    key = ApiKey(
+        secrets.token_hex(4), name, requests_per_minute, concurrency, max_priority, created_at=datetime.now(UTC)
+    )
+    secret = PREFIX + secrets.token_urlsafe(32)
+    async with engine.begin() as connection:
+        values = {field: getattr(key, field) for field in ApiKey.__slots__}
+        await connection.execute(insert(ApiKeyRow).values(**values, secret_hash=hash_secret(secret)))
+    return key, secret
+
+
+async def read_keys(engine: AsyncEngine) -> dict[str, ApiKey]:
+    """Every key, revoked ones too, by the hash of its secret; the oldest first."""
+    columns = [getattr(ApiKeyRow, field) for field in ApiKey.__slots__]
+    async with engine.connect() as connection:
+        rows = await connection.execute(select(ApiKeyRow.secret_hash, *columns).order_by(ApiKeyRow.created_at))
+        return {secret_hash: ApiKey(*fields) for secret_hash, *fields in rows}
+
+
+async def revoke_key(engine: AsyncEngine, key_id: str) -> None:
+    """From now on it opens nothing; a second time changes nothing. Raises: BadInput if there is no such key."""
+    change = update(ApiKeyRow).where(ApiKeyRow.key_id == key_id, ApiKeyRow.revoked_at.is_(None))
+    async with engine.begin() as connection:
+        await connection.execute(change.values(revoked_at=datetime.now(UTC)))
+        found = await connection.scalar(select(ApiKeyRow.key_id).where(ApiKeyRow.key_id == key_id))
+    if found is None:
+        raise BadInput(f"there is no key {key_id}; `dilaserve keys list` shows those there are")

@@ -1,9 +1,0 @@
-"""Alembic's environment: migrates over the connection that shared.database hands it."""
-
-from alembic import context
-
-from shared.database import Base
-
-context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
-with context.begin_transaction():
-    context.run_migrations()

@@ -1,0 +1,103 @@
+"""What recorded requests unmasked, and how sure of it the model was, in place of the model of denoising.
+
+The model knows one pace throughout a request. Real ones do not keep to it: what is left after the first steps of a
+block is the harder part, and a block of padding goes in one step. A threshold that falls then gains less.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.worker.engine.unmasking import summarize
+from shared.arrays import Float32, Float64, Int64
+from simulator.unmasking_model import GRID, Numbers, StepsLeft, masks_of_block
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """A recorded request before one of its steps."""
+
+    left: int  # masks of the whole output
+    confidences: Float64  # [m], of the masks of the current block
+
+
+class Recorded:
+    """Each level is one recorded request: what its step is sure of, by the masks left before it."""
+
+    def __init__(self, requests: Sequence[Sequence[Canvas]], output_length: int, block_length: int = 32) -> None:
+        """Every request was recorded, maybe under several thresholds, until none of `output_length` masks was left."""
+        self.block_length = block_length
+        self.output_length = output_length
+        self.levels = len(requests)
+        self._confidences = np.stack([_tabulated(canvases, output_length, block_length) for canvases in requests])
+
+    def confidences(self, levels: Numbers, left: Numbers) -> Float64:
+        """Of the current block's masks, falling; -1 where there is none. Shapes: [n], [n] -> [n, block_length]."""
+        confidences: Float64 = self._confidences[levels, left]
+        return confidences
+
+    def unmask(self, random: np.random.Generator, levels: Numbers, hundredths: Numbers, left: Numbers) -> Int64:  # noqa: ARG002
+        """What the recorded requests did, or would have done. Shapes: all [n] -> [n]."""
+        return _reached(self.confidences(levels, left), hundredths)
+
+    def steps_left(self, hundredths: Int64) -> StepsLeft:
+        """As many as the request takes. Shapes: hundredths [c]."""
+        counts = np.stack([_reached(self._confidences, np.array(at)) for at in hundredths], axis=-1)
+        steps = np.zeros(counts.shape)  # [levels, output_length + 1, c]
+        each, at = np.arange(self.levels)[:, None], np.arange(len(hundredths))
+        for left in range(1, counts.shape[1]):
+            steps[:, left] = 1 + steps[each, left - counts[:, left], at]
+        return lambda levels, left: steps[levels, left]
+
+
+class RecordedConfidences:
+    """What is known of the confidences of n requests."""
+
+    def __init__(self, recorded: Recorded, requests: int) -> None:
+        self._recorded = recorded
+        self._unmasked = np.full((requests, recorded.output_length), np.nan, dtype=np.float32)
+
+    def unmask(
+        self,
+        random: np.random.Generator,  # noqa: ARG002
+        requests: Int64,
+        levels: Numbers,
+        hundredths: Numbers,
+        left: Numbers,
+    ) -> tuple[Int64, Float32]:
+        """As `Confidences.unmask`. Modifies what is known."""
+        confidences = self._recorded.confidences(levels, left)
+        counts = _reached(confidences, hundredths)
+        number = np.arange(confidences.shape[1])
+        row, column = (number < counts[:, None]).nonzero()
+        done = self._recorded.output_length - left
+        self._unmasked[requests[row], done[row] + column] = confidences[row, column]
+        masked = np.where((number >= counts[:, None]) & (confidences >= 0), confidences, np.nan)
+        return counts, summarize(np.hstack([self._unmasked[requests], masked.astype(np.float32)]))
+
+
+def _reached(confidences: Float64, hundredths: Numbers) -> Int64:
+    """How many confidences reach the thresholds, at least one of each. Shapes: [..., m], [...] -> [...]."""
+    counts: Int64 = np.maximum((confidences >= hundredths[..., None] / (GRID - 1)).sum(axis=-1), 1)
+    return counts
+
+
+def _tabulated(canvases: Sequence[Canvas], output_length: int, block_length: int) -> Float64:
+    """The confidences by masks left, falling, -1 beyond the block's masks: [output_length + 1, block_length].
+
+    Those of canvases with as many masks left are averaged in their order. Where none was seen, the canvas of the block
+    that comes nearest is stretched or shrunk.
+    """
+    seen: dict[int, list[Float64]] = {}
+    for canvas in canvases:
+        seen.setdefault(canvas.left, []).append(np.sort(canvas.confidences)[::-1])
+    known = np.array(sorted(seen))
+    masks = masks_of_block(np.arange(output_length + 1), block_length)
+    table = np.full((output_length + 1, block_length), -1.0)
+    for left in range(1, output_length + 1):
+        same_block = known[(known - 1) // block_length == (left - 1) // block_length]
+        mean = np.mean(seen[int(same_block[np.abs(same_block - left).argmin()])], axis=0)
+        at = (np.arange(masks[left]) + 0.5) / masks[left] * len(mean) - 0.5
+        table[left, : masks[left]] = np.interp(at, np.arange(len(mean)), mean)
+    return table
