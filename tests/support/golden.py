@@ -4,12 +4,18 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from services.worker.model.config import Family
 
 COPY = Path(__file__).parents[1] / "golden"  # a part of them, which is always here
 FULL = Path(os.environ.get("DILASERVE_SHARED", COPY.parents[2] / "shared")) / "golden"
 GOLDEN = FULL if FULL.is_dir() else COPY
-SETS = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in GOLDEN.glob("*/*/decode.json"))
+SETS = sorted(
+    f"{path.parent.parent.name}/{path.parent.name}"
+    for family in get_args(Family)  # the reference vectors may cover more families than the worker serves
+    for path in GOLDEN.glob(f"{family}/*/decode.json")
+)
 
 
 @dataclass(frozen=True, slots=True)
