@@ -17,7 +17,7 @@ from experiments.engine_throughput import BLOCK_LENGTH, read_prompts
 from experiments.machine import said_first
 from experiments.table import Table
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.offline_decoder import CaseRequest, Options, decode_together
+from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
 from services.worker.model.model_runner import ModelRunner
 from shared.text import TextModel
@@ -43,7 +43,7 @@ def measure(
     text: TextModel,
     requests: list[CaseRequest],
     answers: list[str],
-    options: Options,
+    options: DecodeOptions,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Effect:
     """Exact match and steps over all requests, latency over the first ones, one at a time."""
@@ -96,7 +96,7 @@ def main(
     with open_runner(ModelChoice(str(model), dtype=dtype, threads=threads), CacheRoom(BATCH)) as runner:
         for mode in CacheMode:
             for threshold in THRESHOLDS:
-                options = Options(mode, threshold, BLOCK_LENGTH, OUTPUT_LENGTH, stop_at_eos=True)
+                options = DecodeOptions(mode, threshold, BLOCK_LENGTH, OUTPUT_LENGTH, stop_at_eos=True)
                 row = measure(runner, text, requests, answers, options, clock)
                 table.add(
                     mode,

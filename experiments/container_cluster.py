@@ -101,13 +101,13 @@ def swarm_cluster(*, build: bool) -> Iterator[ContainerCluster]:
             _remove_stack()
 
 
-class Cluster(Protocol):
+class ClusterFactory(Protocol):
     """Makes a cluster; without `build` from the images that are there."""
 
     def __call__(self, *, build: bool) -> AbstractContextManager[ContainerCluster]: ...
 
 
-CLUSTERS: Mapping[str, Cluster] = {
+CLUSTERS: Mapping[str, ClusterFactory] = {
     "compose": compose_cluster,
     "swarm": swarm_cluster,
 }

@@ -21,7 +21,7 @@ from services.worker.model.config import ModelConfig
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_loading import device_name
 from services.worker.model.model_runner import Runner
-from services.worker.profile.profiler import BLOCK, TYPICAL_TOKENS, Plan, grid, measure, room_for
+from services.worker.profile.profiler import BLOCK, TYPICAL_TOKENS, ProfilePlan, grid, measure, room_for
 from shared.messages.steps import StepKind
 
 LLADA_8B = ModelConfig(
@@ -41,7 +41,7 @@ LLADA_8B = ModelConfig(
     eos_token_id=126081,
     max_length=4096,
 )
-PLAN = Plan(batch_tokens=grid(16_384), repeats=7)
+PLAN = ProfilePlan(batch_tokens=grid(16_384), repeats=7)
 BYTES = 2  # of a bfloat16
 
 

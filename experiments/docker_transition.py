@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dilaserve.load.client import Reply, run_load
+from dilaserve.load.client import LoadReply, run_load
 from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
 from experiments.container_cluster import CLUSTERS, ContainerCluster, Places
 from experiments.docker_engine import CannotRun, docker_engine
@@ -30,14 +30,14 @@ TP1, TP2 = ((0,), (1,)), ((0, 1),)
 
 
 @dataclass(slots=True)
-class Run:
+class TransitionRun:
     """What happens, and when: seconds from the start."""
 
     cluster: ContainerCluster
     start_s: float = field(default_factory=time.monotonic)
     rate: float = LIGHT_RPS
     stop: bool = False
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[LoadReply] = field(default_factory=list)
     rows: list[tuple[float, str, str, int, int]] = field(default_factory=list)
 
     def note(self, what: str) -> None:
@@ -76,7 +76,7 @@ async def _until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.3)
 
 
-async def _shifts(run: Run) -> None:
+async def _shifts(run: TransitionRun) -> None:
     load = asyncio.create_task(run.load(read_requests(REQUESTS)))
     try:
         await run.shift(LIGHT_RPS, TP2)
@@ -93,7 +93,7 @@ def _said(places: Places) -> str:
     return " ".join(f"TP-{len(gpus)}:{','.join(map(str, gpus))}" for gpus in places) or "none"
 
 
-def _report(run: Run, engine: str) -> str:
+def _report(run: TransitionRun, engine: str) -> str:
     title = f"# Changing containers under load: {engine}"
     head = ["| s | what | containers | replies | failed |", "| --- | --- | --- | --- | --- |"]
     rows = [
@@ -115,7 +115,7 @@ def main() -> int:
     try:
         with docker_engine(), CLUSTERS[options.engine](build=not options.no_build) as cluster:
             cluster.ask_openai_client()
-            run = Run(cluster)
+            run = TransitionRun(cluster)
             asyncio.run(_shifts(run))
     except CannotRun as error:
         print(f"not run: {error}")

@@ -23,7 +23,7 @@ from experiments.demo_model.model import hidden_rows
 from experiments.machine import said_first
 from experiments.table import Table
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.offline_decoder import CaseRequest, Options, decode_together
+from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.checkpoint import load
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_loading import CacheRoom, ModelChoice, choose_dtype, open_runner
@@ -52,7 +52,7 @@ def read_prompts(model: Path, count: int) -> list[list[int]]:
 def measure(
     runner: ModelRunner,
     prompts: Sequence[list[int]],
-    options: Options,
+    options: DecodeOptions,
     most: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Rate:
@@ -68,7 +68,7 @@ def measure(
 def measure_plainly(
     decoder: PackedDecoder,
     prompts: Sequence[list[int]],
-    options: Options,
+    options: DecodeOptions,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Rate:
     """One request after another; of the options, the output length and whether to stop at the end of the text."""
@@ -83,7 +83,7 @@ def measure_plainly(
 
 
 @torch.inference_mode()
-def decode_plainly(decoder: PackedDecoder, prompt: Tensor, options: Options) -> tuple[Tensor, int]:
+def decode_plainly(decoder: PackedDecoder, prompt: Tensor, options: DecodeOptions) -> tuple[Tensor, int]:
     """The output, and the number of steps. Source: LLaDA's published loop, with Fast-dLLM's threshold rule."""
     mask_id, eos_id = decoder.config.mask_token_id, decoder.config.eos_token_id
     canvas = torch.cat((prompt, prompt.new_full((options.output_length,), mask_id)))
@@ -131,7 +131,7 @@ def main(
         )
         for stop in (True, False):
             blocks = "until the text ends" if stop else "all"
-            of_mode = {mode: Options(mode, THRESHOLD, BLOCK_LENGTH, output_length, stop) for mode in CacheMode}
+            of_mode = {mode: DecodeOptions(mode, THRESHOLD, BLOCK_LENGTH, output_length, stop) for mode in CacheMode}
             measure_plainly(decoder, prompts[:2], of_mode[CacheMode.NONE])  # warm up
             plain = measure_plainly(decoder, prompts, of_mode[CacheMode.NONE], clock)
             table.add("plain", blocks, 1, f"{plain.tokens_per_s:.0f}", f"{plain.steps_per_s:.1f}", "1.00")

@@ -22,7 +22,7 @@ BLOCK_LENGTH = 8  # short, so that answers have several blocks and so checkpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class FaultReply:
     """Units: seconds, of time.monotonic."""
 
     prompt: str
@@ -33,17 +33,17 @@ class Reply:
 
 
 @dataclass(slots=True)
-class Load:
+class FaultLoad:
     """So many clients, each sending its next request when it has the reply to the last."""
 
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[FaultReply] = field(default_factory=list)
 
     def failed(self) -> int:
         return sum(not reply.request_id for reply in self.replies)
 
 
 @dataclass(slots=True)
-class Watch:
+class StatsWatch:
     """What has been heard on the bus."""
 
     outcomes: Counter[str] = field(default_factory=Counter)  # messages a request
@@ -57,9 +57,9 @@ class Watch:
 
 
 @asynccontextmanager
-async def asking(url: str, prompts: Sequence[str], clients: int) -> AsyncIterator[Load]:
+async def asking(url: str, prompts: Sequence[str], clients: int) -> AsyncIterator[FaultLoad]:
     """Keep asking while the body runs, then wait for the last replies."""
-    load, numbers, stopped = Load(), itertools.count(), asyncio.Event()
+    load, numbers, stopped = FaultLoad(), itertools.count(), asyncio.Event()
     async with httpx.AsyncClient(base_url=url, timeout=GIVE_UP_S, trust_env=False) as http:
 
         async def one_client() -> None:
@@ -74,7 +74,7 @@ async def asking(url: str, prompts: Sequence[str], clients: int) -> AsyncIterato
             await asyncio.gather(*asked)
 
 
-async def _ask(http: httpx.AsyncClient, prompt: str) -> Reply:
+async def _ask(http: httpx.AsyncClient, prompt: str) -> FaultReply:
     sent_s = time.monotonic()
     message = {"role": "user", "content": prompt}
     body = {"model": "demo", "messages": [message], "max_tokens": 64, "block_length": BLOCK_LENGTH, "slo_ms": 60_000}
@@ -84,13 +84,13 @@ async def _ask(http: httpx.AsyncClient, prompt: str) -> Reply:
         text, name = told["choices"][0]["message"]["content"], told["dilaserve"]["request_id"]
     except httpx.HTTPError as error:
         name, text = "", repr(error)
-    return Reply(prompt, name, text, sent_s, time.monotonic())
+    return FaultReply(prompt, name, text, sent_s, time.monotonic())
 
 
 @asynccontextmanager
-async def watching(nats_url: str) -> AsyncIterator[Watch]:
+async def watching(nats_url: str) -> AsyncIterator[StatsWatch]:
     """Listen while the body runs."""
-    watch, bus = Watch(), await Bus.connect(nats_url, "cell0", name="watch")
+    watch, bus = StatsWatch(), await Bus.connect(nats_url, "cell0", name="watch")
 
     async def hear_outcome(msg: Msg) -> None:
         outcome = decode(msg.data, Outcome)
@@ -125,7 +125,7 @@ class Kill:
     before: SchedulerStats
 
 
-async def kill_service(service: str, parent: psutil.Process, watch: Watch) -> Kill:
+async def kill_service(service: str, parent: psutil.Process, watch: StatsWatch) -> Kill:
     """kill -9 the first process of a service below `parent`, once requests are amid their blocks."""
     await until(lambda: bool(watch.stats) and watch.open_blocks() > 1, GIVE_UP_S)
     kill = Kill(service, time.monotonic(), len(watch.stats), watch.stats[-1])
@@ -133,7 +133,7 @@ async def kill_service(service: str, parent: psutil.Process, watch: Watch) -> Ki
     return kill
 
 
-def recovered(kill: Kill, watch: Watch, load: Load) -> bool:
+def recovered(kill: Kill, watch: StatsWatch, load: FaultLoad) -> bool:
     """Whether what was killed works again and requests sent since were served."""
     served = sum(reply.sent_s > kill.at_s for reply in load.replies) > 10
     since = watch.stats[kill.seen :]

@@ -18,7 +18,7 @@ import typer
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import read_requests
 from dilaserve.stack.data_dir import read_addresses
-from experiments.fault_load import Load, Watch, asking, kill_service, recovered, until, watching
+from experiments.fault_load import FaultLoad, StatsWatch, asking, kill_service, recovered, until, watching
 from experiments.live_cluster import live_cluster
 from experiments.machine import said_first
 from shared.logs import configure_logs
@@ -82,7 +82,7 @@ async def run(victim: str, url: str, nats_url: str, clients: int, before_s: floa
     return report(victim, load, watch, kill.at_s)
 
 
-def report(victim: str, load: Load, watch: Watch, killed_s: float) -> tuple[str, int]:
+def report(victim: str, load: FaultLoad, watch: StatsWatch, killed_s: float) -> tuple[str, int]:
     failed = load.failed()
     twice = sum(count > 1 for count in watch.outcomes.values())
     earlier = [reply for reply in load.replies if reply.ended_s <= killed_s]

@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 
 from dilaserve.load.workload import LoadRequest
-from experiments.live_iterations import BLOCK, Iteration
+from experiments.live_iterations import BLOCK, RecordedIteration
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
@@ -116,7 +116,7 @@ def read(told: dict) -> Served:  # type: ignore[type-arg]
     )
 
 
-def fit_profile(run: Sequence[Iteration], slower: float = 0.0) -> tuple[LatencyProfile, float]:
+def fit_profile(run: Sequence[RecordedIteration], slower: float = 0.0) -> tuple[LatencyProfile, float]:
     """Iterations' latencies by least squares: a launch, so much for each cache step, and for recompute steps so much
     more and so much for each token; all `slower` by so large a share. Returns: the profile, and the launch in seconds,
     which an iteration of both kinds pays once.
@@ -133,7 +133,7 @@ def fit_profile(run: Sequence[Iteration], slower: float = 0.0) -> tuple[LatencyP
     return LatencyProfile.from_rows([*cache, *recompute]), launch
 
 
-def charge_s(iteration: Iteration, profile: LatencyProfile, launch_s: float) -> float:
+def charge_s(iteration: RecordedIteration, profile: LatencyProfile, launch_s: float) -> float:
     """What a simulation charges for it, in seconds."""
     return iteration_s(
         lambda kind, tokens: profile.latency_s(1, tokens, kind),
@@ -143,7 +143,7 @@ def charge_s(iteration: Iteration, profile: LatencyProfile, launch_s: float) -> 
     )
 
 
-def slower(ran: Sequence[Iteration], profile: LatencyProfile, launch_s: float) -> float:
+def slower(ran: Sequence[RecordedIteration], profile: LatencyProfile, launch_s: float) -> float:
     """By what share iterations took longer than a simulation charges for them."""
     return sum(one.computing_s for one in ran) / sum(charge_s(one, profile, launch_s) for one in ran) - 1
 

@@ -21,7 +21,7 @@ BLOCK = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Iteration:
+class RecordedIteration:
     """One batch of steps that an instance ran."""
 
     cached: int  # cache steps
@@ -65,7 +65,7 @@ async def record(nats_url: str) -> AsyncIterator[Recording]:
         await bus.close()
 
 
-def iterations(jobs: Iterable[StepJobs], results: Iterable[StepResults]) -> list[Iteration]:
+def iterations(jobs: Iterable[StepJobs], results: Iterable[StepResults]) -> list[RecordedIteration]:
     """What was run; iterations with a step whose job is not among `jobs` are left out."""
     kinds = {
         (ticket, step): kind
@@ -84,7 +84,7 @@ def iterations(jobs: Iterable[StepJobs], results: Iterable[StepResults]) -> list
         if of_steps and None not in of_steps:
             cached = of_steps.count(StepKind.CACHE)
             tokens = message.batch_tokens - BLOCK * cached
-            run.append(Iteration(cached, len(of_steps) - cached, tokens, message.latency_s))
+            run.append(RecordedIteration(cached, len(of_steps) - cached, tokens, message.latency_s))
     return run
 
 

@@ -29,7 +29,7 @@ import msgspec
 import typer
 
 from dilaserve.commands.up import DEMO_MODEL
-from dilaserve.load.client import Reply, run_load
+from dilaserve.load.client import LoadReply, run_load
 from dilaserve.load.summary import summarize
 from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
 from experiments.live_cluster import live_cluster
@@ -112,7 +112,7 @@ def measure_profile() -> None:
 def calibrate(rows: list[LoadRequest], up: dict[str, str]) -> tuple[float, float]:
     """The SLO, in seconds, and the rate that the cluster sustains at the highest threshold, in requests/s."""
 
-    async def one_by_one() -> list[Reply]:
+    async def one_by_one() -> list[LoadReply]:
         return [reply for row in rows[:ISOLATED] for reply in await run_load(url, [row], [0.0], 60.0, tell_failure)]
 
     with live_cluster("--policy", "infaas", *options(up)) as url:
@@ -141,7 +141,7 @@ def measure(
             store(results)
 
 
-def tell_failure(reply: Reply) -> None:
+def tell_failure(reply: LoadReply) -> None:
     """Of single replies only failures are told."""
     if reply.error is not None:
         print(f"failed, sent at {reply.arrival_s:.1f} s: {reply.error}", file=sys.stderr, flush=True)

@@ -26,11 +26,11 @@ from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
 from simulator.lengths import DATA, benchmark, sharegpt
 from simulator.plot import draw_timelines, write_figure
-from simulator.reconfiguration import Reconfiguration
+from simulator.reconfiguration import SimulatedReconfiguration
 from simulator.result import Records, summarize
 from simulator.scenario import Scenario, read_cluster, simulate
 from simulator.steps_table import read_steps
-from simulator.workload import Workload, constant_rate, real_world
+from simulator.workload import ArrivalTrace, constant_rate, real_world
 
 ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
 RESULTS = ROOT / "experiments" / "results"
@@ -41,7 +41,7 @@ Policy = Literal["dilaserve", "llumnix", "infaas"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TraceRun:
     """One simulation; what names it in the store of finished runs."""
 
     system: str
@@ -56,7 +56,7 @@ class Run:
     reconfigure: bool = False
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
     """RESULT.json, and what the study adds. Units: seconds, bytes."""
 
     result: dict[str, Any]
@@ -73,41 +73,41 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 SYSTEMS: Mapping[str, Policy] = {"DiLaServe": "dilaserve", "Llumnix": "llumnix", "INFaaS": "infaas"}
 
 
-def studies(seed: int) -> dict[str, list[Run]]:
+def studies(seed: int) -> dict[str, list[TraceRun]]:
     """What is run, by the name of the study."""
     each = [{"system": name, "policy": policy, "seed": seed} for name, policy in SYSTEMS.items()]
 
-    def gsm8k(copies: int) -> list[Run]:
+    def gsm8k(copies: int) -> list[TraceRun]:
         given = {"rps": 16.0, "lengths": "gsm8k", "copies": copies, "seed": seed}
         return [
-            Run(system="DiLaServe", policy="dilaserve", **given),  # type: ignore[arg-type]
-            Run(system="without load control", policy="dilaserve", load_control=False, **given),  # type: ignore[arg-type]
-            Run(system="fixed threshold", policy="infaas", **given),  # type: ignore[arg-type]
+            TraceRun(system="DiLaServe", policy="dilaserve", **given),  # type: ignore[arg-type]
+            TraceRun(system="without load control", policy="dilaserve", load_control=False, **given),  # type: ignore[arg-type]
+            TraceRun(system="fixed threshold", policy="infaas", **given),  # type: ignore[arg-type]
         ]
 
     return {
-        "peak20": [Run(**one) for one in each],  # type: ignore[arg-type]
-        "peak10": [Run(**one, rps=10.0) for one in each],  # type: ignore[arg-type]
-        "roofline": [Run(**one, roofline=True) for one in each],  # type: ignore[arg-type]
+        "peak20": [TraceRun(**one) for one in each],  # type: ignore[arg-type]
+        "peak10": [TraceRun(**one, rps=10.0) for one in each],  # type: ignore[arg-type]
+        "roofline": [TraceRun(**one, roofline=True) for one in each],  # type: ignore[arg-type]
         "reconfigure": [
-            Run(system="DiLaServe", policy="dilaserve", seed=seed),
-            Run(system="DiLaServe, reconfigured", policy="dilaserve", seed=seed, reconfigure=True),
+            TraceRun(system="DiLaServe", policy="dilaserve", seed=seed),
+            TraceRun(system="DiLaServe, reconfigured", policy="dilaserve", seed=seed, reconfigure=True),
         ],
         "margin": [
-            Run(system="DiLaServe", policy="dilaserve", seed=seed),
-            Run(system="DiLaServe, a step in hand", policy="dilaserve", margin_steps=1.0, seed=seed),
+            TraceRun(system="DiLaServe", policy="dilaserve", seed=seed),
+            TraceRun(system="DiLaServe, a step in hand", policy="dilaserve", margin_steps=1.0, seed=seed),
         ],
         "gsm8k": gsm8k(copies=1),
         "gsm8k_lasting": gsm8k(LASTING),
     }
 
 
-def outcome(run: Run) -> Outcome:
+def outcome(run: TraceRun) -> StudyResult:
     """What came of the run; from the store, if it is there."""
-    return kept({"study": "real_world_trace", "run": run}, Outcome, lambda: _simulate(run))
+    return kept({"study": "real_world_trace", "run": run}, StudyResult, lambda: _simulate(run))
 
 
-def workload(run: Run) -> tuple[Workload, str]:
+def workload(run: TraceRun) -> tuple[ArrivalTrace, str]:
     """What arrives, and where its lengths are from."""
     random = np.random.default_rng(run.seed)
     if run.lengths == "sharegpt":
@@ -117,7 +117,7 @@ def workload(run: Run) -> tuple[Workload, str]:
     return constant_rate(lengths, run.rps, random, run.copies), lengths.source
 
 
-def _simulate(run: Run) -> Outcome:
+def _simulate(run: TraceRun) -> StudyResult:
     arriving, source = workload(run)
     scenario = Scenario(
         profile=read_profile(ROOFLINE if run.roofline else PROFILE),
@@ -130,7 +130,7 @@ def _simulate(run: Run) -> Outcome:
             load_control=run.load_control,
             margin_steps=run.margin_steps,
         ),
-        reconfiguration=Reconfiguration() if run.reconfigure else None,
+        reconfiguration=SimulatedReconfiguration() if run.reconfigure else None,
         seed=run.seed,
     )
     start_s = time.process_time()
@@ -138,7 +138,7 @@ def _simulate(run: Run) -> Outcome:
         bar = progress.add_task(f"{run.system}, seed {run.seed}", total=len(arriving))
         records = simulate(scenario, arriving, lambda count: progress.advance(bar, count))
     low = arriving.arrival_s < LOW_LOAD_S
-    return Outcome(
+    return StudyResult(
         result=summarize(records, arriving, scenario.steps),
         slo_s=scenario.default_slo_s(arriving),
         low_load_s=_mean_latency_s(records, low),
@@ -156,7 +156,7 @@ def _mean_latency_s(records: Records, part: np.ndarray) -> float:
     return float(done.mean()) if len(done) else 0.0
 
 
-def figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def figures(outcomes: Sequence[StudyResult]) -> dict[str, float]:
     """Means over seeds; the columns of the table."""
     result = [one.result for one in outcomes]
     return {
@@ -176,7 +176,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
     }
 
 
-def table(found: Mapping[str, Sequence[Outcome]]) -> str:
+def table(found: Mapping[str, Sequence[StudyResult]]) -> str:
     """Markdown, a row a system."""
     rows = {name: figures(outcomes) for name, outcomes in found.items()}
     head = ["system", "seeds", *next(iter(rows.values()))]
@@ -191,7 +191,7 @@ def table(found: Mapping[str, Sequence[Outcome]]) -> str:
     return "\n".join(lines)
 
 
-def by_seed(found: Mapping[str, Sequence[Outcome]]) -> str:
+def by_seed(found: Mapping[str, Sequence[StudyResult]]) -> str:
     """The attainment of each seed, in their order."""
     each = {name: (f"{100 * one.result['slo_attainment']:.2f}" for one in outcomes) for name, outcomes in found.items()}
     return "Attainment by seed, %: " + "; ".join(f"{name} {', '.join(values)}" for name, values in each.items()) + "."
@@ -222,7 +222,7 @@ def main(
     report = read_report(file)
     numbers = [int(seed) for seed in seeds.split(",")]
     for name in only.split(",") if only else studies(0):
-        found: dict[str, list[Outcome]] = {}
+        found: dict[str, list[StudyResult]] = {}
         for seed in numbers:
             for run in studies(seed)[name]:
                 if not systems or run.system in systems.split(";"):

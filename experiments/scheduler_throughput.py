@@ -18,13 +18,13 @@ import numpy as np
 from experiments.machine import said_first
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import (
-    AskEstimates,
-    EstimatesCame,
+    EstimatesReceived,
     Event,
-    InstanceSeen,
+    InstanceUpdated,
     RequestArrived,
+    RequestEstimates,
     SendJobs,
-    StepsDone,
+    StepResultsReceived,
 )
 from services.scheduler.factory import build_policy
 from services.scheduler.settings import SchedulerSettings
@@ -108,7 +108,9 @@ def measure(instances: int, messages: int, seconds: float = 3.0) -> Measured:
     """Cycles that take `messages` result messages each, until so many CPU seconds are spent, once it is warm."""
     core, answers = new_core(), Answers()
     joined: list[Event] = [
-        InstanceSeen(Instance(instance_id=f"i{n}-x", model=CARD, tp_degree=1, profile=PROFILE, max_batch_tokens=65536))
+        InstanceUpdated(
+            Instance(instance_id=f"i{n}-x", model=CARD, tp_degree=1, profile=PROFILE, max_batch_tokens=65536)
+        )
         for n in range(instances)
     ]
     active = instances * REQUESTS_EACH
@@ -119,12 +121,12 @@ def measure(instances: int, messages: int, seconds: float = 3.0) -> Measured:
     for cycle in count():
         warm = cycle >= WARM_UP
         taken = [(name, _iteration(waiting.pop(name))) for name in list(waiting)[: messages if warm else instances]]
-        predicted = [_predicted(c) for c in commands if isinstance(c, AskEstimates)]
+        predicted = [_predicted(c) for c in commands if isinstance(c, RequestEstimates)]
         fresh = list(arrivals(born, active - len(core.table)))
         born += len(fresh)
         inbox = [encode(answers.to(name, jobs)) for name, jobs in taken]
         started_s = time.process_time()
-        results = [StepsDone(decode(data, StepResults)) for data in inbox]
+        results = [StepResultsReceived(decode(data, StepResults)) for data in inbox]
         commands = core.cycle([*fresh, *predicted, *results], 1.0 + spent_s)
         sent = [c for c in commands if isinstance(c, SendJobs)]
         for command in sent:
@@ -154,9 +156,9 @@ def _iteration(waiting: Sequence[StepJobs]) -> StepJobs:
     )
 
 
-def _predicted(asked: AskEstimates) -> Event:
+def _predicted(asked: RequestEstimates) -> Event:
     left = asked.masks_left[:, None] / np.array([6.0, 5.0, 4.0, 3.5, 3.0])
-    return EstimatesCame(asked.tickets, asked.steps, left)
+    return EstimatesReceived(asked.tickets, asked.steps, left)
 
 
 HEAD = "| instances | requests | messages a cycle | items/s | us/item |\n" + "| --- " * 5 + "|"

@@ -24,7 +24,7 @@ from shared.profile import read_profile
 from simulator.lengths import DATA, sharegpt
 from simulator.scenario import Scenario, simulate
 from simulator.steps_table import read_steps
-from simulator.workload import DAY, HOUR_S, Workload, plain, real_world
+from simulator.workload import DAY, HOUR_S, ArrivalTrace, plain, real_world
 
 RESULT = ROOT / "experiments" / "results" / "simulator_scale.md"
 RPS_EACH = 20.0 / 16  # at the peak, for each instance
@@ -43,7 +43,7 @@ class Cost:
     peak_bytes: int
 
 
-def busiest(workload: Workload, seconds: float) -> Workload:
+def busiest(workload: ArrivalTrace, seconds: float) -> ArrivalTrace:
     """What arrives in so many seconds from the start of the busiest hour."""
     start_s = float(DAY.argmax()) * HOUR_S
     part = (workload.arrival_s >= start_s) & (workload.arrival_s < start_s + seconds)

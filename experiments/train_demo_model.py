@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from experiments.demo_model.evaluate import Question, read_questions, score, table
+from experiments.demo_model.evaluate import HeldOutQuestion, read_questions, score, table
 from experiments.demo_model.publish import HELD_OUT_FILE, held_out_questions, publish, read_model, write_questions
 from experiments.demo_model.tokenizer import build_tokenizer
 from experiments.demo_model.train import Recipe, Training, train
@@ -74,7 +74,7 @@ def run_training(recipe: Recipe, state: Path, out: Path) -> None:
     write_questions(questions, out / HELD_OUT_FILE)
 
 
-def watch(training: Training, questions: list[Question]) -> None:
+def watch(training: Training, questions: list[HeldOutQuestion]) -> None:
     """Print how far the training has come."""
     result = score(training.average, training.source.tokenizer, questions, THRESHOLDS[-1])
     console.print(

@@ -37,15 +37,15 @@ from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.observe import observing
 from experiments.live_calibration import Served, fit_message_s, fit_profile, fit_steps, serve, serve_in_turn, slower
 from experiments.live_cluster import live_cluster
-from experiments.live_iterations import BLOCK, CELL, Iteration, canvases, iterations, record
+from experiments.live_iterations import BLOCK, CELL, RecordedIteration, canvases, iterations, record
 from experiments.machine import said_first
 from services.predictor.model import load_predictor
 from services.scheduler.settings import SchedulerSettings
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 from simulator.scenario import Scenario, simulate
-from simulator.trace_replay import Canvas, Recorded
-from simulator.workload import Workload, plain
+from simulator.trace_replay import Canvas, RecordedRequests
+from simulator.workload import ArrivalTrace, plain
 
 RESULT = Path(__file__).parent / "results" / "validate_live.md"
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -65,13 +65,13 @@ HEAD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LiveSample:
     """One round of measurements."""
 
     by_threshold: dict[float, list[Served]]
     alone: list[Served]
     recorded: list[list[Canvas]]  # of the same requests as under each threshold, at all of these
-    run: list[Iteration]  # of all others
+    run: list[RecordedIteration]  # of all others
     burst_s: float  # that BURST requests took
 
     @property
@@ -80,23 +80,23 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ValidationRun:
     """One part of a load, live."""
 
     load: float
     arrivals_s: list[float]
     served: list[Served]
-    iterations: list[Iteration]
+    iterations: list[RecordedIteration]
     beside: slice  # of the rounds: the one before and the one after
 
-    def workload(self) -> Workload:
+    def workload(self) -> ArrivalTrace:
         """The same, for a simulation."""
         prompts = np.array([one.prompt_tokens for one in self.served])
         return plain(np.array(self.arrivals_s), prompts, np.array([one.output_tokens for one in self.served]))
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class LiveComparison:
     """Live beside simulated."""
 
     load: float
@@ -128,7 +128,7 @@ class Compared:
         )
 
 
-async def look(url: str, nats_url: str, rows: list[LoadRequest]) -> Seen:
+async def look(url: str, nats_url: str, rows: list[LoadRequest]) -> LiveSample:
     """One round."""
     async with record(nats_url) as watching:
         by_threshold = {
@@ -146,7 +146,7 @@ async def look(url: str, nats_url: str, rows: list[LoadRequest]) -> Seen:
         began_s = time.perf_counter()
         await serve(url, rows[:BURST], [0.0] * BURST, PATIENT_S)
         burst_s = time.perf_counter() - began_s
-    return Seen(by_threshold, in_turn[0], recorded, iterations(recording.jobs, recording.results), burst_s)
+    return LiveSample(by_threshold, in_turn[0], recorded, iterations(recording.jobs, recording.results), burst_s)
 
 
 async def registered_profile(url: str, nats_url: str) -> LatencyProfile:
@@ -156,7 +156,7 @@ async def registered_profile(url: str, nats_url: str) -> LatencyProfile:
     return LatencyProfile.from_csv(instance.profile)
 
 
-def scenario_of(rounds: Sequence[Seen], registered: LatencyProfile, policy: str) -> Scenario:
+def scenario_of(rounds: Sequence[LiveSample], registered: LatencyProfile, policy: str) -> Scenario:
     """What all rounds have measured, as it is simulated."""
     by_threshold = {floor: [one for seen in rounds for one in seen.by_threshold[floor]] for floor in THRESHOLDS}
     profile, launch_s = fit_profile(_run_in(rounds))
@@ -166,7 +166,7 @@ def scenario_of(rounds: Sequence[Seen], registered: LatencyProfile, policy: str)
         shared_launch_s=launch_s,
         message_s=_message_s(rounds),
         steps=fit_steps(by_threshold),
-        recorded=Recorded([one for seen in rounds for one in seen.recorded], OUTPUT_TOKENS),
+        recorded=RecordedRequests([one for seen in rounds for one in seen.recorded], OUTPUT_TOKENS),
         predictor="trained",
         live=load_predictor(DEMO_MODEL / "predictor"),
         instances=(1,),
@@ -177,7 +177,7 @@ def scenario_of(rounds: Sequence[Seen], registered: LatencyProfile, policy: str)
     )
 
 
-def timed_as(run: Run, beside: Sequence[Seen], scenario: Scenario) -> tuple[Scenario, float]:
+def timed_as(run: ValidationRun, beside: Sequence[LiveSample], scenario: Scenario) -> tuple[Scenario, float]:
     """The scenario with the times of the rounds beside one part of a load, at the speed that the machine had in it; and
     how much slower that was than in those rounds."""
     measured = _run_in(beside)
@@ -186,25 +186,27 @@ def timed_as(run: Run, beside: Sequence[Seen], scenario: Scenario) -> tuple[Scen
     return replace(scenario, profile=profile, shared_launch_s=launch_s, message_s=_message_s(beside)), share
 
 
-def _run_in(rounds: Sequence[Seen]) -> list[Iteration]:
+def _run_in(rounds: Sequence[LiveSample]) -> list[RecordedIteration]:
     return [iteration for seen in rounds for iteration in seen.run]
 
 
-def _message_s(rounds: Sequence[Seen]) -> float:
+def _message_s(rounds: Sequence[LiveSample]) -> float:
     return fit_message_s([one for seen in rounds for one in seen.alone])
 
 
-async def run_live(load: float, url: str, nats_url: str, rows: list[LoadRequest], rounds: list[Seen]) -> Run:
+async def run_live(
+    load: float, url: str, nats_url: str, rows: list[LoadRequest], rounds: list[LiveSample]
+) -> ValidationRun:
     """One part of a load."""
     async with record(nats_url) as recording:
         arrivals_s = poisson_arrivals(load * BURST / rounds[0].burst_s, PART_S, seed=len(rounds))
         sent = [rows[number % len(rows)] for number in range(len(arrivals_s))]
         served = await serve(url, sent, arrivals_s, rounds[0].slo_s)
     beside = slice(len(rounds) - 1, len(rounds) + 1)
-    return Run(load, arrivals_s, served, iterations(recording.jobs, recording.results), beside)
+    return ValidationRun(load, arrivals_s, served, iterations(recording.jobs, recording.results), beside)
 
 
-def compare(runs: Sequence[Run], measured: Sequence[tuple[Scenario, float]]) -> Compared:
+def compare(runs: Sequence[ValidationRun], measured: Sequence[tuple[Scenario, float]]) -> LiveComparison:
     """A load's parts as they were served live, beside SEEDS simulations of each."""
     served = [one for run in runs for one in run.served]
     simulated = [
@@ -213,7 +215,7 @@ def compare(runs: Sequence[Run], measured: Sequence[tuple[Scenario, float]]) -> 
         for seed in range(SEEDS)
     ]
     met, latency_s = (np.concatenate([getattr(one, name) for one in simulated]) for name in ("met", "latency_s"))
-    return Compared(
+    return LiveComparison(
         load=runs[0].load,
         requests=len(served),
         attainment=(_mean(one.slo_met for one in served), float(met.mean())),
@@ -253,7 +255,7 @@ def main(
     heldout = read_requests(DEMO_MODEL / "heldout.jsonl")
     rows = [msgspec.structs.replace(row, output_tokens=OUTPUT_TOKENS) for row in heldout]
     lines = [f"# The simulator beside the live cluster\n\n{said_first()}\n"]
-    runs: dict[float, list[Run]] = {float(load): [] for load in loads.split(",")}
+    runs: dict[float, list[ValidationRun]] = {float(load): [] for load in loads.split(",")}
     with (
         tempfile.TemporaryDirectory(prefix="dilaserve-") as data_dir,
         live_cluster("--policy", policy, "--instances", "1x1", "--data-dir", data_dir) as url,

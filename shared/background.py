@@ -13,12 +13,12 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-LATER_S = 0.001
+DEFER_S = 0.001
 
 Action = Callable[[], Awaitable[None] | None]
 
 
-class Afterwards:
+class DeferredTasks:
     """Actions in the order in which they were given."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Afterwards:
         while True:
             await self._given.wait()
             self._given.clear()
-            await asyncio.sleep(LATER_S)
+            await asyncio.sleep(DEFER_S)
             await self.finish()
 
     async def finish(self) -> None:

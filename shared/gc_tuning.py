@@ -3,7 +3,7 @@
 import gc
 
 
-def spare_startup() -> None:
+def freeze_startup_objects() -> None:
     """Exempt what start-up has made, modules above all: each full collection would look through it anew, a pause of
     tenths of a second."""
     gc.collect()

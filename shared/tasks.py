@@ -9,7 +9,7 @@ AGAIN_S = 0.1
 T = TypeVar("T")
 
 
-async def unless(stop: asyncio.Event, coming: Coroutine[Any, Any, T]) -> T | None:
+async def run_until_stopped(stop: asyncio.Event, coming: Coroutine[Any, Any, T]) -> T | None:
     """What comes, once it has; None if `stop` is set before. Raises: what `coming` raises."""
     tasks = asyncio.ensure_future(coming), asyncio.ensure_future(stop.wait())
     try:

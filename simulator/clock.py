@@ -7,7 +7,7 @@ from collections.abc import Callable
 Action = Callable[[], None]
 
 
-class Clock:
+class VirtualClock:
     """Stands still between actions."""
 
     def __init__(self) -> None:

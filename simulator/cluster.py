@@ -15,15 +15,15 @@ import numpy as np
 
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import (
-    AskEstimates,
-    EstimatesCame,
+    EstimatesReceived,
     Event,
-    Finish,
-    InstanceGone,
-    InstanceSeen,
+    FinishRequest,
+    InstanceLost,
+    InstanceUpdated,
     RequestArrived,
+    RequestEstimates,
     SendJobs,
-    StepsDone,
+    StepResultsReceived,
 )
 from services.scheduler.factory import build_policy, candidates
 from services.scheduler.settings import SchedulerSettings
@@ -33,14 +33,14 @@ from shared.messages.instances import Instance
 from shared.messages.requests import Request
 from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
-from simulator.clock import Action, Clock
+from simulator.clock import Action, VirtualClock
 from simulator.confidences import Confidences
 from simulator.estimates import Predictor
 from simulator.instance import HUNDREDTHS, REQUESTS, STEPS, TICKETS, Batch, SimulatedInstance, joined, read_jobs
 from simulator.result import Records
 from simulator.trace_replay import RecordedConfidences
-from simulator.unmasking_model import Pace
-from simulator.workload import Workload
+from simulator.unmasking_model import UnmaskingModel
+from simulator.workload import ArrivalTrace
 
 DECISION_S = 0.005
 QUESTION_S = 0.05  # between questions to the step predictor, half a step: a live scheduler may ask in every cycle
@@ -48,14 +48,14 @@ PREDICTION_S = 0.005  # from a question to the step predictor to its answer
 EPOCH = 1
 
 
-class Cluster:
+class SimulatedCluster:
     """Serves one workload. Deterministic for a given workload, settings and random source."""
 
     def __init__(
         self,
-        workload: Workload,
+        workload: ArrivalTrace,
         core: SchedulerCore,
-        pace: Pace,
+        pace: UnmaskingModel,
         confidences: Confidences | RecordedConfidences | None,
         profile: LatencyProfile,
         default_slo_s: float,
@@ -69,7 +69,7 @@ class Cluster:
         drawn apart from what comes of each step, so that it is the same under every policy. Units: message_s, what each
         message takes, in seconds.
         """
-        self.clock = Clock()
+        self.clock = VirtualClock()
         self.instances: dict[str, SimulatedInstance] = {}
         self.records = Records.empty(np.where(np.isnan(workload.slo_s), default_slo_s, workload.slo_s))
         self._workload = workload
@@ -81,7 +81,7 @@ class Cluster:
         self._message_s = message_s
         self._shared_launch_s = shared_launch_s
         self._inbox: list[Event] = []
-        self._answers: deque[tuple[float, EstimatesCame]] = deque()  # and when they come
+        self._answers: deque[tuple[float, EstimatesReceived]] = deque()  # and when they come
         self._ended: list[tuple[str, Batch]] = []  # iterations that have, and are not yet told of; by instance
         self._waiting: dict[str, SimulatedInstance] = {}  # those that may have an iteration to start
         self._lengths = workload.prompt_tokens + workload.output_tokens
@@ -102,9 +102,9 @@ class Cluster:
             if jobs := [command for command in commands if isinstance(command, SendJobs)]:
                 self._deliver(jobs)
             for command in commands:
-                if isinstance(command, AskEstimates) and self._predictor is not None:
+                if isinstance(command, RequestEstimates) and self._predictor is not None:
                     self._ask(command, self._predictor)
-            finished = [command for command in commands if isinstance(command, Finish)]
+            finished = [command for command in commands if isinstance(command, FinishRequest)]
             for end in finished:
                 self._record(end)
             waiting, self._waiting = self._waiting, {}
@@ -119,12 +119,12 @@ class Cluster:
         self.instances[instance.instance_id] = SimulatedInstance(
             instance, self._profile, self._pace.block_length, self._shared_launch_s
         )
-        self._inbox.append(InstanceSeen(instance))
+        self._inbox.append(InstanceUpdated(instance))
         self._note_instances()
 
     def tell(self, instance: Instance) -> None:
         """An instance has changed what it says of itself."""
-        self._inbox.append(InstanceSeen(instance))
+        self._inbox.append(InstanceUpdated(instance))
 
     def holds_requests(self, instance_id: str) -> bool:
         """Whether the scheduler has requests on the instance."""
@@ -138,7 +138,7 @@ class Cluster:
         """An instance dies with what it was computing; the scheduler hears of it later."""
         self.instances.pop(instance_id, None)
         self._note_instances()
-        gone = InstanceGone(instance_id)
+        gone = InstanceLost(instance_id)
         self.clock.at(self.clock.now_s + noticed_after_s, lambda: self._inbox.append(gone))
 
     # What happens
@@ -174,7 +174,7 @@ class Cluster:
             self._send(partial(self._ended.append, (instance_id, instance.finish())))
             self._waiting[instance_id] = instance
 
-    def _unmask(self) -> list[StepsDone]:
+    def _unmask(self) -> list[StepResultsReceived]:
         """What the ended iterations did to their requests: masks go in the order of their positions."""
         if not self._ended:
             return []
@@ -191,7 +191,9 @@ class Cluster:
         self.records.steps_run += len(requests)
         positions = np.arange(int(ends[-1])) + (done - ends + counts).repeat(counts)
         unmasked = _Unmasked(batch, counts, ends, positions, stats)
-        return [StepsDone(results) for results in unmasked.by_instance(names, [part.shape[1] for part in batches])]
+        return [
+            StepResultsReceived(results) for results in unmasked.by_instance(names, [part.shape[1] for part in batches])
+        ]
 
     def _denoise(self, batch: Batch, left: Int64) -> tuple[Int64, Float32]:
         """Tokens unmasked by each step, and the confidence statistics after it; `left` [n] are the masks before it.
@@ -235,18 +237,18 @@ class Cluster:
         present = Counter(instance.instance.tp_degree for instance in self.instances.values())
         self.records.instances_at.append((self.clock.now_s, dict(present)))
 
-    def _ask(self, question: AskEstimates, predictor: Predictor) -> None:
+    def _ask(self, question: RequestEstimates, predictor: Predictor) -> None:
         levels = self._levels[self._requests_of(question.tickets)]
         self._answers.append((self.clock.now_s + PREDICTION_S, predictor.answer(question, levels)))
 
-    def _come(self) -> list[EstimatesCame]:
+    def _come(self) -> list[EstimatesReceived]:
         """Answers that have come by now: no decision waits for one, and none is taken because of one."""
         come = []
         while self._answers and self._answers[0][0] <= self.clock.now_s:
             come.append(self._answers.popleft()[1])
         return come
 
-    def _record(self, end: Finish) -> None:
+    def _record(self, end: FinishRequest) -> None:
         index, records = int(end.arrived.request.request_id), self.records
         if end.stats is None or end.error:
             return

@@ -1,14 +1,14 @@
 """Confidences that follow the model of denoising, for what is trained on them or reads them.
 
 A masked token's confidence is drawn anew at every step, such that it reaches a threshold with just the probability
-that `Denoising` has for it; what a step unmasks then follows from the confidences themselves. Confidences are kept in
+that `UnmaskingTables` has for it; what a step unmasks then follows from the confidences. They are kept in
 hundredths, those of a request's known tokens as counts, so that their quartiles are read off all requests at once.
 """
 
 import numpy as np
 
 from shared.arrays import Float32, Int64
-from simulator.unmasking_model import GRID, LEVELS, Denoising, Numbers, masks_of_block
+from simulator.unmasking_model import GRID, LEVELS, Numbers, UnmaskingTables, masks_of_block
 
 _DRAWS = 1 << 16  # values of a draw
 QUARTILES = np.array([0.25, 0.5, 0.75])
@@ -17,7 +17,7 @@ QUARTILES = np.array([0.25, 0.5, 0.75])
 class Confidences:
     """What is known of the confidences of n requests."""
 
-    def __init__(self, denoising: Denoising, requests: int) -> None:
+    def __init__(self, denoising: UnmaskingTables, requests: int) -> None:
         self._unmasked = np.zeros((requests, GRID), dtype=np.int16)  # tokens by confidence when they were unmasked
         self._of_draw = _by_draw(denoising)
         self._block_length = denoising.block_length
@@ -42,7 +42,7 @@ class Confidences:
         return counts, _statistics(self._unmasked[requests] + _count(cells[masked], n))
 
 
-def _by_draw(denoising: Denoising) -> np.ndarray:
+def _by_draw(denoising: UnmaskingTables) -> np.ndarray:
     """The confidence, in hundredths, of a uniform draw: the highest threshold that it reaches, [LEVELS, _DRAWS].
 
     Draws that reach no threshold of the steps table spread evenly below the lowest.

@@ -9,14 +9,14 @@ from services.predictor.training import fit
 from services.predictor.trajectories import Trajectory, examples
 from shared.arrays import Float64, Int64
 from simulator.confidences import Confidences
-from simulator.unmasking_model import LEVELS, Denoising, hundredths_of
+from simulator.unmasking_model import LEVELS, UnmaskingTables, hundredths_of
 
 REQUESTS = 100  # "Step Prediction": the paper's training set
 CHANGE_SHARE = 0.3  # of the steps of a changing threshold that change it
 
 
 def train_predictor(
-    denoising: Denoising, output_tokens: Int64, thresholds: Float64, random: np.random.Generator
+    denoising: UnmaskingTables, output_tokens: Int64, thresholds: Float64, random: np.random.Generator
 ) -> StepPredictor:
     """A predictor fitted to REQUESTS requests of these output lengths, see `run_under_each`.
 
@@ -27,7 +27,7 @@ def train_predictor(
 
 
 def run_under_each(
-    denoising: Denoising, output_tokens: Int64, thresholds: Float64, requests: int, random: np.random.Generator
+    denoising: UnmaskingTables, output_tokens: Int64, thresholds: Float64, requests: int, random: np.random.Generator
 ) -> tuple[list[Trajectory], list[Trajectory]]:
     """So many requests, each under every threshold throughout, and again from a state that it reached under changing
     ones. Shapes: output_tokens [any], drawn from; thresholds [c]."""
@@ -41,7 +41,7 @@ def run_under_each(
 
 
 def run(
-    denoising: Denoising,
+    denoising: UnmaskingTables,
     levels: Int64,
     outputs: Int64,
     thresholds: Float64,

@@ -9,30 +9,30 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from services.reconfigurator.execution.transition import Start, Stop, next_action
-from services.reconfigurator.monitoring.workload_stats import Planning, Seen, class_loads, workload
+from services.reconfigurator.execution.transition import StartInstance, StopInstance, next_action
+from services.reconfigurator.monitoring.workload_stats import PlanningSettings, RequestSample, class_loads, workload
 from services.reconfigurator.nodes import Node, to_placements, to_spec
 from services.reconfigurator.planning.plan import Plan
 from services.reconfigurator.planning.plan_input import plan_input
 from services.reconfigurator.planning.planner import make_plan
-from services.reconfigurator.schedule import Agenda, Occasion
+from services.reconfigurator.schedule import PlanSchedule, PlanTrigger
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.arrays import Int64
 from shared.errors import BadInput
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.launch import InstanceSpec
 from shared.profile import LatencyProfile
-from simulator.cluster import Cluster
+from simulator.cluster import SimulatedCluster
 from simulator.result import Decided
 from simulator.steps_table import StepsTable
-from simulator.workload import Workload
+from simulator.workload import ArrivalTrace
 
 DEFAULTS = ReconfiguratorSettings()
 POLL_S = 0.25  # between two looks at whether a drained instance is empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reconfiguration:
+class SimulatedReconfiguration:
     """Defaults are the live reconfigurator's; times are in seconds."""
 
     gpus_per_node: int = 4
@@ -61,10 +61,10 @@ class Reconfigurator:
 
     def __init__(
         self,
-        settings: Reconfiguration,
+        settings: SimulatedReconfiguration,
         basis: PlanFor,
-        cluster: Cluster,
-        arriving: Workload,
+        cluster: SimulatedCluster,
+        arriving: ArrivalTrace,
         make_instance: Callable[[InstanceSpec], Instance],
     ) -> None:
         self._settings = settings
@@ -72,7 +72,7 @@ class Reconfigurator:
         self._cluster = cluster
         self._arriving = arriving
         self._make_instance = make_instance
-        self._agenda = Agenda(settings.interval_s, settings.window_s, settings.rps_buffer, cluster.clock.now_s)
+        self._agenda = PlanSchedule(settings.interval_s, settings.window_s, settings.rps_buffer, cluster.clock.now_s)
         self._nodes: tuple[Node, ...] = ()
         self._running: dict[InstanceSpec, str] = {}  # by name; those that load included
         self._loading: set[InstanceSpec] = set()
@@ -107,7 +107,7 @@ class Reconfigurator:
         now_s, arrival_s = self._cluster.clock.now_s, self._arriving.arrival_s
         return np.flatnonzero((arrival_s > now_s - span_s) & (arrival_s <= now_s))
 
-    def _decide(self, occasion: Occasion) -> None:
+    def _decide(self, occasion: PlanTrigger) -> None:
         seen = self._seen(occasion.span_s)
         self._agenda.decided(occasion, len(seen) / occasion.span_s)
         if not len(seen):
@@ -126,12 +126,14 @@ class Reconfigurator:
             self._target = [to_spec(instance, self._nodes) for instance in plan.instances]
             self._advance()
 
-    def _plan(self, seen: Int64, occasion: Occasion) -> Plan:
+    def _plan(self, seen: Int64, occasion: PlanTrigger) -> Plan:
         arriving, basis, slo_s = self._arriving, self._basis, self._cluster.records.slo_s
-        requests = [Seen(int(arriving.prompt_tokens[i]), int(arriving.output_tokens[i]), float(slo_s[i])) for i in seen]
+        requests = [
+            RequestSample(int(arriving.prompt_tokens[i]), int(arriving.output_tokens[i]), float(slo_s[i])) for i in seen
+        ]
         degrees = [tp for tp in basis.profile.tp_degrees if tp <= self._settings.gpus_per_node]
         rps_buffer = occasion.buffer(self._settings.rps_buffer)
-        planning = Planning(basis.thresholds, degrees, DEFAULTS.batch_sizes, rps_buffer, basis.block_length)
+        planning = PlanningSettings(basis.thresholds, degrees, DEFAULTS.batch_sizes, rps_buffer, basis.block_length)
         tokens = {c: float(basis.steps.tokens_at(np.array(c))) for c in basis.thresholds}
         gpus = [node.gpus for node in self._nodes]
         asked = workload(class_loads(requests, occasion.span_s), tokens, planning, gpus)
@@ -150,9 +152,9 @@ class Reconfigurator:
         match next_action(self._target, list(self._running), serving):
             case None:
                 self._target = None
-            case Stop(spec):
+            case StopInstance(spec):
                 self._drain(spec)
-            case Start(spec):
+            case StartInstance(spec):
                 self._running[spec] = ""
                 self._loading.add(spec)
                 self._later(self._settings.load_s, lambda: self._loaded(spec))

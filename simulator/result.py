@@ -9,7 +9,7 @@ import numpy as np
 from shared.arrays import Bool, Float64, Int64
 from simulator.steps_table import StepsTable
 from simulator.unmasking_model import GRID
-from simulator.workload import Workload
+from simulator.workload import ArrivalTrace
 
 BUCKET_S = 60.0  # of the timeline
 
@@ -65,7 +65,7 @@ class Records:
         return None if accuracy is None else _mean(accuracy, self.tokens_at)
 
 
-def summarize(records: Records, workload: Workload, steps: StepsTable) -> dict[str, Any]:
+def summarize(records: Records, workload: ArrivalTrace, steps: StepsTable) -> dict[str, Any]:
     """RESULT.json; figures of nothing are None. Times are virtual seconds, `timeline` is by time of arrival; `accuracy`
     is what the steps table leads one to expect, 0..1."""
     completed = records.completed
@@ -92,7 +92,7 @@ def summarize(records: Records, workload: Workload, steps: StepsTable) -> dict[s
     return result
 
 
-def timeline(records: Records, workload: Workload) -> list[dict[str, Any]]:
+def timeline(records: Records, workload: ArrivalTrace) -> list[dict[str, Any]]:
     """One entry for each BUCKET_S in which requests arrived."""
     bucket = (workload.arrival_s // BUCKET_S).astype(np.int64)
     entries = []

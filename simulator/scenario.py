@@ -17,17 +17,17 @@ from shared.messages.instances import Instance, ModelCard
 from shared.messages.steps import StepKind
 from shared.predictor_card import PredictorCard
 from shared.profile import LatencyProfile
-from simulator.cluster import Cluster, build_core
+from simulator.cluster import SimulatedCluster, build_core
 from simulator.confidences import Confidences
-from simulator.estimates import Oracle, Predictor, Trained
+from simulator.estimates import OracleEstimates, Predictor, TrainedEstimates
 from simulator.predictor_training import train_predictor
-from simulator.reconfiguration import PlanFor, Reconfiguration, Reconfigurator
+from simulator.reconfiguration import PlanFor, Reconfigurator, SimulatedReconfiguration
 from simulator.result import Records
 from simulator.steps_table import StepsTable
-from simulator.trace_replay import Recorded, RecordedConfidences
+from simulator.trace_replay import RecordedConfidences, RecordedRequests
 from simulator.unloaded_latency import SLO_MULTIPLE, isolated_latency_s
-from simulator.unmasking_model import Denoising
-from simulator.workload import Workload
+from simulator.unmasking_model import UnmaskingTables
+from simulator.workload import ArrivalTrace
 
 CARD = ModelCard(name="simulated", max_length=1 << 20, mask_token_id=0, eos_token_id=1, vocab_size=2)
 NOISE = 0.1  # how wrong the step predictor is: standard deviation of the logarithm of the factor
@@ -51,7 +51,7 @@ class Scenario:
 
     profile: LatencyProfile
     steps: StepsTable
-    recorded: Recorded | None = None  # what steps unmask; None: the model of denoising by the steps table tells
+    recorded: RecordedRequests | None = None  # what steps unmask; None: the model of denoising by the steps table tells
     registered: LatencyProfile | None = None  # what the scheduler is told of instances; None: the profile itself
     instances: tuple[int, ...]  # TP degree of each
     settings: SchedulerSettings
@@ -65,19 +65,21 @@ class Scenario:
     max_batch_tokens: int = 8192
     max_batch_requests: int = 64
     failures: tuple[Failure, ...] = field(default=())
-    reconfiguration: Reconfiguration | None = None  # None: the instances stay as they are
+    reconfiguration: SimulatedReconfiguration | None = None  # None: the instances stay as they are
 
     @property
     def caching(self) -> bool:
         return self.settings.cache != "none"
 
-    def default_slo_s(self, workload: Workload) -> float:
+    def default_slo_s(self, workload: ArrivalTrace) -> float:
         if self.slo_s is not None:
             return self.slo_s
         return SLO_MULTIPLE * isolated_latency_s(workload, self.profile, self.steps, caching=self.caching)
 
 
-def simulate(scenario: Scenario, workload: Workload, on_finished: Callable[[int], None] = lambda _: None) -> Records:
+def simulate(
+    scenario: Scenario, workload: ArrivalTrace, on_finished: Callable[[int], None] = lambda _: None
+) -> Records:
     """Serve the workload to its end.
 
     Raises: BadInput if the profile lacks a TP degree or kind of step.
@@ -86,14 +88,14 @@ def simulate(scenario: Scenario, workload: Workload, on_finished: Callable[[int]
     settings = replace(
         scenario.settings, estimates="one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates
     )
-    pace = scenario.recorded or Denoising(scenario.steps)
+    pace = scenario.recorded or UnmaskingTables(scenario.steps)
     predictor = _predictor(scenario, settings, pace, workload, predictions)
     confidences = None
-    if isinstance(predictor, Trained):
+    if isinstance(predictor, TrainedEstimates):
         n = len(workload)
-        confidences = Confidences(pace, n) if isinstance(pace, Denoising) else RecordedConfidences(pace, n)
+        confidences = Confidences(pace, n) if isinstance(pace, UnmaskingTables) else RecordedConfidences(pace, n)
     card = scenario.live[1] if scenario.live else None
-    cluster = Cluster(
+    cluster = SimulatedCluster(
         workload,
         build_core(
             settings,
@@ -151,8 +153,8 @@ def read_failures(texts: Sequence[str], instances: int) -> tuple[Failure, ...]:
 def _predictor(
     scenario: Scenario,
     settings: SchedulerSettings,
-    pace: Denoising | Recorded,
-    workload: Workload,
+    pace: UnmaskingTables | RecordedRequests,
+    workload: ArrivalTrace,
     random: np.random.Generator,
 ) -> Predictor | None:
     if settings.policy != "dilaserve" or settings.estimates == "one-shot":
@@ -160,10 +162,10 @@ def _predictor(
     thresholds = np.array(candidates(settings))
     if scenario.predictor == "trained":
         if scenario.live is not None:
-            return Trained(scenario.live[0], thresholds)
-        denoising = pace if isinstance(pace, Denoising) else Denoising(scenario.steps)
-        return Trained(train_predictor(denoising, workload.output_tokens, thresholds, random), thresholds)
-    return Oracle(pace, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
+            return TrainedEstimates(scenario.live[0], thresholds)
+        denoising = pace if isinstance(pace, UnmaskingTables) else UnmaskingTables(scenario.steps)
+        return TrainedEstimates(train_predictor(denoising, workload.output_tokens, thresholds, random), thresholds)
+    return OracleEstimates(pace, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
 
 
 def _instance(scenario: Scenario, name: str, tp: int) -> Instance:

@@ -11,7 +11,7 @@ import numpy as np
 
 from services.worker.engine.unmasking import summarize
 from shared.arrays import Float32, Float64, Int64
-from simulator.unmasking_model import GRID, Numbers, StepsLeft, masks_of_block
+from simulator.unmasking_model import GRID, Numbers, TrueStepsLeft, masks_of_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Canvas:
     confidences: Float64  # [m], of the masks of the current block
 
 
-class Recorded:
+class RecordedRequests:
     """Each level is one recorded request: what its step is sure of, by the masks left before it."""
 
     def __init__(self, requests: Sequence[Sequence[Canvas]], output_length: int, block_length: int = 32) -> None:
@@ -41,7 +41,7 @@ class Recorded:
         """What the recorded requests did, or would have done. Shapes: all [n] -> [n]."""
         return _reached(self.confidences(levels, left), hundredths)
 
-    def steps_left(self, hundredths: Int64) -> StepsLeft:
+    def steps_left(self, hundredths: Int64) -> TrueStepsLeft:
         """As many as the request takes. Shapes: hundredths [c]."""
         counts = np.stack([_reached(self._confidences, np.array(at)) for at in hundredths], axis=-1)
         steps = np.zeros(counts.shape)  # [levels, output_length + 1, c]
@@ -54,7 +54,7 @@ class Recorded:
 class RecordedConfidences:
     """What is known of the confidences of n requests."""
 
-    def __init__(self, recorded: Recorded, requests: int) -> None:
+    def __init__(self, recorded: RecordedRequests, requests: int) -> None:
         self._recorded = recorded
         self._unmasked = np.full((requests, recorded.output_length), np.nan, dtype=np.float32)
 

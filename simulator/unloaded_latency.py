@@ -5,14 +5,14 @@ import numpy as np
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 from simulator.steps_table import StepsTable
-from simulator.workload import Workload
+from simulator.workload import ArrivalTrace
 
 THRESHOLD = 0.9  # the paper's default
 SLO_MULTIPLE = 5.0  # "Experimental Setup"
 
 
 def isolated_latency_s(
-    workload: Workload, profile: LatencyProfile, steps: StepsTable, *, caching: bool, block_length: int = 32
+    workload: ArrivalTrace, profile: LatencyProfile, steps: StepsTable, *, caching: bool, block_length: int = 32
 ) -> float:
     """Mean latency, in seconds, of the workload's requests, each alone on the smallest instance of the profile.
 

@@ -26,7 +26,7 @@ _BISECTIONS = 60
 Numbers = Int32 | Int64
 
 
-class Pace(Protocol):
+class UnmaskingModel(Protocol):
     """What requests of equally likely levels would unmask."""
 
     block_length: int
@@ -38,18 +38,18 @@ class Pace(Protocol):
         Shapes: all [n] -> [n]; `left` are the masks of the whole output before the step, at least 1.
         """
 
-    def steps_left(self, hundredths: Int64) -> "StepsLeft":
+    def steps_left(self, hundredths: Int64) -> "TrueStepsLeft":
         """Shapes: hundredths [c]."""
 
 
-class StepsLeft(Protocol):
+class TrueStepsLeft(Protocol):
     """Steps that are left, on average, if the threshold stays as it is, at each of c thresholds."""
 
     def __call__(self, levels: Numbers, left: Numbers) -> Float64:
         """Shapes: [n], masks of the whole output [n] -> [n, c]."""
 
 
-class Denoising:
+class UnmaskingTables:
     """Tables by level, threshold in hundredths, and masks left in the block."""
 
     levels = LEVELS
@@ -71,7 +71,7 @@ class Denoising:
         masks = masks_of_block(left, self.block_length)
         return np.maximum(random.binomial(masks, self.probability[levels, hundredths]), 1)
 
-    def steps_left(self, hundredths: Int64) -> StepsLeft:
+    def steps_left(self, hundredths: Int64) -> TrueStepsLeft:
         """On average. Shapes: hundredths [c]."""
         by_masks = self.block_steps[:, hundredths].swapaxes(1, 2)  # [LEVELS, masks, c]
         steps, whole_block = np.ascontiguousarray(by_masks).reshape(-1, len(hundredths)), self.block_length

@@ -26,7 +26,7 @@ DAY = np.array(
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class ArrivalTrace:
     """Requests in the order of arrival. Shapes: all [n]. Units: seconds from the start; tokens, output in blocks."""
 
     arrival_s: Float64
@@ -39,7 +39,7 @@ class Workload:
         return len(self.arrival_s)
 
 
-def real_world(lengths: Lengths, peak_rps: float, random: np.random.Generator) -> Workload:
+def real_world(lengths: Lengths, peak_rps: float, random: np.random.Generator) -> ArrivalTrace:
     """A day in two hours: Poisson arrivals whose rate is constant in each compressed hour.
 
     Source: "Experimental Setup", Benchmark and Workloads. Lengths are drawn with replacement.
@@ -51,20 +51,20 @@ def real_world(lengths: Lengths, peak_rps: float, random: np.random.Generator) -
     return plain(arrival_s, prompts, outputs)
 
 
-def constant_rate(lengths: Lengths, rps: float, random: np.random.Generator, copies: int = 1) -> Workload:
+def constant_rate(lengths: Lengths, rps: float, random: np.random.Generator, copies: int = 1) -> ArrivalTrace:
     """Every sample so many times, in random order, with Poisson arrivals."""
     order = random.permutation(np.tile(np.arange(len(lengths.prompt_tokens)), copies))
     arrival_s = np.cumsum(random.exponential(1.0 / rps, len(order)))
     return plain(arrival_s, lengths.prompt_tokens[order], lengths.output_tokens[order])
 
 
-def plain(arrival_s: Float64, prompt_tokens: Int64, output_tokens: Int64) -> Workload:
+def plain(arrival_s: Float64, prompt_tokens: Int64, output_tokens: Int64) -> ArrivalTrace:
     """Requests without SLO or priority of their own."""
     n = len(arrival_s)
-    return Workload(arrival_s, prompt_tokens, output_tokens, np.full(n, np.nan), np.zeros(n, dtype=np.int64))
+    return ArrivalTrace(arrival_s, prompt_tokens, output_tokens, np.full(n, np.nan), np.zeros(n, dtype=np.int64))
 
 
-def read_trace(path: Path, block_length: int = 32) -> Workload:
+def read_trace(path: Path, block_length: int = 32) -> ArrivalTrace:
     """Read a TRACE.csv, or TRACE.csv.gz; output lengths are rounded up to whole blocks.
 
     Raises: BadInput naming the file and the line at fault.
@@ -78,7 +78,7 @@ def read_trace(path: Path, block_length: int = 32) -> Workload:
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"cannot read the trace {path}: {error}", "trace") from None
     arrival_s, prompts, outputs, slo_s, priority = (np.array(column) for column in zip(*rows, strict=True))
-    return Workload(arrival_s, prompts, outputs, slo_s, priority)
+    return ArrivalTrace(arrival_s, prompts, outputs, slo_s, priority)
 
 
 MOST_TOKENS = 1_000_000  # of a prompt or an output; no model takes as many

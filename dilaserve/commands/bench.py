@@ -14,9 +14,9 @@ from shared.errors import BadInput
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from dilaserve.load.client import Reply
-    from dilaserve.load.workload import Load
-    from dilaserve.quality.benchmarks import Question
+    from dilaserve.load.client import LoadReply
+    from dilaserve.load.workload import RequestLoad
+    from dilaserve.quality.benchmarks import BenchmarkQuestion
     from dilaserve.quality.judge import Judge
 
 EXAMPLE = "Example: dilaserve bench --requests models/demo/heldout.jsonl --rate 2 --duration 30 --slo 5"
@@ -94,7 +94,7 @@ def _load(
     rate: float,
     duration: float | None,
     seed: int,
-) -> "tuple[Load, list[Question]]":
+) -> "tuple[RequestLoad, list[BenchmarkQuestion]]":
     """What is sent, and the questions that it asks, none but for a benchmark."""
     from dilaserve.load.workload import benchmark_load, read_requests, rows_load, trace_load  # noqa: PLC0415
     from dilaserve.quality.benchmarks import read_benchmark  # noqa: PLC0415
@@ -113,8 +113,8 @@ def _load(
 
 
 def _run(
-    url: str, load: "Load", questions: "Sequence[Question]", slo_s: float | None, judge: "Judge | None"
-) -> "tuple[dict[str, Any], list[Reply]]":
+    url: str, load: "RequestLoad", questions: "Sequence[BenchmarkQuestion]", slo_s: float | None, judge: "Judge | None"
+) -> "tuple[dict[str, Any], list[LoadReply]]":
     """The load and what is made of its replies, behind progress bars on standard error."""
     import asyncio  # noqa: PLC0415
 
@@ -154,7 +154,7 @@ def _judge(url: str | None, model: str | None) -> "Judge | None":
     return Judge(url, model, os.environ.get(JUDGE_KEY, ""))
 
 
-def _print(result: dict[str, Any], replies: "Sequence[Reply]") -> None:
+def _print(result: dict[str, Any], replies: "Sequence[LoadReply]") -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 

@@ -35,7 +35,7 @@ def decode(
     import msgspec  # noqa: PLC0415
 
     from services.worker.cache.cache_mode import CacheMode  # noqa: PLC0415
-    from services.worker.engine.offline_decoder import Options, Trace, decode_together  # noqa: PLC0415
+    from services.worker.engine.offline_decoder import DecodeOptions, Trace, decode_together  # noqa: PLC0415
     from services.worker.model.model_loading import NO_CACHE, CacheRoom, ModelChoice, open_runner  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
 
@@ -45,7 +45,7 @@ def decode(
     if dtype not in ("float32", "bfloat16"):
         raise BadInput(f"--dtype must be float32 or bfloat16, got {dtype}")
     check_file("--out", out)
-    options = Options(CacheMode(cache), threshold, block_length, output_length, stop_at_eos)
+    options = DecodeOptions(CacheMode(cache), threshold, block_length, output_length, stop_at_eos)
     requests = _read_case(input)
     groups = [requests] if batch else [[request] for request in requests]
     lengths = [sum(len(request.prompt_ids) + output_length for request in group) for group in groups]

@@ -31,7 +31,7 @@ def profile(
     """Measure seconds per step by tokens of the batch, for recompute and cache steps, and write PROFILE.csv."""
     from dilaserve.stack.options import check_choice  # noqa: PLC0415
     from services.worker.model.model_loading import CacheRoom, ModelChoice, device_name, open_runner  # noqa: PLC0415
-    from services.worker.profile.profiler import Plan, grid, measure, room_for  # noqa: PLC0415
+    from services.worker.profile.profiler import ProfilePlan, grid, measure, room_for  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import name_of  # noqa: PLC0415
     from shared.profile import LatencyProfile, write_profile  # noqa: PLC0415
@@ -43,7 +43,7 @@ def profile(
     check_file("--out", out)
     if database_url is not None:
         _check_database(database_url)
-    plan = Plan(grid(max_tokens), repeats)
+    plan = ProfilePlan(grid(max_tokens), repeats)
     measured, on = [], ""
     with _progress() as progress:
         task = progress.add_task("", total=2 * len(plan.batch_tokens) * len(degrees))

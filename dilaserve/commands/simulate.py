@@ -12,7 +12,7 @@ from shared.errors import BadInput
 if TYPE_CHECKING:
     from simulator.result import Records
     from simulator.scenario import Scenario
-    from simulator.workload import Workload
+    from simulator.workload import ArrivalTrace
 
 EXAMPLE = (
     "Example: dilaserve simulate --workload real-world --rps 20 --profile h100-llada8b.csv "
@@ -59,7 +59,7 @@ def simulate(
 
     from services.scheduler.settings import SchedulerSettings  # noqa: PLC0415
     from shared.profile import read_profile  # noqa: PLC0415
-    from simulator.reconfiguration import Reconfiguration  # noqa: PLC0415
+    from simulator.reconfiguration import SimulatedReconfiguration  # noqa: PLC0415
     from simulator.result import summarize  # noqa: PLC0415
     from simulator.scenario import Scenario, read_cluster, read_failures  # noqa: PLC0415
     from simulator.steps_table import read_steps  # noqa: PLC0415
@@ -80,7 +80,7 @@ def simulate(
         ),
         predictor=predictor,
         failures=read_failures(fail or [], len(instances)),
-        reconfiguration=Reconfiguration(gpus_per_node=gpus_per_node, load_s=load_s) if reconfigure else None,
+        reconfiguration=SimulatedReconfiguration(gpus_per_node=gpus_per_node, load_s=load_s) if reconfigure else None,
         noise=noise,
         slo_s=slo,
         seed=seed,
@@ -100,7 +100,7 @@ def simulate(
 
 def _workload(
     trace: Path | None, name: WorkloadName, rps: float, data: Path | None, seed: int
-) -> "tuple[Workload, str]":
+) -> "tuple[ArrivalTrace, str]":
     """What arrives, and where its lengths are from."""
     import numpy as np  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ def _workload(
     return constant_rate(lengths, rps, random, copies=3 if name == "mbpp" else 1), lengths.source
 
 
-def _run(scenario: "Scenario", arriving: "Workload") -> "Records":
+def _run(scenario: "Scenario", arriving: "ArrivalTrace") -> "Records":
     """Simulate behind a progress bar on standard error."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415

@@ -96,7 +96,7 @@ def up(
     from dilaserve.stack.cluster import run_cluster  # noqa: PLC0415
     from dilaserve.stack.data_dir import locked  # noqa: PLC0415
     from dilaserve.stack.ports import check_free  # noqa: PLC0415
-    from dilaserve.stack.safe_output import Lasting  # noqa: PLC0415
+    from dilaserve.stack.safe_output import BrokenPipeSafeStream  # noqa: PLC0415
     from shared.cpu import num_cores  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import name_of  # noqa: PLC0415
@@ -128,7 +128,11 @@ def up(
     )
     settings = read_settings(ServiceSettings, os.environ)
     configure_logs("up", level=settings.log_level, form=settings.log_format)
-    with locked(options.data_dir), redirect_stdout(Lasting(sys.stdout)), redirect_stderr(Lasting(sys.stderr)):
+    with (
+        locked(options.data_dir),
+        redirect_stdout(BrokenPipeSafeStream(sys.stdout)),
+        redirect_stderr(BrokenPipeSafeStream(sys.stderr)),
+    ):
         check_free(options.host, options.port)
         for each in options.metrics_ports:
             check_free(settings.metrics_host, each, "--metrics-port")

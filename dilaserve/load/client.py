@@ -24,7 +24,7 @@ def open_client(url: str, timeout: httpx.Timeout, key: str) -> httpx.AsyncClient
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class LoadReply:
     """What came of one request. Of a failed one only `arrival_s`, `latency_s` and `error` mean something."""
 
     arrival_s: float  # from the start of the load
@@ -65,9 +65,9 @@ async def run_load(
     requests: Sequence[LoadRequest],
     arrivals_s: Sequence[float],
     slo_s: float | None,
-    on_reply: Callable[[Reply], None],
+    on_reply: Callable[[LoadReply], None],
     key: str = "",
-) -> list[Reply]:
+) -> list[LoadReply]:
     """Send a request at each of the times, the rows in turn and over again, and wait for all replies.
 
     `slo_s` is for rows that name none. Raises: BadInput if no gateway answers.
@@ -76,7 +76,7 @@ async def run_load(
         model = await served_model(client)
         start_s = time.perf_counter()
 
-        async def one(number: int, arrival_s: float) -> Reply:
+        async def one(number: int, arrival_s: float) -> LoadReply:
             await asyncio.sleep(start_s + arrival_s - time.perf_counter())
             request = requests[number % len(requests)]
             reply = await _send(client, request, _body(model, request, slo_s), arrival_s)
@@ -102,24 +102,24 @@ def _is_chat(request: LoadRequest) -> bool:
     return not request.raw and request.prompt_ids is None
 
 
-async def _send(client: httpx.AsyncClient, request: LoadRequest, body: dict[str, Any], arrival_s: float) -> Reply:
+async def _send(client: httpx.AsyncClient, request: LoadRequest, body: dict[str, Any], arrival_s: float) -> LoadReply:
     sent_s = time.perf_counter()
     try:
         path = "/v1/chat/completions" if _is_chat(request) else "/v1/completions"
         answer = await client.post(path, json=body)
         return _read(answer, request, arrival_s, time.perf_counter() - sent_s)
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-        return Reply(arrival_s, time.perf_counter() - sent_s, error=str(error) or type(error).__name__)
+        return LoadReply(arrival_s, time.perf_counter() - sent_s, error=str(error) or type(error).__name__)
 
 
-def _read(answer: httpx.Response, request: LoadRequest, arrival_s: float, latency_s: float) -> Reply:
+def _read(answer: httpx.Response, request: LoadRequest, arrival_s: float, latency_s: float) -> LoadReply:
     """Raises: ValueError, LookupError or TypeError if it is no completion."""
     content = answer.json()
     if answer.status_code != httpx.codes.OK:
         raise ValueError(f"{answer.status_code} {content['error']['message']}")
     choice, told = content["choices"][0], content["dilaserve"]
     text = choice["message"]["content"] if _is_chat(request) else choice["text"]
-    return Reply(
+    return LoadReply(
         arrival_s=arrival_s,
         latency_s=told["latency_ms"] / 1000 if "latency_ms" in told else latency_s,
         text=text,

@@ -11,18 +11,18 @@ from typing import Any
 
 import httpx
 
-from dilaserve.load.client import CONNECT_S, Reply, instances_per_tp, open_client, run_load
+from dilaserve.load.client import CONNECT_S, LoadReply, instances_per_tp, open_client, run_load
 from dilaserve.load.summary import InstancesAt
-from dilaserve.load.workload import Load
-from dilaserve.quality.benchmarks import Question
+from dilaserve.load.workload import RequestLoad
+from dilaserve.quality.benchmarks import BenchmarkQuestion
 from dilaserve.quality.judge import Judge
 
 WATCH_S = 1.0  # between two looks at the cluster
 
 
 async def run_session(
-    url: str, load: Load, slo_s: float | None, on_reply: Callable[[Reply], None], key: str = ""
-) -> tuple[list[Reply], list[InstancesAt]]:
+    url: str, load: RequestLoad, slo_s: float | None, on_reply: Callable[[LoadReply], None], key: str = ""
+) -> tuple[list[LoadReply], list[InstancesAt]]:
     """The replies in the order of arrival, and the instances that served. Raises: BadInput if no gateway answers."""
     instances: list[InstancesAt] = []
     start_s = time.perf_counter()
@@ -44,13 +44,15 @@ async def run_session(
             await watching
 
 
-def graded(replies: Sequence[Reply], questions: Sequence[Question], on_graded: Callable[[], None]) -> list[Reply]:
+def graded(
+    replies: Sequence[LoadReply], questions: Sequence[BenchmarkQuestion], on_graded: Callable[[], None]
+) -> list[LoadReply]:
     """Each reply with whether it is right; replies are to the questions in turn. A failed request stays ungraded.
 
     Raises: DilaserveError if programs are to be run and cannot be.
     """
 
-    def grade(numbered: tuple[int, Reply]) -> Reply:
+    def grade(numbered: tuple[int, LoadReply]) -> LoadReply:
         number, reply = numbered
         right = None if reply.error else questions[number % len(questions)].right(reply.text)
         on_graded()
@@ -60,7 +62,9 @@ def graded(replies: Sequence[Reply], questions: Sequence[Question], on_graded: C
         return list(pool.map(grade, enumerate(replies)))
 
 
-async def judged(replies: Sequence[Reply], load: Load, judge: Judge, on_score: Callable[[], None]) -> dict[str, Any]:
+async def judged(
+    replies: Sequence[LoadReply], load: RequestLoad, judge: Judge, on_score: Callable[[], None]
+) -> dict[str, Any]:
     """What the judge says of the replies to prompts that are text."""
     prompts = [load.request(number).prompt for number in range(len(replies))]
     pairs = [

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from dilaserve.load.client import Reply
+from dilaserve.load.client import LoadReply
 
 BUCKET_S = 1.0  # of the timeline
 
 InstancesAt = tuple[float, dict[str, int]]  # from then on (seconds from the start) there were so many, by TP degree
 
 
-def summarize(replies: Sequence[Reply], duration_s: float, instances: Sequence[InstancesAt] = ()) -> dict[str, Any]:
+def summarize(replies: Sequence[LoadReply], duration_s: float, instances: Sequence[InstancesAt] = ()) -> dict[str, Any]:
     """The result of a load: a request that failed has missed its SLO; figures of nothing are None.
 
     `mean_threshold` is weighted by the output tokens of each request. `timeline` is by time of arrival.
@@ -37,26 +37,26 @@ def summarize(replies: Sequence[Reply], duration_s: float, instances: Sequence[I
     return result | {"accuracy": sum(judged) / len(judged)} if judged else result
 
 
-def slo_attainment(replies: Sequence[Reply]) -> float | None:
+def slo_attainment(replies: Sequence[LoadReply]) -> float | None:
     return sum(reply.slo_met for reply in replies) / len(replies) if replies else None
 
 
-def mean_threshold(completed: Sequence[Reply]) -> float | None:
+def mean_threshold(completed: Sequence[LoadReply]) -> float | None:
     tokens = sum(reply.output_tokens for reply in completed)
     return sum(reply.mean_threshold * reply.output_tokens for reply in completed) / tokens if tokens else None
 
 
 def timeline(
-    replies: Sequence[Reply], duration_s: float, instances: Sequence[InstancesAt] = ()
+    replies: Sequence[LoadReply], duration_s: float, instances: Sequence[InstancesAt] = ()
 ) -> list[dict[str, Any]]:
     """One entry for each BUCKET_S of the duration; `rps` is of arrivals."""
-    buckets: list[list[Reply]] = [[] for _ in range(max(1, int(np.ceil(duration_s / BUCKET_S))))]
+    buckets: list[list[LoadReply]] = [[] for _ in range(max(1, int(np.ceil(duration_s / BUCKET_S))))]
     for reply in replies:
         buckets[min(int(reply.arrival_s / BUCKET_S), len(buckets) - 1)].append(reply)
     return [_entry(number * BUCKET_S, bucket, instances) for number, bucket in enumerate(buckets)]
 
 
-def _entry(at_s: float, arrived: Sequence[Reply], instances: Sequence[InstancesAt]) -> dict[str, Any]:
+def _entry(at_s: float, arrived: Sequence[LoadReply], instances: Sequence[InstancesAt]) -> dict[str, Any]:
     completed = [reply for reply in arrived if reply.error is None]
     seen = [counts for since_s, counts in instances if since_s <= at_s] or [counts for _, counts in instances[:1]]
     return {

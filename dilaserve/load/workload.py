@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from dilaserve.quality.benchmarks import OUTPUT_TOKENS, Question
+from dilaserve.quality.benchmarks import OUTPUT_TOKENS, BenchmarkQuestion
 from shared.errors import BadInput
 from simulator.workload import read_trace
 
@@ -27,7 +27,7 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class RequestLoad:
     """What to send and when: a request at each time, the requests in turn and over again.
 
     Units: seconds from the start, times ascending.
@@ -40,17 +40,17 @@ class Load:
     def request(self, number: int) -> LoadRequest:
         return self.requests[number % len(self.requests)]
 
-    def until(self, duration_s: float) -> "Load":
+    def until(self, duration_s: float) -> "RequestLoad":
         """What arrives in the duration."""
-        return Load(self.requests, [at_s for at_s in self.arrivals_s if at_s < duration_s], duration_s)
+        return RequestLoad(self.requests, [at_s for at_s in self.arrivals_s if at_s < duration_s], duration_s)
 
 
-def rows_load(rows: Sequence[LoadRequest], rate_rps: float, duration_s: float, seed: int) -> Load:
+def rows_load(rows: Sequence[LoadRequest], rate_rps: float, duration_s: float, seed: int) -> RequestLoad:
     """The rows in turn for so long, with Poisson arrivals."""
-    return Load(rows, poisson_arrivals(rate_rps, duration_s, seed), duration_s)
+    return RequestLoad(rows, poisson_arrivals(rate_rps, duration_s, seed), duration_s)
 
 
-def trace_load(path: Path, seed: int) -> Load:
+def trace_load(path: Path, seed: int) -> RequestLoad:
     """A trace's arrivals and lengths; the prompts are random tokens. Raises: BadInput naming file and line."""
     trace, draw = read_trace(path), random.Random(seed)
     rows = [
@@ -69,17 +69,19 @@ def trace_load(path: Path, seed: int) -> Load:
             strict=True,
         )
     ]
-    return Load(rows, trace.arrival_s.tolist(), float(trace.arrival_s[-1]))
+    return RequestLoad(rows, trace.arrival_s.tolist(), float(trace.arrival_s[-1]))
 
 
-def benchmark_load(questions: Sequence[Question], rate_rps: float, duration_s: float | None, seed: int) -> Load:
+def benchmark_load(
+    questions: Sequence[BenchmarkQuestion], rate_rps: float, duration_s: float | None, seed: int
+) -> RequestLoad:
     """Each question once, or so many as arrive in the duration, with Poisson arrivals."""
     rows = [LoadRequest(prompt=question.prompt, output_tokens=OUTPUT_TOKENS, raw=True) for question in questions]
     if duration_s is not None:
         return rows_load(rows, rate_rps, duration_s, seed)
     draw, now_s = random.Random(seed), 0.0
     arrivals_s = [now_s := now_s + draw.expovariate(rate_rps) for _ in rows]
-    return Load(rows, arrivals_s, now_s)
+    return RequestLoad(rows, arrivals_s, now_s)
 
 
 def read_requests(path: Path, option: str = "--requests") -> list[LoadRequest]:

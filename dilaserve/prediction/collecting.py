@@ -7,24 +7,24 @@ from pathlib import Path
 
 import numpy as np
 
-from dilaserve.prediction.recording import Recorded, record
+from dilaserve.prediction.recording import RecordedRun, record
 from dilaserve.prediction.training_runs import Prompt, changing_runs, fixed_runs
 from services.predictor.trajectories import Trajectory
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, Limits
+from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_loading import NO_CACHE, CacheRoom, ModelChoice, open_runner
 from shared.errors import BadInput
 
-LIMITS = Limits(tokens=8192, requests=64)
+LIMITS = EngineLimits(tokens=8192, requests=64)
 HELD_OUT_SHARE = 0.2  # at most, of the prompts that there are
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedTrajectories:
     """Each request under every threshold, and after changes on the way under every threshold."""
 
-    fixed: Recorded
-    changing: Recorded
+    fixed: RecordedRun
+    changing: RecordedRun
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -68,10 +68,10 @@ def collect(
     thresholds: Sequence[float],
     seed: int,
     on_done: Callable[[], object],
-) -> Collected:
+) -> CollectedTrajectories:
     """Run every prompt; `on_done` is called after each run. Raises: BadInput if one cannot be run."""
     fixed = record(engine, mask_token_id, fixed_runs(prompts, thresholds), on_done)
     steps = float(np.mean([trajectory.num_steps for trajectory in fixed.trajectories]))
     random = np.random.default_rng(seed)
     changing = record(engine, mask_token_id, changing_runs(prompts, thresholds, steps, random), on_done)
-    return Collected(fixed, changing)
+    return CollectedTrajectories(fixed, changing)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dilaserve.prediction.recording import Recorded
+from dilaserve.prediction.recording import RecordedRun
 from services.predictor.evaluation import GRANULARITIES, updates
 from services.predictor.model import StepPredictor
 from services.predictor.queries import Query
@@ -14,7 +14,9 @@ from services.predictor.queries import Query
 CALLS = 50  # timed, of which the median counts
 
 
-def cost_by_granularity(predictor: StepPredictor, recorded: Recorded, thresholds: Sequence[float]) -> dict[int, float]:
+def cost_by_granularity(
+    predictor: StepPredictor, recorded: RecordedRun, thresholds: Sequence[float]
+) -> dict[int, float]:
     """Time for predictions over time for steps, when requests are predicted anew every so many unmasked tokens.
 
     The requests that are due after an iteration are predicted together, under all thresholds.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dilaserve.prediction.training_runs import Run
+from dilaserve.prediction.training_runs import TrainingRun
 from services.predictor.trajectories import Trajectory
 from services.worker.engine.engine import Engine
 from shared.arrays import (
@@ -25,7 +25,7 @@ TOGETHER = 32  # requests run at a time
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedRun:
     """What came of runs, in their order, and what it took: iterations of the engine, and seconds in them."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -33,12 +33,14 @@ class Recorded:
     seconds: float = 0.0
 
 
-def record(engine: Engine, mask_token_id: int, runs: Sequence[Run], on_done: Callable[[], object]) -> Recorded:
+def record(
+    engine: Engine, mask_token_id: int, runs: Sequence[TrainingRun], on_done: Callable[[], object]
+) -> RecordedRun:
     """Run all to their end, every block of them. Calls `on_done` as each ends.
 
     Raises: BadInput if a request cannot be run.
     """
-    recorded = Recorded()
+    recorded = RecordedRun()
     for first in range(0, len(runs), TOGETHER):
         group = {first + i: _Running(run) for i, run in enumerate(runs[first : first + TOGETHER])}
         engine.accept(StepJobs(epoch=0, states=[r.state(t, mask_token_id) for t, r in group.items()]), time.time())
@@ -56,7 +58,7 @@ def record(engine: Engine, mask_token_id: int, runs: Sequence[Run], on_done: Cal
 
 @dataclass(slots=True)
 class _Running:
-    run: Run
+    run: TrainingRun
     unmasked: list[int] = field(default_factory=list)
     stats: list[Float32] = field(default_factory=list)
     done: int = 0  # tokens

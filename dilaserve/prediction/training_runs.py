@@ -25,7 +25,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TrainingRun:
     """One request and the thresholds of its steps: those of `first`, then `threshold` to the end."""
 
     prompt: Prompt
@@ -36,14 +36,14 @@ class Run:
         return self.first[step] if step < len(self.first) else self.threshold
 
 
-def fixed_runs(prompts: Sequence[Prompt], thresholds: Sequence[float]) -> list[Run]:
+def fixed_runs(prompts: Sequence[Prompt], thresholds: Sequence[float]) -> list[TrainingRun]:
     """Each prompt under every threshold. Source: "Step Prediction"."""
-    return [Run(prompt, threshold) for prompt in prompts for threshold in thresholds]
+    return [TrainingRun(prompt, threshold) for prompt in prompts for threshold in thresholds]
 
 
 def changing_runs(
     prompts: Sequence[Prompt], thresholds: Sequence[float], steps: float, random: np.random.Generator
-) -> list[Run]:
+) -> list[TrainingRun]:
     """Each prompt once under thresholds that change on the way, as serving has it, and from there on under every
     threshold. `steps` is how many a request takes about; the last change is at any of them."""
     runs = []
@@ -51,7 +51,7 @@ def changing_runs(
         first = [float(random.choice(thresholds))]
         for _ in range(int(random.integers(0, max(1, round(steps))))):
             first.append(float(random.choice(thresholds)) if random.random() < CHANGE_SHARE else first[-1])
-        runs += [Run(prompt, threshold, tuple(first)) for threshold in thresholds]
+        runs += [TrainingRun(prompt, threshold, tuple(first)) for threshold in thresholds]
     return runs
 
 

@@ -26,7 +26,7 @@ LETTERS = "ABCDEFGHIJ"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class BenchmarkQuestion:
     prompt: str
     right: Callable[[str], bool]  # judges the text of a reply; for MBPP it runs the program
 
@@ -51,13 +51,13 @@ class _Mbpp(msgspec.Struct):
     test_setup_code: str = ""
 
 
-def read_benchmark(name: str, data: Path) -> list[Question]:
+def read_benchmark(name: str, data: Path) -> list[BenchmarkQuestion]:
     """The questions of a benchmark, in the order of its file. Raises: BadInput naming the file that is missing or
     wrong."""
     return BENCHMARKS[name](data)
 
 
-def _gsm8k(data: Path) -> list[Question]:
+def _gsm8k(data: Path) -> list[BenchmarkQuestion]:
     """5-shot: examples of the training part, drawn anew for each question."""
     train = _read(data / "gsm8k_train_500.jsonl.gz", _Gsm8k)
     draw = random.Random(GSM8K_SEED)
@@ -67,28 +67,30 @@ def _gsm8k(data: Path) -> list[Question]:
     ]
 
 
-def _gsm8k_question(row: _Gsm8k, examples: Sequence[_Gsm8k]) -> Question:
+def _gsm8k_question(row: _Gsm8k, examples: Sequence[_Gsm8k]) -> BenchmarkQuestion:
     shown = "".join(f"Question: {example.question}\nAnswer: {example.answer}\n\n" for example in examples)
     wanted = row.answer.rpartition("####")[2]
-    return Question(f"{shown}Question: {row.question}\nAnswer:", lambda text: same_number(number_of(text), wanted))
+    return BenchmarkQuestion(
+        f"{shown}Question: {row.question}\nAnswer:", lambda text: same_number(number_of(text), wanted)
+    )
 
 
-def _mmlu_pro(data: Path) -> list[Question]:
+def _mmlu_pro(data: Path) -> list[BenchmarkQuestion]:
     """0-shot, thinking step by step; the file holds a random part of the benchmark."""
     return [_mmlu_pro_question(row) for row in _read(data / "mmlu_pro_500.jsonl.gz", _MmluPro)]
 
 
-def _mmlu_pro_question(row: _MmluPro) -> Question:
+def _mmlu_pro_question(row: _MmluPro) -> BenchmarkQuestion:
     options = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, row.options, strict=False))
     prompt = (
         f"The following is a multiple choice question (with answers) about {row.category}. Think step by step and then "
         'finish your answer with "the answer is (X)" where X is the correct letter choice.\n\n'
         f"Question:\n{row.question}\nOptions:\n{options}\nAnswer: Let's think step by step."
     )
-    return Question(prompt, lambda text: choice_of(text) == row.answer)
+    return BenchmarkQuestion(prompt, lambda text: choice_of(text) == row.answer)
 
 
-def _mbpp(data: Path) -> list[Question]:
+def _mbpp(data: Path) -> list[BenchmarkQuestion]:
     """3-shot; the paper's 474 samples, three times."""
     rows = _read(data / "mbpp.jsonl.gz", _Mbpp)
     by_id = {row.task_id: row for row in rows}
@@ -100,9 +102,9 @@ def _mbpp(data: Path) -> list[Question]:
     return [_mbpp_question(row, shown) for row in asked] * MBPP_COPIES
 
 
-def _mbpp_question(row: _Mbpp, shown: str) -> Question:
+def _mbpp_question(row: _Mbpp, shown: str) -> BenchmarkQuestion:
     tests = "\n".join([row.test_setup_code, *row.test_list])
-    return Question(shown + _mbpp_task(row), lambda text: passes(program_of(text), tests))
+    return BenchmarkQuestion(shown + _mbpp_task(row), lambda text: passes(program_of(text), tests))
 
 
 def _mbpp_task(row: _Mbpp) -> str:
@@ -113,7 +115,11 @@ def _mbpp_task(row: _Mbpp) -> str:
     )
 
 
-BENCHMARKS: dict[str, Callable[[Path], list[Question]]] = {"gsm8k": _gsm8k, "mmlu-pro": _mmlu_pro, "mbpp": _mbpp}
+BENCHMARKS: dict[str, Callable[[Path], list[BenchmarkQuestion]]] = {
+    "gsm8k": _gsm8k,
+    "mmlu-pro": _mmlu_pro,
+    "mbpp": _mbpp,
+}
 
 T = TypeVar("T")
 

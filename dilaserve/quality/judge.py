@@ -59,7 +59,7 @@ TIMEOUT_S = 120.0
 MAX_TOKENS = 200
 
 
-class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JudgeScore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The required schema."""
 
     score: Annotated[int, msgspec.Meta(ge=0, le=10)]
@@ -119,6 +119,6 @@ class Judge:
 def read_score(content: str) -> int:
     """Raises: ValueError if it is not the JSON asked for."""
     try:
-        return msgspec.json.decode(content.strip(), type=Score).score
+        return msgspec.json.decode(content.strip(), type=JudgeScore).score
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
         raise ValueError(f"not the required schema: {error}") from None

@@ -88,12 +88,12 @@ async def _start(
 @asynccontextmanager
 async def _orders_followed(supervisor: Supervisor, options: StackOptions, nats_url: str) -> AsyncIterator[None]:
     """Start and stop workers for the reconfigurator."""
-    from dilaserve.stack.node_agent import Agent  # noqa: PLC0415
+    from dilaserve.stack.node_agent import NodeAgent  # noqa: PLC0415
     from shared.bus.client import Bus  # noqa: PLC0415
 
     cell = read_settings(ServiceSettings, os.environ).cell
     bus = await Bus.connect(nats_url, cell, name="supervisor")
-    await Agent(supervisor, partial(worker_program, options, nats_url), options.specs).serve(bus, NODE)
+    await NodeAgent(supervisor, partial(worker_program, options, nats_url), options.specs).serve(bus, NODE)
     try:
         yield
     finally:

@@ -8,14 +8,14 @@ from nats.aio.msg import Msg
 
 from dilaserve.stack.process import Program
 from dilaserve.stack.supervisor import Supervisor
-from shared.bus.client import Bus, read_or_none
+from shared.bus.client import Bus, try_decode
 from shared.bus.codec import encode
 from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, LaunchReply
 
 log = structlog.get_logger(__name__)
 
 
-class Agent:
+class NodeAgent:
     """The worker processes of one node. The supervisor keeps them running, so that one that dies is started again."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Agent:
 
     async def _hear(self, msg: Msg) -> None:
         """Each order in a task of its own, as a stop takes its time."""
-        order = read_or_none(msg, LaunchOrder)
+        order = try_decode(msg, LaunchOrder)
         if order is not None:
             task = asyncio.create_task(self._follow(order, msg))
             self._following.add(task)

@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 from nats.js.errors import KeyNotFoundError
 
 from dilaserve.stack.probes import check, gateway_ready, nats_answers
-from shared.bus.client import Bus, read_or_none
+from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
 from shared.messages.instances import Instance
 from shared.messages.stats import STATS_S, SchedulerStats
@@ -19,7 +19,7 @@ from shared.messages.stats import STATS_S, SchedulerStats
 ANSWER_S = 2 * STATS_S  # how long the scheduler and the bus are waited for
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     """`dilaserve status --json`."""
 
     url: str
@@ -28,7 +28,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerStats | None  # None: none leads
 
 
-class Observer:
+class ClusterObserver:
     """Asks again and again over one connection."""
 
     def __init__(self, bus: Bus, url: str) -> None:
@@ -37,14 +37,14 @@ class Observer:
         self._stats: SchedulerStats | None = None
         self._heard = asyncio.Event()
 
-    async def report(self) -> Report:
+    async def report(self) -> ClusterReport:
         """The cluster now: waits a little for the scheduler's next word."""
         self._stats = None
         self._heard.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S):
                 await self._heard.wait()
-        return Report(
+        return ClusterReport(
             url=self._url,
             ready=await gateway_ready(self._url),
             instances=await self._instances(),
@@ -55,7 +55,7 @@ class Observer:
         await self._bus.nc.subscribe(self._bus.subjects.stats("scheduler"), cb=self._hear)
 
     async def _hear(self, msg: Msg) -> None:
-        self._stats = read_or_none(msg, SchedulerStats)
+        self._stats = try_decode(msg, SchedulerStats)
         self._heard.set()
 
     async def _instances(self) -> list[Instance]:
@@ -71,12 +71,12 @@ class Observer:
 
 
 @asynccontextmanager
-async def observing(url: str, nats_url: str, cell: str) -> AsyncIterator[Observer]:
+async def observing(url: str, nats_url: str, cell: str) -> AsyncIterator[ClusterObserver]:
     """Raises: BadInput if the NATS server does not answer."""
     await check(partial(nats_answers, nats_url), f"NATS at {nats_url}")
     bus = await Bus.connect(nats_url, cell, name="status")
     try:
-        observer = Observer(bus, url)
+        observer = ClusterObserver(bus, url)
         await observer.listen()
         yield observer
     finally:

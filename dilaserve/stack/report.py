@@ -4,12 +4,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dilaserve.stack.observe import Report
+from dilaserve.stack.observe import ClusterReport
 from shared.messages.instances import Instance
 from shared.messages.stats import InstanceLoad, SchedulerStats
 
 
-def rendered(report: Report) -> RenderableType:
+def rendered(report: ClusterReport) -> RenderableType:
     state = Text.assemble(("ready", "bold green") if report.ready else ("not ready", "bold red"))
     head = Text.assemble(f"gateway {report.url}: ", state)
     if report.scheduler is None:

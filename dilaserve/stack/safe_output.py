@@ -8,7 +8,7 @@ from typing import TextIO
 GONE = (errno.EPIPE, errno.EIO)  # nobody will read it any more; the latter is what a closed terminal answers
 
 
-class Lasting(io.TextIOBase):
+class BrokenPipeSafeStream(io.TextIOBase):
     """Writes to a stream at once, and goes on without a word where that cannot be done."""
 
     def __init__(self, stream: TextIO | None) -> None:

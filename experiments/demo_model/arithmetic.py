@@ -20,7 +20,7 @@ FULL = Level(largest_start=60, largest_operand=40, largest_factor=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CalculationStep:
     """One equation of the worked answer, with the words that lead to it ("Buying 33 more gives")."""
 
     left: int
@@ -74,14 +74,14 @@ def operand_for(value: int, operator: str, level: Level, rng: Random) -> int:
             return rng.choice([d for d in range(2, level.largest_factor + 1) if value % d == 0])
 
 
-def random_step(level: Level, rng: Random) -> Step:
+def random_step(level: Level, rng: Random) -> CalculationStep:
     """Draw one equation on its own, for the drills; all four operators about as often."""
     operator = rng.choice("++--*/")
     if operator == "*":
         factor = rng.randint(2, level.largest_factor)
-        return Step(rng.randint(1, LARGEST // factor), "*", factor)
+        return CalculationStep(rng.randint(1, LARGEST // factor), "*", factor)
     if operator == "/":
         divisor = rng.randint(2, level.largest_factor)
-        return Step(divisor * rng.randint(1, LARGEST // divisor), "/", divisor)
+        return CalculationStep(divisor * rng.randint(1, LARGEST // divisor), "/", divisor)
     left = rng.randint(1, min(LARGEST - 1, level.largest_start + level.largest_operand))
-    return Step(left, operator, operand_for(left, operator, level, rng))
+    return CalculationStep(left, operator, operand_for(left, operator, level, rng))

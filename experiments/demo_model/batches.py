@@ -28,7 +28,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainingBatch:
     """One training batch. Shapes: [B, L] each; weights are zero where the loss does not look."""
 
     tokens: NDArray[np.int64]  # nothing masked
@@ -50,7 +50,7 @@ class BatchSource:
         self._pool_index = -1
         self._pool: list[list[Example]] = []
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> TrainingBatch:
         """Draw the batch of one step, counted from 0."""
         index, offset = divmod(step, POOL_BATCHES)
         if index != self._pool_index:
@@ -62,7 +62,7 @@ class BatchSource:
         for row, example in enumerate(examples):
             output = slice(len(example.prompt), None)
             masked[row, output], weights[row, output] = self._mask(tokens[row, output], example, rng)
-        return Batch(tokens, masked, weights)
+        return TrainingBatch(tokens, masked, weights)
 
     def _draw_pool(self, index: int) -> list[list[Example]]:
         """Draw the examples of POOL_BATCHES batches, of about one length within each batch."""

@@ -22,7 +22,7 @@ ANSWER = re.compile(r"The answer is (-?\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class HeldOutQuestion:
     """A row of `heldout.jsonl`."""
 
     prompt: str
@@ -30,7 +30,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class DecodedReply:
     """A decoded answer. `steps` counts denoising steps over all blocks."""
 
     text: str
@@ -38,7 +38,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class EvaluationScore:
     """What one threshold reaches. `exact_match` in 0 ... 1, `mean_steps` in steps per request."""
 
     threshold: float
@@ -46,10 +46,10 @@ class Score:
     mean_steps: float
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path) -> list[HeldOutQuestion]:
     """Read a JSON Lines file of problems with their answers."""
     rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-    return [Question(row["prompt"], str(row["answer"])) for row in rows]
+    return [HeldOutQuestion(row["prompt"], str(row["answer"])) for row in rows]
 
 
 @torch.inference_mode()
@@ -92,19 +92,19 @@ def reply_all(
     prompts: Sequence[str],
     threshold: float,
     output_length: int = OUTPUT_LENGTH,
-) -> list[Reply]:
+) -> list[DecodedReply]:
     """Answer each prompt, as one user turn of a chat; prompts of one length are decoded together."""
     by_length: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
     for index, prompt in enumerate(prompts):
         ids = tokenizer.encode(f"{USER}{prompt}{ASSISTANT}").ids
         by_length[len(ids)].append((index, ids))
-    replies: dict[int, Reply] = {}
+    replies: dict[int, DecodedReply] = {}
     for group in by_length.values():
         for at in range(0, len(group), MAX_ROWS):
             indices, rows = zip(*group[at : at + MAX_ROWS], strict=True)
             outputs, steps = decode(decoder, torch.tensor(rows), output_length, BLOCK_LENGTH, threshold)
             for index, output, count in zip(indices, outputs.tolist(), steps.tolist(), strict=True):
-                replies[index] = Reply(text_of(tokenizer, output, decoder.config.eos_token_id), count)
+                replies[index] = DecodedReply(text_of(tokenizer, output, decoder.config.eos_token_id), count)
     return [replies[index] for index in range(len(prompts))]
 
 
@@ -120,14 +120,16 @@ def is_right(reply: str, answer: str) -> bool:
     return stated is not None and stated.group(1) == answer
 
 
-def score(decoder: PackedDecoder, tokenizer: Tokenizer, questions: Sequence[Question], threshold: float) -> Score:
+def score(
+    decoder: PackedDecoder, tokenizer: Tokenizer, questions: Sequence[HeldOutQuestion], threshold: float
+) -> EvaluationScore:
     """Exact match and mean steps over the questions, at one threshold."""
     replies = reply_all(decoder, tokenizer, [question.prompt for question in questions], threshold)
     right = sum(is_right(reply.text, question.answer) for reply, question in zip(replies, questions, strict=True))
-    return Score(threshold, right / len(questions), sum(reply.steps for reply in replies) / len(questions))
+    return EvaluationScore(threshold, right / len(questions), sum(reply.steps for reply in replies) / len(questions))
 
 
-def table(scores: Iterable[Score]) -> str:
+def table(scores: Iterable[EvaluationScore]) -> str:
     """The scores as the Markdown table of the model card."""
     lines = ["| threshold | exact match | mean steps |", "| --- | --- | --- |"]
     lines += [f"| {s.threshold:.1f} | {s.exact_match:.1%} | {s.mean_steps:.1f} |" for s in scores]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 
 from experiments.demo_model import words
-from experiments.demo_model.arithmetic import LARGEST, Level, Step, operand_for, operators_for
+from experiments.demo_model.arithmetic import LARGEST, CalculationStep, Level, operand_for, operators_for
 from experiments.demo_model.people import random_person
 from experiments.demo_model.problem import Problem
 
@@ -22,7 +22,7 @@ def containers(level: Level, rng: Random) -> Problem:
             f"Each of {factor} {box} holds {each} {item}.",
         )
     )
-    steps, left = [Step(factor, "*", each, f"{factor} {box} of {each} {item} hold")], ""
+    steps, left = [CalculationStep(factor, "*", each, f"{factor} {box} of {each} {item} hold")], ""
     if rng.random() < 0.55:
         sentence, step = change(steps[0].result, item, level, rng)
         prompt, left = f"{prompt} {sentence}", " left" if step.operator == "-" else ""
@@ -32,15 +32,15 @@ def containers(level: Level, rng: Random) -> Problem:
     return Problem(f"{prompt} {question}", tuple(steps), opening, f"There are {steps[-1].result} {item}{left}.")
 
 
-def change(value: int, item: str, level: Level, rng: Random) -> tuple[str, Step]:
+def change(value: int, item: str, level: Level, rng: Random) -> tuple[str, CalculationStep]:
     """Some are added to the containers' contents, or taken: the sentence and the step."""
     operator = "+" if value < LARGEST and rng.random() < 0.4 else "-"
     operand = operand_for(value, operator, level, rng)
     if operator == "+":
         sentence = f"There are {operand} more {item} on the table."
-        return sentence, Step(value, "+", operand, f"With {operand} more there are")
+        return sentence, CalculationStep(value, "+", operand, f"With {operand} more there are")
     sentence = f"{operand} {item} are {rng.choice(('taken', 'sold', 'lost', 'used'))}."
-    return sentence, Step(value, "-", operand, f"Without {operand} there are")
+    return sentence, CalculationStep(value, "-", operand, f"Without {operand} there are")
 
 
 def shopping(level: Level, rng: Random) -> Problem:
@@ -48,14 +48,14 @@ def shopping(level: Level, rng: Random) -> Problem:
     factor = rng.randint(2, level.largest_factor)
     price = rng.randint(2, min(15, LARGEST // factor))
     person, item = random_person(rng), rng.choice(words.ITEMS)
-    cost = Step(factor, "*", price, f"{factor} {item} cost")
+    cost = CalculationStep(factor, "*", price, f"{factor} {item} cost")
     buys = f"{'buy' if person.plural else 'buys'} {factor} {item} {rng.choice(('for', 'at'))} {price} dollars each"
     opening = f"Each costs {price} dollars."
     if cost.result == LARGEST or rng.random() < 0.4:
         prompt = f"{person.name} {buys}. How much {person.does} {person.pronoun} pay?"
         return Problem(prompt, (cost,), opening, f"The total is {cost.result} dollars.")
     money = min(LARGEST, cost.result + rng.randint(1, level.largest_operand))
-    paid = Step(money, "-", cost.result, f"Paying {cost.result} leaves")
+    paid = CalculationStep(money, "-", cost.result, f"Paying {cost.result} leaves")
     question = rng.choice(
         (
             f"How much money {person.does} {person.pronoun} have left?",
@@ -77,7 +77,7 @@ def pair(level: Level, rng: Random) -> Problem:
 def in_all(first: str, second: str, item: str, level: Level, rng: Random) -> Problem:
     """ "Tom has 12 pens and Mia has 5. How many do they have together?" """
     have = rng.randint(2, level.largest_start)
-    total = Step(have, "+", operand_for(have, "+", level, rng), "Together they have")
+    total = CalculationStep(have, "+", operand_for(have, "+", level, rng), "Together they have")
     question = rng.choice(
         (f"How many {item} do they have together?", f"How many {item} do they have in total?", "How many in all?")
     )
@@ -88,7 +88,7 @@ def in_all(first: str, second: str, item: str, level: Level, rng: Random) -> Pro
 def difference(first: str, second: str, item: str, level: Level, rng: Random) -> Problem:
     """ "Tom has 12 pens and Mia has 5. How many more pens does Tom have?" """
     more = rng.randint(3, level.largest_start)
-    gap = Step(more, "-", operand_for(more, "-", level, rng), "The difference is")
+    gap = CalculationStep(more, "-", operand_for(more, "-", level, rng), "The difference is")
     question = f"How many more {item} does {first} have{rng.choice(('', f' than {second}'))}?"
     prompt = f"{first} has {more} {item} and {second} has {gap.right}. {question}"
     return Problem(prompt, (gap,), f"{first} has {more} {item}.", f"{first} has {gap.result} more.")
@@ -98,8 +98,8 @@ def more_than(first: str, second: str, item: str, level: Level, rng: Random) -> 
     """ "Tom has 12 pens. Mia has 5 more than Tom. How many do they have together?" """
     have = rng.randint(2, min(level.largest_start, 45))
     gap = rng.randint(1, min(level.largest_operand, LARGEST - 2 * have))
-    other = Step(have, "+", gap, f"{second} has")
-    total = Step(have, "+", other.result, "Together they have")
+    other = CalculationStep(have, "+", gap, f"{second} has")
+    total = CalculationStep(have, "+", other.result, "Together they have")
     told = f"{first} has {have} {item}. {second} has {gap} more{rng.choice(('', f' {item}'))} than {first}."
     opening = f"{first} has {have} {item}."
     if rng.random() < 0.4:
@@ -118,10 +118,10 @@ def sharing(level: Level, rng: Random) -> Problem:
     steps, told = [], f"{person.name} {shares} {value} {item} equally among {parts} {group}."
     if rng.random() < 0.4:
         extra = rng.randint(1, min(level.largest_operand, value - 1))
-        steps.append(Step(value - extra, "+", extra, f"With {extra} more there are"))
+        steps.append(CalculationStep(value - extra, "+", extra, f"With {extra} more there are"))
         gets = f"{person.form(words.GETTING)} {extra} more and {shares} them"
         told = f"{person.name} {person.has} {value - extra} {item}, {gets} equally among {parts} {group}."
-    steps.append(Step(value, "/", parts, f"Sharing among {parts} gives"))
+    steps.append(CalculationStep(value, "/", parts, f"Sharing among {parts} gives"))
     one = words.GROUPS[group]
     question = f"How many{rng.choice(('', f' {item}'))} does each {one} get?"
     closing = f"Each {one} gets {steps[-1].result} {item}."
@@ -132,12 +132,14 @@ def plain(level: Level, rng: Random) -> Problem:
     """ "What is 25 + 33?", "7 times 8", "25+33-8" """
     value = rng.randint(2, level.largest_start)
     text, spaced, named = str(value), rng.random() < 0.7, rng.random() < 0.25
-    steps: list[Step] = []
+    steps: list[CalculationStep] = []
     for _ in range(rng.choices((1, 2), (70, 30))[0]):
         possible = [o for o in operators_for(value, level) if not steps or o in "+-"]
         if not possible:
             break
-        step = Step(value, operator := rng.choice(possible), operand_for(value, operator, level, rng), "We get")
+        step = CalculationStep(
+            value, operator := rng.choice(possible), operand_for(value, operator, level, rng), "We get"
+        )
         steps.append(replace(step, lead="The result is") if steps else step)
         sign = words.SIGN_NAMES[operator] if named else operator
         text += f" {sign} {step.right}" if spaced or named else f"{sign}{step.right}"

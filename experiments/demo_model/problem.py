@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from hashlib import sha256
 
-from experiments.demo_model.arithmetic import Step
+from experiments.demo_model.arithmetic import CalculationStep
 
 HELD_OUT_EVERY = 50
 
@@ -13,7 +13,7 @@ class Problem:
     """A question, the steps that answer it, and the sentences its answer may open and close with."""
 
     prompt: str
-    steps: tuple[Step, ...]
+    steps: tuple[CalculationStep, ...]
     opening: str  # "Tom starts with 25 pears."
     closing: str  # "Tom has 29 pears."
 

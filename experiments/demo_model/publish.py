@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from experiments.demo_model.arithmetic import FULL
-from experiments.demo_model.evaluate import OUTPUT_LENGTH, Question
+from experiments.demo_model.evaluate import OUTPUT_LENGTH, HeldOutQuestion
 from experiments.demo_model.model import published_config
 from experiments.demo_model.problems import draw_problem
 from experiments.demo_model.tokenizer import save_tokenizer
@@ -36,17 +36,17 @@ def read_model(directory: Path) -> tuple[PackedDecoder, Tokenizer]:
     return decoder, Tokenizer.from_file(str(directory / "tokenizer.json"))
 
 
-def held_out_questions(seed: int, count: int = HELD_OUT_COUNT) -> list[Question]:
+def held_out_questions(seed: int, count: int = HELD_OUT_COUNT) -> list[HeldOutQuestion]:
     """Draw distinct problems that training never sees; the same seed gives the same problems."""
     rng = Random(f"held out {seed}")
-    questions: dict[str, Question] = {}
+    questions: dict[str, HeldOutQuestion] = {}
     while len(questions) < count:
         problem = draw_problem(FULL, rng, held_out=True)
-        questions.setdefault(problem.prompt.lower(), Question(problem.prompt, str(problem.answer)))
+        questions.setdefault(problem.prompt.lower(), HeldOutQuestion(problem.prompt, str(problem.answer)))
     return list(questions.values())
 
 
-def write_questions(questions: list[Question], path: Path) -> None:
+def write_questions(questions: list[HeldOutQuestion], path: Path) -> None:
     """Write JSON Lines: prompt, answer and the output length asked for, in tokens."""
     rows = [{"prompt": q.prompt, "answer": q.answer, "output_tokens": OUTPUT_LENGTH} for q in questions]
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")

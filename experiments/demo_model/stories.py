@@ -3,7 +3,7 @@
 from random import Random
 
 from experiments.demo_model import words
-from experiments.demo_model.arithmetic import Level, Step, operand_for, operators_for
+from experiments.demo_model.arithmetic import CalculationStep, Level, operand_for, operators_for
 from experiments.demo_model.people import Person, random_person, spoken_later
 from experiments.demo_model.problem import Problem
 from experiments.demo_model.words import Verb
@@ -36,7 +36,9 @@ def story(level: Level, rng: Random) -> Problem:
     )
 
 
-def event(value: int, person: Person, item: str, *, past: bool, level: Level, rng: Random) -> tuple[str, Step]:
+def event(
+    value: int, person: Person, item: str, *, past: bool, level: Level, rng: Random
+) -> tuple[str, CalculationStep]:
     """Draw what happens next to `value` things: its clause ("buys 33 more") and its step."""
     possible = operators_for(value, level)
     [operator] = rng.choices(possible, [OPERATOR_WEIGHTS[o] for o in possible])
@@ -50,7 +52,7 @@ def event(value: int, person: Person, item: str, *, past: bool, level: Level, rn
             verb, words_after, lead = multiplying(operand, rng)
         case _:
             verb, words_after, lead = dividing(operand, item, rng)
-    return f"{person.form(verb, past=past)} {words_after}", Step(value, operator, operand, lead)
+    return f"{person.form(verb, past=past)} {words_after}", CalculationStep(value, operator, operand, lead)
 
 
 def adding(operand: int, item: str, rng: Random) -> tuple[Verb, str, str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import AdamW, Muon, Optimizer
 
-from experiments.demo_model.batches import Batch, BatchSource
+from experiments.demo_model.batches import BatchSource, TrainingBatch
 from experiments.demo_model.model import hidden_rows, new_decoder
 from services.worker.model.decoder import PackedDecoder
 
@@ -114,7 +114,7 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     return recipe.peak_rate * warm * slow * quick
 
 
-def batch_loss(decoder: PackedDecoder, batch: Batch) -> Tensor:
+def batch_loss(decoder: PackedDecoder, batch: TrainingBatch) -> Tensor:
     """Weighted mean cross-entropy of the masked tokens, matrix products in bfloat16."""
     tokens, weights = (torch.from_numpy(batch.tokens), torch.from_numpy(batch.weights).flatten())
     seen = tokens.masked_fill(torch.from_numpy(batch.masked), decoder.config.mask_token_id)

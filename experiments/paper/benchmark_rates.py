@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from experiments.paper.plots import Panels
-from experiments.paper.runs import Run, System
-from experiments.paper.study import Case, Compared, Row, Study, main, simulated, told
+from experiments.paper.runs import SimulationRun, System
+from experiments.paper.study import Case, Comparison, Row, Study, main, simulated, told
 
 RATES = {"gsm8k": (10, 13, 16, 19), "mmlu-pro": (15, 19, 23, 27), "mbpp": (12, 15, 18, 21)}
 SYSTEMS: tuple[System, ...] = ("DiLaServe", "Llumnix", "INFaaS")
@@ -13,7 +13,9 @@ IN_HAND = "DiLaServe, a step in hand"  # as it is served by default; the others 
 
 
 def measure(quick: bool) -> list[Row]:
-    lines = {system: Run(system=system, rps=1) for system in SYSTEMS} | {IN_HAND: Run(margin_steps=1.0, rps=1)}
+    lines = {system: SimulationRun(system=system, rps=1) for system in SYSTEMS} | {
+        IN_HAND: SimulationRun(margin_steps=1.0, rps=1)
+    }
     cases: list[Case] = [
         ({"benchmark": name, "system": line, "RPS": rps}, replace(run, benchmark=name, rps=rps))
         for name, rates in RATES.items()
@@ -23,12 +25,14 @@ def measure(quick: bool) -> list[Row]:
     return simulated(cases, quick=quick)
 
 
-def compare(rows: Sequence[Row]) -> list[Compared]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     return [
-        Compared("widest gain over INFaaS", "+55 points, accuracy -0.7 %", told(rows, "INFaaS")),
-        Compared("widest gain over Llumnix", "+56.6 points, accuracy -0.9 %", told(rows, "Llumnix")),
-        Compared("with a step in hand, widest gain over INFaaS", "not in the paper", told(rows, "INFaaS", IN_HAND)),
-        Compared("widest over Llumnix for at most 1 point of accuracy", "the same", told(rows, "Llumnix", least=-1.0)),
+        Comparison("widest gain over INFaaS", "+55 points, accuracy -0.7 %", told(rows, "INFaaS")),
+        Comparison("widest gain over Llumnix", "+56.6 points, accuracy -0.9 %", told(rows, "Llumnix")),
+        Comparison("with a step in hand, widest gain over INFaaS", "not in the paper", told(rows, "INFaaS", IN_HAND)),
+        Comparison(
+            "widest over Llumnix for at most 1 point of accuracy", "the same", told(rows, "Llumnix", least=-1.0)
+        ),
     ]
 
 

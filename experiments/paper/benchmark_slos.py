@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from experiments.paper.benchmark_rates import SYSTEMS
 from experiments.paper.plots import Panels
-from experiments.paper.runs import Run
-from experiments.paper.study import Case, Compared, Row, Study, main, number, simulated, told
+from experiments.paper.runs import SimulationRun
+from experiments.paper.study import Case, Comparison, Row, Study, main, number, simulated, told
 
 RATE = {"gsm8k": 13, "mmlu-pro": 19, "mbpp": 15}
 MULTIPLES = (2, 3, 5)
@@ -15,7 +15,7 @@ def measure(quick: bool) -> list[Row]:
     cases: list[Case] = [
         (
             {"benchmark": name, "RPS": rps, "system": system, "SLO multiple": multiple},
-            Run(system=system, benchmark=name, rps=rps, slo_multiple=multiple),
+            SimulationRun(system=system, benchmark=name, rps=rps, slo_multiple=multiple),
         )
         for name, rps in RATE.items()
         for system in SYSTEMS
@@ -24,13 +24,15 @@ def measure(quick: bool) -> list[Row]:
     return simulated(cases, quick=quick)
 
 
-def compare(rows: Sequence[Row]) -> list[Compared]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     moderate = [row for row in rows if number(row, "SLO multiple") >= 3]
     tight = [row for row in rows if number(row, "SLO multiple") < 3]
     return [
-        Compared("3x and looser: widest gain over INFaaS", "+33.9 points, accuracy -0.1 %", told(moderate, "INFaaS")),
-        Compared("3x and looser: widest gain over Llumnix", "+42.3 points, accuracy -0.1 %", told(moderate, "Llumnix")),
-        Compared("2x: widest gain over INFaaS", "higher (no figure given)", told(tight, "INFaaS")),
+        Comparison("3x and looser: widest gain over INFaaS", "+33.9 points, accuracy -0.1 %", told(moderate, "INFaaS")),
+        Comparison(
+            "3x and looser: widest gain over Llumnix", "+42.3 points, accuracy -0.1 %", told(moderate, "Llumnix")
+        ),
+        Comparison("2x: widest gain over INFaaS", "higher (no figure given)", told(tight, "INFaaS")),
     ]
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from experiments.paper.plots import Panels
-from experiments.paper.runs import Run
-from experiments.paper.study import Case, Compared, Row, Study, gains, main, simulated, told
+from experiments.paper.runs import SimulationRun
+from experiments.paper.study import Case, Comparison, Row, Study, gains, main, simulated, told
 
 RATES = (10, 13, 16, 19)
 MULTIPLES = (2, 3)  # at TIGHT_RPS; 5 is among the rates
@@ -18,7 +18,7 @@ def measure(quick: bool) -> list[Row]:
     cases: list[Case] = []
     for name in (FIXED, DEADLINE, BOTH):
         for rps, multiple in settings:
-            run = Run(system="INFaaS" if name == FIXED else "DiLaServe", rps=rps, slo_multiple=multiple)
+            run = SimulationRun(system="INFaaS" if name == FIXED else "DiLaServe", rps=rps, slo_multiple=multiple)
             run = replace(run, load_control=name != DEADLINE)
             over = "RPS at 5x SLO" if multiple == 5 else f"SLO multiple at {TIGHT_RPS} RPS"
             x = rps if multiple == 5 else multiple
@@ -26,14 +26,14 @@ def measure(quick: bool) -> list[Row]:
     return simulated(cases, quick=quick)
 
 
-def compare(rows: Sequence[Row]) -> list[Compared]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     loss = min(gain.accuracy for gain in gains(rows, FIXED, DEADLINE))
     change = max((gain.accuracy for gain in gains(rows, DEADLINE, BOTH)), key=abs)
     return [
-        Compared("SLO-aware over fixed, widest gain", "+70.8 points", told(rows, FIXED, DEADLINE)),
-        Compared("the same, greatest loss of accuracy", "1.9 %", f"{-loss:.1f} points"),
-        Compared("load control on top, widest gain", "+42.4 points", told(rows, DEADLINE, BOTH)),
-        Compared("the same, greatest change of accuracy", "1.7 %", f"{change:+.1f} points"),
+        Comparison("SLO-aware over fixed, widest gain", "+70.8 points", told(rows, FIXED, DEADLINE)),
+        Comparison("the same, greatest loss of accuracy", "1.9 %", f"{-loss:.1f} points"),
+        Comparison("load control on top, widest gain", "+42.4 points", told(rows, DEADLINE, BOTH)),
+        Comparison("the same, greatest change of accuracy", "1.7 %", f"{change:+.1f} points"),
     ]
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from experiments.paper.plots import Panels
-from experiments.paper.runs import Run
-from experiments.paper.study import Case, Compared, Row, Study, main, number, pick, simulated
-from services.scheduler.policies import Moves
+from experiments.paper.runs import SimulationRun
+from experiments.paper.study import Case, Comparison, Row, Study, main, number, pick, simulated
+from services.scheduler.policies import MigrationPolicy
 
 PAPER = {4: 1.17, 8: 1.28, 12: 1.33, 16: 1.38}  # the table of migration granularity
 RPS_PER_INSTANCE = 0.8  # GSM8K: near what an instance sustains at threshold 0.9
@@ -17,22 +17,22 @@ def measure(quick: bool) -> list[Row]:
     cases: list[Case] = [
         (
             {"instances": count, "system": name},
-            Run(
+            SimulationRun(
                 rps=RPS_PER_INSTANCE * count, requests=REQUESTS_PER_INSTANCE * count, cluster=f"{count}x1", moves=moves
             ),
         )
-        for name, moves in ((ANY, Moves.AT_ANY_STEP), (RECOMPUTE, Moves.AT_RECOMPUTE))
+        for name, moves in ((ANY, MigrationPolicy.AT_ANY_STEP), (RECOMPUTE, MigrationPolicy.AT_RECOMPUTE))
         for count in PAPER
     ]
     return simulated(cases, quick=quick)
 
 
-def compare(rows: Sequence[Row]) -> list[Compared]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     found = []
     for count, paper in PAPER.items():
         anywhere, limited = (pick(rows, instances=count, system=name)[0] for name in (ANY, RECOMPUTE))
         ratio = number(anywhere, "mean latency, s") / number(limited, "mean latency, s")
-        found.append(Compared(f"normalized latency, {count} instances", f"{paper}", f"{ratio:.2f}"))
+        found.append(Comparison(f"normalized latency, {count} instances", f"{paper}", f"{ratio:.2f}"))
     return found
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from experiments.paper.plots import Panels
-from experiments.paper.runs import Run, System
-from experiments.paper.study import Case, Compared, Row, Study, gains, main, pick, simulated, told
+from experiments.paper.runs import SimulationRun, System
+from experiments.paper.study import Case, Comparison, Row, Study, gains, main, pick, simulated, told
 
 # Rates are chosen around what the fixed threshold sustains at each length.
 SHOTS = {2: (16, 20), 5: (13, 16), 8: (11, 13)}  # output 256
@@ -14,10 +14,12 @@ SYSTEMS: tuple[System, ...] = ("DiLaServe", "INFaaS")
 
 
 def measure(quick: bool) -> list[Row]:
-    lengths: list[tuple[str, Run, tuple[float, ...]]] = [
-        (f"{shots} examples", Run(shots=shots, rps=1), rates) for shots, rates in SHOTS.items()
+    lengths: list[tuple[str, SimulationRun, tuple[float, ...]]] = [
+        (f"{shots} examples", SimulationRun(shots=shots, rps=1), rates) for shots, rates in SHOTS.items()
     ]
-    lengths += [(f"{output} tokens out", Run(output_tokens=output, rps=1), rates) for output, rates in OUTPUTS.items()]
+    lengths += [
+        (f"{output} tokens out", SimulationRun(output_tokens=output, rps=1), rates) for output, rates in OUTPUTS.items()
+    ]
     cases: list[Case] = [
         ({"length": length, "system": system, "RPS": rps}, replace(run, system=system, rps=rps))
         for length, run, rates in lengths
@@ -27,18 +29,18 @@ def measure(quick: bool) -> list[Row]:
     return simulated(cases, quick=quick)
 
 
-def compare(rows: Sequence[Row]) -> list[Compared]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     found = []
     for what, part, paper in (("input", "examples", ("+81.0", "1.0")), ("output", "out", ("+82.3", "0.8"))):
         mine = [row for row in rows if str(row["length"]).endswith(part)]
         loss = min(gain.accuracy for gain in gains(mine, "INFaaS"))
         found += [
-            Compared(f"{what} length: widest gain over INFaaS", f"{paper[0]} points", told(mine, "INFaaS")),
-            Compared(f"{what} length: greatest loss of accuracy", f"{paper[1]} %", f"{-loss:.1f} points"),
+            Comparison(f"{what} length: widest gain over INFaaS", f"{paper[0]} points", told(mine, "INFaaS")),
+            Comparison(f"{what} length: greatest loss of accuracy", f"{paper[1]} %", f"{-loss:.1f} points"),
         ]
     behind = sum(gain.attainment < -0.5 for gain in gains(rows, "INFaaS"))
     ahead = len(pick(rows, system="DiLaServe"))
-    return [*found, Compared("settings in which it is behind", "none", f"{behind} of {ahead}")]
+    return [*found, Comparison("settings in which it is behind", "none", f"{behind} of {ahead}")]
 
 
 STUDY = Study(

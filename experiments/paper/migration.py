@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from experiments.paper.plots import Panels
-from experiments.paper.runs import Run
-from experiments.paper.study import Case, Compared, Row, Study, main, number, pick, simulated
-from services.scheduler.policies import Moves
+from experiments.paper.runs import SimulationRun
+from experiments.paper.study import Case, Comparison, Row, Study, main, number, pick, simulated
+from services.scheduler.policies import MigrationPolicy
 
 PROMPT = 256
 RATES = {128: (20, 34), 256: (10, 17), 512: (5, 8.5)}  # by output length: half of, and near, what the cluster sustains
@@ -17,23 +17,23 @@ def measure(quick: bool) -> list[Row]:
     cases: list[Case] = [
         (
             {"output tokens": output, "RPS": rps, "system": name},
-            Run(rps=rps, prompt_tokens=PROMPT, output_tokens=output, moves=moves, requests=REQUESTS),
+            SimulationRun(rps=rps, prompt_tokens=PROMPT, output_tokens=output, moves=moves, requests=REQUESTS),
         )
         for output, rates in RATES.items()
-        for name, moves in ((WITH, Moves.AT_RECOMPUTE), (WITHOUT, Moves.NEVER))
+        for name, moves in ((WITH, MigrationPolicy.AT_RECOMPUTE), (WITHOUT, MigrationPolicy.NEVER))
         for rps in rates
     ]
     return simulated(cases, quick=quick)
 
 
-def compare(rows: Sequence[Row]) -> list[Compared]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     saved = [
         100 * (1 - number(moved, "P99 latency, s") / number(stayed, "P99 latency, s"))
         for moved, stayed in zip(pick(rows, system=WITH), pick(rows, system=WITHOUT), strict=True)
     ]
     return [
-        Compared("P99 latency, greatest reduction", "19 %", f"{max(saved):.0f} %"),
-        Compared("P99 latency, least reduction", "above 0", f"{min(saved):.0f} %"),
+        Comparison("P99 latency, greatest reduction", "19 %", f"{max(saved):.0f} %"),
+        Comparison("P99 latency, least reduction", "above 0", f"{min(saved):.0f} %"),
     ]
 
 

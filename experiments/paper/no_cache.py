@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from experiments.paper.benchmark_rates import SYSTEMS
 from experiments.paper.plots import Panels
-from experiments.paper.runs import Run
-from experiments.paper.study import Case, Compared, Row, Study, main, simulated, told
+from experiments.paper.runs import SimulationRun
+from experiments.paper.study import Case, Comparison, Row, Study, main, simulated, told
 
 RATES = (3, 4, 5)
 MULTIPLES = (2, 3)  # at TIGHT_RPS; 5 is among the rates
@@ -20,7 +20,7 @@ def measure(quick: bool) -> list[Row]:
     cases: list[Case] = [
         (
             {"over": over, "x": x, "system": system},
-            Run(system=system, rps=rps, slo_multiple=multiple, cache=False, requests=REQUESTS),
+            SimulationRun(system=system, rps=rps, slo_multiple=multiple, cache=False, requests=REQUESTS),
         )
         for system in SYSTEMS
         for over, x, rps, multiple in settings
@@ -28,13 +28,13 @@ def measure(quick: bool) -> list[Row]:
     return simulated(cases, quick=quick)
 
 
-def compare(rows: Sequence[Row]) -> list[Compared]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     tight = [row for row in rows if row["over"] == BY_SLO]
     loaded = [row for row in rows if row["over"] == BY_RATE]
     return [
-        Compared("tight SLOs: widest gain over Llumnix", "+25.5 points, no drop", told(tight, "Llumnix")),
-        Compared("tight SLOs: widest gain over INFaaS", "+25.5 points, no drop", told(tight, "INFaaS")),
-        Compared("over rates: widest gain over INFaaS", "significant (no figure given)", told(loaded, "INFaaS")),
+        Comparison("tight SLOs: widest gain over Llumnix", "+25.5 points, no drop", told(tight, "Llumnix")),
+        Comparison("tight SLOs: widest gain over INFaaS", "+25.5 points, no drop", told(tight, "INFaaS")),
+        Comparison("over rates: widest gain over INFaaS", "significant (no figure given)", told(loaded, "INFaaS")),
     ]
 
 

@@ -7,11 +7,11 @@ import numpy as np
 from experiments.paper.files import STEPS
 from experiments.paper.plots import Panels
 from experiments.paper.result_cache import kept
-from experiments.paper.study import Compared, Row, Study, main, number, pick
-from services.predictor.training import Report, train
+from experiments.paper.study import Comparison, Row, Study, main, number, pick
+from services.predictor.training import TrainingReport, train
 from simulator.predictor_training import run_under_each
 from simulator.steps_table import read_steps
-from simulator.unmasking_model import Denoising
+from simulator.unmasking_model import UnmaskingTables
 
 LEARNT, HELD_OUT = 100, 100  # requests; the paper's training set has as many
 THRESHOLDS = np.array([0.5, 0.6, 0.7, 0.8, 0.9])
@@ -22,7 +22,7 @@ BY_KIND, BY_TOKENS = "by estimate", "by tokens between two predictions"
 
 def measure(quick: bool) -> list[Row]:
     requests = LEARNT // 5 if quick else LEARNT
-    report = kept({"study": "prediction error", "requests": requests}, Report, lambda: _train(requests))
+    report = kept({"study": "prediction error", "requests": requests}, TrainingReport, lambda: _train(requests))
     kinds: list[Row] = [
         {"figure": BY_KIND, "estimate": name, "thresholds": thresholds, "error, %": 100 * error}
         for thresholds, errors in (("fixed", report.fixed), ("changing", report.changing))
@@ -35,24 +35,26 @@ def measure(quick: bool) -> list[Row]:
     ]
 
 
-def _train(requests: int) -> Report:
-    denoising = Denoising(read_steps(STEPS))
+def _train(requests: int) -> TrainingReport:
+    denoising = UnmaskingTables(read_steps(STEPS))
     learnt, judged = np.random.default_rng(0).spawn(2)
     fixed, changing = run_under_each(denoising, OUTPUT_TOKENS, THRESHOLDS, requests, learnt)
     held_out = run_under_each(denoising, OUTPUT_TOKENS, THRESHOLDS, HELD_OUT, judged)
     return train(fixed + changing, *held_out, THRESHOLDS.tolist()).report
 
 
-def compare(rows: Sequence[Row]) -> list[Compared]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     one_shot, progress, everything = ({t: _error(rows, name, t) for t in ("fixed", "changing")} for name in SHOWN)
     by_tokens = {int(row["estimate"]): number(row, "error, %") for row in pick(rows, figure=BY_TOKENS)}
     chosen = max(tokens for tokens, error in by_tokens.items() if error <= 1.05 * by_tokens[1])
     both = "{:.1f} % (fixed), {:.1f} % (changing thresholds)".format
     return [
-        Compared("one-shot error", "up to 75 %", both(*one_shot.values())),
-        Compared("less by progress features", "34.9 %", both(*_less(one_shot, progress))),
-        Compared("further less by confidence features", "15.8 %", both(*_less(progress, everything))),
-        Compared("largest granularity within 5 % of that of 1", "several tokens (no figure given)", f"{chosen} tokens"),
+        Comparison("one-shot error", "up to 75 %", both(*one_shot.values())),
+        Comparison("less by progress features", "34.9 %", both(*_less(one_shot, progress))),
+        Comparison("further less by confidence features", "15.8 %", both(*_less(progress, everything))),
+        Comparison(
+            "largest granularity within 5 % of that of 1", "several tokens (no figure given)", f"{chosen} tokens"
+        ),
     ]
 
 

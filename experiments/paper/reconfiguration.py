@@ -8,8 +8,8 @@ import numpy as np
 from experiments.paper.files import PROFILE, STEPS
 from experiments.paper.plots import Panels
 from experiments.paper.result_cache import kept
-from experiments.paper.study import Compared, Row, Study, main, number, pick
-from services.reconfigurator.monitoring.workload_stats import Planning, Seen, class_loads, workload
+from experiments.paper.study import Comparison, Row, Study, main, number, pick
+from services.reconfigurator.monitoring.workload_stats import PlanningSettings, RequestSample, class_loads, workload
 from services.reconfigurator.planning.plan import Placement, PlannedInstance
 from services.reconfigurator.planning.plan_input import plan_input
 from services.reconfigurator.planning.planner import make_plan
@@ -18,14 +18,14 @@ from shared.profile import read_profile
 from simulator.lengths import DATA, sharegpt
 from simulator.steps_table import read_steps
 from simulator.unloaded_latency import SLO_MULTIPLE, isolated_latency_s
-from simulator.workload import DAY, HOUR_S, Workload, real_world
+from simulator.workload import DAY, HOUR_S, ArrivalTrace, real_world
 
 PEAKS = (5, 10, 20)
 WINDOWS = range(0, len(DAY), 2)  # every other, for the time that planning takes
 QUICK_WINDOWS = 2
 NODES = (4, 4, 4, 4)
 DEFAULTS = ReconfiguratorSettings()
-PLANNING = Planning(DEFAULTS.thresholds, DEFAULTS.tp_degrees, DEFAULTS.batch_sizes, DEFAULTS.rps_buffer)
+PLANNING = PlanningSettings(DEFAULTS.thresholds, DEFAULTS.tp_degrees, DEFAULTS.batch_sizes, DEFAULTS.rps_buffer)
 LOW_MINUTES = 45  # until then the load is low; then it is high
 
 
@@ -43,17 +43,17 @@ def measure(quick: bool) -> list[Row]:
     return rows
 
 
-def _next(arriving: Workload, peak: float, window: int, running: list[PlannedInstance]) -> list[PlannedInstance]:
+def _next(arriving: ArrivalTrace, peak: float, window: int, running: list[PlannedInstance]) -> list[PlannedInstance]:
     """What runs after the window of that number: the plan for it, if that is worth the while."""
     question = {"study": "reconfiguration", "peak": peak, "window": window, "running": running}
     return kept(question, list[PlannedInstance], lambda: _plan(arriving, window, running))
 
 
-def _plan(arriving: Workload, window: int, running: Sequence[Placement]) -> list[PlannedInstance]:
+def _plan(arriving: ArrivalTrace, window: int, running: Sequence[Placement]) -> list[PlannedInstance]:
     profile, steps = read_profile(PROFILE), read_steps(STEPS)
     slo_s = SLO_MULTIPLE * isolated_latency_s(arriving, profile, steps, caching=True)
     mine = np.flatnonzero(arriving.arrival_s // HOUR_S == window)
-    seen = [Seen(int(arriving.prompt_tokens[i]), int(arriving.output_tokens[i]), slo_s) for i in mine]
+    seen = [RequestSample(int(arriving.prompt_tokens[i]), int(arriving.output_tokens[i]), slo_s) for i in mine]
     tokens = {c: float(steps.tokens_at(np.array(c))) for c in PLANNING.thresholds}
     p = plan_input(workload(class_loads(seen, HOUR_S), tokens, PLANNING, NODES), profile)
     plan = make_plan(p, running)
@@ -79,16 +79,16 @@ def mean_instances(rows: Sequence[Row], peak: float) -> float:
     return sum(number(row, "instances") for row in mine) / len({row["minute"] for row in mine})
 
 
-def compare(rows: Sequence[Row]) -> list[Compared]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     means = ", ".join(f"{mean_instances(rows, peak):.1f}" for peak in PEAKS)
     changes = [len({_configuration(rows, peak, number(row, "minute")) for row in rows}) for peak in PEAKS]
     return [
-        Compared(
+        Comparison(
             f"instances on 16 GPUs at peaks of {', '.join(map(str, PEAKS))} RPS, mean over the day",
             "from few of a high TP degree to many of a low one as the peak rises",
             means,
         ),
-        Compared(
+        Comparison(
             "different configurations over the day", "changes with the rate at all peaks", ", ".join(map(str, changes))
         ),
     ]

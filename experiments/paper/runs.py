@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.paper.files import PROFILE, STEPS
 from experiments.paper.result_cache import kept
-from services.scheduler.policies import Moves
+from services.scheduler.policies import MigrationPolicy
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import Int64
 from shared.profile import read_profile
@@ -17,7 +17,7 @@ from simulator.result import summarize
 from simulator.scenario import PredictorName, Scenario, read_cluster, simulate
 from simulator.steps_table import read_steps
 from simulator.unloaded_latency import isolated_latency_s
-from simulator.workload import Workload, constant_rate, plain
+from simulator.workload import ArrivalTrace, constant_rate, plain
 
 GSM8K_SHOTS = 5  # of the lengths in the data file
 SHOT_SHARE = 0.182  # of GSM8K's 5-shot prompt, one example; by characters, mean over the question and answer texts
@@ -31,7 +31,7 @@ POLICY: Mapping[System, Literal["dilaserve", "llumnix", "infaas"]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SimulationRun:
     """Defaults are the paper's. Units: rps in requests/s, lengths in tokens."""
 
     system: System = "DiLaServe"
@@ -46,18 +46,18 @@ class Run:
     load_control: bool = True
     margin_steps: float = 0.0  # kept in hand before a deadline: none, as in the paper
     predictor: PredictorName = "noisy"
-    moves: Moves | None = None  # None: the policy's own
+    moves: MigrationPolicy | None = None  # None: the policy's own
     slo_multiple: float = 5.0  # of the mean latency of a request alone on a TP-1 instance
     seed: int = 0
 
 
-def figures(run: Run) -> Mapping[str, float]:
+def figures(run: SimulationRun) -> Mapping[str, float]:
     """What came of the run; its keys are the columns of tables."""
     named = replace(run, rps=float(run.rps), slo_multiple=float(run.slo_multiple))  # 5 is 5.0
     return kept(named, dict[str, float], lambda: _simulate(run))
 
 
-def workload(run: Run) -> Workload:
+def workload(run: SimulationRun) -> ArrivalTrace:
     """The benchmark's requests in random order, as many as the run has, with Poisson arrivals."""
     lengths = run_lengths(run)
     random = np.random.default_rng(run.seed)
@@ -67,7 +67,7 @@ def workload(run: Run) -> Workload:
     return plain(arriving.arrival_s[part], arriving.prompt_tokens[part], arriving.output_tokens[part])
 
 
-def run_lengths(run: Run) -> Lengths:
+def run_lengths(run: SimulationRun) -> Lengths:
     """Those of the benchmark, with another number of examples or a fixed length where the run says so."""
     of_benchmark = benchmark(run.benchmark, DATA)
     prompts: Int64 = of_benchmark.prompt_tokens
@@ -79,7 +79,7 @@ def run_lengths(run: Run) -> Lengths:
     return Lengths(prompts, np.full(len(prompts), run.output_tokens), of_benchmark.source)
 
 
-def _simulate(run: Run) -> dict[str, float]:
+def _simulate(run: SimulationRun) -> dict[str, float]:
     arriving = workload(run)
     profile, steps = read_profile(PROFILE), read_steps(STEPS)
     slo_s = run.slo_multiple * isolated_latency_s(arriving, profile, steps, caching=run.cache)

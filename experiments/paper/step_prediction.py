@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from experiments.paper.plots import Panels
-from experiments.paper.runs import Run
-from experiments.paper.study import Case, Compared, Row, Study, main, simulated, told
+from experiments.paper.runs import SimulationRun
+from experiments.paper.study import Case, Comparison, Row, Study, main, simulated, told
 from simulator.scenario import PredictorName
 
 RATES = (13, 16, 19)
@@ -13,17 +13,17 @@ PREDICTORS: dict[str, PredictorName] = {"one-shot": "one-shot", "step predictor"
 
 def measure(quick: bool) -> list[Row]:
     cases: list[Case] = [
-        ({"system": name, "RPS": rps}, Run(rps=rps, predictor=predictor))
+        ({"system": name, "RPS": rps}, SimulationRun(rps=rps, predictor=predictor))
         for name, predictor in PREDICTORS.items()
         for rps in RATES
     ]
     return simulated(cases, quick=quick)
 
 
-def compare(rows: Sequence[Row]) -> list[Compared]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     return [
-        Compared("oracle over one-shot, widest gain", "+15 points", told(rows, "one-shot", "oracle")),
-        Compared(
+        Comparison("oracle over one-shot, widest gain", "+15 points", told(rows, "one-shot", "oracle")),
+        Comparison(
             "predictor over one-shot, widest gain",
             "+11 points, accuracy up to +1.1 %",
             told(rows, "one-shot", "step predictor"),

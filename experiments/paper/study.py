@@ -12,7 +12,7 @@ import typer
 
 from experiments.paper.files import QUICK, ROOT
 from experiments.paper.plots import Panels, draw
-from experiments.paper.runs import Run, figures
+from experiments.paper.runs import SimulationRun, figures
 
 Value = str | float
 Row = Mapping[str, Value]
@@ -20,7 +20,7 @@ QUICK_REQUESTS = 200  # of each run, to see that all works: too few to show a lo
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """A figure of the paper beside ours, both as they are to be read."""
 
     what: str
@@ -37,12 +37,12 @@ class Study:
     source: str  # where in the paper
     measure: Callable[[bool], list[Row]]  # True: quick
     panels: Panels
-    compare: Callable[[Sequence[Row]], list[Compared]]
+    compare: Callable[[Sequence[Row]], list[Comparison]]
     remarks: str  # what departs from the paper, and why
     table: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows  # of the rows, what a reader wants to see
 
 
-Case = tuple[Row, Run]  # what the row is labelled with, and the run that fills it
+Case = tuple[Row, SimulationRun]  # what the row is labelled with, and the run that fills it
 
 
 def simulated(cases: Sequence[Case], *, quick: bool) -> list[Row]:

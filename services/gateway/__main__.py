@@ -15,23 +15,23 @@ import structlog
 import uvicorn
 import uvloop
 
-from services.gateway.admission.admission import Gate
-from services.gateway.admission.slo_admission import Forecast
-from services.gateway.api.idempotency import Claims
+from services.gateway.admission.admission import AdmissionController
+from services.gateway.admission.slo_admission import SloAdmission
+from services.gateway.api.idempotency import IdempotencyKeys
 from services.gateway.app import build_app
-from services.gateway.app_context import Parts
+from services.gateway.app_context import AppContext
 from services.gateway.batches.batch_runner import BatchRunner
-from services.gateway.batches.batch_store import Batches
-from services.gateway.batches.file_store import Files
-from services.gateway.bus_connection import Link
-from services.gateway.console.cluster_monitor import Watch
-from services.gateway.inflight import Calls
+from services.gateway.batches.batch_store import BatchStore
+from services.gateway.batches.file_store import FileStore
+from services.gateway.bus_connection import BusConnection
+from services.gateway.console.cluster_monitor import ClusterMonitor
+from services.gateway.inflight import InFlightRequests
 from services.gateway.instances import Instances
-from services.gateway.metrics import Metrics
+from services.gateway.metrics import GatewayMetrics
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from shared.errors import BadInput
-from shared.gc_tuning import spare_startup
+from shared.gc_tuning import freeze_startup_objects
 from shared.logs import configure_logs
 from shared.model_files import find_model, name_of
 from shared.settings import read_settings
@@ -40,7 +40,7 @@ from shared.telemetry import telemetry
 from shared.text import TextModel
 
 if TYPE_CHECKING:
-    from services.gateway.admission.api_keys import Keys
+    from services.gateway.admission.api_keys import ApiKeyCache
 
 log = structlog.get_logger(__name__)
 
@@ -74,13 +74,13 @@ def allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def open_keys(settings: GatewaySettings) -> "Keys | None":
+def open_keys(settings: GatewaySettings) -> "ApiKeyCache | None":
     """The keys that clients are asked for, if they are. Raises: BadInput if the database's URL is none."""
     if not settings.auth:
         return None
-    from services.gateway.admission.api_keys import Keys  # noqa: PLC0415  (with it come the database's packages, slow to import)
+    from services.gateway.admission.api_keys import ApiKeyCache  # noqa: PLC0415  (with it come the database's packages, slow to import)
 
-    return Keys(settings.database_url)
+    return ApiKeyCache(settings.database_url)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -96,31 +96,31 @@ async def serve_until_signal(settings: GatewaySettings, text: TextModel, listene
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    spare_startup()
+    freeze_startup_objects()
     await serve(settings, text, listener, stop)
 
 
 async def serve(settings: GatewaySettings, text: TextModel, listener: socket.socket, stop: asyncio.Event) -> None:
     """Serve until `stop`; then refuse new requests, let open ones end, and return."""
-    link = Link()
+    link = BusConnection()
     instances = Instances(text.card.name, asyncio.get_running_loop().time)
     readiness = Readiness(link, instances)
-    calls = Calls(link, text.card, settings.request_timeout_s)
-    watch = Watch(settings.cell, text.card.name, instances, readiness)
+    calls = InFlightRequests(link, text.card, settings.request_timeout_s)
+    watch = ClusterMonitor(settings.cell, text.card.name, instances, readiness)
     keys = open_keys(settings)
-    forecast = Forecast(settings.default_slo_s) if settings.shed else None
-    gate = Gate(keys, calls, settings.max_active_requests, forecast)
-    files, batches = Files(link), Batches(link)
-    parts = Parts(
+    forecast = SloAdmission(settings.default_slo_s) if settings.shed else None
+    gate = AdmissionController(keys, calls, settings.max_active_requests, forecast)
+    files, batches = FileStore(link), BatchStore(link)
+    parts = AppContext(
         text=text,
         link=link,
         gate=gate,
-        claims=Claims(link),
+        claims=IdempotencyKeys(link),
         files=files,
         batches=batches,
         readiness=readiness,
         calls=calls,
-        metrics=Metrics(),
+        metrics=GatewayMetrics(),
         watch=watch,
         started_s=time.time(),
     )
@@ -145,10 +145,10 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
 
 async def connect(
     settings: GatewaySettings,
-    link: Link,
+    link: BusConnection,
     instances: Instances,
-    watch: Watch,
-    forecast: Forecast | None,
+    watch: ClusterMonitor,
+    forecast: SloAdmission | None,
     runner: BatchRunner,
 ) -> None:
     """Connect, listen, and run batches until cancelled."""

@@ -13,10 +13,10 @@ from services.gateway.api.routes.console import install_console
 from services.gateway.api.routes.health import health_routes
 from services.gateway.api.routes.models import model_routes
 from services.gateway.api.routes.requests import request_routes
-from services.gateway.app_context import Parts
+from services.gateway.app_context import AppContext
 
 
-def build_app(parts: Parts) -> FastAPI:
+def build_app(parts: AppContext) -> FastAPI:
     app = FastAPI(
         title="DiLaServe",
         version=version("dilaserve"),

@@ -4,7 +4,7 @@ from shared.bus.client import Bus
 from shared.errors import RetryLater
 
 
-class Link:
+class BusConnection:
     """Gives the bus, or says that it is away."""
 
     def __init__(self) -> None:

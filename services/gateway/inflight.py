@@ -19,9 +19,9 @@ from nats.js.errors import APIError, NotFoundError
 from opentelemetry import trace
 
 from services.gateway.api.errors import ApiError
-from services.gateway.bus_connection import Link
+from services.gateway.bus_connection import BusConnection
 from shared.arrays import Float32, Int32, unpack_float32, unpack_int32
-from shared.bus.client import Bus, read_or_none
+from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
 from shared.bus.subjects import kind_of
 from shared.errors import BadInput, RetryLater
@@ -46,7 +46,7 @@ class Unmasked:
     committed: bool = True  # else guessed for positions that are masked still
 
 
-class Call:
+class InFlightRequest:
     """One request under way. `close` must follow, however it ends."""
 
     def __init__(self, bus: Bus, request: Request, card: ModelCard, timeout_s: float, *, lasting: bool) -> None:
@@ -141,13 +141,13 @@ class Call:
     async def _hear(self, msg: Msg) -> None:
         match kind_of(msg.subject):
             case "outcomes":
-                outcome = read_or_none(msg, Outcome)
+                outcome = try_decode(msg, Outcome)
                 if outcome is not None:
                     self._events.put_nowait(outcome)
             case "progress":
-                self._hear_tokens(read_or_none(msg, Progress))
+                self._hear_tokens(try_decode(msg, Progress))
             case "guesses":
-                self._hear_tokens(read_or_none(msg, Guesses))
+                self._hear_tokens(try_decode(msg, Guesses))
 
     def _hear_tokens(self, progress: Progress | Guesses | None) -> None:
         if progress is None:
@@ -158,14 +158,14 @@ class Call:
             log.warning("unusable progress dropped", request_id=self.request.request_id, error=str(error))
 
 
-class Calls:
+class InFlightRequests:
     """Opens calls and knows those under way."""
 
-    def __init__(self, link: Link, card: ModelCard, timeout_s: float) -> None:
+    def __init__(self, link: BusConnection, card: ModelCard, timeout_s: float) -> None:
         self._link = link
         self._card = card
         self._timeout_s = timeout_s
-        self._active: dict[Call, str] = {}  # with the key they came with
+        self._active: dict[InFlightRequest, str] = {}  # with the key they came with
         self._active_of: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -181,9 +181,9 @@ class Calls:
 
     async def open(
         self, request: Request, key_id: str = "", *, lasting: bool = False, timeout_s: float | None = None
-    ) -> Call:
+    ) -> InFlightRequest:
         """Publish `request`. Raises: RetryLater if the bus is away."""
-        call = Call(self._link.bus, request, self._card, timeout_s or self._timeout_s, lasting=lasting)
+        call = InFlightRequest(self._link.bus, request, self._card, timeout_s or self._timeout_s, lasting=lasting)
         self._active[call] = key_id
         self._active_of[key_id] += 1
         self._idle.clear()
@@ -194,7 +194,7 @@ class Calls:
             raise
         return call
 
-    def close(self, call: Call) -> None:
+    def close(self, call: InFlightRequest) -> None:
         """Have `call` closed; safe to use where one is being cancelled, as it waits for nothing."""
         task = asyncio.get_running_loop().create_task(call.close())
         self._closing.add(task)
@@ -209,7 +209,7 @@ class Calls:
             for call in self._active:
                 call.break_off("the gateway is shutting down")
 
-    def _closed(self, call: Call, task: asyncio.Task[None]) -> None:
+    def _closed(self, call: InFlightRequest, task: asyncio.Task[None]) -> None:
         self._closing.discard(task)
         if (key_id := self._active.pop(call, None)) is not None:
             self._active_of[key_id] -= 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from nats.aio.msg import Msg
 
-from shared.bus.client import Bus, last_token, read_or_none
+from shared.bus.client import Bus, last_token, try_decode
 from shared.bus.subjects import INSTANCE_TTL_S
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.plans import PlanRecord, PlanState
@@ -47,13 +47,13 @@ class Instances:
         return self._clock() < self._changing_until_s
 
     async def _hear_plan(self, msg: Msg) -> None:
-        plan = read_or_none(msg, PlanRecord)
+        plan = try_decode(msg, PlanRecord)
         if plan is not None:
             self._changing_until_s = self._clock() + CHANGE_S if plan.state is PlanState.RUNNING else 0.0
 
     async def _hear(self, msg: Msg) -> None:
         name = last_token(msg.subject)
-        instance = read_or_none(msg, Instance) if msg.data else None  # a deletion has no data
+        instance = try_decode(msg, Instance) if msg.data else None  # a deletion has no data
         if instance and instance.model.name == self._model_name:
             self._renewed[name] = (self._clock(), instance)
         else:

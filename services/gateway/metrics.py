@@ -7,7 +7,7 @@ from shared.messages.requests import Outcome
 LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 
 
-class Metrics:
+class GatewayMetrics:
     """One registry for each gateway, so that two in one process do not meet."""
 
     def __init__(self) -> None:

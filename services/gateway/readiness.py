@@ -1,6 +1,6 @@
 """Whether the gateway can take requests, and if not, why."""
 
-from services.gateway.bus_connection import Link
+from services.gateway.bus_connection import BusConnection
 from services.gateway.instances import Instances
 from shared.errors import RetryLater
 
@@ -8,7 +8,7 @@ from shared.errors import RetryLater
 class Readiness:
     """Ready: connected to the bus, at least one ready instance or a plan under way to have one, not draining."""
 
-    def __init__(self, link: Link, instances: Instances) -> None:
+    def __init__(self, link: BusConnection, instances: Instances) -> None:
         self._link = link
         self._instances = instances
         self.draining = False

@@ -4,16 +4,16 @@ import time
 
 import structlog
 
-from services.gateway.metrics import Metrics
+from services.gateway.metrics import GatewayMetrics
 from shared.messages.requests import Outcome
 
 log = structlog.get_logger(__name__)
 
 
-class Record:
+class RequestRecorder:
     """Of one request. The first end counts."""
 
-    def __init__(self, metrics: Metrics, request_id: str, start_s: float) -> None:
+    def __init__(self, metrics: GatewayMetrics, request_id: str, start_s: float) -> None:
         """`start_s` is when its body began to be read, by time.perf_counter."""
         self._metrics = metrics
         self._request_id = request_id

@@ -7,7 +7,7 @@ from shared.metrics import SHORT_S, SIZES
 NAME = "dilaserve_predictor"
 
 
-class Metrics:
+class PredictorMetrics:
     """One registry for each predictor."""
 
     def __init__(self, version: str) -> None:

@@ -8,11 +8,11 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from opentelemetry import trace
 
-from services.predictor.metrics import Metrics
+from services.predictor.metrics import PredictorMetrics
 from services.predictor.model import StepPredictor
 from services.predictor.queries import Query, read_query
 from shared.arrays import pack_float32
-from shared.bus.client import Bus, read_or_none, trace_context
+from shared.bus.client import Bus, trace_context, try_decode
 from shared.bus.subjects import PREDICTORS
 from shared.errors import BadInput
 from shared.messages.predict import PredictSteps, StepsLeft
@@ -21,10 +21,10 @@ log = structlog.get_logger(__name__)
 tracer = trace.get_tracer(__name__)
 
 
-class Shell:
+class PredictorService:
     """One member of the queue group."""
 
-    def __init__(self, bus: Bus, predictor: StepPredictor, version: str, metrics: Metrics) -> None:
+    def __init__(self, bus: Bus, predictor: StepPredictor, version: str, metrics: PredictorMetrics) -> None:
         self._bus = bus
         self._predictor = predictor
         self._version = version
@@ -50,7 +50,7 @@ class Shell:
         self._wake.set()
 
     async def _take(self, msg: Msg) -> None:
-        message = read_or_none(msg, PredictSteps)
+        message = try_decode(msg, PredictSteps)
         if message is None or not msg.reply:
             return
         try:

@@ -40,7 +40,7 @@ PARAMETERS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TrainingReport:
     """Mean relative errors on held-out trajectories."""
 
     examples: int  # that the predictor was fitted to
@@ -50,10 +50,10 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedPredictor:
     booster: lightgbm.Booster
     card: PredictorCard
-    report: Report
+    report: TrainingReport
 
 
 def fit(learned_from: Examples, *, seed: int = 0) -> lightgbm.Booster:
@@ -68,7 +68,7 @@ def train(
     fixed: Sequence[Trajectory],
     changing: Sequence[Trajectory],
     thresholds: Sequence[float],
-) -> Trained:
+) -> TrainedPredictor:
     """Fit a predictor and judge it by trajectories of other requests: some kept to one threshold, some changed it.
 
     Modifies nothing. Raises: ValueError if a threshold has no trajectory that kept to it.
@@ -92,16 +92,16 @@ def train(
         tokens: mean_relative_error(updated_every(tokens, StepPredictor(booster), card), [*fixed, *changing])
         for tokens in GRANULARITIES
     }
-    report = Report(
+    report = TrainingReport(
         examples=len(seen.rows),
         fixed={name: mean_relative_error(estimate, fixed) for name, estimate in estimates.items()},
         changing={name: mean_relative_error(estimate, changing) for name, estimate in estimates.items()},
         by_granularity=by_granularity,
     )
-    return Trained(booster, replace(card, update_granularity=largest_granularity(by_granularity)), report)
+    return TrainedPredictor(booster, replace(card, update_granularity=largest_granularity(by_granularity)), report)
 
 
-def save_predictor(directory: Path, trained: Trained) -> None:
+def save_predictor(directory: Path, trained: TrainedPredictor) -> None:
     """Write the model and its card; the directory is made where it is missing."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MODEL_FILE).write_text(trained.booster.model_to_string(), encoding="utf-8")

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.reconfigurator.controller import Loop
-from services.reconfigurator.execution.executor import Executor, Limits
+from services.reconfigurator.controller import ReconfigurationController
+from services.reconfigurator.execution.executor import Executor, ExecutorLimits
 from services.reconfigurator.execution.launchers import Launcher
 from services.reconfigurator.execution.launchers.process import ProcessLauncher
-from services.reconfigurator.execution.registered_instances import Registry
-from services.reconfigurator.metrics import Metrics
+from services.reconfigurator.execution.registered_instances import RegisteredInstances
+from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.workload_monitor import monitor
-from services.reconfigurator.monitoring.workload_stats import Planning
+from services.reconfigurator.monitoring.workload_stats import PlanningSettings
 from services.reconfigurator.nodes import Node, read_nodes
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.settings import ReconfiguratorSettings
@@ -30,11 +30,11 @@ from shared.metrics import serve_metrics
 from shared.predictor_card import read_predictor_card
 from shared.profile import LatencyProfile, read_profile
 from shared.settings import read_settings
-from shared.tasks import unless
+from shared.tasks import run_until_stopped
 
 
 @dataclass(frozen=True, slots=True)
-class Reconfiguration:
+class ReconfigurationConfig:
     """What the settings ask for, read and checked."""
 
     nodes: tuple[Node, ...]
@@ -49,7 +49,7 @@ def main() -> int:
         configure_logs("reconfigurator", level=settings.log_level, form=settings.log_format)
         asked = None if settings.launcher == "none" else read_reconfiguration(settings)
         engine = open_database(settings.database_url)
-        metrics = Metrics()
+        metrics = ReconfiguratorMetrics()
         serve_metrics(metrics.registry, settings)
     except BadInput as error:
         sys.stderr.write(f"reconfigurator: {error.message}\n")
@@ -58,7 +58,7 @@ def main() -> int:
     return 0
 
 
-def read_reconfiguration(settings: ReconfiguratorSettings) -> Reconfiguration:
+def read_reconfiguration(settings: ReconfiguratorSettings) -> ReconfigurationConfig:
     """Raises: BadInput naming what is wrong with the settings or a file that they name."""
     nodes = read_nodes(settings.nodes)
     if not nodes:
@@ -69,14 +69,14 @@ def read_reconfiguration(settings: ReconfiguratorSettings) -> Reconfiguration:
         card = read_predictor_card(Path(settings.predictor))
         means = card.mean_tokens_per_step(np.array(thresholds))
         prior = dict(zip(thresholds, means.tolist(), strict=True))
-    planning = Planning(
+    planning = PlanningSettings(
         thresholds=thresholds,
         tp_degrees=settings.tp_degrees,
         batch_sizes=settings.batch_sizes,
         rps_buffer=settings.rps_buffer,
     )
     cached = settings.cache != "none"
-    return Reconfiguration(
+    return ReconfigurationConfig(
         nodes=nodes,
         planner=Planner(nodes, planning, prior, cached, settings.solver, settings.solve_s),
         profile=read_profile(Path(settings.profile)) if settings.profile else None,
@@ -84,14 +84,17 @@ def read_reconfiguration(settings: ReconfiguratorSettings) -> Reconfiguration:
 
 
 async def serve(
-    settings: ReconfiguratorSettings, asked: Reconfiguration | None, engine: AsyncEngine, metrics: Metrics
+    settings: ReconfiguratorSettings,
+    asked: ReconfigurationConfig | None,
+    engine: AsyncEngine,
+    metrics: ReconfiguratorMetrics,
 ) -> None:
     """Monitor, and if it is asked for reconfigure, until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     connecting = Bus.connect(settings.nats_url, settings.cell, name="reconfigurator", alive_file=settings.alive_file)
-    bus = await unless(stop, connecting)
+    bus = await run_until_stopped(stop, connecting)
     if bus is None:
         return
     try:
@@ -108,17 +111,17 @@ async def reconfigure(
     bus: Bus,
     engine: AsyncEngine,
     settings: ReconfiguratorSettings,
-    asked: Reconfiguration,
-    metrics: Metrics,
+    asked: ReconfigurationConfig,
+    metrics: ReconfiguratorMetrics,
     stop: asyncio.Event,
 ) -> None:
     """Decide, and carry out, until `stop`."""
     launcher = make_launcher(bus, settings, asked.nodes)
-    registry = Registry()
+    registry = RegisteredInstances()
     await registry.listen(bus)
-    limits = Limits(drain_s=settings.drain_s, start_s=settings.start_s, stop_s=settings.stop_s)
+    limits = ExecutorLimits(drain_s=settings.drain_s, start_s=settings.start_s, stop_s=settings.stop_s)
     executor = Executor(bus, launcher, registry, limits)
-    loop = Loop(bus, engine, launcher, registry, executor, asked.planner, asked.profile, metrics)
+    loop = ReconfigurationController(bus, engine, launcher, registry, executor, asked.planner, asked.profile, metrics)
     try:
         await loop.run(settings.interval_s, settings.window_s, stop)
     finally:

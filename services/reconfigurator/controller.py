@@ -11,22 +11,22 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.execution.executor import Executor
 from services.reconfigurator.execution.launchers import Launcher
-from services.reconfigurator.execution.registered_instances import Registry
+from services.reconfigurator.execution.registered_instances import RegisteredInstances
 from services.reconfigurator.execution.transition import can_resume
-from services.reconfigurator.metrics import Metrics
+from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
 from services.reconfigurator.monitoring.workload_monitor import eventually
-from services.reconfigurator.planning.decision import Planner, Situation
+from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.missing_profiles import completed
 from services.reconfigurator.planning.run_in_process import apart
-from services.reconfigurator.schedule import Agenda, Occasion
+from services.reconfigurator.schedule import PlanSchedule, PlanTrigger
 from shared.bus.client import Bus
 from shared.bus.plan_history import read_plans
 from shared.bus.subjects import HEARTBEAT_S
 from shared.errors import RetryLater
 from shared.messages.plans import PlanEvent, PlanRecord, PlanState
 from shared.profile import LatencyProfile
-from shared.tasks import unless
+from shared.tasks import run_until_stopped
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ LATE_S = 1.0  # how long after its arrival a request may be written down
 UNDER_WAY = 10  # newest plans among which one is that was interrupted
 
 
-class Loop:
+class ReconfigurationController:
     """The reconfigurator of one cell."""
 
     def __init__(
@@ -42,11 +42,11 @@ class Loop:
         bus: Bus,
         engine: AsyncEngine,
         launcher: Launcher,
-        registry: Registry,
+        registry: RegisteredInstances,
         executor: Executor,
         planner: Planner,
         profile: LatencyProfile | None,
-        metrics: Metrics,
+        metrics: ReconfiguratorMetrics,
     ) -> None:
         """`profile`: what is known before any instance brings its own."""
         self._bus = bus
@@ -62,13 +62,13 @@ class Loop:
     async def run(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
         """Finish what was interrupted; then decide every `interval_s`, first when a window has passed, and early where
         the load outgrows the plan. Until `stop`."""
-        await unless(stop, self._work(interval_s, window_s, stop))
+        await run_until_stopped(stop, self._work(interval_s, window_s, stop))
 
     async def _work(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
         await self._bus.wait_for_stream(self._bus.subjects.stream("PLANS"))
         await eventually(partial(self._resume, stop), stop)
         await eventually(partial(self._begin, window_s, stop), stop)
-        agenda = Agenda(interval_s, window_s, self._planner.planning.rps_buffer, time.monotonic())
+        agenda = PlanSchedule(interval_s, window_s, self._planner.planning.rps_buffer, time.monotonic())
         while True:
             await asyncio.sleep(agenda.look_in_s(time.monotonic()))
             if occasion := agenda.due(time.monotonic(), await self._arrivals(agenda.recent_s)):
@@ -99,7 +99,7 @@ class Loop:
     async def _begin(self, window_s: float, stop: asyncio.Event) -> None:
         """Where nothing runs, as with new containers, the first decision does not wait for a window."""
         if not await self._launcher.running():
-            await self._carry_out(await self._decide(Occasion(window_s), stop), stop)
+            await self._carry_out(await self._decide(PlanTrigger(window_s), stop), stop)
 
     async def _arrivals(self, span_s: float) -> int:
         """How many requests came lately; none where Postgres is away, of which the next decision in order tells."""
@@ -109,7 +109,7 @@ class Loop:
         except RetryLater:
             return 0
 
-    async def _decide(self, occasion: Occasion, stop: asyncio.Event) -> PlanRecord:
+    async def _decide(self, occasion: PlanTrigger, stop: asyncio.Event) -> PlanRecord:
         """Raises: RetryLater, having said so in the log, where there is nothing to decide from."""
         now_s = time.time()
         try:
@@ -128,10 +128,10 @@ class Loop:
         if record.state is PlanState.RUNNING:
             await self._executor.run(record, partial(self._store, stop=stop))
 
-    async def _look(self, until_s: float, occasion: Occasion) -> Situation:
+    async def _look(self, until_s: float, occasion: PlanTrigger) -> PlanningContext:
         seen, uses = await read_window(self._engine, until_s - occasion.span_s, until_s)
         self._profile = await completed(self._profile, self._registry.instances(), self._engine)
-        return Situation(
+        return PlanningContext(
             seen=seen,
             uses=uses,
             occasion=occasion,

@@ -11,7 +11,7 @@ NAME = "dilaserve_reconfigurator"
 SOLVE_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
-class Metrics:
+class ReconfiguratorMetrics:
     """One registry for each reconfigurator. What a plan tells is no number before the first."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ DEVIATIONS = 4.0  # standard ones, of the number of arrivals: more than that is 
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
+class PlanTrigger:
     """What a decision is made on."""
 
     span_s: float  # of the arrivals that count
@@ -35,7 +35,7 @@ class Occasion:
         return f"early, as the last {self.span_s:g} s outgrew the plan, and for {self.rise:.0%} more to come: {reason}"
 
 
-class Agenda:
+class PlanSchedule:
     """Tells when the next decision is due, and on what occasion. Units: seconds, of any one clock.
 
     An early decision sees only what arrived lately, and plans for as much growth again. The next in order then waits
@@ -60,20 +60,20 @@ class Agenda:
         """How long until something may be due."""
         return max(0.0, min(self.recent_s, self._next_s - now_s))
 
-    def due(self, now_s: float, recent: int) -> Occasion | None:
+    def due(self, now_s: float, recent: int) -> PlanTrigger | None:
         """The occasion to decide on now, after which the next is waited for. `recent` came in the last `recent_s`.
 
         Returns: None if nothing is due.
         """
         if self._planned_rps is not None and outgrown(recent, self._planned_rps * self.recent_s):
             self._next_s = now_s + max(self._interval_s, self._window_s)
-            return Occasion(self.recent_s, rise=1 - self._seen_rps * self.recent_s / recent)
+            return PlanTrigger(self.recent_s, rise=1 - self._seen_rps * self.recent_s / recent)
         if now_s < self._next_s:
             return None
         self._next_s = now_s + self._interval_s
-        return Occasion(self._window_s)
+        return PlanTrigger(self._window_s)
 
-    def decided(self, occasion: Occasion, rps: float) -> None:
+    def decided(self, occasion: PlanTrigger, rps: float) -> None:
         """Note the rate that a decision was made for, whether or not it changed anything."""
         self._seen_rps = rps
         self._planned_rps = rps * (1 + occasion.buffer(self._rps_buffer))

@@ -14,27 +14,27 @@ import uvloop
 
 from services.scheduler.events import StepsLost
 from services.scheduler.factory import build_core, read_card
-from services.scheduler.io.event_queue import Inbox
-from services.scheduler.io.instance_events import Registry
+from services.scheduler.io.event_queue import EventQueue
+from services.scheduler.io.instance_events import InstanceEvents
 from services.scheduler.io.lease import Lease
 from services.scheduler.io.outcome_store import OutcomeStore
-from services.scheduler.io.predictor_client import Predictions
-from services.scheduler.io.recovery import Backlog
-from services.scheduler.io.request_consumer import Intake
-from services.scheduler.monitoring.metrics import Metrics
-from services.scheduler.monitoring.stats_window import Measures
+from services.scheduler.io.predictor_client import PredictorClient
+from services.scheduler.io.recovery import Recovery
+from services.scheduler.io.request_consumer import RequestConsumer
+from services.scheduler.monitoring.metrics import SchedulerMetrics
+from services.scheduler.monitoring.stats_window import StatsWindow
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.shell import Shell
-from shared.background import Afterwards
+from services.scheduler.shell import SchedulerService
+from shared.background import DeferredTasks
 from shared.bus.client import Bus
 from shared.errors import BadInput, Superseded
-from shared.gc_tuning import spare_startup
+from shared.gc_tuning import freeze_startup_objects
 from shared.logs import configure_logs
 from shared.metrics import serve_metrics
 from shared.model_files import find_model, name_of
 from shared.predictor_card import PredictorCard
 from shared.settings import read_settings
-from shared.tasks import cancel, unless
+from shared.tasks import cancel, run_until_stopped
 from shared.telemetry import telemetry
 from shared.text import TextModel
 
@@ -49,7 +49,7 @@ def main() -> int:
         directory = find_model(settings.model, weights=False)
         text = TextModel(directory, settings.model_name or name_of(settings.model))
         card = read_card(settings, directory)
-        metrics = Metrics()
+        metrics = SchedulerMetrics()
         serve_metrics(metrics.registry, settings)
     except BadInput as error:
         sys.stderr.write(f"scheduler: {error.message}\n")
@@ -58,33 +58,37 @@ def main() -> int:
         return uvloop.run(serve(settings, text, card, metrics))
 
 
-async def serve(settings: SchedulerSettings, text: TextModel, card: PredictorCard | None, metrics: Metrics) -> int:
+async def serve(
+    settings: SchedulerSettings, text: TextModel, card: PredictorCard | None, metrics: SchedulerMetrics
+) -> int:
     """Lead the cell and serve until SIGTERM or SIGINT. Returns: the exit status."""
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     connecting = Bus.connect(settings.nats_url, settings.cell, name="scheduler", alive_file=settings.alive_file)
-    bus = await unless(stop, connecting)
+    bus = await run_until_stopped(stop, connecting)
     if bus is None:
         return 0
-    lease = await unless(stop, lead(bus))
+    lease = await run_until_stopped(stop, lead(bus))
     if lease is None:
         await bus.close()
         return 0
     log.info("leading", epoch=lease.epoch, policy=settings.policy)
-    inbox, outcomes = Inbox(), OutcomeStore(bus, text)
+    inbox, outcomes = EventQueue(), OutcomeStore(bus, text)
     core = build_core(settings, text, card, lease.epoch)
-    predictions = Predictions(bus, core.settings.thresholds, inbox)
-    measures = Measures(core, settings.policy, time.time())
-    afterwards = Afterwards()
-    shell = Shell(bus, core, inbox, outcomes, predictions, measures, metrics, afterwards)
-    intake = Intake(bus, text, settings.default_slo_s, inbox, outcomes, await Backlog.measure(bus), afterwards)
+    predictions = PredictorClient(bus, core.settings.thresholds, inbox)
+    measures = StatsWindow(core, settings.policy, time.time())
+    afterwards = DeferredTasks()
+    shell = SchedulerService(bus, core, inbox, outcomes, predictions, measures, metrics, afterwards)
+    intake = RequestConsumer(
+        bus, text, settings.default_slo_s, inbox, outcomes, await Recovery.measure(bus), afterwards
+    )
     await shell.take_cancels()
-    spare_startup()
+    freeze_startup_objects()
     background = [
         lease.hold(),
         bus.keep_set_up(on_loss=lambda: inbox.put(StepsLost())),
-        Registry(
+        InstanceEvents(
             bus, text.card.name, inbox, needs_profile=settings.policy == "dilaserve", caching=core.settings.caching
         ).run(),
         shell.take_results(lease.epoch),

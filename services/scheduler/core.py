@@ -11,16 +11,16 @@ import numpy as np
 import structlog
 
 from services.scheduler import events as ev
-from services.scheduler.dispatch import Dispatch
+from services.scheduler.dispatch import Dispatcher
 from services.scheduler.policies import Policy
 from services.scheduler.state.checkpoints import resume, take_checkpoint
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
-from services.scheduler.state.job_encoder import JobWriter
+from services.scheduler.state.job_encoder import JobEncoder
 from services.scheduler.state.request_table import MASKED, NOWHERE, RequestTable
-from services.scheduler.state.result_decoder import Progressed, ResultReader, of_different_instances
+from services.scheduler.state.result_decoder import AppliedResults, ResultDecoder, of_different_instances
 from services.scheduler.state.serving_stats import serving_stats
-from services.scheduler.state.step_estimates import Estimates
+from services.scheduler.state.step_estimates import StepEstimates
 from shared.arrays import Int32
 from shared.messages.requests import OutcomeStatus, Progress
 from shared.messages.stats import ClusterLoad
@@ -33,7 +33,7 @@ EARLY_S = 60.0  # a cancel may come so long before its request, which takes anot
 MAX_ATTEMPTS = 5  # a request taken from so many instances that did not answer is given up: it may be their end
 
 TextEnded = Callable[[Int32, Sequence[str]], bool]
-MakePolicy = Callable[[Estimates], Policy]
+MakePolicy = Callable[[StepEstimates], Policy]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class SchedulerCore:
         self.settings = settings
         self.table = RequestTable(candidates=len(settings.thresholds))
         self.fleet = Fleet()
-        self.estimates = Estimates(
+        self.estimates = StepEstimates(
             self.table,
             np.array(settings.thresholds),
             np.array(settings.tokens_per_step),
@@ -68,8 +68,8 @@ class SchedulerCore:
         )
         self.policy = make_policy(self.estimates)
         self._text_ended = text_ended
-        self._reader = ResultReader(settings.epoch, settings.thresholds, self.table, self.fleet)
-        writer = JobWriter(
+        self._reader = ResultDecoder(settings.epoch, settings.thresholds, self.table, self.fleet)
+        writer = JobEncoder(
             settings.epoch,
             settings.mask_token_id,
             self.table,
@@ -78,7 +78,7 @@ class SchedulerCore:
             end_ids=settings.end_ids,
         )
         self._decisions = DecisionLog(self.table, self.fleet) if settings.keeps_records else None
-        self._dispatch = Dispatch(
+        self._dispatch = Dispatcher(
             self.table,
             self.fleet,
             self.policy,
@@ -101,7 +101,7 @@ class SchedulerCore:
 
         Results of all instances are read together, before anything else that has happened.
         """
-        done = (event.results for event in events if isinstance(event, ev.StepsDone))
+        done = (event.results for event in events if isinstance(event, ev.StepResultsReceived))
         for results in of_different_instances(done):
             self._take_results(results, now_s)
         for event in events:
@@ -132,14 +132,14 @@ class SchedulerCore:
                     self._finish(self.table.row_of[request_id], OutcomeStatus.CANCELLED, now_s)
                 else:
                     self._early_cancels[request_id] = now_s + EARLY_S
-            case ev.InstanceSeen(instance):
+            case ev.InstanceUpdated(instance):
                 self.fleet.update(instance)
                 self._next_control_s = 0.0
-            case ev.InstanceGone(instance_id):
+            case ev.InstanceLost(instance_id):
                 self._lose_instance(instance_id, now_s)
-            case ev.EstimatesCame(tickets, steps, steps_left):
+            case ev.EstimatesReceived(tickets, steps, steps_left):
                 self.estimates.take(tickets, steps, steps_left)
-            case ev.EstimatesLost(tickets):
+            case ev.EstimatesFailed(tickets):
                 self.estimates.lose(tickets)
 
     def _take_request(self, arrived: ev.RequestArrived, now_s: float) -> None:
@@ -178,11 +178,11 @@ class SchedulerCore:
         for failure in progressed.failures:
             self._fail_step(failure, now_s)
 
-    def _note_servers(self, progressed: Progressed) -> None:
+    def _note_servers(self, progressed: AppliedResults) -> None:
         for row in progressed.newcomers.tolist():
             self.table.migrations[row] += self.table.entry(row).serve(self.fleet.name(self.table.instance[row]))
 
-    def _report_progress(self, progressed: Progressed) -> None:
+    def _report_progress(self, progressed: AppliedResults) -> None:
         for i in self.table.streams[progressed.rows].nonzero()[0].tolist():
             row = int(progressed.rows[i])
             positions, tokens, confidences = progressed.unmasked(i)
@@ -284,6 +284,6 @@ class SchedulerCore:
         output_ids = table.output_ids(row)[: masked[0] if len(masked) else None].copy()
         arrived, stats = table.entry(row).arrived, serving_stats(table, row, self.settings.thresholds, now_s)
         decisions = self._decisions.read(row) if self._decisions is not None else None
-        self._commands.append(ev.Finish(arrived, status, output_ids, stats, decisions, error))
+        self._commands.append(ev.FinishRequest(arrived, status, output_ids, stats, decisions, error))
         self._dispatch.leave(row)
         table.remove(row)

@@ -5,16 +5,16 @@ import numpy as np
 
 from services.scheduler.algorithms.placement import may_find_room
 from services.scheduler.events import SendJobs
-from services.scheduler.policies import Choice, Moves, Policy
+from services.scheduler.policies import MigrationPolicy, Policy, ThresholdChoice
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
-from services.scheduler.state.job_encoder import JobWriter
+from services.scheduler.state.job_encoder import JobEncoder
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.arrays import Bool, Int64
 from shared.messages.steps import CACHE, RECOMPUTE
 
 
-class Dispatch:
+class Dispatcher:
     """Works on one table and one fleet."""
 
     def __init__(
@@ -22,7 +22,7 @@ class Dispatch:
         table: RequestTable,
         fleet: Fleet,
         policy: Policy,
-        writer: JobWriter,
+        writer: JobEncoder,
         decisions: DecisionLog | None,
         *,
         caching: bool,
@@ -35,7 +35,7 @@ class Dispatch:
         self._policy = policy
         self._writer = writer
         self._caching = caching
-        stays = policy.moves is Moves.NEVER or (caching and policy.moves is Moves.AT_RECOMPUTE)
+        stays = policy.moves is MigrationPolicy.NEVER or (caching and policy.moves is MigrationPolicy.AT_RECOMPUTE)
         self._looks_ahead = lookahead > 0 and stays  # within a block
 
     def place(self, now_s: float) -> None:
@@ -96,14 +96,14 @@ class Dispatch:
 
     def _stays_for_good(self) -> bool:
         """Whether a request could not begin its next block elsewhere."""
-        return self._policy.moves is Moves.NEVER or np.count_nonzero(self._fleet.open) == 1
+        return self._policy.moves is MigrationPolicy.NEVER or np.count_nonzero(self._fleet.open) == 1
 
     def _may_move(self, rows: Int64) -> Bool:
         """Which requests the policy may take to another instance for their next step. Shapes: [n] -> [n]."""
         match self._policy.moves:
-            case Moves.NEVER:
+            case MigrationPolicy.NEVER:
                 return np.zeros(len(rows), dtype=np.bool_)
-            case Moves.AT_RECOMPUTE:
+            case MigrationPolicy.AT_RECOMPUTE:
                 return self._recomputes(rows)
             case _:
                 return np.ones(len(rows), dtype=np.bool_)
@@ -113,7 +113,7 @@ class Dispatch:
         at_start: Bool = self._table.block_masks_left[rows] == self._table.block_length[rows]
         return at_start | (not self._caching)
 
-    def _send_ahead(self, now_s: float, sent: Int64, chosen: Choice | None) -> Int64:
+    def _send_ahead(self, now_s: float, sent: Int64, chosen: ThresholdChoice | None) -> Int64:
         """Decide the step after the one that is out, so that the instance need not wait for it. Returns: the rows.
 
         `chosen` is what was chosen in this cycle for the rows `sent`: for the same rows it still holds.

@@ -33,7 +33,7 @@ class RequestCancelled:
 
 
 @dataclass(frozen=True, slots=True)
-class StepsDone:
+class StepResultsReceived:
     results: StepResults
 
 
@@ -43,17 +43,17 @@ class StepsLost:
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceSeen:
+class InstanceUpdated:
     instance: Instance
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceGone:
+class InstanceLost:
     instance_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class EstimatesCame:
+class EstimatesReceived:
     """The step predictor's answer to an AskEstimates."""
 
     tickets: Int64  # [n]
@@ -62,7 +62,7 @@ class EstimatesCame:
 
 
 @dataclass(frozen=True, slots=True)
-class EstimatesLost:
+class EstimatesFailed:
     """No step predictor answered in time."""
 
     tickets: Int64  # [n]
@@ -71,12 +71,12 @@ class EstimatesLost:
 Event = (
     RequestArrived
     | RequestCancelled
-    | StepsDone
+    | StepResultsReceived
     | StepsLost
-    | InstanceSeen
-    | InstanceGone
-    | EstimatesCame
-    | EstimatesLost
+    | InstanceUpdated
+    | InstanceLost
+    | EstimatesReceived
+    | EstimatesFailed
 )
 
 
@@ -93,7 +93,7 @@ class SendProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class FinishRequest:
     """Store the outcome, then acknowledge the delivery."""
 
     arrived: RequestArrived
@@ -112,7 +112,7 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
-class AskEstimates:
+class RequestEstimates:
     """Ask the step predictor; EstimatesCame or EstimatesLost follows, and nobody waits for it."""
 
     tickets: Int64  # [n]
@@ -129,4 +129,4 @@ class SaveCheckpoint:
     checkpoint: Checkpoint
 
 
-Command = SendJobs | SendProgress | SaveCheckpoint | Finish | Acknowledge | AskEstimates
+Command = SendJobs | SendProgress | SaveCheckpoint | FinishRequest | Acknowledge | RequestEstimates

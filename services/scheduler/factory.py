@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from services.scheduler.core import CoreSettings, SchedulerCore
-from services.scheduler.policies import Moves, Policy
-from services.scheduler.policies.dilaserve import DiLaServe
-from services.scheduler.policies.fixed import Fixed
+from services.scheduler.policies import MigrationPolicy, Policy
+from services.scheduler.policies.dilaserve import DiLaServePolicy
+from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.state.step_estimates import Estimates
+from services.scheduler.state.step_estimates import StepEstimates
 from shared.arrays import Int32
 from shared.errors import BadInput
 from shared.predictor_card import PredictorCard, read_predictor_card
@@ -39,20 +39,20 @@ def build_core(settings: SchedulerSettings, text: TextModel, card: PredictorCard
     return SchedulerCore(core_settings, lambda estimates: build_policy(settings, estimates), text_ended)
 
 
-def build_policy(settings: SchedulerSettings, estimates: Estimates) -> Policy:
+def build_policy(settings: SchedulerSettings, estimates: StepEstimates) -> Policy:
     """The policy that the settings name."""
     if settings.policy == "dilaserve":
-        return DiLaServe(
+        return DiLaServePolicy(
             candidates=np.array(candidates(settings)),
             estimates=estimates,
-            moves=settings.moves or Moves.AT_RECOMPUTE,
+            moves=settings.moves or MigrationPolicy.AT_RECOMPUTE,
             uses_estimates=settings.estimates == "predictor",
             load_control=settings.load_control,
             margin_steps=settings.margin_steps,
             guaranteed_priority=settings.guaranteed_priority,
         )
-    default = Moves.AT_RECOMPUTE if settings.policy == "llumnix" else Moves.NEVER
-    return Fixed(settings.threshold, settings.moves or default)
+    default = MigrationPolicy.AT_RECOMPUTE if settings.policy == "llumnix" else MigrationPolicy.NEVER
+    return FixedThresholdPolicy(settings.threshold, settings.moves or default)
 
 
 def read_card(settings: SchedulerSettings, model: Path) -> PredictorCard | None:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from services.scheduler.policies import Moves
+from services.scheduler.policies import MigrationPolicy
 from shared.settings import Seconds, ServiceSettings
 
 Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -24,7 +24,7 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     estimates: Literal["predictor", "one-shot"] = "predictor"  # of the steps a request has left
     load_control: bool = True  # of the dilaserve policy: limit thresholds by the cluster's load
     margin_steps: Annotated[float, msgspec.Meta(ge=0)] = 1.0  # kept in hand before a deadline; 0: the paper's form
-    moves: Moves | None = None  # when a request may change its instance; None: as the policy has it
+    moves: MigrationPolicy | None = None  # when a request may change its instance; None: as the policy has it
     guaranteed_priority: int | None = None  # from this priority on, requests keep all thresholds under any load
     lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps sent before the last result is read
     step_timeout_s: Seconds = 60.0  # a step unanswered for so long is given to another instance

@@ -11,14 +11,14 @@ from nats.aio.msg import Msg
 
 from services.scheduler import events as ev
 from services.scheduler.core import SchedulerCore
-from services.scheduler.io.event_queue import Inbox
+from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.outcome_store import OutcomeStore
-from services.scheduler.io.predictor_client import Predictions
-from services.scheduler.monitoring.metrics import Metrics
-from services.scheduler.monitoring.stats_window import Measures
+from services.scheduler.io.predictor_client import PredictorClient
+from services.scheduler.monitoring.metrics import SchedulerMetrics
+from services.scheduler.monitoring.stats_window import StatsWindow
 from services.scheduler.monitoring.tracing import record_request
-from shared.background import Afterwards
-from shared.bus.client import Bus, last_token, read_or_none
+from shared.background import DeferredTasks
+from shared.bus.client import Bus, last_token, try_decode
 from shared.bus.subjects import result_consumer
 from shared.messages.requests import Cancel
 from shared.messages.stats import STATS_S
@@ -30,19 +30,19 @@ TICK_S = 0.5  # a cycle at least so often, for steps that time out
 CLOCKS_DIFFER = timedelta(seconds=5)  # at most, between this machine and the bus; a result too many is dropped
 
 
-class Shell:
+class SchedulerService:
     """Runs one core on one bus."""
 
     def __init__(
         self,
         bus: Bus,
         core: SchedulerCore,
-        inbox: Inbox,
+        inbox: EventQueue,
         outcomes: OutcomeStore,
-        predictions: Predictions,
-        measures: Measures,
-        metrics: Metrics,
-        afterwards: Afterwards,
+        predictions: PredictorClient,
+        measures: StatsWindow,
+        metrics: SchedulerMetrics,
+        afterwards: DeferredTasks,
     ) -> None:
         self._bus = bus
         self._core = core
@@ -89,7 +89,7 @@ class Shell:
         self._measures.note(events, commands, now_s, cycle_s)
         self._metrics.cycled(cycle_s)
         for command in commands:
-            if isinstance(command, ev.Finish):
+            if isinstance(command, ev.FinishRequest):
                 record_request(command)
                 self._metrics.ended(command)
 
@@ -100,24 +100,24 @@ class Shell:
                 await self._bus.publish(subjects.steps(instance_id), jobs)
             case ev.SendProgress(request_id, progress):
                 await self._bus.publish(subjects.progress(request_id), progress)
-            case ev.Finish():
+            case ev.FinishRequest():
                 self._outcomes.finish(command)
             case ev.SaveCheckpoint(request_id, checkpoint):
                 await self._bus.publish(subjects.checkpoints(request_id), checkpoint)
-            case ev.AskEstimates():
+            case ev.RequestEstimates():
                 self._predictions.ask(command)
             case ev.Acknowledge(delivery):
                 await delivery.msg.ack()
 
     async def _on_results(self, msg: Msg) -> None:
-        results = read_or_none(msg, StepResults)
+        results = try_decode(msg, StepResults)
         if results is not None:
             if results.sent_s:
                 self._metrics.results_came(time.time() - results.sent_s)
-            self._inbox.put(ev.StepsDone(results))
+            self._inbox.put(ev.StepResultsReceived(results))
 
     async def _on_cancel(self, msg: Msg) -> None:
-        if not msg.data or read_or_none(msg, Cancel) is not None:  # nothing is as good as {}
+        if not msg.data or try_decode(msg, Cancel) is not None:  # nothing is as good as {}
             self._inbox.put(ev.RequestCancelled(last_token(msg.subject)))
 
 
@@ -126,7 +126,7 @@ def is_awaited(command: ev.Command) -> bool:
     match command:
         case ev.SendJobs(_, jobs):
             return len(jobs.tickets) > 0 or jobs.forget_below > 0  # which must not overtake what it does not mean
-        case ev.Finish() | ev.SendProgress():
+        case ev.FinishRequest() | ev.SendProgress():
             return True
         case _:
             return False

@@ -15,25 +15,25 @@ import uvloop
 from msgspec.structs import replace
 
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, Limits
+from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.io.registration import Registration
 from services.worker.io.startup_registration import announced
 from services.worker.model.model_loading import NO_CACHE, CacheRoom, ModelChoice, check, device_name, open_runner
 from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import ParallelRunner
-from services.worker.monitoring.metrics import Metrics
+from services.worker.monitoring.metrics import WorkerMetrics
 from services.worker.profile.stored_profile import default_cache, given_profile, stored_profile
 from services.worker.settings import WorkerSettings
-from services.worker.shell import Worker
+from services.worker.shell import WorkerService
 from shared.bus.client import Bus
 from shared.errors import BadInput
-from shared.gc_tuning import spare_startup
+from shared.gc_tuning import freeze_startup_objects
 from shared.logs import configure_logs
 from shared.messages.instances import Instance
 from shared.metrics import serve_metrics
 from shared.model_files import find_model, name_of
 from shared.settings import read_settings
-from shared.tasks import unless
+from shared.tasks import run_until_stopped
 from shared.telemetry import telemetry
 from shared.text import read_model_card
 
@@ -53,7 +53,7 @@ def main(environ: Mapping[str, str]) -> int:
         given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
         check(choice)
         instance = _describe(settings)
-        metrics = Metrics(instance)
+        metrics = WorkerMetrics(instance)
         serve_metrics(metrics.registry, settings)
         with ExitStack() as starting:
             starting.enter_context(announced(settings, instance))
@@ -72,7 +72,7 @@ def main(environ: Mapping[str, str]) -> int:
         return 2
 
 
-def _run(settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance, metrics: Metrics) -> int:
+def _run(settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance, metrics: WorkerMetrics) -> int:
     try:
         with telemetry("worker", settings.otlp_endpoint):
             uvloop.run(_serve(settings, runner, instance, metrics))
@@ -103,21 +103,21 @@ def _describe(settings: WorkerSettings) -> Instance:
 
 
 async def _serve(
-    settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance, metrics: Metrics
+    settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance, metrics: WorkerMetrics
 ) -> None:
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     joining = Bus.connect(settings.nats_url, settings.cell, name=instance.instance_id, alive_file=settings.alive_file)
-    bus = await unless(stop, joining)
+    bus = await run_until_stopped(stop, joining)
     if bus is None:
         return
-    limits = Limits(settings.max_batch_tokens, settings.max_batch_requests)
-    spare_startup()
+    limits = EngineLimits(settings.max_batch_tokens, settings.max_batch_requests)
+    freeze_startup_objects()
     engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
     metrics.watch(engine)
     try:
-        await Worker(bus, engine, Registration(bus, instance, lambda: engine.num_held), metrics).run(stop)
+        await WorkerService(bus, engine, Registration(bus, instance, lambda: engine.num_held), metrics).run(stop)
     finally:
         with contextlib.suppress(Exception):
             await bus.close()

@@ -17,14 +17,14 @@ import structlog
 from nats.aio.msg import Msg
 
 from services.worker.engine.engine import Engine
-from services.worker.engine.provisional_tokens import Guess
-from services.worker.engine.step_jobs import Job, Taken, read_jobs
-from services.worker.engine.step_results import Ran
+from services.worker.engine.provisional_tokens import ProvisionalTokens
+from services.worker.engine.step_jobs import MessageDeduplicator, StepJob, read_jobs
+from services.worker.engine.step_results import IterationResult
 from services.worker.io.registration import Registration
-from services.worker.monitoring.metrics import Metrics
-from services.worker.monitoring.tracing import Spans
-from shared.background import Afterwards
-from shared.bus.client import Bus, read_or_none
+from services.worker.monitoring.metrics import WorkerMetrics
+from services.worker.monitoring.tracing import RequestSpans
+from shared.background import DeferredTasks
+from shared.bus.client import Bus, try_decode
 from shared.bus.subjects import step_consumer
 from shared.errors import BadInput
 from shared.messages.instances import Control
@@ -35,27 +35,27 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Iteration:
+class IterationOutput:
     """What one iteration has to say."""
 
-    ran: Ran
-    guesses: list[Guess]
+    ran: IterationResult
+    guesses: list[ProvisionalTokens]
 
 
-class Worker:
+class WorkerService:
     """One instance on the bus."""
 
-    def __init__(self, bus: Bus, engine: Engine, registration: Registration, metrics: Metrics) -> None:
+    def __init__(self, bus: Bus, engine: Engine, registration: Registration, metrics: WorkerMetrics) -> None:
         self._bus = bus
         self._engine = engine
         self._registration = registration
         self._metrics = metrics
         self._instance_id = registration.instance.instance_id
-        self._spans = Spans(self._instance_id)
-        self._afterwards = Afterwards()
-        self._taken = Taken()
+        self._spans = RequestSpans(self._instance_id)
+        self._afterwards = DeferredTasks()
+        self._taken = MessageDeduplicator()
         # Messages and their jobs; None: no more will come.
-        self._inbox: SimpleQueue[tuple[StepJobs, list[Job]] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[tuple[StepJobs, list[StepJob]] | None] = SimpleQueue()
         self._given_up = False
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -83,7 +83,7 @@ class Worker:
             self._spans.close()
 
     async def _take(self, msg: Msg) -> None:
-        message = read_or_none(msg, StepJobs)
+        message = try_decode(msg, StepJobs)
         if message is not None and self._taken.add(message):
             received_s = time.time()
             try:
@@ -95,7 +95,7 @@ class Worker:
         self._afterwards.do(msg.ack)  # whether or not they have run: after a crash nobody could run them
 
     async def _obey(self, stop: asyncio.Event, msg: Msg) -> None:
-        order = read_or_none(msg, Control)
+        order = try_decode(msg, Control)
         if order is None:
             return
         log.info("told to", action=order.action)
@@ -107,9 +107,9 @@ class Worker:
     async def _compute(self) -> None:
         """Publish what the engine finds, until no more jobs will come and none waits. Raises: what ended the engine."""
         loop = asyncio.get_running_loop()
-        outbox: asyncio.Queue[Iteration | None] = asyncio.Queue()
+        outbox: asyncio.Queue[IterationOutput | None] = asyncio.Queue()
 
-        def tell(iteration: Iteration | None) -> None:
+        def tell(iteration: IterationOutput | None) -> None:
             loop.call_soon_threadsafe(outbox.put_nowait, iteration)
 
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine") as thread:
@@ -122,7 +122,7 @@ class Worker:
                 self._given_up = True
                 self._inbox.put(None)
 
-    async def _publish(self, iteration: Iteration) -> None:
+    async def _publish(self, iteration: IterationOutput) -> None:
         results = iteration.ran.message(sent_s=time.time())
         await self._bus.publish(self._bus.subjects.step_results(self._instance_id), results)
         for guess in iteration.guesses:
@@ -132,7 +132,7 @@ class Worker:
 
     # In the engine's thread
 
-    def _iterate(self, tell: Callable[[Iteration | None], None]) -> None:
+    def _iterate(self, tell: Callable[[IterationOutput | None], None]) -> None:
         """One iteration after another; None is the last that is told."""
         ran = False
         try:
@@ -140,7 +140,7 @@ class Worker:
                 iteration = self._engine.run()
                 ran = iteration is not None  # else what waits lacks room, which only a message can make
                 if iteration is not None:
-                    tell(Iteration(iteration, self._engine.take_guesses()))
+                    tell(IterationOutput(iteration, self._engine.take_guesses()))
         finally:
             tell(None)
 

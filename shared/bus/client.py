@@ -192,7 +192,7 @@ async def settle(msg: Msg, kind: type[M], handle: Callable[[M], Awaitable[None]]
     await msg.ack()
 
 
-def read_or_none(msg: Msg, kind: type[M]) -> M | None:
+def try_decode(msg: Msg, kind: type[M]) -> M | None:
     """The message, or None with a line in the log when it cannot be read."""
     try:
         return decode(msg.data, kind)

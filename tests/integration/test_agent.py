@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dilaserve.stack.node_agent import Agent
+from dilaserve.stack.node_agent import NodeAgent
 from dilaserve.stack.process import Program
 from dilaserve.stack.supervisor import Supervisor
 from services.reconfigurator.execution.launchers import Launcher
@@ -25,7 +25,7 @@ def worker(spec: InstanceSpec) -> Program:
 async def launcher(bus: Bus) -> AsyncIterator[Launcher]:
     supervisor = Supervisor()
     supervisor.start(worker(LARGE))
-    await Agent(supervisor, worker, [LARGE]).serve(bus, "local")
+    await NodeAgent(supervisor, worker, [LARGE]).serve(bus, "local")
     yield ProcessLauncher(bus, ["local", "away"])
     await supervisor.stop(["worker"], WAIT_S)
 

@@ -11,11 +11,11 @@ from nats.aio.msg import Msg
 
 from services.gateway.settings import GatewaySettings
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, Limits
+from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.io.registration import Registration
 from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
-from services.worker.monitoring.metrics import Metrics
-from services.worker.shell import Worker
+from services.worker.monitoring.metrics import WorkerMetrics
+from services.worker.shell import WorkerService
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.messages.instances import Instance
@@ -52,9 +52,11 @@ async def test_nothing_is_left_of_requests_whose_clients_have_gone(
     await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=hear)
     choice, room = ModelChoice(str(tiny_checkpoint_dir), threads=1), CacheRoom(REQUESTS, CACHE_TOKENS)
     with open_runner(choice, room) as runner, service("scheduler", scheduling, tmp_path / "scheduler.log"):
-        engine = Engine(runner, CacheMode.DUAL, Limits(8192, 64), instance.instance_id)
+        engine = Engine(runner, CacheMode.DUAL, EngineLimits(8192, 64), instance.instance_id)
         all_slots, stop = engine.free_slots, asyncio.Event()
-        working = asyncio.create_task(Worker(bus, engine, Registration(bus, instance), Metrics(instance)).run(stop))
+        working = asyncio.create_task(
+            WorkerService(bus, engine, Registration(bus, instance), WorkerMetrics(instance)).run(stop)
+        )
         settings = msgspec.convert(common, GatewaySettings)
         async with running(settings, TextModel(tiny_checkpoint_dir, name)) as gateway:
             await gateway.until("ready")

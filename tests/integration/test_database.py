@@ -14,10 +14,10 @@ from nats.js.errors import NotFoundError
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.reconfigurator.metrics import Metrics
+from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
 from services.reconfigurator.monitoring.workload_monitor import FEEDS, monitor
-from services.reconfigurator.monitoring.workload_stats import Seen
+from services.reconfigurator.monitoring.workload_stats import RequestSample
 from shared.bus.client import Bus
 from shared.database.schema import Base, PlanRow, RequestRow, open_database, upgrade
 from shared.errors import BadInput
@@ -105,7 +105,7 @@ async def monitoring(bus: Bus, database: AsyncEngine) -> AsyncIterator[None]:
     """A monitor at work; should it fail, so does the test."""
     stop = asyncio.Event()
     async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
-        group.create_task(monitor(bus, database, Metrics(), stop))
+        group.create_task(monitor(bus, database, ReconfiguratorMetrics(), stop))
         yield
         stop.set()
 
@@ -188,7 +188,7 @@ async def test_a_request_is_a_row_from_its_arrival_on(bus: Bus, database: AsyncE
     assert (served.status, served.thresholds, served.threshold_steps) == ("completed", [0.8, 0.9], [4, 5])
     assert (active.status, active.request_class, active.slo_s) == ("active", "p128-o64", 5.0)
     seen, uses = await read_window(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s)
-    assert sorted(seen, key=repr) == [Seen(12, 32, 5.0, 32), Seen(12, 32, 5.0, None)]
+    assert sorted(seen, key=repr) == [RequestSample(12, 32, 5.0, 32), RequestSample(12, 32, 5.0, None)]
     assert uses == SERVED.stats.thresholds if SERVED.stats else False
     assert await count_arrivals(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s) == 2
     assert await read_window(database, ARRIVED.arrival_s + 1, ARRIVED.arrival_s + 2) == ([], [])

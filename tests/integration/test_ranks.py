@@ -13,11 +13,11 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from services.worker.engine.batch import Batch
+from services.worker.engine.batch import ForwardBatch
 from services.worker.model import model_loading
 from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
 from services.worker.model.model_runner import Runner
-from services.worker.model.tensor_parallel import Group, parallel_runner
+from services.worker.model.tensor_parallel import RankGroup, parallel_runner
 from shared.errors import BadInput
 from tests.support.golden import COPY
 from tests.support.random_model import random_decoder
@@ -30,11 +30,11 @@ DEVICES = [torch.device("cpu")] * 2
 class FailsOnRank0(Runner):
     """The others wait for it, as in any forward."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: RankGroup) -> None:
         super().__init__(random_decoder())
         self._group = group
 
-    def run(self, batch: Batch) -> Any:  # noqa: ARG002
+    def run(self, batch: ForwardBatch) -> Any:  # noqa: ARG002
         if self._group.shard.rank == 0:
             raise torch.OutOfMemoryError("too large")
         return self._group.sum(torch.ones(1))
@@ -60,7 +60,7 @@ async def test_a_step_that_fails_on_the_first_rank_ends_the_instance(
 
 def _run_a_step() -> None:
     with parallel_runner(DEVICES, FailsOnRank0) as ranks:
-        ranks.run(cast(Batch, "a batch"))
+        ranks.run(cast(ForwardBatch, "a batch"))
 
 
 def test_ranks_take_the_room_of_the_least_and_end_in_order_when_all_are_signalled() -> None:
@@ -87,7 +87,7 @@ def _serve_until_told(ready: Connection) -> None:
         told.wait(LIMIT_S)
 
 
-def _unequal(group: Group) -> Runner:
+def _unequal(group: RankGroup) -> Runner:
     decoder = random_decoder()
     with patch.object(model_loading, "slots_that_fit", return_value=300 - 100 * group.shard.rank):
         return Runner(decoder, model_loading._cache_slots(CacheRoom(requests=64), decoder, group))

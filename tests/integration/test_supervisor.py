@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dilaserve.stack.process import Program
-from dilaserve.stack.safe_output import Lasting
+from dilaserve.stack.safe_output import BrokenPipeSafeStream
 from dilaserve.stack.supervisor import TRIES, Supervisor
 from shared.errors import BadInput, DilaserveError
 from tests.support.waiting import reached
@@ -116,7 +116,7 @@ async def test_a_stack_goes_on_when_nobody_reads_its_output_any_more(tmp_path: P
     reading, writing = os.pipe()
     os.close(reading)
     supervisor = Supervisor()
-    with os.fdopen(writing, "w") as gone, contextlib.redirect_stderr(Lasting(gone)):
+    with os.fdopen(writing, "w") as gone, contextlib.redirect_stderr(BrokenPipeSafeStream(gone)):
         supervisor.start(
             shell("worker-0", f"echo $$ >> {started}; echo a line; head -c 300000 /dev/zero; exec sleep 600")
         )

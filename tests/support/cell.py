@@ -9,14 +9,14 @@ import torch
 
 from services.scheduler import events as ev
 from services.scheduler.core import CoreSettings, SchedulerCore
-from services.scheduler.policies import Moves
-from services.scheduler.policies.fixed import Fixed
+from services.scheduler.policies import MigrationPolicy
+from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.batch import Batch
-from services.worker.engine.engine import Engine, Limits
-from services.worker.engine.step_jobs import Taken
+from services.worker.engine.batch import ForwardBatch
+from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.step_jobs import MessageDeduplicator
 from services.worker.model.config import ModelConfig, parse_config
-from services.worker.model.model_runner import Predictions
+from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Float64, Int32, Int64
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.instances import Instance, InstanceState, ModelCard
@@ -94,7 +94,7 @@ class ScriptedModel:
     too_large: bool = False  # whether the device's memory is too small for two requests at once
     kept: dict[int, tuple[int, int]] = field(default_factory=dict)  # the request and position whose keys a slot holds
 
-    def run(self, batch: Batch) -> Predictions:
+    def run(self, batch: ForwardBatch) -> TokenPredictions:
         if self.too_large and len(batch.lengths) > 1:
             raise torch.OutOfMemoryError("too large")
         self._check(batch)
@@ -105,9 +105,9 @@ class ScriptedModel:
         ]
         tokens: Int64 = np.array([text.token(position) for text, position in at], dtype=np.int64)
         confidences: Float64 = np.array([text.confidence(position) for text, position in at])
-        return Predictions(tokens, confidences)
+        return TokenPredictions(tokens, confidences)
 
-    def _check(self, batch: Batch) -> None:
+    def _check(self, batch: ForwardBatch) -> None:
         owners = np.repeat(batch.seeds, batch.lengths).tolist()
         for owner, position, token in zip(owners, batch.positions.tolist(), batch.tokens.tolist(), strict=True):
             text = self.texts[owner]
@@ -126,7 +126,7 @@ class ScriptedModel:
 class Cell:
     """Messages wait until they are delivered; `now_s` passes as told."""
 
-    def __init__(self, *, caching: bool, lookahead: int, moves: Moves) -> None:
+    def __init__(self, *, caching: bool, lookahead: int, moves: MigrationPolicy) -> None:
         self.caching, self.lookahead, self.moves = caching, lookahead, moves
         self.now_s = 100.0
         self.epoch = 0
@@ -134,10 +134,10 @@ class Cell:
         self.models: dict[str, ScriptedModel] = {}
         self.engines: dict[str, Engine] = {}
         self.jobs: dict[str, deque[StepJobs]] = {}
-        self.taken: dict[str, tuple[Taken, list[StepJobs]]] = {}  # the messages that have come
+        self.taken: dict[str, tuple[MessageDeduplicator, list[StepJobs]]] = {}  # the messages that have come
         self.results: deque[StepResults] = deque()
         self.checkpoints: dict[str, Checkpoint] = {}
-        self.finished: dict[str, ev.Finish] = {}
+        self.finished: dict[str, ev.FinishRequest] = {}
         self.unsettled: dict[str, Text] = {}
         self.start_scheduler()
 
@@ -154,14 +154,14 @@ class Cell:
             end_ids=(END_ID,),
             step_timeout_s=STEP_TIMEOUT_S,
         )
-        self.core = SchedulerCore(settings, lambda _: Fixed(THRESHOLD, self.moves), _ended)
+        self.core = SchedulerCore(settings, lambda _: FixedThresholdPolicy(THRESHOLD, self.moves), _ended)
         arrivals = [text.arrival(self.now_s, self.checkpoints.get(name)) for name, text in self.unsettled.items()]
         self.cycle([*arrivals, *(self.seen(name) for name in self.engines)])
 
-    def seen(self, name: str, drain_until_s: float | None = None) -> ev.InstanceSeen:
+    def seen(self, name: str, drain_until_s: float | None = None) -> ev.InstanceUpdated:
         """Ready, or draining."""
         state = InstanceState.READY if drain_until_s is None else InstanceState.DRAINING
-        return ev.InstanceSeen(
+        return ev.InstanceUpdated(
             Instance(
                 instance_id=name,
                 model=CARD,
@@ -178,13 +178,13 @@ class Cell:
         room = 64 if self.caching else 0
         self.models[name] = ScriptedModel(self.texts, room)
         mode = CacheMode.DUAL if self.caching else CacheMode.NONE
-        self.engines[name] = Engine(self.models[name], mode, Limits(1000, MOST_REQUESTS), name)
-        self.jobs[name], self.taken[name] = deque(), (Taken(), [])
+        self.engines[name] = Engine(self.models[name], mode, EngineLimits(1000, MOST_REQUESTS), name)
+        self.jobs[name], self.taken[name] = deque(), (MessageDeduplicator(), [])
         self.cycle([self.seen(name)])
 
     def end_worker(self, name: str) -> None:
         del self.engines[name], self.models[name], self.jobs[name]
-        self.cycle([ev.InstanceGone(name)])
+        self.cycle([ev.InstanceLost(name)])
 
     def ask(self, text: Text) -> None:
         self.texts[text.number] = self.unsettled[text.name] = text
@@ -199,7 +199,7 @@ class Cell:
                         self.jobs[instance_id].append(jobs)
                 case ev.SaveCheckpoint(request_id, checkpoint):
                     self.checkpoints[request_id] = checkpoint
-                case ev.Finish():
+                case ev.FinishRequest():
                     name = command.arrived.request.request_id
                     assert name in self.unsettled, f"{name} ended twice"
                     del self.unsettled[name]
@@ -221,7 +221,7 @@ class Cell:
 
     def tell(self, count: int = 1) -> None:
         """The next results reach the scheduler, together."""
-        self.cycle([ev.StepsDone(self.results.popleft()) for _ in range(min(count, len(self.results)))])
+        self.cycle([ev.StepResultsReceived(self.results.popleft()) for _ in range(min(count, len(self.results)))])
 
     def settle(self) -> None:
         """Until no message is on its way and no engine has anything to run."""

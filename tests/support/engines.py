@@ -3,7 +3,7 @@
 import pytest
 
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, Limits
+from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import ModelRunner
 from tests.support.golden import GoldenCase
 from tests.support.steps import Decode, jobs_for, read_results
@@ -20,7 +20,7 @@ MODES = {
 def decode_cases(cases: list[GoldenCase], runner: ModelRunner) -> list[Decode]:
     """All of them together; they are of one mode."""
     mode, mask_id = MODES[cases[0].mode], runner.config.mask_token_id
-    engine = Engine(runner, mode, Limits(tokens=8192, requests=64), "test-1")
+    engine = Engine(runner, mode, EngineLimits(tokens=8192, requests=64), "test-1")
     cached = mode is not CacheMode.NONE
     decodes = [
         Decode(i, case.prompt, len(case.output), case.block_length, case.threshold, mask_id, cached=cached)

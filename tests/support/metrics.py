@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Metric
 
-from services.gateway.metrics import Metrics as GatewayMetrics
-from services.predictor.metrics import Metrics as PredictorMetrics
-from services.reconfigurator.metrics import Metrics as ReconfiguratorMetrics
-from services.scheduler.monitoring.metrics import Metrics as SchedulerMetrics
-from services.worker.monitoring.metrics import Metrics as WorkerMetrics
+from services.gateway.metrics import GatewayMetrics
+from services.predictor.metrics import PredictorMetrics
+from services.reconfigurator.metrics import ReconfiguratorMetrics
+from services.scheduler.monitoring.metrics import SchedulerMetrics
+from services.worker.monitoring.metrics import WorkerMetrics
 from shared.messages.instances import Instance, ModelCard
 from tests.support.stats import loaded_stats
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from services.worker.engine.batch import Batch
-from services.worker.model.model_runner import Predictions, Runner
+from services.worker.engine.batch import ForwardBatch
+from services.worker.model.model_runner import Runner, TokenPredictions
 
 
 class SmallDevice(Runner):
@@ -11,7 +11,7 @@ class SmallDevice(Runner):
 
     room = 50
 
-    def run(self, batch: Batch) -> Predictions:
+    def run(self, batch: ForwardBatch) -> TokenPredictions:
         if len(batch.tokens) > self.room:
             raise torch.OutOfMemoryError("too large")
         return super().run(batch)

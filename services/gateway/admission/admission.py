@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING
 from fastapi import Request as HttpRequest
 
 from services.gateway.admission.rate_limits import RateLimits
-from services.gateway.admission.slo_admission import Forecast
+from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.errors import ApiError
-from services.gateway.inflight import BATCHES, Calls
+from services.gateway.inflight import BATCHES, InFlightRequests
 from shared.api_keys import ANYONE, ApiKey
 from shared.messages.requests import Request
 
 if TYPE_CHECKING:
-    from services.gateway.admission.api_keys import Keys
+    from services.gateway.admission.api_keys import ApiKeyCache
 
 SOON_S = 1.0  # when room is likely again
 
 
-class Gate:
+class AdmissionController:
     """Without `keys`, anyone may come in."""
 
-    def __init__(self, keys: "Keys | None", calls: Calls, max_active: int, forecast: Forecast | None) -> None:
+    def __init__(
+        self, keys: "ApiKeyCache | None", calls: InFlightRequests, max_active: int, forecast: SloAdmission | None
+    ) -> None:
         """With `forecast`, what could not meet its SLO is refused."""
         self._keys = keys
         self._calls = calls
@@ -70,7 +72,7 @@ class Gate:
 
 
 def key_of(http: HttpRequest) -> ApiKey:
-    """The key that `Gate.identify` has found."""
+    """The key that `AdmissionController.identify` has found."""
     key: ApiKey = http.state.key
     return key
 

@@ -26,7 +26,7 @@ ANSWER_S = 5.0  # a database silent for so long is away
 BEARER = "bearer "
 
 
-class Keys:
+class ApiKeyCache:
     """Turns an Authorization header into a key."""
 
     def __init__(self, database_url: str) -> None:

@@ -5,7 +5,7 @@ import math
 from nats.aio.msg import Msg
 
 from shared.arrays import unpack_int32
-from shared.bus.client import Bus, read_or_none
+from shared.bus.client import Bus, try_decode
 from shared.messages.requests import Request
 from shared.messages.stats import STATS_S, SchedulerStats
 from shared.text import whole_blocks
@@ -13,7 +13,7 @@ from shared.text import whole_blocks
 STALE_S = 3 * STATS_S  # the scheduler's word counts no longer
 
 
-class Forecast:
+class SloAdmission:
     """Hears the scheduler, and counts what has been let in since it spoke."""
 
     def __init__(self, default_slo_s: float) -> None:
@@ -43,7 +43,7 @@ class Forecast:
         return 0.0
 
     async def _hear(self, msg: Msg) -> None:
-        stats = read_or_none(msg, SchedulerStats)
+        stats = try_decode(msg, SchedulerStats)
         if stats is not None:
             self.take(stats)
 

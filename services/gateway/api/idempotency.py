@@ -6,7 +6,7 @@ import nats.errors
 from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError
 
 from services.gateway.api.errors import ApiError
-from services.gateway.bus_connection import Link
+from services.gateway.bus_connection import BusConnection
 from shared.bus.codec import decode, encode
 from shared.errors import RetryLater
 from shared.messages.gateway import Claim
@@ -14,10 +14,10 @@ from shared.messages.gateway import Claim
 LONGEST_KEY = 255  # characters
 
 
-class Claims:
+class IdempotencyKeys:
     """Remembers on the bus which body came with which key."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: BusConnection) -> None:
         self._link = link
 
     async def claim(self, owner: str, key: str, path: str, body: str) -> str:

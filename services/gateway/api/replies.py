@@ -7,7 +7,7 @@ from shared.messages.requests import FinishReason, Outcome
 Json = dict[str, Any]
 
 
-class Form(Protocol):
+class ReplyFormat(Protocol):
     """What differs between the kinds of completion."""
 
     id_prefix: str
@@ -24,7 +24,7 @@ class Form(Protocol):
         """The choice of the chunk that comes before any text, if the kind has one."""
 
 
-class ChatForm:
+class ChatFormat:
     id_prefix = "chatcmpl-"
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
@@ -41,7 +41,7 @@ class ChatForm:
         return [self.delta("", None) | {"delta": {"role": "assistant", "content": ""}}]
 
 
-class TextForm:
+class TextFormat:
     id_prefix = "cmpl-"
     whole = chunk = "text_completion"
 
@@ -58,7 +58,9 @@ class TextForm:
 class Replies:
     """Writes the replies to one request."""
 
-    def __init__(self, form: Form, model: str, request_id: str, created_s: float, *, include_usage: bool) -> None:
+    def __init__(
+        self, form: ReplyFormat, model: str, request_id: str, created_s: float, *, include_usage: bool
+    ) -> None:
         """`include_usage` is about streams; a whole reply always says it."""
         self._form = form
         self._include_usage = include_usage

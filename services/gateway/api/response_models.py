@@ -105,7 +105,7 @@ class ModelList(Shape):
     data: list[Model]
 
 
-class OutcomeError(Shape):
+class StoredRequestError(Shape):
     message: str
     param: str | None
 
@@ -119,7 +119,7 @@ class StoredRequest(Shape):
     text: str
     finish_reason: FinishReason | None
     usage: Usage
-    error: OutcomeError | None
+    error: StoredRequestError | None
     dilaserve: Serving
     steps: list[dict[str, Any]] = Field(description="each step's threshold and instance against the deadline")
 

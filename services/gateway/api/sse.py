@@ -11,9 +11,9 @@ from services.gateway.api.canvas_events import canvas
 from services.gateway.api.errors import ApiError, as_api_error, outcome_error
 from services.gateway.api.replies import Json, Replies, used_tokens
 from services.gateway.api.text_stream import TextChanged, TextStream
-from services.gateway.app_context import Parts
-from services.gateway.inflight import Call, Unmasked
-from services.gateway.request_recorder import Record
+from services.gateway.app_context import AppContext
+from services.gateway.inflight import InFlightRequest, Unmasked
+from services.gateway.request_recorder import RequestRecorder
 from shared.arrays import unpack_int32
 from shared.messages.requests import Outcome
 
@@ -25,10 +25,10 @@ class EventStream(StreamingResponse):
 
     def __init__(
         self,
-        parts: Parts,
-        call: Call,
+        parts: AppContext,
+        call: InFlightRequest,
         replies: Replies,
-        record: Record,
+        record: RequestRecorder,
         *,
         with_canvas: bool,
         continuous_usage: bool,

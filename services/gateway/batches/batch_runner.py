@@ -16,15 +16,15 @@ import structlog
 from nats.aio.msg import Msg
 
 from services.gateway.api.errors import ApiError, as_api_error, no_such_model, outcome_error
-from services.gateway.api.replies import ChatForm, Json, Replies, TextForm
+from services.gateway.api.replies import ChatFormat, Json, Replies, TextFormat
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
 from services.gateway.api.request_builder import compose
 from services.gateway.api.request_models import ChatBody
 from services.gateway.batches.batch_lines import BODIES, Line, as_file, read_lines, written
-from services.gateway.batches.batch_store import Batches
-from services.gateway.batches.file_store import Files
-from services.gateway.inflight import BATCHES, Calls
-from shared.bus.client import Bus, read_or_none
+from services.gateway.batches.batch_store import BatchStore
+from services.gateway.batches.file_store import FileStore
+from services.gateway.inflight import BATCHES, InFlightRequests
+from shared.bus.client import Bus, try_decode
 from shared.bus.subjects import BATCH_ACK_WAIT_S, batch_consumer
 from shared.errors import RetryLater
 from shared.messages.gateway import Batch, BatchError, BatchStatus, BatchWork
@@ -45,7 +45,7 @@ Result = tuple[int, Line, str, Json | ApiError]
 class BatchRunner:
     """Runs the batches that this gateway takes."""
 
-    def __init__(self, text: TextModel, calls: Calls, files: Files, batches: Batches) -> None:
+    def __init__(self, text: TextModel, calls: InFlightRequests, files: FileStore, batches: BatchStore) -> None:
         self._text = text
         self._calls = calls
         self._files = files
@@ -64,7 +64,7 @@ class BatchRunner:
             await cancel(self._running.values())
 
     async def _take(self, msg: Msg) -> None:
-        work = read_or_none(msg, BatchWork)
+        work = try_decode(msg, BatchWork)
         if work is None:
             await msg.term()
             return
@@ -189,7 +189,7 @@ class BatchRunner:
         wrong = outcome_error(outcome)
         if wrong is not None:
             raise wrong
-        form = ChatForm() if isinstance(body, ChatBody) else TextForm()
+        form = ChatFormat() if isinstance(body, ChatBody) else TextFormat()
         return Replies(form, body.model, name, outcome.arrival_s, include_usage=True).whole(outcome)
 
     async def _finish(self, batch: Batch, results: list[Result]) -> None:

@@ -13,7 +13,7 @@ from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequen
 from nats.js.kv import KeyValue
 
 from services.gateway.api.errors import ApiError
-from services.gateway.bus_connection import Link
+from services.gateway.bus_connection import BusConnection
 from shared.bus.codec import decode, encode
 from shared.errors import BadInput, RetryLater
 from shared.messages.gateway import Batch, BatchStatus, BatchWork
@@ -22,10 +22,10 @@ WINDOW_S = 24 * 3600
 LIST_S = 10.0  # how long all of them may take to come: the bus may go away before the last
 
 
-class Batches:
+class BatchStore:
     """The cell's batches. Every method raises RetryLater if the bus does not answer."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: BusConnection) -> None:
         self._link = link
 
     async def add(self, owner: str, endpoint: str, input_file_id: str, metadata: dict[str, str]) -> Batch:

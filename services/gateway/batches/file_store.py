@@ -15,7 +15,7 @@ from nats.js.object_store import ObjectStore
 
 from services.gateway.api.errors import ApiError
 from services.gateway.api.response_models import FileObject
-from services.gateway.bus_connection import Link
+from services.gateway.bus_connection import BusConnection
 from shared.bus.codec import decode, encode
 from shared.bus.subjects import FILE_AGE_S
 from shared.errors import BadInput, RetryLater
@@ -27,10 +27,10 @@ ANSWER_S = 30.0  # how long anything may take: what a deleted file still lacks, 
 T = TypeVar("T")
 
 
-class Files:
+class FileStore:
     """Stores and finds files. Every method raises RetryLater if the bus does not answer."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: BusConnection) -> None:
         self._link = link
 
     async def add(self, content: bytes, filename: str, purpose: str, owner: str) -> FileObject:

@@ -13,10 +13,10 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
 from services.gateway.console.cluster_view import load_of, nodes
-from services.gateway.console.console_models import ClusterView, Load, Update
+from services.gateway.console.console_models import ClusterView, LoadView, Update
 from services.gateway.instances import Instances
 from services.gateway.readiness import Readiness
-from shared.bus.client import Bus, read_or_none
+from shared.bus.client import Bus, try_decode
 from shared.errors import RetryLater
 from shared.messages.requests import Outcome
 from shared.messages.stats import STATS_S, SchedulerStats
@@ -28,7 +28,7 @@ RECENT = 500  # requests remembered, and read from the stream at the start
 SILENT_S = 3 * STATS_S  # a scheduler that has said nothing for so long does not lead
 
 
-class Watch:
+class ClusterMonitor:
     """The cell's recent past and present."""
 
     def __init__(self, cell: str, model_name: str, instances: Instances, readiness: Readiness) -> None:
@@ -38,7 +38,7 @@ class Watch:
         self._readiness = readiness
         self._stats: SchedulerStats | None = None  # the last
         self._heard_s = 0.0  # when it came, Unix time
-        self._loads: deque[Load] = deque(maxlen=HISTORY)
+        self._loads: deque[LoadView] = deque(maxlen=HISTORY)
         self._recent: dict[str, Outcome] = {}  # by id; the latest to end comes last
         self._ended = 0
         self._plans = 0
@@ -59,7 +59,7 @@ class Watch:
         """Tell those who follow `updates` each second, until cancelled."""
         while True:
             if self.stats is None:
-                self._loads.append(Load(t_s=time.time()))  # a gap in the charts
+                self._loads.append(LoadView(t_s=time.time()))  # a gap in the charts
             self._ticked.set()
             self._ticked = asyncio.Event()
             await asyncio.sleep(STATS_S)
@@ -105,13 +105,13 @@ class Watch:
             await self._ticked.wait()
 
     async def _hear_stats(self, msg: Msg) -> None:
-        stats = read_or_none(msg, SchedulerStats)
+        stats = try_decode(msg, SchedulerStats)
         if stats is not None:
             self._stats, self._heard_s = stats, time.time()
             self._loads.append(load_of(stats, self._heard_s))
 
     async def _hear_outcome(self, msg: Msg) -> None:
-        outcome = read_or_none(msg, Outcome)
+        outcome = try_decode(msg, Outcome)
         if outcome is None or outcome.request_id in self._recent:  # it may come twice
             return
         self._ended += 1
@@ -139,5 +139,5 @@ async def _last_outcomes(bus: Bus, count: int) -> dict[str, Outcome]:
     pending = (await past.consumer_info()).num_pending or 0
     msgs = await past.fetch(pending, timeout=5) if pending else []
     await past.unsubscribe()
-    outcomes = [outcome for msg in msgs if (outcome := read_or_none(msg, Outcome))]
+    outcomes = [outcome for msg in msgs if (outcome := try_decode(msg, Outcome))]
     return {outcome.request_id: outcome for outcome in outcomes}

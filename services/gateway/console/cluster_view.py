@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 
-from services.gateway.console.console_models import InstanceView, Load, NodeView
+from services.gateway.console.console_models import InstanceView, LoadView, NodeView
 from shared.messages.instances import Instance
 from shared.messages.stats import InstanceLoad, SchedulerStats
 
 
-def load_of(stats: SchedulerStats, now_s: float) -> Load:
+def load_of(stats: SchedulerStats, now_s: float) -> LoadView:
     """The point of the charts that the scheduler's own numbers make, heard `now_s` (Unix time, s)."""
-    return Load(
+    return LoadView(
         t_s=now_s,
         rps=stats.rps,
         slo_attainment=stats.slo_attainment,

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from services.gateway.api.response_models import OutcomeError, Serving
+from services.gateway.api.response_models import Serving, StoredRequestError
 from shared.messages.requests import OutcomeStatus
 
 
@@ -12,7 +12,7 @@ class View(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Load(View):
+class LoadView(View):
     """The cell over the last half minute, as its scheduler tells it. None: nothing to tell it by."""
 
     t_s: float  # Unix time, seconds
@@ -60,7 +60,7 @@ class ClusterView(View):
 class Update(View):
     """One event of GET /events."""
 
-    loads: list[Load]  # since the event before; in the first event the last minutes
+    loads: list[LoadView]  # since the event before; in the first event the last minutes
     cluster: ClusterView
     ended: int  # counts requests that ended
     plans: int  # counts what was heard of decisions
@@ -73,7 +73,7 @@ class RequestSummary(View):
     status: OutcomeStatus
     arrival_s: float  # Unix time, seconds
     text: str  # its beginning
-    error: OutcomeError | None
+    error: StoredRequestError | None
     dilaserve: Serving
 
 

@@ -13,8 +13,15 @@ import structlog
 from msgspec.structs import replace
 
 from services.reconfigurator.execution.launchers import Launcher
-from services.reconfigurator.execution.registered_instances import Registry, serves
-from services.reconfigurator.execution.transition import Action, Await, Start, Stop, next_action, without_failed
+from services.reconfigurator.execution.registered_instances import RegisteredInstances, serves
+from services.reconfigurator.execution.transition import (
+    Action,
+    AwaitReady,
+    StartInstance,
+    StopInstance,
+    next_action,
+    without_failed,
+)
 from shared.bus.client import Bus
 from shared.errors import BadInput, RetryLater
 from shared.messages.instances import Control, InstanceState
@@ -31,7 +38,7 @@ Report = Callable[[PlanRecord], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ExecutorLimits:
     """Seconds."""
 
     drain_s: float
@@ -42,7 +49,7 @@ class Limits:
 class Executor:
     """Brings the cluster to one target after another."""
 
-    def __init__(self, bus: Bus, launcher: Launcher, registry: Registry, limits: Limits) -> None:
+    def __init__(self, bus: Bus, launcher: Launcher, registry: RegisteredInstances, limits: ExecutorLimits) -> None:
         self._bus = bus
         self._launcher = launcher
         self._registry = registry
@@ -79,11 +86,11 @@ class Executor:
 
     async def _do(self, action: Action, run: "_Run") -> None:
         match action:
-            case Stop(spec):
+            case StopInstance(spec):
                 await self._stop(spec, run)
-            case Start(spec):
+            case StartInstance(spec):
                 await self._start(spec, run)
-            case Await(specs):
+            case AwaitReady(specs):
                 await self._await(specs, run)
 
     def _serving(self, running: Collection[InstanceSpec], run: "_Run") -> list[InstanceSpec]:
@@ -94,21 +101,21 @@ class Executor:
         ]
 
     async def _stop(self, spec: InstanceSpec, run: "_Run") -> None:
-        await run.announce(Stop(spec), f"drain {spec.name}")
+        await run.announce(StopInstance(spec), f"drain {spec.name}")
         await self._drain(spec)
-        await run.announce(Stop(spec), f"stop {spec.name}")
+        await run.announce(StopInstance(spec), f"stop {spec.name}")
         await self._launcher.stop(spec, self._limits.stop_s)
         run.note_gone(spec, self._registry)
 
     async def _start(self, spec: InstanceSpec, run: "_Run") -> None:
         run.note_gone(spec, self._registry)
-        await run.announce(Start(spec), f"start {spec.name}")
+        await run.announce(StartInstance(spec), f"start {spec.name}")
         try:
             await self._launcher.start(spec)
         except BadInput as error:
             await run.fail(spec, error.message)
         except RetryLater as error:  # a launcher that answers, and fails at this alone
-            since_s = run.put_off.get(Start(spec))
+            since_s = run.put_off.get(StartInstance(spec))
             if since_s is None or asyncio.get_running_loop().time() - since_s <= self._limits.start_s:
                 raise
             await run.fail(spec, str(error))
@@ -165,7 +172,7 @@ class _Run:
         self.failed.add(spec)
         await self.tell(f"{spec.name} failed: {why}")
 
-    def note_gone(self, spec: InstanceSpec, registry: Registry) -> None:
+    def note_gone(self, spec: InstanceSpec, registry: RegisteredInstances) -> None:
         """What is registered at this place now is no more; whoever comes after has another id."""
         self.replaced.update(instance.instance_id for instance in registry.of(spec))
         self.awaited.pop(spec, None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from nats.aio.msg import Msg
 
-from shared.bus.client import Bus, last_token, read_or_none
+from shared.bus.client import Bus, last_token, try_decode
 from shared.bus.subjects import INSTANCE_TTL_S
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.launch import InstanceSpec
@@ -17,7 +17,7 @@ class _Known:
     renewed_s: float  # loop time
 
 
-class Registry:
+class RegisteredInstances:
     """The registered instances, by id."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Registry:
         return [instance for instance in self.instances() if _stands_at(instance, spec)]
 
     async def _hear(self, msg: Msg) -> None:
-        instance = read_or_none(msg, Instance) if msg.data else None  # a deletion has no data
+        instance = try_decode(msg, Instance) if msg.data else None  # a deletion has no data
         if instance is None:
             self._known.pop(last_token(msg.subject), None)
         else:

@@ -12,23 +12,23 @@ from shared.messages.launch import InstanceSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartInstance:
     spec: InstanceSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopInstance:
     spec: InstanceSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Await:
+class AwaitReady:
     """They have been started and do not serve yet."""
 
     specs: tuple[InstanceSpec, ...]
 
 
-Action = Start | Stop | Await
+Action = StartInstance | StopInstance | AwaitReady
 
 
 def next_action(
@@ -45,11 +45,11 @@ def next_action(
     start = min(missing, key=lambda spec: sum(other.tp for other in surplus if overlap(spec, other)), default=None)
     in_the_way = [other for other in surplus if start and overlap(start, other)]
     if start and not in_the_way:
-        return Start(start)
+        return StartInstance(start)
     if started := _sorted(spec for spec in target if spec in running and spec not in serving):
-        return Await(tuple(started))
+        return AwaitReady(tuple(started))
     stops = in_the_way or surplus
-    return Stop(stops[0]) if stops else None
+    return StopInstance(stops[0]) if stops else None
 
 
 def without_failed(

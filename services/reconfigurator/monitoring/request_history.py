@@ -8,13 +8,15 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from services.reconfigurator.monitoring.workload_stats import Seen
+from services.reconfigurator.monitoring.workload_stats import RequestSample
 from shared.database.schema import RequestRow
 from shared.errors import RetryLater
 from shared.messages.requests import ThresholdUse
 
 
-async def read_window(engine: AsyncEngine, start_s: float, end_s: float) -> tuple[list[Seen], list[ThresholdUse]]:
+async def read_window(
+    engine: AsyncEngine, start_s: float, end_s: float
+) -> tuple[list[RequestSample], list[ThresholdUse]]:
     """The requests that arrived from `start_s` to `end_s`, Unix time, and the steps they took by threshold.
 
     Requests that were rejected count for nothing. Raises: RetryLater if Postgres is away.
@@ -24,7 +26,7 @@ async def read_window(engine: AsyncEngine, start_s: float, end_s: float) -> tupl
     uses = (row.thresholds, row.threshold_steps, row.threshold_tokens)
     async with _connected(engine) as connection:
         found = (await connection.execute(select(*columns, *uses).where(_arrived(start_s, end_s)))).all()
-    seen = [Seen(prompt, output, slo_s, unmasked) for prompt, output, slo_s, unmasked, *_ in found if slo_s]
+    seen = [RequestSample(prompt, output, slo_s, unmasked) for prompt, output, slo_s, unmasked, *_ in found if slo_s]
     return seen, [
         ThresholdUse(threshold=threshold, steps=steps, tokens=tokens)
         for *_, at, of_steps, of_tokens in found

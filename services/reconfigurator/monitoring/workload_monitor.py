@@ -23,7 +23,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.reconfigurator.metrics import Metrics
+from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.database_rows import Row, arrival_row, outcome_row, plan_row
 from shared.bus.client import Bus
 from shared.bus.codec import decode
@@ -32,7 +32,7 @@ from shared.database.schema import Base, PlanRow, RequestRow, upgrade
 from shared.errors import BadInput, RetryLater
 from shared.messages.plans import PlanRecord
 from shared.messages.requests import Arrival, Outcome
-from shared.tasks import unless
+from shared.tasks import run_until_stopped
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ RETRY_S = (0.2, 5.0)  # first and longest wait while the bus or the database is 
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class MonitoredStream:
     """A stream whose messages become rows of a table."""
 
     stream: str
@@ -53,13 +53,13 @@ class Feed:
 
 
 FEEDS = (
-    Feed("ARRIVALS", Arrival, RequestRow, arrival_row, replaces=False),  # it may come after the outcome
-    Feed("OUTCOMES", Outcome, RequestRow, outcome_row),
-    Feed("PLANS", PlanRecord, PlanRow, plan_row),
+    MonitoredStream("ARRIVALS", Arrival, RequestRow, arrival_row, replaces=False),  # it may come after the outcome
+    MonitoredStream("OUTCOMES", Outcome, RequestRow, outcome_row),
+    MonitoredStream("PLANS", PlanRecord, PlanRow, plan_row),
 )
 
 
-async def monitor(bus: Bus, engine: AsyncEngine, metrics: Metrics, stop: asyncio.Event) -> None:
+async def monitor(bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics, stop: asyncio.Event) -> None:
     """Write rows until `stop` is set. Brings the database's tables up to date first."""
     await eventually(partial(upgrade, engine), stop)
     async with asyncio.TaskGroup() as group:
@@ -67,12 +67,16 @@ async def monitor(bus: Bus, engine: AsyncEngine, metrics: Metrics, stop: asyncio
             group.create_task(_follow(feed, bus, engine, metrics, stop))
 
 
-async def _follow(feed: Feed, bus: Bus, engine: AsyncEngine, metrics: Metrics, stop: asyncio.Event) -> None:
+async def _follow(
+    feed: MonitoredStream, bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics, stop: asyncio.Event
+) -> None:
     while not stop.is_set():
         await eventually(partial(_record_stream, feed, bus, engine, metrics, stop), stop)
 
 
-async def _record_stream(feed: Feed, bus: Bus, engine: AsyncEngine, metrics: Metrics, stop: asyncio.Event) -> None:
+async def _record_stream(
+    feed: MonitoredStream, bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics, stop: asyncio.Event
+) -> None:
     """Raises: RetryLater when the bus does not answer."""
     stream = bus.subjects.stream(feed.stream)
     subscription = None
@@ -93,11 +97,11 @@ async def _record_stream(feed: Feed, bus: Bus, engine: AsyncEngine, metrics: Met
 
 async def _there(bus: Bus, stream: str, stop: asyncio.Event) -> bool:
     """Wait until the scheduler has made the stream. Returns: False if `stop` came first."""
-    await unless(stop, bus.wait_for_stream(stream))
+    await run_until_stopped(stop, bus.wait_for_stream(stream))
     return not stop.is_set()
 
 
-async def write_rows(feed: Feed, engine: AsyncEngine, rows: Sequence[Row]) -> None:
+async def write_rows(feed: MonitoredStream, engine: AsyncEngine, rows: Sequence[Row]) -> None:
     """Insert rows, or take over what they say of rows that are there, all or none.
 
     Raises: BadInput if Postgres cannot hold a value; RetryLater if it is away.
@@ -141,7 +145,7 @@ async def _next_batch(subscription: JetStreamContext.PullSubscription) -> list[M
         return []
 
 
-async def _record(feed: Feed, messages: Sequence[Msg], engine: AsyncEngine, stop: asyncio.Event) -> int:
+async def _record(feed: MonitoredStream, messages: Sequence[Msg], engine: AsyncEngine, stop: asyncio.Event) -> int:
     """Write a batch and settle it. Interrupted by `stop`, it is delivered again to the next monitor.
 
     Returns: how many of the messages are written.
@@ -161,7 +165,7 @@ async def _record(feed: Feed, messages: Sequence[Msg], engine: AsyncEngine, stop
     return len(readable)
 
 
-async def _read(feed: Feed, msg: Msg) -> Row | None:
+async def _read(feed: MonitoredStream, msg: Msg) -> Row | None:
     """The row of a message; None if there is none in it, and it is buried."""
     try:
         return feed.row(decode(msg.data, feed.kind))

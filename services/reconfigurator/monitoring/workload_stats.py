@@ -20,7 +20,7 @@ LEAST_STEPS = 50  # at a threshold; the mean of fewer is not believed
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RequestSample:
     """What the window holds of one request."""
 
     prompt_tokens: int
@@ -30,7 +30,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Planning:
+class PlanningSettings:
     """What the administrator decides of planning."""
 
     thresholds: Sequence[float]
@@ -45,9 +45,9 @@ def request_class(prompt_tokens: int, output_tokens: int) -> str:
     return f"p{_bucket(prompt_tokens, PROMPT_EDGES)}-o{_bucket(output_tokens, OUTPUT_EDGES)}"
 
 
-def class_loads(seen: Iterable[Seen], window_s: float) -> list[ClassLoad]:
+def class_loads(seen: Iterable[RequestSample], window_s: float) -> list[ClassLoad]:
     """Statistics by class, in the order of their names. `seen` are all arrivals of `window_s` seconds."""
-    classes: defaultdict[str, list[Seen]] = defaultdict(list)
+    classes: defaultdict[str, list[RequestSample]] = defaultdict(list)
     for request in seen:
         classes[request_class(request.prompt_tokens, request.output_tokens)].append(request)
     return [_load(name, requests, window_s) for name, requests in sorted(classes.items())]
@@ -73,7 +73,7 @@ def tokens_per_step(
 
 
 def workload(
-    loads: Sequence[ClassLoad], tokens: Mapping[float, float], planning: Planning, nodes: Sequence[int]
+    loads: Sequence[ClassLoad], tokens: Mapping[float, float], planning: PlanningSettings, nodes: Sequence[int]
 ) -> Workload:
     """The workload to plan for; `nodes` are the GPUs of each.
 
@@ -102,7 +102,7 @@ def workload(
     )
 
 
-def _load(name: str, requests: Sequence[Seen], window_s: float) -> ClassLoad:
+def _load(name: str, requests: Sequence[RequestSample], window_s: float) -> ClassLoad:
     asked = float(np.mean([r.output_tokens for r in requests]))
     ended = [r for r in requests if r.unmasked_tokens]
     share = sum(r.unmasked_tokens or 0 for r in ended) / sum(r.output_tokens for r in ended) if ended else 1.0

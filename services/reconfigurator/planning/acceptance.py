@@ -3,7 +3,7 @@
 from math import inf
 
 from services.reconfigurator.planning.plan import Capacity, Decision
-from services.reconfigurator.planning.solver import Verdict
+from services.reconfigurator.planning.solver import SolverStatus
 
 LEAST_GAIN = 0.10  # the paper's
 LEAST_SLACK = 0.01  # of the SLOs: where hardly any slack is, a tenth of it may be the solver's tolerance
@@ -13,13 +13,13 @@ EQUAL = 1e-6  # relative: objectives that differ by less are the same
 
 
 def decide(
-    proposal: Capacity | Verdict,
-    current: Capacity | Verdict,
+    proposal: Capacity | SolverStatus,
+    current: Capacity | SolverStatus,
     *,
     whole_slack_s: float,
     fallen_back: bool,
     growing: bool = False,
-    lighter: Capacity | Verdict = Verdict.UNKNOWN,
+    lighter: Capacity | SolverStatus = SolverStatus.UNKNOWN,
 ) -> Decision:
     """Whether the proposal improves enough on the current instances, evaluated under the same workload.
 
@@ -30,11 +30,11 @@ def decide(
     workload is `growing`, room up to ROOM_ENOUGH is the secondary objective in place of slack; near its limit the
     cluster gives up no room, as with one batch size a TP degree Stage 1 makes too much of a mix of degrees there.
     """
-    if proposal is Verdict.UNKNOWN:
+    if proposal is SolverStatus.UNKNOWN:
         return Decision(take=False, reason="no plan was found within the time limit")
     if not isinstance(proposal, Capacity):
         return _fall_back(fallen_back=fallen_back)
-    if current is Verdict.UNKNOWN:
+    if current is SolverStatus.UNKNOWN:
         return Decision(take=False, reason="the current instances could not be evaluated within the time limit")
     if not isinstance(current, Capacity):
         return _relieve(proposal, lighter)
@@ -48,7 +48,7 @@ def _fall_back(*, fallen_back: bool) -> Decision:
     return Decision(take=True, reason=f"{why}; the smallest TP degree everywhere has the highest throughput")
 
 
-def _relieve(proposal: Capacity, lighter: Capacity | Verdict) -> Decision:
+def _relieve(proposal: Capacity, lighter: Capacity | SolverStatus) -> Decision:
     """Replace instances that cannot meet every SLO, unless that is for a gain too small to give up room for."""
     if isinstance(lighter, Capacity):
         sustained = lighter.sustains / (1 + LEAST_GAIN)

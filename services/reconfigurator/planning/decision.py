@@ -7,11 +7,17 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from services.reconfigurator.monitoring.workload_stats import Planning, Seen, class_loads, tokens_per_step, workload
+from services.reconfigurator.monitoring.workload_stats import (
+    PlanningSettings,
+    RequestSample,
+    class_loads,
+    tokens_per_step,
+    workload,
+)
 from services.reconfigurator.nodes import Node, gpus_of, to_placements, to_spec
 from services.reconfigurator.planning.plan import Plan, Solver
 from services.reconfigurator.planning.plan_input import plan_input
-from services.reconfigurator.schedule import Occasion
+from services.reconfigurator.schedule import PlanTrigger
 from shared.errors import DilaserveError
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
@@ -21,12 +27,12 @@ from shared.profile import LatencyProfile
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class PlanningContext:
     """What a decision is made from."""
 
-    seen: Sequence[Seen]  # the requests of the occasion's span
+    seen: Sequence[RequestSample]  # the requests of the occasion's span
     uses: Sequence[ThresholdUse]
-    occasion: Occasion
+    occasion: PlanTrigger
     running: Collection[InstanceSpec]
     nodes_up: Collection[str]
     profile: LatencyProfile
@@ -38,13 +44,13 @@ class Planner:
     """What stays the same from decision to decision. `prior` are tokens per step by threshold before any were seen."""
 
     nodes: Sequence[Node]
-    planning: Planning
+    planning: PlanningSettings
     prior: Mapping[float, float]
     cached: bool
     solver: Solver
     solve_s: float
 
-    def decide(self, now: Situation, at_s: float) -> PlanRecord:
+    def decide(self, now: PlanningContext, at_s: float) -> PlanRecord:
         """Units: at_s is Unix time. Returns: a record in the state RUNNING if the plan is to be carried out."""
         loads = class_loads(now.seen, now.occasion.span_s)
         tokens = tokens_per_step(now.uses, self.planning.thresholds, {**self.prior, **now.known_tokens})
@@ -82,7 +88,7 @@ class Planner:
             target=[to_spec(instance, self.nodes) for instance in plan.instances],
         )
 
-    def _begin(self, now: Situation, record: PlanRecord) -> PlanRecord:
+    def _begin(self, now: PlanningContext, record: PlanRecord) -> PlanRecord:
         """Where nothing runs, there is nothing to lose: what is best for throughput, until the workload is known."""
         tp = min(self.planning.tp_degrees)
         target = [
@@ -94,7 +100,7 @@ class Planner:
         state = PlanState.RUNNING if target else PlanState.STAYED
         return replace(record, state=state, reason="nothing runs: the smallest TP degree everywhere", target=target)
 
-    def _plan(self, now: Situation, record: PlanRecord, degrees: Sequence[int]) -> Plan:
+    def _plan(self, now: PlanningContext, record: PlanRecord, degrees: Sequence[int]) -> Plan:
         from services.reconfigurator.planning.planner import make_plan  # noqa: PLC0415  (Pyomo: only where a plan is made)
 
         nodes = gpus_of(self.nodes, now.nodes_up)

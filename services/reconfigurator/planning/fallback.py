@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from services.reconfigurator.planning.plan import Capacity, PlannedClass, Status
+from services.reconfigurator.planning.plan import Capacity, PlannedClass, PlanStatus
 from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.throughput import LOWEST, best_batch, fewest_steps, least_busy, sustained
 
@@ -22,7 +22,7 @@ def fall_back(p: PlanInput, reason: str) -> Capacity:
     steps = p.O / p.T[LOWEST]
     lowest = float(p.thresholds[LOWEST])
     return Capacity(
-        status=Status.FALLBACK,
+        status=PlanStatus.FALLBACK,
         reason=reason,
         mean_threshold=lowest,
         slack_s=float(p.RPS @ (p.SLO - latency_s)),

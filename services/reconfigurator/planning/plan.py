@@ -14,7 +14,7 @@ class Solver(StrEnum):
     HIGHS = "highs"
 
 
-class Status(StrEnum):
+class PlanStatus(StrEnum):
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"  # the best found in the time given
     FALLBACK = "fallback"  # no plan meets every SLO, or none was found in time: the smallest TP degree everywhere
@@ -38,7 +38,7 @@ class PlannedInstance(Placement, frozen=True, kw_only=True):
     preserved: bool  # it runs already, on these very GPUs
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
     """Stop these, by their index in the current instances; then start this one and wait until it serves."""
 
     stop: list[int]
@@ -57,7 +57,7 @@ class PlannedClass(msgspec.Struct, frozen=True, kw_only=True):
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """What Stage 1 decides. Gaps are relative, to the best that may still be possible; None where not known."""
 
-    status: Status
+    status: PlanStatus
     reason: str = ""  # of a fallback
     mean_threshold: float  # the primary objective divided by the sum of RPS_k
     mean_threshold_gap: float | None = None
@@ -82,7 +82,7 @@ class Plan(Capacity, frozen=True, kw_only=True):
     instances: list[PlannedInstance]
     preserved: int
     preserved_gap: float | None = None
-    steps: list[Step]
+    steps: list[PlanStep]
     decision: Decision
     solve_s: float
 

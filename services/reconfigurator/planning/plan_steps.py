@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from services.reconfigurator.planning.plan import Placement, Step
+from services.reconfigurator.planning.plan import Placement, PlanStep
 
 
-def order_steps(current: Sequence[Placement], preserved: AbstractSet[int], starts: Sequence[Placement]) -> list[Step]:
+def order_steps(
+    current: Sequence[Placement], preserved: AbstractSet[int], starts: Sequence[Placement]
+) -> list[PlanStep]:
     """Launch next what takes the fewest GPUs from instances that still run, so that capacity falls as late as can be.
 
     Source: "Practical Consideration". `preserved` are indices into `current`. What is to go and in nobody's way stops
@@ -26,7 +28,7 @@ def order_steps(current: Sequence[Placement], preserved: AbstractSet[int], start
         stops = in_the_way(start)
         for i in stops:
             del running[i]
-        steps.append(Step(stop=stops, start=Placement(node=start.node, gpus=start.gpus, tp=start.tp)))
+        steps.append(PlanStep(stop=stops, start=Placement(node=start.node, gpus=start.gpus, tp=start.tp)))
     if running:
-        steps.append(Step(stop=sorted(running)))
+        steps.append(PlanStep(stop=sorted(running)))
     return steps

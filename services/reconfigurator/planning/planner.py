@@ -10,9 +10,9 @@ import msgspec
 
 from services.reconfigurator.planning.acceptance import LEAST_GAIN, decide
 from services.reconfigurator.planning.fallback import fall_back
-from services.reconfigurator.planning.plan import Capacity, Decision, Placement, Plan, Solver, Status
+from services.reconfigurator.planning.plan import Capacity, Decision, Placement, Plan, PlanStatus, Solver
 from services.reconfigurator.planning.plan_input import PlanInput
-from services.reconfigurator.planning.solver import Verdict
+from services.reconfigurator.planning.solver import SolverStatus
 from services.reconfigurator.planning.spare_gpus import fill_spare
 from services.reconfigurator.planning.stage1 import find_capacity
 from services.reconfigurator.planning.stage2 import plan_transition
@@ -37,8 +37,8 @@ def make_plan(
     capacity = _target(p, found, solver, growing=growing)
     transition = plan_transition(current, capacity.instances_per_tp, p.nodes, solver=solver, time_limit_s=time_limit_s)
     status = capacity.status
-    if status is Status.OPTIMAL and transition.gap != 0:
-        status = Status.FEASIBLE
+    if status is PlanStatus.OPTIMAL and transition.gap != 0:
+        status = PlanStatus.FEASIBLE
     return Plan(
         **msgspec.structs.asdict(msgspec.structs.replace(capacity, status=status)),
         instances=transition.instances,
@@ -50,16 +50,16 @@ def make_plan(
     )
 
 
-def _target(p: PlanInput, found: Capacity | Verdict, solver: Solver, *, growing: bool) -> Capacity:
+def _target(p: PlanInput, found: Capacity | SolverStatus, solver: Solver, *, growing: bool) -> Capacity:
     if isinstance(found, Capacity):
         return found if growing else fill_spare(p, found, solver)
-    infeasible = found is Verdict.INFEASIBLE
+    infeasible = found is SolverStatus.INFEASIBLE
     return fall_back(p, "no configuration meets every SLO" if infeasible else "none was found within the time limit")
 
 
 def _decide(
     p: PlanInput,
-    found: Capacity | Verdict,
+    found: Capacity | SolverStatus,
     target: Capacity,
     current: Sequence[Placement],
     solver: Solver,
@@ -72,12 +72,12 @@ def _decide(
     now = Counter(placement.tp for placement in current)
     evaluate = partial(find_capacity, solver=solver, time_limit_s=time_limit_s, instances=now)
     evaluated = evaluate(p)
-    failing = isinstance(found, Capacity) and evaluated is Verdict.INFEASIBLE
+    failing = isinstance(found, Capacity) and evaluated is SolverStatus.INFEASIBLE
     return decide(
         found,
         evaluated,
         whole_slack_s=float(p.RPS @ p.SLO),
         fallen_back=now == Counter(target.instances_per_tp),
         growing=growing,
-        lighter=evaluate(replace(p, RPS=p.RPS / (1 + LEAST_GAIN))) if failing else Verdict.UNKNOWN,
+        lighter=evaluate(replace(p, RPS=p.RPS / (1 + LEAST_GAIN))) if failing else SolverStatus.UNKNOWN,
     )

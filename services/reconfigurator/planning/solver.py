@@ -29,7 +29,7 @@ SHORTEST_S = 0.01  # a solver's time limit must be above 0
 GRACE_S = 10.0  # CBC looks at the clock now and then
 
 
-class Verdict(Enum):
+class SolverStatus(Enum):
     OPTIMAL = auto()  # within GAP
     FEASIBLE = auto()  # the best found in the time given
     INFEASIBLE = auto()  # proven
@@ -37,18 +37,18 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SolverResult:
     """`gap` is relative to the objective, between the solution and the best bound; None if the solver gave no bound."""
 
-    verdict: Verdict
+    verdict: SolverStatus
     gap: float | None = None
 
     @property
     def found(self) -> bool:
-        return self.verdict in (Verdict.OPTIMAL, Verdict.FEASIBLE)
+        return self.verdict in (SolverStatus.OPTIMAL, SolverStatus.FEASIBLE)
 
 
-def solve(model: pyo.ConcreteModel, solver: Solver, time_limit_s: float) -> Answer:
+def solve(model: pyo.ConcreteModel, solver: Solver, time_limit_s: float) -> SolverResult:
     """Maximise the model's active objective on one core.
 
     Modifies: the values of the model's variables, only if a solution was found.
@@ -57,18 +57,18 @@ def solve(model: pyo.ConcreteModel, solver: Solver, time_limit_s: float) -> Answ
     before = [(v, v.value) for v in model.component_data_objects(pyo.Var)]
     run = _run_cbc if solver is Solver.CBC else _run_highs
     verdict, bound = run(model, max(time_limit_s, SHORTEST_S))
-    if verdict is Verdict.INFEASIBLE:
-        return Answer(verdict)
-    if verdict is Verdict.UNKNOWN or not _holds(model):
+    if verdict is SolverStatus.INFEASIBLE:
+        return SolverResult(verdict)
+    if verdict is SolverStatus.UNKNOWN or not _holds(model):
         for variable, value in before:
             variable.set_value(value, skip_validation=True)
-        return Answer(Verdict.UNKNOWN)
-    if verdict is Verdict.OPTIMAL:
-        return Answer(verdict, gap=0.0)
-    return Answer(verdict, gap=_gap(model, bound))
+        return SolverResult(SolverStatus.UNKNOWN)
+    if verdict is SolverStatus.OPTIMAL:
+        return SolverResult(verdict, gap=0.0)
+    return SolverResult(verdict, gap=_gap(model, bound))
 
 
-def _run_highs(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[Verdict, float | None]:
+def _run_highs(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[SolverStatus, float | None]:
     highs = SolverFactory("highs")
     result = highs.solve(
         model,
@@ -80,18 +80,18 @@ def _run_highs(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[Verdict, 
     )
     match result.termination_condition:
         case TerminationCondition.provenInfeasible | TerminationCondition.infeasibleOrUnbounded:
-            return Verdict.INFEASIBLE, None  # none of the planner's models is unbounded
+            return SolverStatus.INFEASIBLE, None  # none of the planner's models is unbounded
         case TerminationCondition.convergenceCriteriaSatisfied:
-            verdict = Verdict.OPTIMAL
+            verdict = SolverStatus.OPTIMAL
         case _ if result.incumbent_objective is None:
-            return Verdict.UNKNOWN, None
+            return SolverStatus.UNKNOWN, None
         case _:
-            verdict = Verdict.FEASIBLE
+            verdict = SolverStatus.FEASIBLE
     result.solution_loader.load_vars()
     return verdict, result.objective_bound
 
 
-def _run_cbc(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[Verdict, float | None]:
+def _run_cbc(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[SolverStatus, float | None]:
     with tempfile.TemporaryDirectory(prefix="dilaserve-cbc-") as directory:
         problem, solution = Path(directory, "model.lp"), Path(directory, "solution.txt")
         with problem.open("w", encoding="utf-8") as file:
@@ -105,21 +105,21 @@ def _run_cbc(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[Verdict, fl
                 command, capture_output=True, text=True, check=False, timeout=time_limit_s + GRACE_S
             )
         except subprocess.TimeoutExpired:
-            return Verdict.UNKNOWN, None
+            return SolverStatus.UNKNOWN, None
         if ran.returncode != 0 or not solution.exists():
             raise DilaserveError(f"CBC broke down with status {ran.returncode}: {ran.stderr.strip()[-200:]}")
         header, *rows = solution.read_text(encoding="utf-8").splitlines()
     if "nfeasible" in header or "no integer solution" in header:
         stopped = header.startswith("Stopped") or "topped on " in ran.stdout
-        return (Verdict.UNKNOWN if stopped else Verdict.INFEASIBLE), None
+        return (SolverStatus.UNKNOWN if stopped else SolverStatus.INFEASIBLE), None
     values = {name: float(value) for name, value in (row.removeprefix("**").split()[1:3] for row in rows)}
     for name, variable in symbols.items():
         if variable.ctype is pyo.Var:
             variable.set_value(values.get(name, 0.0), skip_validation=True)
     if header.startswith("Optimal"):
-        return Verdict.OPTIMAL, None
+        return SolverStatus.OPTIMAL, None
     bounds = re.findall(r"^(?:Upper|Lower) bound:\s+(\S+)", ran.stdout, flags=re.MULTILINE)
-    return Verdict.FEASIBLE, float(bounds[-1]) if bounds else None
+    return SolverStatus.FEASIBLE, float(bounds[-1]) if bounds else None
 
 
 def _holds(model: pyo.ConcreteModel) -> bool:

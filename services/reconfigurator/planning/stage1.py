@@ -12,9 +12,9 @@ import numpy as np
 import pyomo.environ as pyo
 
 from services.reconfigurator.planning.packing import add_nodes
-from services.reconfigurator.planning.plan import Capacity, PlannedClass, Solver, Status
+from services.reconfigurator.planning.plan import Capacity, PlannedClass, PlanStatus, Solver
 from services.reconfigurator.planning.plan_input import PlanInput
-from services.reconfigurator.planning.solver import Answer, Verdict, solve
+from services.reconfigurator.planning.solver import SolverResult, SolverStatus, solve
 from services.reconfigurator.planning.throughput import least_busy, sustained
 from shared.messages.steps import StepKind
 
@@ -30,7 +30,7 @@ def find_capacity(
     time_limit_s: float,
     instances: Mapping[int, int] | None = None,
     growing: bool = False,
-) -> Capacity | Verdict:
+) -> Capacity | SolverStatus:
     """Solve Stage 1. Given `instances` by TP degree, evaluate these instead of choosing.
 
     Departure: where the workload is `growing`, room for more of it is the secondary objective, and slack the third.
@@ -179,12 +179,12 @@ def _add_objectives(m: pyo.ConcreteModel, p: PlanInput) -> None:
 
 def solve_stage1(
     m: pyo.ConcreteModel, order: Sequence[pyo.Objective], solver: Solver, time_limit_s: float
-) -> list[Answer]:
+) -> list[SolverResult]:
     """Maximise one objective after the other, each among the solutions that tie in those before, and in half of the
     time that is left, the last in all of it. Returns: an answer to each; only the first if that has none."""
     end_s = monotonic() + time_limit_s
     m.ties = pyo.ConstraintList(doc="what the objectives before have reached")
-    answers: list[Answer] = []
+    answers: list[SolverResult] = []
     for objective in order:
         objective.activate()
         left_s = end_s - monotonic()
@@ -196,13 +196,13 @@ def solve_stage1(
     return answers
 
 
-def read_stage1(m: pyo.ConcreteModel, p: PlanInput, answers: Sequence[Answer]) -> Capacity:
+def read_stage1(m: pyo.ConcreteModel, p: PlanInput, answers: Sequence[SolverResult]) -> Capacity:
     """The solution in the model; the first answer is to `quality`, the last to `slack`."""
-    optimal = all(answer.verdict is Verdict.OPTIMAL for answer in answers)
+    optimal = all(answer.verdict is SolverStatus.OPTIMAL for answer in answers)
     counts = (round(m.x[d].value) for d in p.D)
     instances = {degree: count for degree, count in zip(p.degrees, counts, strict=True) if count}
     return Capacity(
-        status=Status.OPTIMAL if optimal else Status.FEASIBLE,
+        status=PlanStatus.OPTIMAL if optimal else PlanStatus.FEASIBLE,
         mean_threshold=pyo.value(m.quality) / QUALITY_SCALE,
         mean_threshold_gap=answers[0].gap,
         slack_s=pyo.value(m.slack),

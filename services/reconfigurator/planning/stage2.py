@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pyomo.environ as pyo
 
-from services.reconfigurator.planning.plan import Placement, PlannedInstance, Solver, Step, check_placements
+from services.reconfigurator.planning.plan import Placement, PlannedInstance, PlanStep, Solver, check_placements
 from services.reconfigurator.planning.plan_steps import order_steps
-from services.reconfigurator.planning.solver import Verdict, solve
+from services.reconfigurator.planning.solver import SolverStatus, solve
 from shared.errors import BadInput, RetryLater
 
 HALF = 0.5  # a binary is 1 above
@@ -17,13 +17,13 @@ Slot = tuple[int, int, int]  # node, TP degree, number
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class GpuAssignment:
     """What Stage 2 decides."""
 
     instances: list[PlannedInstance]
     preserved: int
     gap: float | None  # relative, to the most instances that may still be possible to preserve; None: not known
-    steps: list[Step]
+    steps: list[PlanStep]
 
 
 def plan_transition(
@@ -33,7 +33,7 @@ def plan_transition(
     *,
     solver: Solver,
     time_limit_s: float,
-) -> Transition:
+) -> GpuAssignment:
     """Solve Stage 2 and order its launches. `required` are instances by TP degree, `nodes` the GPUs of each.
 
     Raises: BadInput if `current` or `required` do not fit the nodes; RetryLater if the time is too short.
@@ -44,12 +44,12 @@ def plan_transition(
         raise _unfit(required, nodes)
     m = build_stage2(current, required, nodes)
     answer = solve(m, solver, time_limit_s)
-    if answer.verdict is Verdict.INFEASIBLE:
+    if answer.verdict is SolverStatus.INFEASIBLE:
         raise _unfit(required, nodes)
     if not answer.found:
         raise RetryLater(f"no placement was found within {time_limit_s:g} s")
     instances, preserved = read_stage2(m, current, nodes)
-    return Transition(
+    return GpuAssignment(
         instances=instances,
         preserved=len(preserved),
         gap=answer.gap,

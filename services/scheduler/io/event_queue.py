@@ -5,7 +5,7 @@ import asyncio
 from services.scheduler.events import Event
 
 
-class Inbox:
+class EventQueue:
     """Many writers, one reader."""
 
     def __init__(self) -> None:

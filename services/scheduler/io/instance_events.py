@@ -7,8 +7,8 @@ import structlog
 from msgspec.structs import replace
 from nats.aio.msg import Msg
 
-from services.scheduler.events import InstanceGone, InstanceSeen
-from services.scheduler.io.event_queue import Inbox
+from services.scheduler.events import InstanceLost, InstanceUpdated
+from services.scheduler.io.event_queue import EventQueue
 from shared.bus.client import Bus, last_token
 from shared.bus.codec import decode
 from shared.bus.subjects import HEARTBEAT_S, INSTANCE_TTL_S
@@ -29,10 +29,10 @@ class _Known:
     renewed_s: float
 
 
-class Registry:
+class InstanceEvents:
     """Turns the bucket's updates into events; puts only changes into the inbox, not every heartbeat."""
 
-    def __init__(self, bus: Bus, model_name: str, inbox: Inbox, *, needs_profile: bool, caching: bool) -> None:
+    def __init__(self, bus: Bus, model_name: str, inbox: EventQueue, *, needs_profile: bool, caching: bool) -> None:
         self._bus = bus
         self._model_name = model_name
         self._inbox = inbox
@@ -70,7 +70,7 @@ class Registry:
             log.info("instance seen", instance=instance_id, tp=instance.tp_degree, state=instance.state.value)
             if known is None and instance.cache_tokens and not self._caching:
                 log.warning("instance has a cache that is not used: DILASERVE_CACHE is none here", instance=instance_id)
-            self._inbox.put(InstanceSeen(instance))
+            self._inbox.put(InstanceUpdated(instance))
 
     def _is_usable(self, instance: Instance) -> bool:
         """Whether it serves our model and brings what the policy needs; said once where not."""
@@ -93,7 +93,7 @@ class Registry:
 
     def _remove(self, instance_id: str) -> None:
         if self._known.pop(instance_id, None) is not None:
-            self._inbox.put(InstanceGone(instance_id))
+            self._inbox.put(InstanceLost(instance_id))
 
     async def _expire_forever(self) -> None:
         while True:

@@ -8,7 +8,7 @@ from typing import Any
 import nats.errors
 import structlog
 
-from services.scheduler.events import Finish
+from services.scheduler.events import FinishRequest
 from shared.bus.client import Bus
 from shared.errors import BadInput, RetryLater
 from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus
@@ -32,7 +32,7 @@ class OutcomeStore:
         self._writing: dict[asyncio.Task[None], Any] = {}  # and the message that each acknowledges
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def finish(self, finish: Finish) -> None:
+    def finish(self, finish: FinishRequest) -> None:
         """Store the outcome of a request that the core has ended."""
         arrived = finish.arrived
         ended = self._text.finish(finish.output_ids, arrived.request.stop)

@@ -8,8 +8,8 @@ import structlog
 from nats.aio.msg import Msg
 from opentelemetry import propagate, trace
 
-from services.scheduler.events import AskEstimates, EstimatesCame, EstimatesLost
-from services.scheduler.io.event_queue import Inbox
+from services.scheduler.events import EstimatesFailed, EstimatesReceived, RequestEstimates
+from services.scheduler.io.event_queue import EventQueue
 from shared.arrays import pack_float32, pack_int32, unpack_float32
 from shared.bus.client import Bus, trace_headers
 from shared.bus.codec import decode, encode
@@ -23,10 +23,10 @@ ANSWER_S = 1.0  # a predictor that does not answer within this is taken for away
 HOLD_OFF_S = 1.0  # how long an absent predictor is not asked again
 
 
-class Predictions:
+class PredictorClient:
     """Asks in the background and puts what comes into the inbox."""
 
-    def __init__(self, bus: Bus, thresholds: tuple[float, ...], inbox: Inbox) -> None:
+    def __init__(self, bus: Bus, thresholds: tuple[float, ...], inbox: EventQueue) -> None:
         self._bus = bus
         self._thresholds = pack_float32(thresholds)
         self._count = len(thresholds)
@@ -34,7 +34,7 @@ class Predictions:
         self._asking: set[asyncio.Task[None]] = set()
         self._away_until_s = 0.0  # loop time
 
-    def ask(self, question: AskEstimates) -> None:
+    def ask(self, question: RequestEstimates) -> None:
         """Send the question; EstimatesCame or EstimatesLost is in the inbox before long."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._away_until_s:
@@ -44,7 +44,7 @@ class Predictions:
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    async def _ask(self, question: AskEstimates) -> None:
+    async def _ask(self, question: RequestEstimates) -> None:
         message = PredictSteps(
             features=pack_float32(question.features),
             thresholds=self._thresholds,
@@ -62,9 +62,9 @@ class Predictions:
             self._away_until_s = loop.time() + HOLD_OFF_S
             self._lose(question)
         else:
-            self._inbox.put(EstimatesCame(question.tickets, question.steps, steps_left))
+            self._inbox.put(EstimatesReceived(question.tickets, question.steps, steps_left))
 
-    async def _request(self, payload: bytes, question: AskEstimates) -> Msg:
+    async def _request(self, payload: bytes, question: RequestEstimates) -> Msg:
         """The answer; the span belongs to the first request asked about, which stands for all."""
         context, attributes = propagate.extract(question.trace), {"dilaserve.requests": len(question.tickets)}
         kind = trace.SpanKind.CLIENT
@@ -72,5 +72,5 @@ class Predictions:
             subject, headers = self._bus.subjects.predict, trace_headers()
             return await self._bus.nc.request(subject, payload, timeout=ANSWER_S, headers=headers)
 
-    def _lose(self, question: AskEstimates) -> None:
-        self._inbox.put(EstimatesLost(question.tickets))
+    def _lose(self, question: RequestEstimates) -> None:
+        self._inbox.put(EstimatesFailed(question.tickets))

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 M = TypeVar("M", bound=msgspec.Struct)
 
 
-class Backlog:
+class Recovery:
     """Requests up to `last_sequence` of their stream may have been served in part, or to their end."""
 
     def __init__(self, bus: Bus, last_sequence: int) -> None:
@@ -26,7 +26,7 @@ class Backlog:
         self._last_sequence = last_sequence
 
     @classmethod
-    async def measure(cls, bus: Bus) -> "Backlog":
+    async def measure(cls, bus: Bus) -> "Recovery":
         """The requests that are there now."""
         info = await bus.js.stream_info(bus.subjects.stream("REQUESTS"))
         return cls(bus, info.state.last_seq)

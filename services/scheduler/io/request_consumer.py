@@ -10,10 +10,10 @@ import structlog
 from nats.aio.msg import Msg
 
 from services.scheduler.events import RequestArrived
-from services.scheduler.io.event_queue import Inbox
+from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.outcome_store import OutcomeStore
-from services.scheduler.io.recovery import Backlog
-from shared.background import Afterwards
+from services.scheduler.io.recovery import Recovery
+from shared.background import DeferredTasks
 from shared.bus.client import Bus
 from shared.bus.codec import decode, is_json
 from shared.bus.subjects import consumer_epoch, request_consumer
@@ -35,7 +35,7 @@ class Delivery:
     json: bool = field(compare=False)
 
 
-class Intake:
+class RequestConsumer:
     """Pulls requests of one epoch and puts them into the inbox."""
 
     def __init__(
@@ -43,10 +43,10 @@ class Intake:
         bus: Bus,
         text: TextModel,
         default_slo_s: float,
-        inbox: Inbox,
+        inbox: EventQueue,
         outcomes: OutcomeStore,
-        backlog: Backlog,
-        afterwards: Afterwards,
+        backlog: Recovery,
+        afterwards: DeferredTasks,
     ) -> None:
         self._bus = bus
         self._text = text

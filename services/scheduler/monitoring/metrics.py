@@ -5,7 +5,7 @@ Counts and loads that the scheduler tells of on the bus are not counted again (s
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from services.scheduler.events import Finish
+from services.scheduler.events import FinishRequest
 from services.scheduler.monitoring.stats_metrics import NAME, StatsCollector
 from shared.arrays import unpack_float32
 from shared.messages.requests import OutcomeStatus, ServingStats
@@ -18,7 +18,7 @@ THRESHOLDS = (0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1
 ERRORS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2)
 
 
-class Metrics:
+class SchedulerMetrics:
     """One registry for each scheduler."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Metrics:
         """Clocks of different machines may differ; a delay is never below 0."""
         self._delay.observe(max(0.0, delay_s))
 
-    def ended(self, finish: Finish) -> None:
+    def ended(self, finish: FinishRequest) -> None:
         """A request that has ended; only of those completed it is told how they were served."""
         if finish.status is not OutcomeStatus.COMPLETED or finish.stats is None:
             return

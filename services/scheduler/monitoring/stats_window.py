@@ -36,7 +36,7 @@ class Totals:
         return Totals(**{f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)})
 
 
-class Measures:
+class StatsWindow:
     """Watches one core."""
 
     def __init__(self, core: SchedulerCore, policy: str, now_s: float) -> None:
@@ -58,13 +58,13 @@ class Measures:
         totals.predictor_fallbacks = core.estimates.fallbacks
         totals.arrived = core.arrived
         for event in events:
-            if isinstance(event, ev.EstimatesCame):
+            if isinstance(event, ev.EstimatesReceived):
                 totals.predictions += len(event.tickets)
         for command in commands:
-            if isinstance(command, ev.Finish):
+            if isinstance(command, ev.FinishRequest):
                 self._finished(command, now_s)
 
-    def _finished(self, finish: ev.Finish, now_s: float) -> None:
+    def _finished(self, finish: ev.FinishRequest, now_s: float) -> None:
         totals = self._totals
         match finish.status:
             case OutcomeStatus.COMPLETED:

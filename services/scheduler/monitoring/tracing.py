@@ -2,7 +2,7 @@
 
 from opentelemetry import propagate, trace
 
-from services.scheduler.events import Finish
+from services.scheduler.events import FinishRequest
 from shared.arrays import unpack_float32, unpack_int32
 from shared.messages.decisions import StepDecisions
 from shared.messages.steps import StepKind
@@ -11,7 +11,7 @@ from shared.telemetry import MAX_STEP_EVENTS, as_ns
 tracer = trace.get_tracer(__name__)
 
 
-def record_request(finish: Finish) -> None:
+def record_request(finish: FinishRequest) -> None:
     """One span from arrival to end, with an event for each step sent."""
     arrived, stats = finish.arrived, finish.stats
     span = tracer.start_span("schedule", context=propagate.extract(arrived.trace), start_time=as_ns(arrived.arrival_s))

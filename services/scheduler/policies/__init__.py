@@ -11,7 +11,7 @@ from shared.arrays import Float64, Int64
 from shared.messages.stats import ClusterLoad
 
 
-class Moves(enum.StrEnum):
+class MigrationPolicy(enum.StrEnum):
     """When a request may leave an instance that serves it."""
 
     NEVER = "never"
@@ -20,7 +20,7 @@ class Moves(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ThresholdChoice:
     """Thresholds chosen for steps, and what they were judged by. Shapes: all [n]."""
 
     thresholds: Float64
@@ -33,7 +33,7 @@ class Policy(Protocol):
     """What differs between serving systems; the rest of the core is common to all."""
 
     @property
-    def moves(self) -> Moves: ...
+    def moves(self) -> MigrationPolicy: ...
 
     @property
     def uses_estimates(self) -> bool:
@@ -54,6 +54,6 @@ class Policy(Protocol):
         """
         ...
 
-    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Choice:
+    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
         """The confidence threshold of the next step of each of `rows`, [n]."""
         ...

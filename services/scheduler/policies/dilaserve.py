@@ -7,21 +7,21 @@ import numpy as np
 from services.scheduler.algorithms.load_control import highest_allowed, request_load
 from services.scheduler.algorithms.placement import place_in_order, step_latency
 from services.scheduler.algorithms.thresholds import candidate_of, choose_thresholds, time_left_s
-from services.scheduler.policies import Choice, Moves
+from services.scheduler.policies import MigrationPolicy, ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
-from services.scheduler.state.step_estimates import Estimates
+from services.scheduler.state.step_estimates import StepEstimates
 from shared.arrays import Float64, Int64
 from shared.messages.stats import ClusterLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiLaServe:
+class DiLaServePolicy:
     """Units: thresholds ascending; guaranteed_priority is the lowest priority that keeps the full range."""
 
     candidates: Float64  # [c], the administrator's thresholds, ascending
-    estimates: Estimates
-    moves: Moves = Moves.AT_RECOMPUTE
+    estimates: StepEstimates
+    moves: MigrationPolicy = MigrationPolicy.AT_RECOMPUTE
     uses_estimates: bool = True
     load_control: bool = True
     margin_steps: float = 0.0
@@ -60,7 +60,7 @@ class DiLaServe:
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
         return place_in_order(rows, table, fleet, step_latency)
 
-    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Choice:
+    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
         """The highest allowed threshold that meets the deadline at the instance's present load.
 
         Departure from Algorithm 1: `margin_steps` recompute steps at that load are kept in hand. A threshold that is
@@ -83,7 +83,7 @@ class DiLaServe:
         above_all = floor > self.candidates[-1]  # such a floor is itself the threshold
         if np.count_nonzero(above_all):
             thresholds, allowed = (np.where(above_all, floor, some) for some in (thresholds, allowed))
-        return Choice(
+        return ThresholdChoice(
             thresholds=thresholds,
             allowed=allowed,
             time_left_s=left_s[np.arange(len(rows)), chosen],

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.scheduler.algorithms.placement import place_in_order, token_load
-from services.scheduler.policies import Choice, Moves
+from services.scheduler.policies import MigrationPolicy, ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Int64
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedThresholdPolicy:
     threshold: float = 0.9
-    moves: Moves = Moves.NEVER
+    moves: MigrationPolicy = MigrationPolicy.NEVER
     uses_estimates: bool = False
 
     def control(self, table: RequestTable, fleet: Fleet) -> None:
@@ -27,10 +27,10 @@ class Fixed:
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
         return place_in_order(rows, table, fleet, token_load)
 
-    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Choice:  # noqa: ARG002
+    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:  # noqa: ARG002
         thresholds = np.maximum(self.threshold, table.min_threshold[rows])
         slots = table.instance[rows]
-        return Choice(
+        return ThresholdChoice(
             thresholds,
             allowed=thresholds,
             time_left_s=np.full(len(rows), np.nan),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from services.scheduler.policies import Choice
+from services.scheduler.policies import ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float32, Float64, Int32, Int64, pack_float32, pack_int32
@@ -25,7 +25,7 @@ class DecisionLog:
         self._fleet = fleet
         self._log = _empty(table.capacity)  # [capacity, MAX_DECISIONS, columns]
 
-    def record(self, rows: Int64, choice: Choice, now_s: float, *, ahead: bool = False) -> None:
+    def record(self, rows: Int64, choice: ThresholdChoice, now_s: float, *, ahead: bool = False) -> None:
         """The decisions for the next step of each of `rows`, or for the one `ahead` of it; one for a step sent again
         replaces the first."""
         table, fleet = self._table, self._fleet

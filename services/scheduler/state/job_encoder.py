@@ -15,7 +15,7 @@ from shared.messages.requests import Request
 from shared.messages.steps import CACHE, RECOMPUTE, RequestState, StepJobs
 
 
-class JobWriter:
+class JobEncoder:
     """Turns rows that are due into StepJobs, and remembers which tickets an instance may forget."""
 
     def __init__(

@@ -64,7 +64,7 @@ _COLUMNS: dict[str, Any] = {
 
 
 @dataclass(slots=True)
-class Entry:
+class RequestEntry:
     """What a row holds beside numbers."""
 
     arrived: RequestArrived
@@ -146,7 +146,7 @@ class RequestTable:
             sizes = [candidates if size == "c" else size for size in shape]
             setattr(self, name, np.zeros((capacity, *sizes), dtype=dtype))
         self.output = np.full((capacity, width), MASKED, dtype=np.int32)  # [capacity, longest output]
-        self.entries: list[Entry | None] = [None] * capacity
+        self.entries: list[RequestEntry | None] = [None] * capacity
         self.row_of: dict[str, int] = {}
         self._free = list(range(capacity - 1, -1, -1))
         self._tickets_given = 0
@@ -181,7 +181,7 @@ class RequestTable:
         self.min_threshold[row] = arrived.request.min_threshold
         self.lowest_threshold[row] = 1.0
         self.output[row] = MASKED
-        self.entries[row] = Entry(arrived)
+        self.entries[row] = RequestEntry(arrived)
         self.row_of[arrived.request.request_id] = row
         self.new_ticket(row)
         return row
@@ -202,7 +202,7 @@ class RequestTable:
         """Above all that were given, and at most what will be."""
         return (self._tickets_given + 1) << ROW_BITS
 
-    def entry(self, row: int) -> Entry:
+    def entry(self, row: int) -> RequestEntry:
         entry = self.entries[row]
         assert entry is not None, f"row {row} is free"
         return entry

@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
+class AppliedResults:
     """What was taken into the table: one entry a row, its unmasked tokens in a slice of the flat arrays."""
 
     rows: Int64  # [n]
@@ -68,7 +68,7 @@ class _Columns:
 
 
 @dataclass(slots=True)
-class Done:
+class StepTotals:
     """What has been taken into the table, from the start."""
 
     steps: int = 0
@@ -76,7 +76,7 @@ class Done:
     threshold_tokens: float = 0.0  # sum over the tokens of the threshold used
 
 
-class ResultReader:
+class ResultDecoder:
     """Applies results of one epoch to the table."""
 
     def __init__(self, epoch: int, thresholds: Sequence[float], table: RequestTable, fleet: Fleet) -> None:
@@ -85,9 +85,9 @@ class ResultReader:
         self._thresholds = np.array(thresholds)
         self._table = table
         self._fleet = fleet
-        self.done = Done()
+        self.done = StepTotals()
 
-    def read(self, messages: Sequence[StepResults]) -> Progressed | None:
+    def read(self, messages: Sequence[StepResults]) -> AppliedResults | None:
         """Unmask what iterations of different instances found.
 
         Returns: None if nothing of it is in force (all late, or malformed).
@@ -140,7 +140,7 @@ class ResultReader:
             index = index[np.sort(first)]
         return rows[index], index
 
-    def _apply(self, columns: _Columns, rows: Int64, index: Int64, failures: list[StepFailure]) -> Progressed:
+    def _apply(self, columns: _Columns, rows: Int64, index: Int64, failures: list[StepFailure]) -> AppliedResults:
         table = self._table
         if len(index) < len(columns.tickets):
             columns = columns.of(index)
@@ -159,7 +159,7 @@ class ResultReader:
         table.step_s[rows] += columns.latency_s
         table.confidence_stats[rows] = columns.stats
         ends = newly.cumsum(dtype=np.int64)
-        return Progressed(rows, newcomers, stalled, ends, positions, tokens, confidences, columns.missing, failures)
+        return AppliedResults(rows, newcomers, stalled, ends, positions, tokens, confidences, columns.missing, failures)
 
     def _unmaskable(self, rows: Int64, positions: Int32) -> Bool:
         """Which positions may be unmasked: masked ones of the row's current block."""

@@ -7,13 +7,13 @@ predictor is away. Between answers every step done takes one off.
 import numpy as np
 
 from services.scheduler.algorithms.thresholds import candidate_of
-from services.scheduler.events import AskEstimates
+from services.scheduler.events import RequestEstimates
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.arrays import Float64, Int32, Int64
 from shared.features import state_features
 
 
-class Estimates:
+class StepEstimates:
     """Reads and writes the estimate columns of the table."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Estimates:
         """The one-shot estimate of a new request."""
         self._one_shot(np.array([row]))
 
-    def ask(self) -> AskEstimates | None:
+    def ask(self) -> RequestEstimates | None:
         """The question about all requests that are due for a new estimate, which then count as asked."""
         table = self._table
         if not len(table):
@@ -52,7 +52,7 @@ class Estimates:
             block_masks_left=table.block_masks_left[rows],
             confidence_stats=table.confidence_stats[rows],
         )
-        return AskEstimates(
+        return RequestEstimates(
             table.ticket[rows],
             table.steps[rows],
             features,

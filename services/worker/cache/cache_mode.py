@@ -10,8 +10,8 @@ import enum
 import numpy as np
 
 from services.worker.engine.batch import Part
-from services.worker.engine.sequence_state import Sequence
-from services.worker.engine.step_jobs import Job
+from services.worker.engine.sequence_state import SequenceState
+from services.worker.engine.step_jobs import StepJob
 from services.worker.model.config import ModelConfig
 from shared.messages.steps import StepKind
 
@@ -22,7 +22,7 @@ class CacheMode(enum.StrEnum):
     DUAL = "dual"
 
 
-def part_for(job: Job, sequence: Sequence, mode: CacheMode, config: ModelConfig) -> Part:
+def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: ModelConfig) -> Part:
     """The part of a forward that runs this job. A cache step of a block that is not cached recomputes.
 
     Where logits are shifted, a later step cannot see the row that predicts its block's first position; so the
@@ -38,7 +38,7 @@ def part_for(job: Job, sequence: Sequence, mode: CacheMode, config: ModelConfig)
     return Part(sequence, job.step, job.block, 0, len(sequence.canvas), first_only)
 
 
-def fault(job: Job, sequence: Sequence) -> str | None:
+def fault(job: StepJob, sequence: SequenceState) -> str | None:
     """Why this job can never run; None if it can."""
     if not 0.0 <= job.threshold <= 1.0:
         return f"the threshold must be in [0, 1], got {job.threshold}"
@@ -49,7 +49,7 @@ def fault(job: Job, sequence: Sequence) -> str | None:
     return None
 
 
-def is_over(job: Job, sequence: Sequence, config: ModelConfig) -> bool:
+def is_over(job: StepJob, sequence: SequenceState, config: ModelConfig) -> bool:
     """Whether there is nothing to run: the job was sent ahead, and the step before it has ended the block or text."""
     start, stop = sequence.block_range(job.block)
     if not (sequence.canvas[start:stop] == config.mask_token_id).any():

@@ -8,7 +8,7 @@ import numpy as np
 from shared.arrays import Int64
 
 
-class SlotPool:
+class SlotAllocator:
     """Hands out slots and takes them back."""
 
     def __init__(self, size: int) -> None:

@@ -4,12 +4,12 @@ Packed: the fed tokens of all requests stand one after another. Shape letters: T
 R rows for the head (candidates: the masked positions of the current blocks).
 """
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from services.worker.engine.sequence_state import Sequence
+from services.worker.engine.sequence_state import SequenceState
 from services.worker.model.config import ModelConfig
 from shared.arrays import Float64, Int64
 
@@ -17,7 +17,7 @@ NONE: Int64 = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ForwardBatch:
     """The input of one forward: recompute parts first, equal lengths next to each other."""
 
     tokens: Int64  # [T]
@@ -39,7 +39,7 @@ class Batch:
 class Part:
     """One request's part of a forward: feed canvas [start, stop), decide masks of `block`."""
 
-    sequence: Sequence
+    sequence: SequenceState
     step: int
     block: int
     start: int
@@ -56,7 +56,7 @@ class Part:
         return not self.recomputes, self.stop - self.start, len(self.sequence.canvas)
 
 
-def pack(parts: Many[Part], config: ModelConfig) -> Batch:
+def pack(parts: Sequence[Part], config: ModelConfig) -> ForwardBatch:
     """Every part has at least one candidate; parts are sorted by their `order`."""
     lengths = np.array([part.stop - part.start for part in parts], dtype=np.int64)
     starts = np.array([part.start for part in parts], dtype=np.int64)
@@ -66,7 +66,7 @@ def pack(parts: Many[Part], config: ModelConfig) -> Batch:
     flat = np.concatenate(candidates)
     predicted_by = np.maximum(flat - 1, 0) if config.shifted_logits else flat
     num_recompute = sum(part.recomputes for part in parts)
-    return Batch(
+    return ForwardBatch(
         tokens=np.concatenate([part.sequence.canvas[part.start : part.stop] for part in parts]).astype(np.int64),
         positions=np.arange(lengths.sum()) - np.repeat(offsets, lengths),
         lengths=lengths,

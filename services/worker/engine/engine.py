@@ -14,12 +14,12 @@ import structlog
 import torch
 
 from services.worker.cache.cache_mode import CacheMode, fault, is_over, part_for
-from services.worker.cache.slot_allocator import SlotPool
+from services.worker.cache.slot_allocator import SlotAllocator
 from services.worker.engine.batch import Part, pack
-from services.worker.engine.provisional_tokens import Guess, guess
-from services.worker.engine.sequence_state import NO_SLOTS, Sequence, open_sequence
-from services.worker.engine.step_jobs import Job, read_jobs, to_forget
-from services.worker.engine.step_results import Ran, Report, StepOutcome, unmask
+from services.worker.engine.provisional_tokens import ProvisionalTokens, guess
+from services.worker.engine.sequence_state import NO_SLOTS, SequenceState, open_sequence
+from services.worker.engine.step_jobs import StepJob, read_jobs, to_forget
+from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport, unmask
 from services.worker.model.model_runner import ModelRunner
 from shared.errors import BadInput
 from shared.messages.steps import RequestState, StepJobs, StepResults
@@ -30,7 +30,7 @@ MOST_LEFT = 256  # dropped requests whose canvas is kept, a few KB each
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EngineLimits:
     """How much one iteration takes on: tokens fed, and requests."""
 
     tokens: int
@@ -40,19 +40,19 @@ class Limits:
 class Engine:
     """Holds requests and runs their steps."""
 
-    def __init__(self, runner: ModelRunner, mode: CacheMode, limits: Limits, instance_id: str) -> None:
+    def __init__(self, runner: ModelRunner, mode: CacheMode, limits: EngineLimits, instance_id: str) -> None:
         self._runner = runner
         self._config = runner.config
         self._mode = mode
         self._limits = limits
         self._instance_id = instance_id
-        self._pool = SlotPool(runner.cache_slots)
+        self._pool = SlotAllocator(runner.cache_slots)
         self._epoch = -1
-        self._held: dict[int, Sequence] = {}
-        self._left: OrderedDict[int, Sequence] = OrderedDict()  # the last that were dropped, without their cache
-        self._queue: deque[Job] = deque()
-        self._report = Report()
-        self._guesses: list[Guess] = []
+        self._held: dict[int, SequenceState] = {}
+        self._left: OrderedDict[int, SequenceState] = OrderedDict()  # the last that were dropped, without their cache
+        self._queue: deque[StepJob] = deque()
+        self._report = StepReport()
+        self._guesses: list[ProvisionalTokens] = []
 
     @property
     def waiting(self) -> bool:
@@ -78,7 +78,7 @@ class Engine:
         """As `take`. Raises: BadInput if the message's columns do not fit together."""
         self.take(message, read_jobs(message, received_s))
 
-    def take(self, message: StepJobs, jobs: list[Job]) -> None:
+    def take(self, message: StepJobs, jobs: list[StepJob]) -> None:
         """Take in one message: its drops, its new requests, its `jobs`. A superseded scheduler's is refused."""
         if message.epoch < self._epoch:
             log.warning("step jobs of a superseded scheduler refused", epoch=message.epoch, current=self._epoch)
@@ -95,10 +95,10 @@ class Engine:
         ran = self.run()
         return None if ran is None else ran.message()
 
-    def run(self) -> Ran | None:
+    def run(self) -> IterationResult | None:
         """Run one batch of what waits; None if there was nothing to run and nothing to say."""
         outcome: StepOutcome | None = None
-        picked: list[tuple[Part, Job]] = []
+        picked: list[tuple[Part, StepJob]] = []
         while outcome is None:
             started = time.perf_counter()
             picked = self._take()
@@ -109,18 +109,18 @@ class Engine:
                 outcome = self._run(picked)
             if outcome is None:  # not handled above: until the error is gone, what the forward had made is kept
                 self._shrink(picked)
-        report, self._report = self._report, Report()
+        report, self._report = self._report, StepReport()
         if outcome is None and report.empty:
             return None
         latency_s = time.perf_counter() - started
-        return Ran(self._instance_id, self._epoch, outcome, [job for _, job in picked], report, latency_s)
+        return IterationResult(self._instance_id, self._epoch, outcome, [job for _, job in picked], report, latency_s)
 
-    def take_guesses(self) -> list[Guess]:
+    def take_guesses(self) -> list[ProvisionalTokens]:
         """What the last iteration guessed for requests that are watched."""
         guesses, self._guesses = self._guesses, []
         return guesses
 
-    def _run(self, picked: list[tuple[Part, Job]]) -> StepOutcome:
+    def _run(self, picked: list[tuple[Part, StepJob]]) -> StepOutcome:
         parts = [part for part, _ in picked]
         thresholds = np.array([job.threshold for _, job in picked], dtype=np.float64)
         batch = pack(parts, self._config)
@@ -134,10 +134,10 @@ class Engine:
                 part.sequence.cached_block = part.block
         return outcome
 
-    def _take(self) -> list[tuple[Part, Job]]:
+    def _take(self) -> list[tuple[Part, StepJob]]:
         """The next batch: waiting jobs in order, one of each request, as far as the limits and the cache go."""
-        picked: list[tuple[Part, Job]] = []
-        later: list[Job] = []
+        picked: list[tuple[Part, StepJob]] = []
+        later: list[StepJob] = []
         busy: set[int] = set()
         tokens, full = 0, False
         while self._queue and len(picked) < self._limits.requests:
@@ -162,7 +162,7 @@ class Engine:
         self._queue.extendleft(reversed(later))
         return picked
 
-    def _runnable(self, job: Job) -> Sequence | None:
+    def _runnable(self, job: StepJob) -> SequenceState | None:
         """Whose step this is; None where there is nothing to run: unknown, done before, or impossible."""
         sequence = self._held.get(job.ticket)
         if sequence is None:
@@ -178,23 +178,23 @@ class Engine:
             return None
         return None if is_over(job, sequence, self._config) else sequence
 
-    def _needs_room(self, sequence: Sequence) -> bool:
+    def _needs_room(self, sequence: SequenceState) -> bool:
         return self._mode is not CacheMode.NONE and not len(sequence.slots)
 
-    def _make_room(self, sequence: Sequence) -> bool:
+    def _make_room(self, sequence: SequenceState) -> bool:
         slots = self._pool.take(len(sequence.canvas))
         if slots is not None:
             sequence.slots = slots
         return slots is not None
 
-    def _shrink(self, picked: list[tuple[Part, Job]]) -> None:
+    def _shrink(self, picked: list[tuple[Part, StepJob]]) -> None:
         """The device ran out of memory: smaller batches from now on; a request that alone is too large fails."""
         tokens = sum(part.stop - part.start for part, _ in picked)
         log.warning("out of device memory", batch_tokens=tokens, requests=len(picked))
         if len(picked) == 1:
             self._report.fail(picked[0][1].ticket, f"a step of {tokens} tokens does not fit in the device's memory")
             return
-        self._limits = Limits(tokens // 2, self._limits.requests)
+        self._limits = EngineLimits(tokens // 2, self._limits.requests)
         self._queue.extendleft(job for _, job in reversed(picked))
 
     def _open(self, state: RequestState) -> bool:
@@ -224,7 +224,7 @@ class Engine:
         gone = set(tickets)
         self._queue = deque(job for job in self._queue if job.ticket not in gone)
 
-    def _close(self, ticket: int) -> Sequence | None:
+    def _close(self, ticket: int) -> SequenceState | None:
         sequence = self._held.pop(ticket, None)
         if sequence is not None:
             self._pool.give(sequence.slots)
@@ -236,4 +236,4 @@ class Engine:
             self._close(ticket)
         self._left.clear()
         self._queue.clear()
-        self._report = Report()
+        self._report = StepReport()

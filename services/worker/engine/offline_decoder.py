@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, Limits
+from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import ModelRunner
 from shared.arrays import Int32, pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
 from shared.errors import BadInput
@@ -54,7 +54,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DecodeOptions:
     """How to decode; the same for all requests."""
 
     mode: CacheMode
@@ -85,7 +85,7 @@ class _Decode:
     ended: bool = False
 
 
-def check(request: CaseRequest, options: Options, runner: ModelRunner) -> None:
+def check(request: CaseRequest, options: DecodeOptions, runner: ModelRunner) -> None:
     """Raises: BadInput naming the request, if the model cannot take it."""
     config, total = runner.config, len(request.prompt_ids) + options.output_length
     wrong = next((i for i in request.prompt_ids if not 0 <= i < config.vocab_size or i == config.mask_token_id), None)
@@ -105,7 +105,7 @@ def check(request: CaseRequest, options: Options, runner: ModelRunner) -> None:
 def decode_together(
     requests: Sequence[CaseRequest],
     runner: ModelRunner,
-    options: Options,
+    options: DecodeOptions,
     on_tokens: Callable[[int], object] = lambda _: None,
     *,
     most: int | None = None,
@@ -118,7 +118,7 @@ def decode_together(
     for request in requests:
         check(request, options, runner)
     fed = sum(len(request.prompt_ids) + options.output_length for request in requests)
-    engine = Engine(runner, options.mode, Limits(tokens=fed, requests=most or len(requests)), "decode")
+    engine = Engine(runner, options.mode, EngineLimits(tokens=fed, requests=most or len(requests)), "decode")
     mask = runner.config.mask_token_id
     decodes = [
         _Decode(ticket, request, np.full(options.output_length, mask, dtype=np.int32))
@@ -142,7 +142,7 @@ def decode_together(
     ]
 
 
-def _jobs(decodes: list[_Decode], options: Options) -> StepJobs:
+def _jobs(decodes: list[_Decode], options: DecodeOptions) -> StepJobs:
     return StepJobs(
         epoch=0,
         tickets=pack_int64([d.ticket for d in decodes]),
@@ -154,12 +154,12 @@ def _jobs(decodes: list[_Decode], options: Options) -> StepJobs:
     )
 
 
-def _kind(decode: _Decode, options: Options) -> StepKind:
+def _kind(decode: _Decode, options: DecodeOptions) -> StepKind:
     begun = bool(decode.steps) and decode.steps[-1].block == decode.block
     return StepKind.CACHE if begun and options.mode is not CacheMode.NONE else StepKind.RECOMPUTE
 
 
-def _state(decode: _Decode, options: Options) -> RequestState:
+def _state(decode: _Decode, options: DecodeOptions) -> RequestState:
     return RequestState(
         ticket=decode.ticket,
         request_id=decode.request.id,
@@ -169,7 +169,7 @@ def _state(decode: _Decode, options: Options) -> RequestState:
     )
 
 
-def _read(results: StepResults, ran: list[_Decode], runner: ModelRunner, options: Options) -> int:
+def _read(results: StepResults, ran: list[_Decode], runner: ModelRunner, options: DecodeOptions) -> int:
     """Write down the tokens of the requests that ran; returns how many there are."""
     cuts = np.cumsum(unpack_int32(results.counts))[:-1]
     columns = (
@@ -187,7 +187,7 @@ def _read(results: StepResults, ran: list[_Decode], runner: ModelRunner, options
     return int(unpack_int32(results.counts).sum())
 
 
-def _move_on(decode: _Decode, runner: ModelRunner, options: Options) -> None:
+def _move_on(decode: _Decode, runner: ModelRunner, options: DecodeOptions) -> None:
     """To the next block, when this one has no mask left."""
     start = decode.block * options.block_length
     block = decode.output[start : start + options.block_length]

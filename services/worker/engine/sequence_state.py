@@ -14,7 +14,7 @@ NO_IDS: Int32 = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(slots=True)
-class Sequence:
+class SequenceState:
     """One request on this instance. Shapes: canvas int32 [P + O], confidences float32 [O]."""
 
     ticket: int
@@ -43,7 +43,7 @@ class Sequence:
         return start, start + self.block_length
 
 
-def open_sequence(state: RequestState, config: ModelConfig, before: Sequence | None = None) -> Sequence:
+def open_sequence(state: RequestState, config: ModelConfig, before: SequenceState | None = None) -> SequenceState:
     """A request that comes whole or, where the state begins within its canvas, as it was here `before` and has changed
     since. Raises: BadInput naming what is wrong with the state."""
     canvas, end_ids = _int32(state.canvas, "canvas").copy(), _int32(state.end_ids, "end_ids")
@@ -67,7 +67,7 @@ def open_sequence(state: RequestState, config: ModelConfig, before: Sequence | N
     if before is not None:
         kept = state.start - state.prompt_length
         confidences[:kept] = before.confidences[:kept]
-    return Sequence(
+    return SequenceState(
         ticket=state.ticket,
         request_id=state.request_id,
         prompt_length=state.prompt_length,

@@ -12,7 +12,7 @@ from shared.messages.steps import StepJobs
 MOST_TAKEN = 8192  # messages remembered: of half a minute, after which one that was not acknowledged comes again
 
 
-class Job(msgspec.Struct, frozen=True):
+class StepJob(msgspec.Struct, frozen=True):
     """One row, and when it came. Named by (ticket, step)."""
 
     ticket: int
@@ -23,7 +23,7 @@ class Job(msgspec.Struct, frozen=True):
     received_s: float  # Unix time, seconds
 
 
-class Taken:
+class MessageDeduplicator:
     """Which messages have come, so that one that is delivered again is taken as nothing new."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Taken:
         return is_new
 
 
-def read_jobs(message: StepJobs, received_s: float) -> list[Job]:
+def read_jobs(message: StepJobs, received_s: float) -> list[StepJob]:
     """Raises: BadInput if the columns do not fit together."""
     try:
         columns = (
@@ -50,7 +50,7 @@ def read_jobs(message: StepJobs, received_s: float) -> list[Job]:
             unpack_int32(message.kinds).tolist(),
         )
         unpack_int64(message.drops)
-        return [Job(*row, received_s) for row in zip(*columns, strict=True)]
+        return [StepJob(*row, received_s) for row in zip(*columns, strict=True)]
     except ValueError as error:
         raise BadInput(f"the columns of a StepJobs do not fit together: {error}") from None
 

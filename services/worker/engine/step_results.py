@@ -1,15 +1,15 @@
 """From predictions to tokens on the canvases, and to the message that says so."""
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from services.worker.engine.batch import Batch, Part
+from services.worker.engine.batch import ForwardBatch, Part
 from services.worker.engine.unmasking import choose, summarize
-from services.worker.model.model_runner import Predictions
+from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Float32, Float64, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.steps import StepFailure, StepResults
 
@@ -38,7 +38,7 @@ class Named(Protocol):
 
 
 @dataclass(slots=True)
-class Report:
+class StepReport:
     """What the next results message says beside the steps that ran."""
 
     missing: list[int] = field(default_factory=list)
@@ -53,14 +53,14 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class IterationResult:
     """One iteration. Its message is made by whoever sends it, so that the next iteration need not wait for that."""
 
     instance_id: str
     epoch: int
     outcome: StepOutcome | None
-    jobs: Many[Named]
-    report: Report
+    jobs: Sequence[Named]
+    report: StepReport
     latency_s: float  # seconds
 
     def message(self, sent_s: float = 0.0) -> StepResults:
@@ -90,7 +90,9 @@ class Ran:
         )
 
 
-def unmask(parts: Many[Part], batch: Batch, predictions: Predictions, thresholds: Float64) -> StepOutcome:
+def unmask(
+    parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions, thresholds: Float64
+) -> StepOutcome:
     """Decide, and write the chosen tokens and their confidences into the sequences (which this modifies)."""
     chosen = choose(predictions.confidences, batch.counts, thresholds)  # [R]
     ends = np.cumsum(batch.counts)

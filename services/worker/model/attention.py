@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from services.worker.cache.kv_store import KvStore
-from services.worker.engine.batch import Batch
+from services.worker.engine.batch import ForwardBatch
 from services.worker.model.decoder import Attend
 
 
-def attention(batch: Batch, store: KvStore | None, device: torch.device, dtype: torch.dtype) -> Attend:
+def attention(batch: ForwardBatch, store: KvStore | None, device: torch.device, dtype: torch.dtype) -> Attend:
     """How this batch attends: recompute parts over what they feed, cache parts over their slots of the store.
 
     Everything fed is written to the store first, so the slots of a cache part hold its fresh keys, too.
@@ -55,7 +55,7 @@ class _Group:
     cached: bool
 
 
-def _fused(batch: Batch, store: KvStore | None, read: Tensor) -> Attend:
+def _fused(batch: ForwardBatch, store: KvStore | None, read: Tensor) -> Attend:
     groups = _groups(batch)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     return mixed.transpose(1, 2).flatten(0, 1)
 
 
-def _groups(batch: Batch) -> list[_Group]:
+def _groups(batch: ForwardBatch) -> list[_Group]:
     """Runs of equal (cached or not, fed length, key length); a batch has its parts in such an order."""
     cached = np.arange(len(batch.lengths)) >= batch.num_recompute
     shapes = np.stack([cached, batch.lengths, batch.key_lengths])  # [3, N]
@@ -98,7 +98,7 @@ def _groups(batch: Batch) -> list[_Group]:
     return groups
 
 
-def _flash(batch: Batch, store: KvStore | None, read: Tensor) -> Attend:
+def _flash(batch: ForwardBatch, store: KvStore | None, read: Tensor) -> Attend:
     """One call for all: the keys of recompute parts, then those read from the store."""
     fresh = int(batch.lengths[: batch.num_recompute].sum())
     kernel = _flash_varlen()

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from services.worker.cache.kv_store import KvStore
-from services.worker.engine.batch import Batch
+from services.worker.engine.batch import ForwardBatch
 from services.worker.model.decoder import Attend, PackedDecoder
 
 MOST_REQUESTS = 16
@@ -38,7 +38,7 @@ class Padded:
         return self.tokens, self.positions, self.write, self.read, self.attended
 
 
-def bucket(batch: Batch) -> tuple[int, int, int] | None:
+def bucket(batch: ForwardBatch) -> tuple[int, int, int] | None:
     """(n, B, K), or None for a batch that no graph serves: recompute parts, unequal lengths, too much to compute."""
     lengths = batch.lengths
     if batch.num_recompute or len(lengths) > MOST_REQUESTS or (lengths != lengths[0]).any():
@@ -49,7 +49,7 @@ def bucket(batch: Batch) -> tuple[int, int, int] | None:
     return requests, length, _power_of_two(max(FEWEST_KEYS, int(batch.key_lengths.max())))
 
 
-def pad(batch: Batch, requests: int, keys: int, scrap: int) -> Padded:
+def pad(batch: ForwardBatch, requests: int, keys: int, scrap: int) -> Padded:
     """Fill up to so many requests and keys. What is filled in writes to the slot `scrap`, and attends to it."""
     missing = requests * int(batch.lengths[0]) - len(batch.tokens)
     attended = np.arange(keys) < batch.key_lengths[:, None]  # [N, K]
@@ -81,7 +81,7 @@ class CacheStepGraphs:
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs: OrderedDict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Padded, Tensor]] = OrderedDict()
 
-    def run(self, batch: Batch) -> Tensor | None:
+    def run(self, batch: ForwardBatch) -> Tensor | None:
         """The hidden states of what is fed [T, W], valid until the next run; None if no graph serves this batch."""
         key = bucket(batch)
         if key is None:

@@ -17,7 +17,7 @@ from services.worker.model.checkpoint import check_weights, load
 from services.worker.model.config import read_config
 from services.worker.model.decoder import WHOLE, PackedDecoder, Shard
 from services.worker.model.model_runner import Runner
-from services.worker.model.tensor_parallel import Group, ParallelRunner, parallel_runner
+from services.worker.model.tensor_parallel import ParallelRunner, RankGroup, parallel_runner
 from shared.cpu import num_cores
 from shared.errors import BadInput
 from shared.model_files import find_model
@@ -113,7 +113,7 @@ def _load_rank(
     dtype: torch.dtype,
     threads: int,
     room: CacheRoom,
-    group: Group | None,
+    group: RankGroup | None,
     device: torch.device | None = None,
 ) -> Runner:
     torch.set_num_threads(threads)
@@ -144,7 +144,7 @@ def _keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, (1 << 31) - 1)
 
 
-def _cache_slots(room: CacheRoom, decoder: PackedDecoder, group: Group | None) -> int:
+def _cache_slots(room: CacheRoom, decoder: PackedDecoder, group: RankGroup | None) -> int:
     """The same on every rank."""
     longest = decoder.config.max_length
     if room.tokens or not room.requests:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.cache.kv_store import KvStore
-from services.worker.engine.batch import Batch
+from services.worker.engine.batch import ForwardBatch
 from services.worker.model.attention import attention
 from services.worker.model.config import ModelConfig
 from services.worker.model.cuda_graphs import CacheStepGraphs
@@ -23,7 +23,7 @@ STEADY_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Predictions:
+class TokenPredictions:
     """Shapes: both [R], in the order of the batch's candidates."""
 
     tokens: Int64
@@ -39,7 +39,7 @@ class ModelRunner(Protocol):
     def cache_slots(self) -> int:
         """Tokens that its cache holds; 0 without a cache."""
 
-    def run(self, batch: Batch) -> Predictions: ...
+    def run(self, batch: ForwardBatch) -> TokenPredictions: ...
 
 
 class Ranks(Protocol):
@@ -66,16 +66,16 @@ class Runner:
         self._graphs = CacheStepGraphs(decoder, self._store) if self._store and on_cuda else None
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> Predictions:
+    def run(self, batch: ForwardBatch) -> TokenPredictions:
         """One forward, and the head for the candidates' rows only."""
         rows = np.pad(batch.rows, (0, max(0, STEADY_ROWS - len(batch.rows))), mode="edge")
         logits = self._decoder.logits(self._hidden(batch, self._put(rows)))[: len(batch.rows)]  # [R, V of this rank]
         altered = self.config.family == "dream"
         best = best_of(logits, self._noise(batch), self._vocabulary, altered=altered)
         tokens, confidences = decide(best.unsqueeze(0) if self._ranks is None else self._ranks.gather(best))
-        return Predictions(tokens.cpu().numpy(), confidences.cpu().numpy())
+        return TokenPredictions(tokens.cpu().numpy(), confidences.cpu().numpy())
 
-    def _hidden(self, batch: Batch, rows: Tensor) -> Tensor:
+    def _hidden(self, batch: ForwardBatch, rows: Tensor) -> Tensor:
         """Of these rows among the fed tokens: [R, W]."""
         replayed = self._graphs.run(batch) if self._graphs else None
         if replayed is not None:
@@ -84,7 +84,7 @@ class Runner:
         hidden: Tensor = self._decoder(self._put(batch.tokens), self._put(batch.positions), attend, rows)
         return hidden
 
-    def _noise(self, batch: Batch) -> Noise | None:
+    def _noise(self, batch: ForwardBatch) -> Noise | None:
         if not batch.temperatures.any():
             return None
         return Noise(

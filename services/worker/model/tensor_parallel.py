@@ -23,9 +23,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from services.worker.engine.batch import Batch
+from services.worker.engine.batch import ForwardBatch
 from services.worker.model.decoder import Shard
-from services.worker.model.model_runner import Predictions, Runner
+from services.worker.model.model_runner import Runner, TokenPredictions
 from shared.errors import BadInput
 
 log = structlog.get_logger(__name__)
@@ -33,11 +33,11 @@ log = structlog.get_logger(__name__)
 PATIENCE = timedelta(days=365)  # how long a rank waits for its next batch: an idle instance is no error
 STOP_S = 10.0  # how long the others may take to end
 
-LoadRank = Callable[["Group"], Runner]
+LoadRank = Callable[["RankGroup"], Runner]
 """Loads one rank's share of the model; sent to the other ranks, so it must pickle."""
 
 
-class Group:
+class RankGroup:
     """The ranks of this instance, as one of them sees it."""
 
     def __init__(self, shard: Shard, rendezvous: Path, device: torch.device) -> None:
@@ -65,7 +65,7 @@ class Group:
         dist.all_reduce(found, dist.ReduceOp.MIN)
         return int(found)
 
-    def share(self, batch: Batch | None = None) -> Batch | None:
+    def share(self, batch: ForwardBatch | None = None) -> ForwardBatch | None:
         """Rank 0's batch, on every rank; None: there will be no more."""
         box = [batch]
         dist.broadcast_object_list(box, src=0)
@@ -75,7 +75,7 @@ class Group:
 class ParallelRunner:
     """Rank 0's view of all of them: runs a batch on every rank."""
 
-    def __init__(self, own: Runner, group: Group) -> None:
+    def __init__(self, own: Runner, group: RankGroup) -> None:
         self.config = own.config
         self.cache_slots = own.cache_slots
         self.device = own.device
@@ -83,7 +83,7 @@ class ParallelRunner:
         self._own = own
         self._group = group
 
-    def run(self, batch: Batch) -> Predictions:
+    def run(self, batch: ForwardBatch) -> TokenPredictions:
         """One forward. Where it fails on this rank the others wait in it for good: then the instance ends."""
         self._group.share(batch)
         try:
@@ -110,7 +110,7 @@ def parallel_runner(devices: Sequence[torch.device], load: LoadRank) -> Iterator
             process.start()
         threading.Thread(target=_watch, args=(others, closing, rendezvous), name="ranks", daemon=True).start()
         try:
-            group = Group(Shard(0, size), rendezvous, devices[0])
+            group = RankGroup(Shard(0, size), rendezvous, devices[0])
             yield ParallelRunner(load(group), group)
             closing.set()
             group.share(None)
@@ -129,7 +129,7 @@ def _serve(shard: Shard, rendezvous: Path, device: torch.device, load: LoadRank)
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes at once, they are for rank 0, which drains
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_rank_0, args=(rendezvous,), name="rank 0", daemon=True).start()
-    group = Group(shard, rendezvous, device)
+    group = RankGroup(shard, rendezvous, device)
     try:
         runner = load(group)
     except BadInput:

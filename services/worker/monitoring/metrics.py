@@ -11,7 +11,7 @@ NAME = "dilaserve_worker"
 INT32, INT64 = 4, 8  # bytes of an entry in a message's columns
 
 
-class Metrics:
+class WorkerMetrics:
     """One registry for each instance."""
 
     def __init__(self, instance: Instance) -> None:

@@ -21,7 +21,7 @@ class _Held:
     computing_s: float = 0.0
 
 
-class Spans:
+class RequestSpans:
     """Follows the requests of one instance that are traced; knows none where no collector is."""
 
     def __init__(self, instance_id: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, Limits
+from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import ModelRunner
 from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
@@ -23,7 +23,7 @@ Row = tuple[int, int, StepKind, float]  # tp, batch tokens, kind, seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProfilePlan:
     """What to measure: the batch sizes (tokens) and how often each."""
 
     batch_tokens: tuple[int, ...]
@@ -32,7 +32,9 @@ class Plan:
     longest_s: float = float("inf")  # a step that took longer ends its kind: above it, the profile goes by tokens
 
 
-QUICK = Plan(batch_tokens=(32, 128, 512, 2048), repeats=3, enough_s=0.2, longest_s=1.0)  # for a start without a profile
+QUICK = ProfilePlan(
+    batch_tokens=(32, 128, 512, 2048), repeats=3, enough_s=0.2, longest_s=1.0
+)  # for a start without a profile
 
 
 def grid(most_tokens: int) -> tuple[int, ...]:
@@ -43,13 +45,13 @@ def grid(most_tokens: int) -> tuple[int, ...]:
     return (*sizes, most_tokens) if most_tokens > sizes[-1] else tuple(sizes)
 
 
-def room_for(plan: Plan) -> int:
+def room_for(plan: ProfilePlan) -> int:
     """Tokens of cache that measuring cache steps takes."""
     return max(plan.batch_tokens) // BLOCK * TYPICAL_TOKENS
 
 
 def measure(
-    runner: ModelRunner, tp: int, plan: Plan, on_point: Callable[[StepKind, int], object] = lambda *_: None
+    runner: ModelRunner, tp: int, plan: ProfilePlan, on_point: Callable[[StepKind, int], object] = lambda *_: None
 ) -> LatencyProfile:
     """The profile of one TP degree; without a cache it has no cache rows. `on_point` hears what comes next."""
     kinds = [StepKind.RECOMPUTE, StepKind.CACHE] if runner.cache_slots else [StepKind.RECOMPUTE]
@@ -57,7 +59,7 @@ def measure(
 
 
 def _measure_kind(
-    runner: ModelRunner, tp: int, plan: Plan, kind: StepKind, on_point: Callable[[StepKind, int], object]
+    runner: ModelRunner, tp: int, plan: ProfilePlan, kind: StepKind, on_point: Callable[[StepKind, int], object]
 ) -> Iterator[Row]:
     for tokens in plan.batch_tokens:
         on_point(kind, tokens)
@@ -75,12 +77,12 @@ def _measure_kind(
 
 
 def _time(
-    runner: ModelRunner, states: list[RequestState], kind: StepKind, plan: Plan
+    runner: ModelRunner, states: list[RequestState], kind: StepKind, plan: ProfilePlan
 ) -> tuple[list[float], int] | None:
     """Seconds of each repeated step of these requests together, and the tokens that one computes; None if such a step
     does not fit in the device's memory."""
     mode = CacheMode.DUAL if kind is StepKind.CACHE else CacheMode.NONE
-    engine = Engine(runner, mode, Limits(max(plan.batch_tokens), len(states)), "profile")
+    engine = Engine(runner, mode, EngineLimits(max(plan.batch_tokens), len(states)), "profile")
     first = [StepKind.RECOMPUTE, kind] if kind is StepKind.CACHE else [kind]  # to fill the cache, and to warm up
     times_s: list[float] = []
     fed = 0

@@ -12,8 +12,8 @@ from openai.types import Batch
 
 from services.gateway.batches import file_store
 from services.gateway.batches.batch_lines import Line, read_lines
-from services.gateway.batches.batch_store import Batches
-from services.gateway.bus_connection import Link
+from services.gateway.batches.batch_store import BatchStore
+from services.gateway.bus_connection import BusConnection
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.messages.gateway import BatchError, BatchStatus, BatchWork
@@ -137,7 +137,7 @@ async def test_a_batch_that_another_gateway_has_ended_meanwhile_stays_as_it_is(
     bus: Bus, settings: GatewaySettings, gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()
-    link = Link()
+    link = BusConnection()
     await link.connect(settings.nats_url, settings.cell)
     try:
         async with client(gateway) as api:
@@ -145,7 +145,7 @@ async def test_a_batch_that_another_gateway_has_ended_meanwhile_stays_as_it_is(
             async with asyncio.timeout(LIMIT_S):
                 await scheduler.served.get()
             other = {"status": BatchStatus.COMPLETED, "ended_s": 1, "output_file_id": "file-1"}
-            await Batches(link).change(batch.id, lambda found: msgspec.structs.replace(found, **other))
+            await BatchStore(link).change(batch.id, lambda found: msgspec.structs.replace(found, **other))
             await until(lambda: is_let_go(bus))
             assert (await api.batches.retrieve(batch.id)).output_file_id == "file-1"
             assert [file.id async for file in await api.files.list()] == [batch.input_file_id]
@@ -174,10 +174,10 @@ async def test_a_batch_can_be_cancelled_and_keeps_what_has_ended(
 async def test_a_batch_that_waits_for_its_turn_is_cancelled_at_once(
     bus: Bus, settings: GatewaySettings, text: TextModel
 ) -> None:
-    link = Link()
+    link = BusConnection()
     await link.connect(settings.nats_url, settings.cell)
     try:
-        batches = Batches(link)
+        batches = BatchStore(link)
         batch = await batches.add("", ENDPOINT, "file-1", {})
         assert (await batches.cancel(batch.batch_id, "")).status is BatchStatus.CANCELLED
         async with running(settings, text):
@@ -260,10 +260,10 @@ async def test_a_batch_of_wrong_lines_leaves_the_gateway_to_others_and_can_be_ca
 async def test_a_batch_whose_file_has_gone_fails_and_says_so(
     gateway: RunningGateway, settings: GatewaySettings
 ) -> None:
-    link = Link()
+    link = BusConnection()
     await link.connect(settings.nats_url, settings.cell)
     try:
-        batch = await Batches(link).add("", ENDPOINT, "file-gone", {})
+        batch = await BatchStore(link).add("", ENDPOINT, "file-gone", {})
         async with client(gateway) as api:
             failed = await ended(api, batch.batch_id)
     finally:

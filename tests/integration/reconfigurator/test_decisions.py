@@ -7,33 +7,33 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.reconfigurator.monitoring.workload_stats import Planning, Seen
+from services.reconfigurator.monitoring.workload_stats import PlanningSettings, RequestSample
 from services.reconfigurator.nodes import read_nodes
-from services.reconfigurator.planning.decision import Planner, Situation
+from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.plan import Solver
 from services.reconfigurator.planning.run_in_process import apart
-from services.reconfigurator.schedule import Occasion
+from services.reconfigurator.schedule import PlanTrigger
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import ThresholdUse
 from tests.support.workloads import PROFILE
 
 AT_S = 1_800_000_000.0
-PLANNING = Planning(thresholds=[0.5, 0.9], tp_degrees=[1, 2], batch_sizes=[32, 256], rps_buffer=0.0)
+PLANNING = PlanningSettings(thresholds=[0.5, 0.9], tp_degrees=[1, 2], batch_sizes=[32, 256], rps_buffer=0.0)
 PLANNER = Planner(read_nodes(["a:2"]), PLANNING, {0.5: 6.0, 0.9: 2.0}, cached=False, solver=Solver.CBC, solve_s=30.0)
 ON_BOTH, LEFT, RIGHT = (InstanceSpec(node="a", gpus=gpus) for gpus in ((0, 1), (0,), (1,)))
 
 
-def window(requests: int) -> list[Seen]:
+def window(requests: int) -> list[RequestSample]:
     """So many requests of 100 + 256 tokens in 10 seconds."""
-    return [Seen(prompt_tokens=100, output_tokens=256, slo_s=10.0)] * requests
+    return [RequestSample(prompt_tokens=100, output_tokens=256, slo_s=10.0)] * requests
 
 
-def situation(requests: int, running: Sequence[InstanceSpec]) -> Situation:
-    return Situation(
+def situation(requests: int, running: Sequence[InstanceSpec]) -> PlanningContext:
+    return PlanningContext(
         seen=window(requests),
         uses=[],
-        occasion=Occasion(10.0),
+        occasion=PlanTrigger(10.0),
         running=running,
         nodes_up={node.name for node in PLANNER.nodes},
         profile=PROFILE,
@@ -59,7 +59,7 @@ def test_more_requests_take_two_small_ones_and_fewer_one_large() -> None:
 
 
 def test_growth_makes_room_before_it_is_needed() -> None:
-    steady, growing = decided(2, [ON_BOTH]), decided(2, [ON_BOTH], occasion=Occasion(10.0, rise=0.1))
+    steady, growing = decided(2, [ON_BOTH]), decided(2, [ON_BOTH], occasion=PlanTrigger(10.0, rise=0.1))
     assert (steady.state, steady.target) == (PlanState.STAYED, [ON_BOTH])
     assert (growing.state, growing.target) == (PlanState.RUNNING, [LEFT, RIGHT])
     assert (growing.mean_threshold, steady.mean_threshold) == pytest.approx((0.9, 0.9), rel=1e-6)

@@ -7,15 +7,15 @@ import pytest
 from msgspec.structs import replace
 from nats.aio.msg import Msg
 
-from services.reconfigurator.controller import Loop
-from services.reconfigurator.execution.executor import Executor, Limits
-from services.reconfigurator.execution.registered_instances import Registry
-from services.reconfigurator.metrics import Metrics
-from services.reconfigurator.monitoring.workload_stats import Planning
+from services.reconfigurator.controller import ReconfigurationController
+from services.reconfigurator.execution.executor import Executor, ExecutorLimits
+from services.reconfigurator.execution.registered_instances import RegisteredInstances
+from services.reconfigurator.metrics import ReconfiguratorMetrics
+from services.reconfigurator.monitoring.workload_stats import PlanningSettings
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.plan import Solver
-from shared.bus.client import Bus, read_or_none
+from shared.bus.client import Bus, try_decode
 from shared.bus.codec import encode
 from shared.bus.subjects import HEARTBEAT_S
 from shared.database.schema import open_database
@@ -91,7 +91,7 @@ class RegisteringLauncher:
         state = {"instance": instance}
 
         async def obey(msg: Msg) -> None:
-            order = read_or_none(msg, Control)
+            order = try_decode(msg, Control)
             if order is not None and state["instance"].state is InstanceState.READY:
                 self.done.append(f"drain {tuple(instance.gpus)}")
                 state["instance"] = replace(instance, state=InstanceState.DRAINING, requests=self.held)
@@ -119,10 +119,10 @@ async def launcher(bus: Bus) -> AsyncIterator[RegisteringLauncher]:
 
 @pytest.fixture
 async def executor(bus: Bus, launcher: RegisteringLauncher) -> Executor:
-    registry = Registry()
+    registry = RegisteredInstances()
     await registry.listen(bus)
     await reached(lambda: bool(registry.of(LARGE)))
-    return Executor(bus, launcher, registry, Limits(drain_s=5.0, start_s=1.0, stop_s=1.0))
+    return Executor(bus, launcher, registry, ExecutorLimits(drain_s=5.0, start_s=1.0, stop_s=1.0))
 
 
 class Told:
@@ -223,14 +223,14 @@ async def test_after_a_restart_too_an_instance_is_drained_before_it_is_stopped(
 ) -> None:
     launcher.renewal_s = HEARTBEAT_S
     await bus.store(bus.subjects.plans(PLAN.plan_id), PLAN)
-    registry, stop = Registry(), asyncio.Event()
+    registry, stop = RegisteredInstances(), asyncio.Event()
     await registry.listen(bus)
-    executor = Executor(bus, launcher, registry, Limits(drain_s=5.0, start_s=30.0, stop_s=1.0))
+    executor = Executor(bus, launcher, registry, ExecutorLimits(drain_s=5.0, start_s=30.0, stop_s=1.0))
     never = open_database("postgresql://127.0.0.1:1/postgres")
     planner = Planner(
-        read_nodes(["a:2"]), Planning([0.9], [1, 2], [32]), {}, cached=False, solver=Solver.CBC, solve_s=1.0
+        read_nodes(["a:2"]), PlanningSettings([0.9], [1, 2], [32]), {}, cached=False, solver=Solver.CBC, solve_s=1.0
     )
-    loop = Loop(bus, never, launcher, registry, executor, planner, None, Metrics())
+    loop = ReconfigurationController(bus, never, launcher, registry, executor, planner, None, ReconfiguratorMetrics())
     running = asyncio.create_task(loop.run(interval_s=1e6, window_s=1e6, stop=stop))
     try:
         await reached(lambda: "start (1,)" in launcher.done)

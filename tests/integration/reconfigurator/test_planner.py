@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from dilaserve.cli import run
-from services.reconfigurator.planning.plan import Placement, Plan, Solver, Status
+from services.reconfigurator.planning.plan import Placement, Plan, PlanStatus, Solver
 from services.reconfigurator.planning.plan_input import Workload, plan_input
 from services.reconfigurator.planning.planner import make_plan
 from shared.profile import write_profile
@@ -24,7 +24,7 @@ def placements(plan: Plan) -> list[Placement]:
 
 def test_an_easy_workload_gets_the_highest_threshold_and_the_fastest_instances() -> None:
     plan = made(workload(classes=[a_class(rps=0.1)]))
-    assert plan.status is Status.OPTIMAL
+    assert plan.status is PlanStatus.OPTIMAL
     assert plan.mean_threshold == pytest.approx(0.9, rel=1e-6)
     assert plan.instances_per_tp == {4: 2}
     [chat] = plan.classes
@@ -41,7 +41,7 @@ def test_latency_and_slack_are_in_seconds() -> None:
 
 def test_a_heavy_workload_gets_throughput() -> None:
     plan = made(workload(classes=[a_class(rps=8.0)]), cached=False)
-    assert plan.status is Status.OPTIMAL
+    assert plan.status is PlanStatus.OPTIMAL
     assert plan.instances_per_tp == {1: 8}
     assert 0.5 < plan.mean_threshold < 0.9
     assert plan.busy_per_tp[1] == pytest.approx(8, rel=1e-4)
@@ -50,7 +50,7 @@ def test_a_heavy_workload_gets_throughput() -> None:
 @pytest.mark.parametrize("impossible", [{"rps": 1000.0}, {"slo_s": 0.01}])
 def test_what_no_configuration_serves_falls_back_to_the_smallest_degree(impossible: dict[str, float]) -> None:
     plan = made(workload(classes=[a_class(**impossible)]))
-    assert (plan.status, plan.reason) == (Status.FALLBACK, "no configuration meets every SLO")
+    assert (plan.status, plan.reason) == (PlanStatus.FALLBACK, "no configuration meets every SLO")
     assert plan.instances_per_tp == {1: 8}
     assert plan.mean_threshold == 0.5
     assert plan.decision.take
@@ -68,7 +68,7 @@ def test_a_growing_workload_gets_the_most_room_at_the_same_threshold() -> None:
     asked = workload(classes=[a_class(rps=4.0)])
     steady, growing = made(asked), made(asked, growing=True)
     assert (steady.instances_per_tp, growing.instances_per_tp) == ({4: 2}, {1: 8})
-    assert growing.status is Status.OPTIMAL
+    assert growing.status is PlanStatus.OPTIMAL
     assert growing.mean_threshold == pytest.approx(steady.mean_threshold, rel=1e-6)
     assert growing.slack_s < steady.slack_s
     assert made(asked, placements(steady), growing=True).decision.take
@@ -100,7 +100,7 @@ def test_what_instances_sustain_is_the_load_that_keeps_them_busy() -> None:
         for share in (0.999, 1.001)
     )
     assert within.mean_threshold == pytest.approx(0.5, abs=0.002)
-    assert beyond.status is Status.FALLBACK
+    assert beyond.status is PlanStatus.FALLBACK
     assert beyond.sustains == pytest.approx(1 / 1.001)
 
 
@@ -148,7 +148,7 @@ def test_the_command_writes_the_plan(files: list[str], options: list[str], capsy
     out = Path(files[-1])
     plan = msgspec.json.decode(out.read_bytes(), type=Plan)
     assert plan == msgspec.json.decode(capsys.readouterr().out, type=Plan)
-    assert plan.status is Status.OPTIMAL
+    assert plan.status is PlanStatus.OPTIMAL
     assert run(["plan", *files, *options, "--current", str(out)]) == 0
     assert "stay: neither objective improves" in capsys.readouterr().out
     again = msgspec.json.decode(out.read_bytes(), type=Plan)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.reconfigurator.planning.plan import Capacity, Placement, Solver, Status, check_placements
-from services.reconfigurator.planning.solver import Verdict
+from services.reconfigurator.planning.plan import Capacity, Placement, PlanStatus, Solver, check_placements
+from services.reconfigurator.planning.solver import SolverStatus
 from services.reconfigurator.planning.stage1 import find_capacity
-from services.reconfigurator.planning.stage2 import Transition, plan_transition
+from services.reconfigurator.planning.stage2 import GpuAssignment, plan_transition
 from shared.errors import BadInput
 from tests.support.small_plans import enumerate_stage1, enumerate_stage2, small_input, small_transition
 
@@ -22,7 +22,7 @@ parts_of_80_seeds = pytest.mark.parametrize("seeds", [range(i, i + 40) for i in 
 def test_stage_1_is_what_enumeration_finds(seeds: range) -> None:
     """With and without a cache, with either solver, in turn."""
     found = [stage_1_agrees(seed, SOLVERS[seed // 2 % 2], cached=bool(seed % 2)) for seed in seeds]
-    assert 1 <= found.count(Verdict.INFEASIBLE) <= len(seeds) / 2, "instances of both kinds are among them"
+    assert 1 <= found.count(SolverStatus.INFEASIBLE) <= len(seeds) / 2, "instances of both kinds are among them"
 
 
 @pytest.mark.slow
@@ -39,8 +39,8 @@ def test_a_growing_workload_has_the_same_quality_and_no_less_room(seed: int) -> 
     p = small_input(seed, cached=bool(seed % 16))
     solver = SOLVERS[seed // 8 % 2]
     steady, growing = (find_capacity(p, solver=solver, time_limit_s=60, growing=growing) for growing in (False, True))
-    if isinstance(steady, Verdict) or isinstance(growing, Verdict):
-        assert steady is growing is Verdict.INFEASIBLE
+    if isinstance(steady, SolverStatus) or isinstance(growing, SolverStatus):
+        assert steady is growing is SolverStatus.INFEASIBLE
         return
     assert growing.mean_threshold == pytest.approx(steady.mean_threshold, rel=1e-5)
     assert growing.sustains >= steady.sustains * (1 - 1e-5)
@@ -61,19 +61,19 @@ def test_stage_2_is_what_enumeration_finds_on_more_instances(solver: Solver) -> 
         stage_2_agrees(seed, solver)
 
 
-def stage_1_agrees(seed: int, solver: Solver, *, cached: bool) -> Capacity | Verdict:
+def stage_1_agrees(seed: int, solver: Solver, *, cached: bool) -> Capacity | SolverStatus:
     p = small_input(seed, cached=cached)
     found, expected = find_capacity(p, solver=solver, time_limit_s=60), enumerate_stage1(p)
     if expected is None:
-        assert found is Verdict.INFEASIBLE, f"seed {seed}"
+        assert found is SolverStatus.INFEASIBLE, f"seed {seed}"
         return found
     assert isinstance(found, Capacity), f"seed {seed}: {found}, expected {expected}"
-    assert found.status is Status.OPTIMAL, f"seed {seed}"
+    assert found.status is PlanStatus.OPTIMAL, f"seed {seed}"
     assert (found.mean_threshold, found.slack_s) == pytest.approx(expected, rel=1e-5, abs=1e-5), f"seed {seed}"
     return found
 
 
-def stage_2_agrees(seed: int, solver: Solver) -> Transition | None:
+def stage_2_agrees(seed: int, solver: Solver) -> GpuAssignment | None:
     current, required, nodes = small_transition(seed)
     expected = enumerate_stage2(current, required, nodes)
     if expected is None:
@@ -91,7 +91,7 @@ def stage_2_agrees(seed: int, solver: Solver) -> Transition | None:
     return transition
 
 
-def walk(current: Sequence[Placement], transition: Transition) -> None:
+def walk(current: Sequence[Placement], transition: GpuAssignment) -> None:
     """Take the steps: each launch finds its GPUs free, each stop before it frees one of them, the end is the plan."""
     running = dict(enumerate(place(c) for c in current))
     started: list[tuple[int, frozenset[int]]] = []

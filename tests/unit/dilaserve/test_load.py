@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from dilaserve.load.client import Reply
+from dilaserve.load.client import LoadReply
 from dilaserve.load.summary import summarize
 from dilaserve.load.workload import LoadRequest, benchmark_load, poisson_arrivals, read_requests, trace_load
-from dilaserve.quality.benchmarks import Question
+from dilaserve.quality.benchmarks import BenchmarkQuestion
 from shared.errors import BadInput
 
 
-def reply(arrival_s: float, latency_s: float = 1.0, **values: object) -> Reply:
+def reply(arrival_s: float, latency_s: float = 1.0, **values: object) -> LoadReply:
     served: dict[str, object] = {"slo_met": True, "mean_threshold": 0.9, "output_tokens": 32, "steps": 10}
-    return Reply(arrival_s, latency_s, **(served | values))  # type: ignore[arg-type]
+    return LoadReply(arrival_s, latency_s, **(served | values))  # type: ignore[arg-type]
 
 
 def test_rows_are_read_and_unknown_fields_ignored(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_arrivals_are_a_poisson_process_that_a_seed_repeats() -> None:
 
 
 def test_a_failed_request_has_missed_its_slo_and_counts_in_nothing_else() -> None:
-    result = summarize([reply(0.1), Reply(0.2, 9.0, error="503"), reply(1.5, 3.0, slo_met=False)], duration_s=2)
+    result = summarize([reply(0.1), LoadReply(0.2, 9.0, error="503"), reply(1.5, 3.0, slo_met=False)], duration_s=2)
     assert (result["requests"], result["completed"], result["failed"]) == (3, 2, 1)
     assert result["slo_attainment"] == pytest.approx(1 / 3)
     assert result["latency_s"]["mean"] == 2.0
@@ -80,7 +80,7 @@ def test_a_trace_gives_arrivals_and_lengths_and_the_prompts_are_of_its_lengths(t
 
 
 def test_a_benchmark_asks_each_question_once_or_for_as_long_as_is_said() -> None:
-    questions = [Question(str(number), lambda _text: True) for number in range(300)]
+    questions = [BenchmarkQuestion(str(number), lambda _text: True) for number in range(300)]
     load = benchmark_load(questions, rate_rps=10, duration_s=None, seed=0)
     assert [load.request(number).prompt for number in range(len(load.arrivals_s))] == [str(i) for i in range(300)]
     assert load.duration_s == pytest.approx(30, rel=0.2)

@@ -8,13 +8,13 @@ import pytest
 
 from dilaserve.prediction.collecting import collect, num_runs, split
 from dilaserve.prediction.cost import cost_by_granularity
-from dilaserve.prediction.recording import Recorded, record
-from dilaserve.prediction.training_runs import Prompt, Run, changing_runs, fixed_runs, read_prompts
+from dilaserve.prediction.recording import RecordedRun, record
+from dilaserve.prediction.training_runs import Prompt, TrainingRun, changing_runs, fixed_runs, read_prompts
 from services.predictor.model import StepPredictor
 from services.predictor.training import train
 from services.predictor.trajectories import examples
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, Limits
+from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import Runner
 from shared.errors import BadInput
 from shared.text import TextModel
@@ -32,11 +32,11 @@ def prompt(seed: int, output_length: int = 32) -> Prompt:
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(Runner(random_decoder(), cache_slots=4096), CacheMode.DUAL, Limits(4096, 64), "test")
+    return Engine(Runner(random_decoder(), cache_slots=4096), CacheMode.DUAL, EngineLimits(4096, 64), "test")
 
 
 def test_every_step_is_recorded_with_its_threshold_and_its_tokens(engine: Engine) -> None:
-    run = Run(prompt(1), threshold=0.3, first=(0.6, 0.1))
+    run = TrainingRun(prompt(1), threshold=0.3, first=(0.6, 0.1))
     [trajectory] = record(engine, MASK_ID, [run], lambda: None).trajectories
     assert trajectory.output_length == 32
     assert trajectory.unmasked.min() >= 1
@@ -81,7 +81,7 @@ def test_what_is_collected_teaches_every_threshold_at_every_stage(engine: Engine
 
 def test_a_request_that_cannot_be_run_is_named(engine: Engine) -> None:
     with pytest.raises(BadInput, match="request 1: "):
-        record(engine, MASK_ID, [Run(Prompt(np.array([999_999], dtype=np.int32), 16, 16), 0.5)], lambda: None)
+        record(engine, MASK_ID, [TrainingRun(Prompt(np.array([999_999], dtype=np.int32), 16, 16), 0.5)], lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_prompts_to_judge_by_are_not_those_learnt_from(
 def test_predictions_cost_less_the_fewer_there_are() -> None:
     trajectories = fixed_trajectories(range(20))
     booster = train(trajectories, trajectories, trajectories, SYNTHETIC_THRESHOLDS).booster
-    recorded = Recorded(trajectories, iterations=sum(t.num_steps for t in trajectories) // 30, seconds=1.0)
+    recorded = RecordedRun(trajectories, iterations=sum(t.num_steps for t in trajectories) // 30, seconds=1.0)
     costs = cost_by_granularity(StepPredictor(booster), recorded, SYNTHETIC_THRESHOLDS)
     assert costs[1] > costs[32] > 0
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from experiments.demo_model.answers import worked_answer
-from experiments.demo_model.arithmetic import FULL, Step
+from experiments.demo_model.arithmetic import FULL, CalculationStep
 from experiments.demo_model.batches import BatchSource
 from experiments.demo_model.evaluate import decode, is_right, read_questions
 from experiments.demo_model.examples import problem_text
@@ -93,13 +93,13 @@ def test_each_step_goes_on_from_known_numbers() -> None:
 @pytest.mark.parametrize(
     ("step", "equation"),
     [
-        (Step(25, "+", 33), "25+33=58"),
-        (Step(25, "-", 3), "25-3=22"),
-        (Step(4, "*", 6), "4*6=24"),
-        (Step(58, "/", 2), "58/2=29"),
+        (CalculationStep(25, "+", 33), "25+33=58"),
+        (CalculationStep(25, "-", 3), "25-3=22"),
+        (CalculationStep(4, "*", 6), "4*6=24"),
+        (CalculationStep(58, "/", 2), "58/2=29"),
     ],
 )
-def test_a_step_is_written_as_its_equation(step: Step, equation: str) -> None:
+def test_a_step_is_written_as_its_equation(step: CalculationStep, equation: str) -> None:
     assert step.equation == equation
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.live_calibration import Served, charge_s, fit_message_s, fit_profile, fit_steps, read, slower
-from experiments.live_iterations import Iteration, Recording, canvases, iterations
+from experiments.live_iterations import RecordedIteration, Recording, canvases, iterations
 from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.errors import BadInput
 from shared.messages.requests import Guesses
@@ -16,10 +16,12 @@ def served(steps: int = 9, output: int = 32, latency_s: float = 1.0, computing_s
     return Served("a", 100, output, latency_s, True, 0.9, steps, computing_s)
 
 
-def iteration(cached: int, recomputed: int) -> Iteration:
+def iteration(cached: int, recomputed: int) -> RecordedIteration:
     """A launch of 10 ms, 2 ms for each cache step, 3 ms more if steps recompute and 0.1 ms for each of their tokens."""
     tokens = 120 * recomputed
-    return Iteration(cached, recomputed, tokens, 0.010 + 0.002 * cached + 0.003 * (recomputed > 0) + 0.0001 * tokens)
+    return RecordedIteration(
+        cached, recomputed, tokens, 0.010 + 0.002 * cached + 0.003 * (recomputed > 0) + 0.0001 * tokens
+    )
 
 
 def test_latencies_by_company_and_kind_are_found_again() -> None:
@@ -83,7 +85,7 @@ def test_iterations_are_read_from_jobs_and_results() -> None:
         )
 
     run = iterations([jobs], [results([7, 8], [0, 3]), results([7, 8], [1, 4]), results([], [])])
-    assert run == [Iteration(cached=1, recomputed=1, recomputed_tokens=118, computing_s=0.02)]
+    assert run == [RecordedIteration(cached=1, recomputed=1, recomputed_tokens=118, computing_s=0.02)]
 
 
 def test_canvases_are_read_from_results_and_guesses() -> None:

@@ -8,8 +8,8 @@ import pytest
 from experiments.paper import controller, reconfiguration
 from experiments.paper.plots import Panels
 from experiments.paper.result_cache import kept
-from experiments.paper.runs import Run, run_lengths, workload
-from experiments.paper.study import Compared, Row, Study, gains, make, markdown, told
+from experiments.paper.runs import SimulationRun, run_lengths, workload
+from experiments.paper.study import Comparison, Row, Study, gains, make, markdown, told
 
 
 def row(system: str, rps: float, attainment: float, accuracy: float) -> Row:
@@ -25,17 +25,17 @@ def test_a_gain_is_between_two_systems_at_the_same_setting() -> None:
 
 
 def test_a_run_has_as_many_requests_as_it_says_at_its_rate() -> None:
-    arriving = workload(Run(rps=10, requests=3000))
+    arriving = workload(SimulationRun(rps=10, requests=3000))
     assert len(arriving) == 3000  # more than the benchmark has: samples come again
     assert arriving.arrival_s[-1] == pytest.approx(300, rel=0.1)
-    assert (workload(Run(rps=10, requests=3000)).arrival_s == arriving.arrival_s).all()
+    assert (workload(SimulationRun(rps=10, requests=3000)).arrival_s == arriving.arrival_s).all()
 
 
 def test_fewer_examples_make_shorter_prompts_and_outputs_are_as_asked() -> None:
-    five, two = run_lengths(Run(rps=1)), run_lengths(Run(rps=1, shots=2, output_tokens=512))
+    five, two = run_lengths(SimulationRun(rps=1)), run_lengths(SimulationRun(rps=1, shots=2, output_tokens=512))
     assert two.prompt_tokens.mean() == pytest.approx(0.454 * five.prompt_tokens.mean(), rel=0.01)
     assert set(two.output_tokens.tolist()) == {512}
-    assert set(run_lengths(Run(rps=1, prompt_tokens=256)).prompt_tokens.tolist()) == {256}
+    assert set(run_lengths(SimulationRun(rps=1, prompt_tokens=256)).prompt_tokens.tolist()) == {256}
 
 
 def test_what_was_computed_is_not_computed_again(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_study_writes_its_table_and_plot_and_tells_of_both(tmp_path: Path) -> 
         source="nowhere",
         measure=lambda quick: ROWS[: 2 if quick else 4],
         panels=Panels(x="RPS", y=("SLO attainment, %",), line="system"),
-        compare=lambda rows: [Compared("gain", "+56.6 points", told(rows, "INFaaS"))],
+        compare=lambda rows: [Comparison("gain", "+56.6 points", told(rows, "INFaaS"))],
         remarks="None.",
     )
     section = make(study, tmp_path, quick=False)

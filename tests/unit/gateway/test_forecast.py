@@ -1,6 +1,6 @@
 """Which requests are refused because they would be late."""
 
-from services.gateway.admission.slo_admission import STALE_S, Forecast, least_tokens
+from services.gateway.admission.slo_admission import STALE_S, SloAdmission, least_tokens
 from shared.arrays import pack_int32
 from shared.messages.requests import Request
 from shared.messages.stats import SchedulerStats
@@ -15,7 +15,7 @@ def request(slo_s: float | None = 5.0, min_threshold: float = 0.0) -> Request:
 
 
 def late_s(said: SchedulerStats | None, asked: Request, now_s: float = NOW_S) -> float:
-    forecast = Forecast(default_slo_s=2.0)
+    forecast = SloAdmission(default_slo_s=2.0)
     if said is not None:
         forecast.take(said)
     return forecast.admit(asked, now_s)
@@ -35,7 +35,7 @@ def test_what_would_be_late_behind_the_work_there_is_is_refused_with_the_time() 
 
 
 def test_what_was_let_in_since_the_scheduler_spoke_counts() -> None:
-    forecast = Forecast(default_slo_s=2.0)
+    forecast = SloAdmission(default_slo_s=2.0)
     forecast.take(loaded_stats(NOW_S, 3500))
     assert forecast.admit(request(), NOW_S) == 0.0
     assert forecast.admit(request(), NOW_S) > 0

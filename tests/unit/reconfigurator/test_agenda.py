@@ -3,22 +3,22 @@
 import numpy as np
 import pytest
 
-from services.reconfigurator.schedule import Agenda, Occasion, outgrown
+from services.reconfigurator.schedule import PlanSchedule, PlanTrigger, outgrown
 
 INTERVAL_S, WINDOW_S, LOOK_S = 300.0, 300.0, 60.0
-WHOLE = Occasion(WINDOW_S)
+WHOLE = PlanTrigger(WINDOW_S)
 
 
-def agenda(rps: float) -> Agenda:
+def agenda(rps: float) -> PlanSchedule:
     """At 300 s it has decided for so many requests a second, and planned for a tenth more."""
-    made = Agenda(INTERVAL_S, WINDOW_S, rps_buffer=0.1, now_s=0.0)
+    made = PlanSchedule(INTERVAL_S, WINDOW_S, rps_buffer=0.1, now_s=0.0)
     assert made.due(300.0, recent=0) == WHOLE
     made.decided(WHOLE, rps)
     return made
 
 
 def test_the_first_decision_waits_for_a_window_whatever_arrives() -> None:
-    made = Agenda(INTERVAL_S, WINDOW_S, rps_buffer=0.1, now_s=0.0)
+    made = PlanSchedule(INTERVAL_S, WINDOW_S, rps_buffer=0.1, now_s=0.0)
     assert made.due(240.0, recent=10_000) is None
     assert made.due(300.0, recent=10_000) == WHOLE
 
@@ -68,7 +68,7 @@ def test_chance_alone_hardly_ever_makes_a_decision_early(rps: float) -> None:
     early = 0
     for seed in range(days):
         arrivals = np.random.default_rng(seed).poisson(60 * rps, minutes)
-        made = Agenda(INTERVAL_S, WINDOW_S, rps_buffer=0.1, now_s=0.0)
+        made = PlanSchedule(INTERVAL_S, WINDOW_S, rps_buffer=0.1, now_s=0.0)
         for minute in range(1, minutes):
             occasion = made.due(60.0 * minute, int(arrivals[minute - 1]))
             if occasion is not None:
@@ -87,6 +87,6 @@ def test_the_fewer_are_expected_the_more_of_them_may_be_chance() -> None:
 
 def test_the_reason_says_why_it_came_early() -> None:
     assert WHOLE.explain("neither") == "neither"
-    told = Occasion(LOOK_S, rise=0.8).explain("neither")
+    told = PlanTrigger(LOOK_S, rise=0.8).explain("neither")
     assert told.startswith("early, as the last 60 s outgrew the plan")
     assert told.endswith("80% more to come: neither")

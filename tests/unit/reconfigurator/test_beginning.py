@@ -1,10 +1,10 @@
 """The decision where nothing runs."""
 
-from services.reconfigurator.monitoring.workload_stats import Planning
+from services.reconfigurator.monitoring.workload_stats import PlanningSettings
 from services.reconfigurator.nodes import Node
-from services.reconfigurator.planning.decision import Planner, Situation
+from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.plan import Solver
-from services.reconfigurator.schedule import Occasion
+from services.reconfigurator.schedule import PlanTrigger
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanState
 from shared.profile import LatencyProfile
@@ -13,12 +13,12 @@ NODES = (Node(name="a", gpus=5), Node(name="b", gpus=2))
 
 
 def begin(*, nodes_up: set[str]) -> tuple[PlanState, list[InstanceSpec]]:
-    planning = Planning(thresholds=(0.9,), tp_degrees=(4, 2), batch_sizes=(32,))
+    planning = PlanningSettings(thresholds=(0.9,), tp_degrees=(4, 2), batch_sizes=(32,))
     planner = Planner(NODES, planning, {}, cached=False, solver=Solver.CBC, solve_s=1.0)
-    now = Situation(
+    now = PlanningContext(
         seen=[],
         uses=[],
-        occasion=Occasion(1.0),
+        occasion=PlanTrigger(1.0),
         running=[],
         nodes_up=nodes_up,
         profile=LatencyProfile({}),

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from services.reconfigurator.metrics import NAME, Metrics
+from services.reconfigurator.metrics import NAME, ReconfiguratorMetrics
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 
@@ -21,12 +21,12 @@ RECORD = PlanRecord(
 )
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+def value(metrics: ReconfiguratorMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"{NAME}_{name}", labels)
 
 
 def test_a_plan_tells_when_it_was_made_what_it_promises_and_how_it_ended() -> None:
-    metrics = Metrics()
+    metrics = ReconfiguratorMetrics()
     metrics.decided(RECORD)
     assert value(metrics, "decided_timestamp_seconds") == 50.0
     assert value(metrics, "planned_mean_threshold") == 0.8
@@ -36,6 +36,6 @@ def test_a_plan_tells_when_it_was_made_what_it_promises_and_how_it_ended() -> No
 
 
 def test_a_decision_to_stay_leaves_the_instances_as_they_are() -> None:
-    metrics = Metrics()
+    metrics = ReconfiguratorMetrics()
     metrics.decided(replace(RECORD, state=PlanState.STAYED))
     assert value(metrics, "instances", tp_degree="1") == 2

@@ -1,7 +1,7 @@
 """Fillings of a node, and the order of launches."""
 
 from services.reconfigurator.planning.packing import fillings
-from services.reconfigurator.planning.plan import Placement, Step
+from services.reconfigurator.planning.plan import Placement, PlanStep
 from services.reconfigurator.planning.plan_steps import order_steps
 
 
@@ -19,13 +19,13 @@ def test_idle_gpus_come_first_then_what_stops_the_least() -> None:
     current = [at(0, 0, 1, 2, 3), at(1, 0), at(1, 1)]
     starts = [at(0, 0, 1), at(0, 2, 3), at(1, 0, 1), at(2, 0)]
     assert order_steps(current, set(), starts) == [
-        Step(stop=[], start=at(2, 0)),
-        Step(stop=[1, 2], start=at(1, 0, 1)),
-        Step(stop=[0], start=at(0, 0, 1)),
-        Step(stop=[], start=at(0, 2, 3)),
+        PlanStep(stop=[], start=at(2, 0)),
+        PlanStep(stop=[1, 2], start=at(1, 0, 1)),
+        PlanStep(stop=[0], start=at(0, 0, 1)),
+        PlanStep(stop=[], start=at(0, 2, 3)),
     ]
 
 
 def test_preserved_instances_are_left_alone_and_the_others_stop_last() -> None:
-    assert order_steps([at(0, 0), at(0, 1)], {0}, [at(0, 2)]) == [Step(stop=[], start=at(0, 2)), Step(stop=[1])]
+    assert order_steps([at(0, 0), at(0, 1)], {0}, [at(0, 2)]) == [PlanStep(stop=[], start=at(0, 2)), PlanStep(stop=[1])]
     assert order_steps([at(0, 0)], {0}, []) == []

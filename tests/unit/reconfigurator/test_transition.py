@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from services.reconfigurator.execution.transition import (
     Action,
-    Await,
-    Start,
-    Stop,
+    AwaitReady,
+    StartInstance,
+    StopInstance,
     can_resume,
     next_action,
     overlap,
@@ -43,13 +43,13 @@ class Cluster:
 
     def follow(self, action: Action) -> None:
         match action:
-            case Start(new):
+            case StartInstance(new):
                 assert not any(overlap(new, other) for other in self.running), "its GPUs are free"
                 self.running.add(new)
-            case Stop(old):
+            case StopInstance(old):
                 self.running.remove(old)
                 self.serving.discard(old)
-            case Await(started):
+            case AwaitReady(started):
                 assert started, "something is awaited"
                 assert set(started) <= self.running - self.serving
                 self.serving.add(started[-1])
@@ -65,10 +65,10 @@ def test_any_state_leads_to_the_target_though_instances_are_lost(
     while (action := next_action(target, cluster.running, cluster.serving)) is not None:
         actions += 1
         assert actions <= len(running) + 2 * (len(target) + losses)
-        if isinstance(action, Await):
+        if isinstance(action, AwaitReady):
             free = [new for new in target - cluster.running if not any(overlap(new, old) for old in cluster.running)]
             assert not free, "whatever can be started is, before anything is awaited"
-        if isinstance(action, Stop):
+        if isinstance(action, StopInstance):
             assert target & cluster.running <= cluster.serving, "nothing is stopped while something loads"
             assert action.spec not in target, "what is to stay is not stopped"
             wanted = target - cluster.running
@@ -104,24 +104,24 @@ def test_a_plan_is_resumed_only_in_the_cluster_it_was_made_for() -> None:
 
 def test_two_small_ones_take_the_place_of_a_large_one_and_back() -> None:
     large, small = spec(0, 1), [spec(0), spec(1)]
-    assert next_action(small, [large], [large]) == Stop(large)
-    assert next_action(small, [], []) == Start(spec(0))
-    assert next_action(small, [spec(0)], []) == Start(spec(1))
-    assert next_action(small, small, []) == Await((spec(0), spec(1)))
-    assert next_action(small, small, [spec(0)]) == Await((spec(1),))
+    assert next_action(small, [large], [large]) == StopInstance(large)
+    assert next_action(small, [], []) == StartInstance(spec(0))
+    assert next_action(small, [spec(0)], []) == StartInstance(spec(1))
+    assert next_action(small, small, []) == AwaitReady((spec(0), spec(1)))
+    assert next_action(small, small, [spec(0)]) == AwaitReady((spec(1),))
     assert next_action(small, small, small) is None
-    assert next_action([large], small, small) == Stop(spec(0))
-    assert next_action([large], [spec(1)], [spec(1)]) == Stop(spec(1))
+    assert next_action([large], small, small) == StopInstance(spec(0))
+    assert next_action([large], [spec(1)], [spec(1)]) == StopInstance(spec(1))
 
 
 def test_a_launch_on_free_gpus_comes_before_one_that_needs_a_stop() -> None:
-    assert next_action([spec(0), spec(5)], [spec(0, 1)], [spec(0, 1)]) == Start(spec(5))
+    assert next_action([spec(0), spec(5)], [spec(0, 1)], [spec(0, 1)]) == StartInstance(spec(5))
 
 
 def test_the_next_stop_awaits_the_launches_under_way() -> None:
     target, left = [spec(0), spec(1), spec(2), spec(3)], spec(2, 3)
-    assert next_action(target, [spec(0), spec(1), left], [spec(1), left]) == Await((spec(0),))
-    assert next_action(target, [spec(0), spec(1), left], [spec(0), spec(1), left]) == Stop(left)
+    assert next_action(target, [spec(0), spec(1), left], [spec(1), left]) == AwaitReady((spec(0),))
+    assert next_action(target, [spec(0), spec(1), left], [spec(0), spec(1), left]) == StopInstance(left)
 
 
 def test_a_failed_launch_brings_back_what_stood_there() -> None:

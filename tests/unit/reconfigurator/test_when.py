@@ -3,13 +3,13 @@
 import pytest
 
 from services.reconfigurator.planning.acceptance import decide
-from services.reconfigurator.planning.plan import Capacity, Status
-from services.reconfigurator.planning.solver import Verdict
+from services.reconfigurator.planning.plan import Capacity, PlanStatus
+from services.reconfigurator.planning.solver import SolverStatus
 
 
 def capacity(mean_threshold: float, slack_s: float, sustains: float = 2.0) -> Capacity:
     return Capacity(
-        status=Status.OPTIMAL,
+        status=PlanStatus.OPTIMAL,
         mean_threshold=mean_threshold,
         slack_s=slack_s,
         instances_per_tp={1: 2},
@@ -32,15 +32,15 @@ def capacity(mean_threshold: float, slack_s: float, sustains: float = 2.0) -> Ca
         (capacity(0.80, 1e-4), capacity(0.80, 1e-6), False, "neither"),  # nothing to speak of, of an SLO of 10 s
         (capacity(0.80, 1e-4), capacity(0.80, -1e-4), False, "neither"),
         (capacity(0.80, 0.1), capacity(0.80, 0), True, "secondary objective improves"),
-        (capacity(0.50, 0), Verdict.INFEASIBLE, True, "cannot meet every SLO"),
-        (capacity(0.90, 9), Verdict.UNKNOWN, False, "could not be evaluated"),
-        (Verdict.UNKNOWN, capacity(0.80, 5), False, "no plan was found"),
-        (Verdict.UNKNOWN, Verdict.INFEASIBLE, False, "no plan was found"),
-        (Verdict.INFEASIBLE, Verdict.INFEASIBLE, True, "highest throughput"),
+        (capacity(0.50, 0), SolverStatus.INFEASIBLE, True, "cannot meet every SLO"),
+        (capacity(0.90, 9), SolverStatus.UNKNOWN, False, "could not be evaluated"),
+        (SolverStatus.UNKNOWN, capacity(0.80, 5), False, "no plan was found"),
+        (SolverStatus.UNKNOWN, SolverStatus.INFEASIBLE, False, "no plan was found"),
+        (SolverStatus.INFEASIBLE, SolverStatus.INFEASIBLE, True, "highest throughput"),
     ],
 )
 def test_only_a_tenth_more_of_an_objective_is_worth_it(
-    proposal: Capacity | Verdict, current: Capacity | Verdict, reason: str, *, take: bool
+    proposal: Capacity | SolverStatus, current: Capacity | SolverStatus, reason: str, *, take: bool
 ) -> None:
     decision = decide(proposal, current, whole_slack_s=10, fallen_back=False)
     assert (decision.take, reason in decision.reason) == (take, True), decision.reason
@@ -83,20 +83,20 @@ def test_room_is_given_up_only_as_far_as_twice_the_load(
         (capacity(0.80, 5, sustains=1.65), 1.6, True),  # 1.5 times the whole load
         (capacity(0.80, 5, sustains=1.65), 1.4, False),
         (capacity(0.80, 5, sustains=4.4), 2.0, True),
-        (Verdict.INFEASIBLE, 1.4, True),
-        (Verdict.UNKNOWN, 1.4, True),
+        (SolverStatus.INFEASIBLE, 1.4, True),
+        (SolverStatus.UNKNOWN, 1.4, True),
     ],
 )
 def test_instances_that_nearly_meet_every_slo_are_not_replaced_by_those_with_less_room(
-    lighter: Capacity | Verdict, proposed: float, *, take: bool
+    lighter: Capacity | SolverStatus, proposed: float, *, take: bool
 ) -> None:
     proposal = capacity(0.50, 0, sustains=proposed)
-    decision = decide(proposal, Verdict.INFEASIBLE, whole_slack_s=10, fallen_back=False, lighter=lighter)
+    decision = decide(proposal, SolverStatus.INFEASIBLE, whole_slack_s=10, fallen_back=False, lighter=lighter)
     assert decision.take == take, decision.reason
 
 
 def test_who_has_fallen_back_already_stays() -> None:
-    assert not decide(Verdict.INFEASIBLE, Verdict.INFEASIBLE, whole_slack_s=10, fallen_back=True).take
+    assert not decide(SolverStatus.INFEASIBLE, SolverStatus.INFEASIBLE, whole_slack_s=10, fallen_back=True).take
 
 
 def test_the_reason_tells_the_objectives() -> None:

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from services.reconfigurator.monitoring.workload_stats import (
     LEAST_STEPS,
-    Planning,
-    Seen,
+    PlanningSettings,
+    RequestSample,
     class_loads,
     request_class,
     tokens_per_step,
@@ -17,11 +17,11 @@ from services.reconfigurator.planning.plan_input import plan_input
 from shared.messages.requests import ThresholdUse
 from tests.support.workloads import PROFILE
 
-PLANNING = Planning(thresholds=[0.5, 0.9], tp_degrees=[1, 2], batch_sizes=[32, 256], rps_buffer=0.1)
+PLANNING = PlanningSettings(thresholds=[0.5, 0.9], tp_degrees=[1, 2], batch_sizes=[32, 256], rps_buffer=0.1)
 
 
-def seen(prompt: int = 100, output: int = 64, slo_s: float = 5.0, unmasked: int | None = None) -> Seen:
-    return Seen(prompt_tokens=prompt, output_tokens=output, slo_s=slo_s, unmasked_tokens=unmasked)
+def seen(prompt: int = 100, output: int = 64, slo_s: float = 5.0, unmasked: int | None = None) -> RequestSample:
+    return RequestSample(prompt_tokens=prompt, output_tokens=output, slo_s=slo_s, unmasked_tokens=unmasked)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,9 @@ def test_tokens_per_step_are_those_seen_and_elsewhere_the_prior_in_their_measure
     requests=st.lists(st.builds(seen, st.integers(0, 5000), st.integers(1, 8192), st.floats(0.1, 99)), min_size=1),
     window_s=st.floats(0.1, 600),
 )
-def test_every_request_counts_once_and_every_window_can_be_planned(requests: list[Seen], window_s: float) -> None:
+def test_every_request_counts_once_and_every_window_can_be_planned(
+    requests: list[RequestSample], window_s: float
+) -> None:
     loads = class_loads(requests, window_s)
     assert sum(load.rps for load in loads) * window_s == pytest.approx(len(requests))
     p = plan_input(workload(loads, {0.5: 6.0, 0.9: 2.0}, PLANNING, [4, 0]), PROFILE)

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from services.scheduler import events as ev
 from services.scheduler.core import MAX_ATTEMPTS
-from services.scheduler.policies import Moves
+from services.scheduler.policies import MigrationPolicy
 from services.scheduler.state.request_table import NOWHERE
 from shared.arrays import unpack_int32
 from shared.messages.requests import OutcomeStatus
@@ -30,11 +30,11 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(
         caching=st.booleans(),
         lookahead=st.integers(0, 1),
-        moves=st.sampled_from(Moves),
+        moves=st.sampled_from(MigrationPolicy),
         number=WHICH,
         lossless=st.booleans(),
     )
-    def begin(self, *, caching: bool, lookahead: int, moves: Moves, number: int, lossless: bool) -> None:
+    def begin(self, *, caching: bool, lookahead: int, moves: MigrationPolicy, number: int, lossless: bool) -> None:
         """Where it is not `lossless`, messages may be lost without a word."""
         self.lossless = lossless
         self.cell = Cell(caching=caching, lookahead=lookahead, moves=moves)
@@ -94,7 +94,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(which=WHICH, at_once=st.booleans())
     def fall_silent_and_come_back(self, which: int, *, at_once: bool) -> None:
         name = self.one(which)
-        self.cell.cycle([ev.InstanceGone(name), *([self.cell.seen(name)] if at_once else [])])
+        self.cell.cycle([ev.InstanceLost(name), *([self.cell.seen(name)] if at_once else [])])
         self.cell.cycle([self.cell.seen(name)])
 
     @rule(which=WHICH)
@@ -184,7 +184,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert set(held) == {(0, 0, False)}
 
 
-def _check(finish: ev.Finish, text: Text) -> None:
+def _check(finish: ev.FinishRequest, text: Text) -> None:
     if finish.status is OutcomeStatus.COMPLETED:
         assert finish.stats is not None
         assert finish.decisions is not None
@@ -200,7 +200,7 @@ def _check(finish: ev.Finish, text: Text) -> None:
 
 @pytest.mark.parametrize("caching", [False, True])
 def test_a_request_comes_back_in_its_present_state_also_where_the_word_that_it_left_was_lost(*, caching: bool) -> None:
-    cell = Cell(caching=caching, lookahead=0, moves=Moves.NEVER)
+    cell = Cell(caching=caching, lookahead=0, moves=MigrationPolicy.NEVER)
     cell.start_worker("a-1")
     cell.start_worker("b-1")
     cell.ask(text := Text(1, blocks=1))

@@ -15,19 +15,19 @@ from services.scheduler.events import (
     Acknowledge,
     Command,
     Event,
-    Finish,
-    InstanceGone,
-    InstanceSeen,
+    FinishRequest,
+    InstanceLost,
+    InstanceUpdated,
     RequestArrived,
     RequestCancelled,
     SaveCheckpoint,
     SendJobs,
     SendProgress,
-    StepsDone,
+    StepResultsReceived,
     StepsLost,
 )
-from services.scheduler.policies import Moves
-from services.scheduler.policies.fixed import Fixed
+from services.scheduler.policies import MigrationPolicy
+from services.scheduler.policies.fixed import FixedThresholdPolicy
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.instances import Instance, InstanceState, ModelCard
 from shared.messages.requests import OutcomeStatus, Request
@@ -44,7 +44,7 @@ def make_core(
     lookahead: int = 0,
     *,
     caching: bool = False,
-    moves: Moves = Moves.NEVER,
+    moves: MigrationPolicy = MigrationPolicy.NEVER,
     end_ids: tuple[int, ...] = (END_ID,),
 ) -> SchedulerCore:
     settings = CoreSettings(
@@ -58,7 +58,9 @@ def make_core(
         end_ids=end_ids,
     )
     return SchedulerCore(
-        settings, lambda _: Fixed(0.9, moves), text_ended=lambda ids, _stop: bool(np.isin(ids, end_ids).any())
+        settings,
+        lambda _: FixedThresholdPolicy(0.9, moves),
+        text_ended=lambda ids, _stop: bool(np.isin(ids, end_ids).any()),
     )
 
 
@@ -74,9 +76,9 @@ def arrival(name: str, output: int = 8, block: int = 4, **options: object) -> Re
 
 def seen(
     name: str = "a-1", *, draining: bool = False, until_s: float = 0.0, requests: int = 64, tokens: int = 8192
-) -> InstanceSeen:
+) -> InstanceUpdated:
     state = InstanceState.DRAINING if draining else InstanceState.READY
-    return InstanceSeen(
+    return InstanceUpdated(
         Instance(
             instance_id=name,
             model=CARD,
@@ -98,16 +100,16 @@ def of_kind(commands: Iterable[Command], kind: type[C]) -> list[C]:
 
 def serve(
     core: SchedulerCore, workers: dict[str, Worker], commands: list[Command], now_s: float = 101.0
-) -> list[Finish]:
+) -> list[FinishRequest]:
     """Answer every job until none is left; what finished."""
-    finished = of_kind(commands, Finish)
+    finished = of_kind(commands, FinishRequest)
     for _ in range(1000):
         sent = of_kind(commands, SendJobs)
         if not sent:
             return finished
-        done = [StepsDone(results) for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
+        done = [StepResultsReceived(results) for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
         commands = core.cycle(done, now_s)
-        finished += of_kind(commands, Finish)
+        finished += of_kind(commands, FinishRequest)
     raise AssertionError("never ends")
 
 
@@ -140,7 +142,7 @@ def test_with_lookahead_a_step_is_out_while_the_last_result_is_read_and_the_outc
         [first] = of_kind(core.cycle([seen(), arrival("r")], 100.5), SendJobs)
         assert jobs_of(first) == ([(0, 0)] if not lookahead else [(0, 0), (1, 0), (1, 1)])
         [result, *_] = worker.run_each(first.jobs)
-        [then] = of_kind(core.cycle([StepsDone(result)], 100.6), SendJobs)
+        [then] = of_kind(core.cycle([StepResultsReceived(result)], 100.6), SendJobs)
         assert jobs_of(then) == ([(1, 0)] if not lookahead else [(2, 0), (2, 1)])
         core = make_core(lookahead=lookahead)
         [finish] = serve(core, {"a-1": Worker(per_step=3)}, core.cycle([seen(), arrival("r")], 100.5))
@@ -156,9 +158,9 @@ def test_the_first_step_of_a_block_goes_out_before_the_last_result_of_the_block_
     assert jobs_of(first) == [(0, 0), (1, 0), (1, 1)]
     done = [results for results in worker.run_each(first.jobs) if results.tickets]
     assert [unpack_int32(results.steps).tolist() for results in done] == [[0], [1]]
-    [then] = of_kind(core.cycle([StepsDone(done[0])], 100.6), SendJobs)
+    [then] = of_kind(core.cycle([StepResultsReceived(done[0])], 100.6), SendJobs)
     assert jobs_of(then) == [(2, 1), (2, 2)]
-    [last] = of_kind(core.cycle([StepsDone(done[1])], 100.7), SendJobs)
+    [last] = of_kind(core.cycle([StepResultsReceived(done[1])], 100.7), SendJobs)
     assert jobs_of(last) == [(3, 2)]  # there is no block after this one
     [finish] = serve(core, {"a-1": worker}, [then, last])
     assert finish.output_ids.tolist() == [*range(10, 22)]
@@ -170,7 +172,7 @@ def test_the_first_step_of_a_block_goes_out_before_the_last_result_of_the_block_
 
 
 def test_no_step_of_a_next_block_goes_ahead_where_the_request_may_move_or_its_text_may_end_by_a_stop_string() -> None:
-    core = make_core(lookahead=1, caching=True, moves=Moves.AT_RECOMPUTE)
+    core = make_core(lookahead=1, caching=True, moves=MigrationPolicy.AT_RECOMPUTE)
     [sent] = of_kind(core.cycle([seen("a-1"), seen("b-1"), arrival("r")], 100.5), SendJobs)
     assert jobs_of(sent) == [(0, 0), (1, 0)]
     core = make_core(lookahead=1)
@@ -182,7 +184,7 @@ def test_a_block_that_was_begun_ahead_is_not_computed_where_the_text_had_ended()
     core, worker = make_core(lookahead=1), Worker(per_step=4, end_at=2)
     [first] = of_kind(core.cycle([seen(), arrival("r", output=12)], 100.5), SendJobs)
     [result] = [results for results in worker.run_each(first.jobs) if results.tickets]
-    [finish] = of_kind(core.cycle([StepsDone(result)], 100.6), Finish)
+    [finish] = of_kind(core.cycle([StepResultsReceived(result)], 100.6), FinishRequest)
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
 
@@ -192,7 +194,7 @@ def test_the_state_travels_only_with_the_first_step() -> None:
     [first] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
     [state] = first.jobs.states
     assert unpack_int32(state.canvas).tolist() == [1, 2, 3] + [MASK_ID] * 8
-    [second] = of_kind(core.cycle([StepsDone(worker.run(first.jobs))], 100.1), SendJobs)
+    [second] = of_kind(core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.1), SendJobs)
     assert second.jobs.states == []
     assert unpack_int32(second.jobs.steps).tolist() == [1]
 
@@ -208,10 +210,10 @@ def test_a_request_whose_text_has_ended_by_now_is_not_gone_on_with() -> None:
     before = make_core(end_ids=())
     [sent] = of_kind(before.cycle([seen(), arrival("r")], 100.0), SendJobs)
     worker = Worker(per_step=4, end_at=2)
-    [saved] = of_kind(before.cycle([StepsDone(worker.run(sent.jobs))], 100.1), SaveCheckpoint)
+    [saved] = of_kind(before.cycle([StepResultsReceived(worker.run(sent.jobs))], 100.1), SaveCheckpoint)
     again = dataclasses.replace(arrival("r"), checkpoint=saved.checkpoint)
     [finish] = make_core().cycle([seen(), again], 100.2)
-    assert isinstance(finish, Finish)
+    assert isinstance(finish, FinishRequest)
     assert finish.status is OutcomeStatus.COMPLETED
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
@@ -263,8 +265,8 @@ def test_duplicate_and_late_results_change_nothing() -> None:
     worker = Worker()
     [sent] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
     results = worker.run(sent.jobs)
-    [second] = of_kind(core.cycle([StepsDone(results), StepsDone(results)], 100.1), SendJobs)
-    assert core.cycle([StepsDone(results)], 100.2) == []
+    [second] = of_kind(core.cycle([StepResultsReceived(results), StepResultsReceived(results)], 100.1), SendJobs)
+    assert core.cycle([StepResultsReceived(results)], 100.2) == []
     [finish] = serve(core, {"a-1": worker}, [second])
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
 
@@ -274,7 +276,7 @@ def test_results_of_another_epoch_are_dropped() -> None:
     [sent] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
     old = Worker().run(StepJobs(epoch=EPOCH - 1, tickets=sent.jobs.tickets, steps=sent.jobs.steps,
                                 blocks=sent.jobs.blocks, states=sent.jobs.states))  # fmt: skip
-    assert core.cycle([StepsDone(old)], 100.1) == []
+    assert core.cycle([StepResultsReceived(old)], 100.1) == []
 
 
 def test_malformed_results_are_dropped_and_the_request_goes_on() -> None:
@@ -290,7 +292,7 @@ def test_malformed_results_are_dropped_and_the_request_goes_on() -> None:
         StepResults(instance_id="a-1", epoch=EPOCH, tickets=sent.jobs.tickets * 2, steps=sent.jobs.steps * 2,
                     counts=pack_int32([-1, 1]), confidence_stats=pack_float32([[0.0] * 5] * 2)),
     ]  # fmt: skip
-    assert core.cycle([StepsDone(g) for g in garbage], 100.1) == []
+    assert core.cycle([StepResultsReceived(g) for g in garbage], 100.1) == []
     assert len(serve(core, {"a-1": Worker()}, commands)) == 1
 
 
@@ -305,9 +307,9 @@ def test_a_worker_that_lacks_the_state_gets_it() -> None:
     core = make_core()
     worker = Worker()
     [first] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
-    [second] = of_kind(core.cycle([StepsDone(worker.run(first.jobs))], 100.1), SendJobs)
+    [second] = of_kind(core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.1), SendJobs)
     forgetful = Worker()
-    commands = core.cycle([StepsDone(forgetful.run(second.jobs))], 100.2)
+    commands = core.cycle([StepResultsReceived(forgetful.run(second.jobs))], 100.2)
     [again] = of_kind(commands, SendJobs)
     assert unpack_int32(again.jobs.states[0].canvas).tolist()[3:] == [10, 11] + [MASK_ID] * 6
     assert unpack_int32(again.jobs.steps).tolist() == [1]
@@ -320,7 +322,7 @@ def test_a_failed_step_fails_its_request_with_the_reason() -> None:
     [ticket] = unpack_int64(sent.jobs.tickets).tolist()
     failure = StepFailure(ticket=ticket, message="canvas too long")
     results = StepResults(instance_id="a-1", epoch=EPOCH, failures=[failure])
-    [finish] = of_kind(core.cycle([StepsDone(results)], 100.1), Finish)
+    [finish] = of_kind(core.cycle([StepResultsReceived(results)], 100.1), FinishRequest)
     assert (finish.status, finish.error) == (OutcomeStatus.FAILED, "canvas too long")
 
 
@@ -328,8 +330,8 @@ def test_a_lost_instances_requests_go_on_elsewhere_with_what_they_have() -> None
     core = make_core()
     worker = Worker("a-1")
     [first] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
-    core.cycle([StepsDone(worker.run(first.jobs))], 100.1)
-    commands = core.cycle([seen("b-1"), InstanceGone("a-1")], 100.2)
+    core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.1)
+    commands = core.cycle([seen("b-1"), InstanceLost("a-1")], 100.2)
     [moved] = of_kind(commands, SendJobs)
     assert unpack_int32(moved.jobs.states[0].canvas).tolist()[3:5] == [10, 11]
     [finish] = serve(core, {"b-1": Worker("b-1")}, commands)
@@ -343,7 +345,7 @@ def test_a_draining_instance_gives_its_requests_away_after_their_step() -> None:
     worker = Worker("a-1")
     [first] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
     assert core.cycle([seen("a-1", draining=True), seen("b-1")], 100.1) == []
-    commands = core.cycle([StepsDone(worker.run(first.jobs))], 100.2)
+    commands = core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.2)
     assert {c.instance_id for c in of_kind(commands, SendJobs) if c.jobs.tickets} == {"b-1"}
 
 
@@ -358,9 +360,9 @@ def test_with_a_cache_a_draining_instance_keeps_a_request_to_the_end_of_its_bloc
     [job] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
     core.cycle([seen("a-1", draining=True, until_s=200.0), seen("b-1")], 100.1)
     for _ in range(3):
-        [job] = of_kind(core.cycle([StepsDone(worker.run(job.jobs))], 100.2), SendJobs)
+        [job] = of_kind(core.cycle([StepResultsReceived(worker.run(job.jobs))], 100.2), SendJobs)
         assert job.instance_id == "a-1"
-    assert where(core.cycle([StepsDone(worker.run(job.jobs))], 100.3)) == {"b-1"}
+    assert where(core.cycle([StepResultsReceived(worker.run(job.jobs))], 100.3)) == {"b-1"}
 
 
 def test_a_draining_instance_keeps_no_request_beyond_its_time() -> None:
@@ -368,7 +370,7 @@ def test_a_draining_instance_keeps_no_request_beyond_its_time() -> None:
     worker = Worker("a-1", per_step=1)
     [job] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
     core.cycle([seen("a-1", draining=True, until_s=105.0), seen("b-1"), arrival("new")], 100.1)
-    commands = core.cycle([StepsDone(worker.run(job.jobs))], 105.0)
+    commands = core.cycle([StepResultsReceived(worker.run(job.jobs))], 105.0)
     assert where(commands) == {"b-1"}
     assert any(command.jobs.drops for command in of_kind(commands, SendJobs) if command.instance_id == "a-1")
 
@@ -381,7 +383,7 @@ def test_an_unanswered_step_is_given_away_after_its_time_and_given_up_after_some
         commands = core.cycle([], 100.0 + 11 * attempt)
         [again] = of_kind(commands, SendJobs)
         assert len(again.jobs.states) == 1
-    [finish] = of_kind(core.cycle([], 100.0 + 11 * MAX_ATTEMPTS), Finish)
+    [finish] = of_kind(core.cycle([], 100.0 + 11 * MAX_ATTEMPTS), FinishRequest)
     assert finish.status is OutcomeStatus.FAILED
 
 
@@ -392,10 +394,10 @@ def test_what_an_instance_leaves_unanswered_goes_to_another_and_no_more_than_one
     finished = []
     for tick in range(1, 30):
         answered = [c for c in of_kind(commands, SendJobs) if c.instance_id == "b-1"]
-        done = [StepsDone(results) for c in answered for results in worker.run_each(c.jobs)]
+        done = [StepResultsReceived(results) for c in answered for results in worker.run_each(c.jobs)]
         new = [arrival(f"n{tick}")] if tick > 20 else []  # a-1 is known to be silent by then
         commands = core.cycle([*done, *new], 100.0 + tick)
-        finished += of_kind(commands, Finish)
+        finished += of_kind(commands, FinishRequest)
         assert tick < 21 or core.fleet.requests[core.fleet.slot_of["a-1"]] == 1
     assert {f"r{i}" for i in range(6)} <= {f.arrived.request.request_id for f in finished}
     assert {f.status for f in finished} == {OutcomeStatus.COMPLETED}
@@ -406,7 +408,7 @@ def test_an_instance_that_answers_again_is_used_as_before() -> None:
     [late] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
     _, moved = of_kind(core.cycle([seen("b-1")], 111.0), SendJobs)
     assert moved.instance_id == "b-1"
-    core.cycle([StepsDone(a.run(late.jobs)), StepsDone(b.run(moved.jobs))], 111.1)
+    core.cycle([StepResultsReceived(a.run(late.jobs)), StepResultsReceived(b.run(moved.jobs))], 111.1)
     assert where(core.cycle([arrival("s"), arrival("t"), arrival("u")], 111.2)) == {"a-1", "b-1"}
     assert core.fleet.requests[core.fleet.slot_of["a-1"]] == 2
 
@@ -414,7 +416,7 @@ def test_an_instance_that_answers_again_is_used_as_before() -> None:
 def test_a_request_that_comes_back_to_the_same_instance_has_not_migrated() -> None:
     core, worker = make_core(), Worker("a-1", per_step=4)
     [first] = of_kind(core.cycle([seen("a-1"), arrival("r", output=12)], 100.0), SendJobs)
-    commands = core.cycle([StepsDone(worker.run(first.jobs)), StepsLost()], 100.1)
+    commands = core.cycle([StepResultsReceived(worker.run(first.jobs)), StepsLost()], 100.1)
     [saved] = of_kind(commands, SaveCheckpoint)
     [finish] = serve(core, {"a-1": worker}, core.cycle([StepsLost()], 100.2))
     assert finish.stats is not None
@@ -434,8 +436,8 @@ def test_what_was_decided_ahead_is_told_also_where_many_requests_come_meanwhile(
     core, worker = make_core(lookahead=1), Worker(per_step=1)
     [sent] = of_kind(core.cycle([seen(), arrival("r", output=16, block=8)], 100.0), SendJobs)
     core.cycle([arrival(f"s{i}") for i in range(core.table.capacity)], 100.1)
-    done = [StepsDone(results) for results in worker.run_each(sent.jobs)]
-    [finish] = of_kind(core.cycle([*done, RequestCancelled("r")], 100.2), Finish)
+    done = [StepResultsReceived(results) for results in worker.run_each(sent.jobs)]
+    [finish] = of_kind(core.cycle([*done, RequestCancelled("r")], 100.2), FinishRequest)
     assert finish.decisions is not None
     assert unpack_float32(finish.decisions.thresholds).tolist() == pytest.approx([0.9, 0.9])
 
@@ -446,20 +448,20 @@ def test_steps_that_the_bus_has_forgotten_are_sent_again_at_once() -> None:
     [lost] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
     commands = core.cycle([StepsLost()], 100.1)
     assert (
-        of_kind(core.cycle([StepsDone(Worker("a-1").run(lost.jobs))], 100.2), SendJobs) == []
+        of_kind(core.cycle([StepResultsReceived(Worker("a-1").run(lost.jobs))], 100.2), SendJobs) == []
     )  # it was not, after all
     [finish] = serve(core, {"a-1": worker}, commands)
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
 
 
-@pytest.mark.parametrize("away", [[InstanceGone("a-1"), seen("a-1")], [StepsLost()]])
+@pytest.mark.parametrize("away", [[InstanceLost("a-1"), seen("a-1")], [StepsLost()]])
 def test_what_an_instance_held_before_it_or_the_bus_was_away_it_is_told_to_forget(away: list[Event]) -> None:
     core = make_core()
     [first] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
     [again] = of_kind(core.cycle(away, 100.1), SendJobs)
     [before], [state] = unpack_int64(first.jobs.tickets).tolist(), again.jobs.states
     assert before < state.ticket < again.jobs.forget_below
-    [then] = of_kind(core.cycle([StepsDone(Worker("a-1").run(again.jobs))], 100.2), SendJobs)
+    [then] = of_kind(core.cycle([StepResultsReceived(Worker("a-1").run(again.jobs))], 100.2), SendJobs)
     assert then.jobs.forget_below == 0
 
 
@@ -467,7 +469,7 @@ def test_a_cancelled_request_ends_and_its_worker_is_told() -> None:
     core = make_core()
     [sent] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
     commands = core.cycle([RequestCancelled("r"), RequestCancelled("unknown")], 100.1)
-    [finish], [drop] = of_kind(commands, Finish), of_kind(commands, SendJobs)
+    [finish], [drop] = of_kind(commands, FinishRequest), of_kind(commands, SendJobs)
     assert finish.status is OutcomeStatus.CANCELLED
     assert drop.jobs.drops == sent.jobs.tickets
     assert int(core.fleet.tokens.sum()) == 0
@@ -477,11 +479,11 @@ def test_a_cancel_that_comes_before_its_request_is_kept_for_it_for_a_while() -> 
     core = make_core()
     core.cycle([seen(), RequestCancelled("r"), RequestCancelled("late")], 100.0)
     commands = core.cycle([arrival("r"), arrival("other")], 100.1)
-    [finish], [sent] = of_kind(commands, Finish), of_kind(commands, SendJobs)
+    [finish], [sent] = of_kind(commands, FinishRequest), of_kind(commands, SendJobs)
     assert (finish.arrived.request.request_id, finish.status) == ("r", OutcomeStatus.CANCELLED)
     assert [state.request_id for state in sent.jobs.states] == ["other"]
     core.cycle([], 100.0 + EARLY_S)
-    assert not of_kind(core.cycle([arrival("late")], 100.1 + EARLY_S), Finish)
+    assert not of_kind(core.cycle([arrival("late")], 100.1 + EARLY_S), FinishRequest)
 
 
 def test_a_second_message_of_a_running_request_is_only_acknowledged() -> None:
@@ -502,7 +504,7 @@ def test_the_message_of_a_running_request_stays_on_the_bus_however_often_it_is_d
 def test_progress_is_reported_only_where_a_client_streams() -> None:
     core = make_core()
     [sent] = of_kind(core.cycle([seen(), arrival("r", stream=True), arrival("quiet")], 100.0), SendJobs)
-    [progress] = of_kind(core.cycle([StepsDone(Worker().run(sent.jobs))], 100.1), SendProgress)
+    [progress] = of_kind(core.cycle([StepResultsReceived(Worker().run(sent.jobs))], 100.1), SendProgress)
     assert progress.request_id == "r"
     assert unpack_int32(progress.progress.positions).tolist() == [0, 1]
     assert unpack_int32(progress.progress.tokens).tolist() == [10, 11]
@@ -514,7 +516,7 @@ def test_every_order_of_events_finishes_each_request_once_and_leaves_no_load(dat
     core = make_core(step_timeout_s=5.0, lookahead=data.draw(st.integers(0, 1)))
     workers = {name: Worker(name, per_step=data.draw(st.integers(1, 5))) for name in ("a-1", "b-1")}
     names = [f"r{i}" for i in range(data.draw(st.integers(1, 6)))]
-    now_s, finished, outbox = 100.0, [], list[StepsDone]()
+    now_s, finished, outbox = 100.0, [], list[StepResultsReceived]()
     pending = [seen("a-1"), seen("b-1"), *[arrival(n, output=data.draw(st.sampled_from([4, 8, 16]))) for n in names]]
     for _ in range(30):
         batch = [pending.pop(data.draw(st.integers(0, len(pending) - 1))) for _ in range(min(2, len(pending)))]
@@ -523,14 +525,14 @@ def test_every_order_of_events_finishes_each_request_once_and_leaves_no_load(dat
             if chance == "cancel":
                 events.append(RequestCancelled(data.draw(st.sampled_from(names))))
             elif chance == "lose":
-                events += [InstanceGone("a-1"), seen("a-1")]
+                events += [InstanceLost("a-1"), seen("a-1")]
             elif chance == "twice":
                 events += outbox
         now_s += 6.0 if data.draw(st.booleans()) else 0.01
         commands = core.cycle(events, now_s)  # type: ignore[arg-type]
-        finished += of_kind(commands, Finish)
+        finished += of_kind(commands, FinishRequest)
         sent = of_kind(commands, SendJobs)
-        answers = [StepsDone(results) for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
+        answers = [StepResultsReceived(results) for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
         outbox = [answer for answer in answers if data.draw(st.booleans())]
     commands = core.cycle([*pending, *outbox], now_s + 6)  # type: ignore[list-item]
     finished += serve(core, workers, commands, now_s + 6)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from services.scheduler.events import EstimatesCame, EstimatesLost, Event
-from services.scheduler.monitoring.stats_window import Measures
+from services.scheduler.events import EstimatesFailed, EstimatesReceived, Event
+from services.scheduler.monitoring.stats_window import StatsWindow
 from shared.messages.stats import WINDOW_S, SchedulerStats
 from tests.unit.scheduler.test_policies import THRESHOLDS, Cell, arrival, make_cell
 
@@ -17,7 +17,7 @@ class Watched:
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
-        self.measures = Measures(cell.core, "dilaserve", START_S)
+        self.measures = StatsWindow(cell.core, "dilaserve", START_S)
 
     def serve(self, *events: Event) -> None:
         """These events, and every step that comes of them."""
@@ -81,7 +81,7 @@ def test_predictions_and_fallbacks_are_counted() -> None:
     watched = Watched(make_cell({"a-1": 1}))
     watched.measures.note([], watched.cell.send(arrival("r")), START_S, CYCLE_S)
     ticket, step = watched.cell.core.table.ticket[[0]], watched.cell.core.table.steps[[0]]
-    for event in (EstimatesCame(ticket, step, np.full((1, len(THRESHOLDS)), 9.0)), EstimatesLost(ticket)):
+    for event in (EstimatesReceived(ticket, step, np.full((1, len(THRESHOLDS)), 9.0)), EstimatesFailed(ticket)):
         watched.measures.note([event], watched.cell.send(event), START_S, CYCLE_S)
     stats = watched.stats(START_S + 1.0)
     assert (stats.predictions, stats.predictor_fallbacks) == (1, 1)

@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from services.scheduler.events import EstimatesCame
-from services.scheduler.monitoring.metrics import Metrics
+from services.scheduler.events import EstimatesReceived
+from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.scheduler.monitoring.stats_metrics import NAME
 from tests.support.stats import loaded_stats, stats
 from tests.unit.scheduler.test_policies import THRESHOLDS, Cell, arrival, make_cell
 
 
-def told(cell: Cell) -> Metrics:
-    metrics = Metrics()
+def told(cell: Cell) -> SchedulerMetrics:
+    metrics = SchedulerMetrics()
     for finish in cell.finished:
         metrics.ended(finish)
     return metrics
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+def value(metrics: SchedulerMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"{NAME}_{name}", labels)
 
 
@@ -49,7 +49,7 @@ def test_the_first_prediction_is_compared_with_what_came() -> None:
     for left in (19.0, 1.0):  # the second is not asked about
         row = cell.core.table.row_of["r"]
         ticket, step = cell.core.table.ticket[[row]], cell.core.table.steps[[row]]
-        answer = EstimatesCame(ticket, step, np.full((1, len(THRESHOLDS)), left))
+        answer = EstimatesReceived(ticket, step, np.full((1, len(THRESHOLDS)), left))
         commands = cell.send(*cell.answers(commands), answer)
     cell.serve(commands)
     metrics = told(cell)
@@ -65,7 +65,7 @@ def test_without_a_predictor_nothing_is_compared() -> None:
 
 
 def test_what_the_scheduler_says_on_the_bus_is_shown_as_it_is() -> None:
-    metrics = Metrics()
+    metrics = SchedulerMetrics()
     assert value(metrics, "active_requests") is None  # it does not lead yet
     metrics.told(stats(slo_met=5, predictions=7, predictor_fallbacks=3, mean_threshold=None))
     assert value(metrics, "requests_total", outcome="completed") == 6

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from services.scheduler.algorithms.placement import may_find_room, place_in_order, token_load
 from services.scheduler.core import SchedulerCore
-from services.scheduler.events import Command, Event, InstanceGone, InstanceSeen, RequestCancelled, StepsDone
+from services.scheduler.events import (
+    Command,
+    Event,
+    InstanceLost,
+    InstanceUpdated,
+    RequestCancelled,
+    StepResultsReceived,
+)
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.messages.instances import Instance, InstanceState
@@ -19,8 +26,8 @@ from tests.unit.scheduler.test_policies import CARD, PROFILE, arrival, jobs_in, 
 
 def limited(
     name: str, batch: int, cache: int, requests: int, state: InstanceState = InstanceState.READY
-) -> InstanceSeen:
-    return InstanceSeen(
+) -> InstanceUpdated:
+    return InstanceUpdated(
         Instance(
             instance_id=name,
             model=CARD,
@@ -63,7 +70,9 @@ def test_no_instance_is_ever_over_its_batch_or_cache_capacity(policy: str, data:
     commands: list[Command] = []
     for turn in range(12):
         events: list[Event] = [
-            StepsDone(results) for c in jobs_in(commands) for results in cell.workers[c.instance_id].run_each(c.jobs)
+            StepResultsReceived(results)
+            for c in jobs_in(commands)
+            for results in cell.workers[c.instance_id].run_each(c.jobs)
         ]
         for chance in data.draw(st.sets(st.sampled_from(["arrive", "leave", "join", "drain", "cancel"]), max_size=3)):
             name = data.draw(st.sampled_from(list(limits)))
@@ -71,7 +80,7 @@ def test_no_instance_is_ever_over_its_batch_or_cache_capacity(policy: str, data:
                 case "arrive":
                     events += [arrival(f"r{turn}-{i}", prompt=data.draw(st.integers(1, 150))) for i in range(3)]
                 case "leave":
-                    events.append(InstanceGone(name))
+                    events.append(InstanceLost(name))
                 case "join":
                     events.append(limited(name, *limits[name]))
                 case "drain":

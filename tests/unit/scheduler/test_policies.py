@@ -7,19 +7,19 @@ import pytest
 
 from services.scheduler.core import CONTROL_S, CoreSettings, SchedulerCore
 from services.scheduler.events import (
-    AskEstimates,
     Command,
-    EstimatesCame,
-    EstimatesLost,
+    EstimatesFailed,
+    EstimatesReceived,
     Event,
-    Finish,
-    InstanceGone,
-    InstanceSeen,
+    FinishRequest,
+    InstanceLost,
+    InstanceUpdated,
     RequestArrived,
     RequestCancelled,
+    RequestEstimates,
     SaveCheckpoint,
     SendJobs,
-    StepsDone,
+    StepResultsReceived,
 )
 from services.scheduler.factory import build_policy
 from services.scheduler.settings import SchedulerSettings
@@ -47,16 +47,16 @@ class Cell:
 
     core: SchedulerCore
     workers: dict[str, ScriptedWorker] = field(default_factory=dict)
-    finished: list[Finish] = field(default_factory=list)
+    finished: list[FinishRequest] = field(default_factory=list)
     now_s: float = 100.0
 
     def send(self, *events: Event) -> list[Command]:
         commands = self.core.cycle(events, self.now_s)
-        self.finished += [c for c in commands if isinstance(c, Finish)]
+        self.finished += [c for c in commands if isinstance(c, FinishRequest)]
         return commands
 
     def answers(self, commands: list[Command]) -> list[Event]:
-        return [StepsDone(self.workers[c.instance_id].run(c.jobs)) for c in jobs_in(commands)]
+        return [StepResultsReceived(self.workers[c.instance_id].run(c.jobs)) for c in jobs_in(commands)]
 
     def answer(self, commands: list[Command]) -> list[Command]:
         return self.send(*self.answers(commands))
@@ -77,9 +77,9 @@ def make_cell(instances: dict[str, int], *, caching: bool = False, per_step: int
     return cell
 
 
-def seen(name: str, tp: int = 1, max_tokens: int = 8192, *, draining: bool = False) -> InstanceSeen:
+def seen(name: str, tp: int = 1, max_tokens: int = 8192, *, draining: bool = False) -> InstanceUpdated:
     state = InstanceState.DRAINING if draining else InstanceState.READY
-    return InstanceSeen(
+    return InstanceUpdated(
         Instance(instance_id=name, model=CARD, tp_degree=tp, profile=PROFILE, max_batch_tokens=max_tokens, state=state)
     )
 
@@ -281,8 +281,8 @@ def test_no_instance_is_given_more_than_a_batch() -> None:
     assert cell.core.fleet.tokens[0] <= 300
 
 
-def asked_in(commands: list[Command]) -> list[AskEstimates]:
-    return [c for c in commands if isinstance(c, AskEstimates)]
+def asked_in(commands: list[Command]) -> list[RequestEstimates]:
+    return [c for c in commands if isinstance(c, RequestEstimates)]
 
 
 def test_an_estimate_is_asked_each_time_enough_tokens_are_new() -> None:
@@ -303,10 +303,10 @@ def test_answers_change_the_threshold_and_a_lost_one_falls_back_to_the_one_shot_
     cell.now_s += 14.5
     commands = cell.answer(commands)
     assert threshold_of(commands) == 0.7
-    cell.send(EstimatesCame(question.tickets, question.steps, bad_news))
+    cell.send(EstimatesReceived(question.tickets, question.steps, bad_news))
     commands = cell.answer(commands)
     assert threshold_of(commands) == 0.5
-    cell.send(EstimatesLost(question.tickets))
+    cell.send(EstimatesFailed(question.tickets))
     assert cell.core.estimates.fallbacks == 1
     assert threshold_of(cell.answer(commands)) == 0.7
 
@@ -315,7 +315,7 @@ def test_a_request_taken_from_a_lost_instance_is_asked_about_again() -> None:
     cell = make_cell({"a-1": 1, "b-1": 1})
     commands = cell.answer(cell.answer(cell.send(arrival("r"))))
     [question] = asked_in(commands)
-    commands = cell.send(InstanceGone("a-1"), EstimatesCame(question.tickets, question.steps, np.ones((1, 3))))
+    commands = cell.send(InstanceLost("a-1"), EstimatesReceived(question.tickets, question.steps, np.ones((1, 3))))
     assert asked_in(cell.answer(cell.answer(commands)))
 
 
@@ -323,7 +323,7 @@ def test_estimates_stay_within_what_is_possible() -> None:
     cell = make_cell({"a-1": 1})
     cell.send(arrival("r", output=64))
     ticket, step = cell.core.table.ticket[[0]], cell.core.table.steps[[0]]
-    cell.send(EstimatesCame(ticket, step, np.array([[0.0, 30.0, 900.0]])))
+    cell.send(EstimatesReceived(ticket, step, np.array([[0.0, 30.0, 900.0]])))
     assert cell.core.estimates.left(np.array([0]))[0].tolist() == [[2.0, 30.0, 64.0]]
 
 

@@ -6,9 +6,9 @@ import pytest
 from nats.aio.client import Client
 from structlog.testing import capture_logs
 
-from services.scheduler.events import InstanceGone
-from services.scheduler.io.event_queue import Inbox
-from services.scheduler.io.instance_events import REPLACED_TTL_S, Registry
+from services.scheduler.events import InstanceLost
+from services.scheduler.io.event_queue import EventQueue
+from services.scheduler.io.instance_events import REPLACED_TTL_S, InstanceEvents
 from shared.bus.client import Bus
 from shared.bus.codec import encode
 from shared.bus.subjects import INSTANCE_TTL_S
@@ -23,12 +23,12 @@ def registration(instance_id: str, cache_tokens: int = 0) -> bytes:
 
 async def gone(heard: list[str], after_s: float) -> list[str]:
     """Of instances heard in this order, those taken for gone after so much silence."""
-    inbox = Inbox()
-    registry = Registry(Bus(Client(), "c"), CARD.name, inbox, needs_profile=False, caching=False)
+    inbox = EventQueue()
+    registry = InstanceEvents(Bus(Client(), "c"), CARD.name, inbox, needs_profile=False, caching=False)
     for instance_id in heard:
         registry._update(instance_id, registration(instance_id))
     registry._expire(asyncio.get_running_loop().time() + after_s)
-    return [event.instance_id for event in await inbox.take(0.0) if isinstance(event, InstanceGone)]
+    return [event.instance_id for event in await inbox.take(0.0) if isinstance(event, InstanceLost)]
 
 
 async def test_an_instance_is_gone_sooner_where_one_of_its_name_has_come_since() -> None:
@@ -43,7 +43,7 @@ async def test_two_that_live_under_one_name_are_each_allowed_the_whole_time() ->
 
 @pytest.mark.parametrize(("caching", "cache_tokens", "warnings"), [(False, 512, 1), (True, 512, 0), (False, 0, 0)])
 async def test_a_cache_that_is_not_used_is_told_of_once(*, caching: bool, cache_tokens: int, warnings: int) -> None:
-    registry = Registry(Bus(Client(), "c"), CARD.name, Inbox(), needs_profile=False, caching=caching)
+    registry = InstanceEvents(Bus(Client(), "c"), CARD.name, EventQueue(), needs_profile=False, caching=caching)
     with capture_logs() as said:
         for _ in range(2):
             registry._update("w-1", registration("w-1", cache_tokens))

@@ -4,12 +4,12 @@ import asyncio
 
 import nats.errors
 
-from shared.background import Afterwards
+from shared.background import DeferredTasks
 from shared.tasks import cancel
 
 
 async def test_actions_are_done_later_in_their_order_and_awaited() -> None:
-    afterwards, done = Afterwards(), list[str]()
+    afterwards, done = DeferredTasks(), list[str]()
     all_done = asyncio.Event()
 
     async def slow() -> None:
@@ -28,7 +28,7 @@ async def test_actions_are_done_later_in_their_order_and_awaited() -> None:
 
 
 async def test_what_the_bus_refuses_is_left_undone_and_the_rest_goes_on() -> None:
-    afterwards, done = Afterwards(), list[str]()
+    afterwards, done = DeferredTasks(), list[str]()
 
     async def refused() -> None:
         raise nats.errors.ConnectionClosedError

@@ -13,7 +13,7 @@ from simulator.result import Records, summarize
 from simulator.scenario import Failure, Scenario, simulate
 from simulator.steps_table import StepsTable
 from simulator.unloaded_latency import isolated_latency_s
-from simulator.workload import Workload, plain
+from simulator.workload import ArrivalTrace, plain
 
 PROFILE = LatencyProfile.from_rows(
     (tp, tokens, kind, (base + slope * tokens) / 1000 / tp)
@@ -32,11 +32,11 @@ def scenario(steps: StepsTable = STEPS, **options: object) -> Scenario:
     return Scenario(**given)  # type: ignore[arg-type]
 
 
-def arrivals(count: int, *, every_s: float = 0.0, prompt: int = 100, output: int = 64) -> Workload:
+def arrivals(count: int, *, every_s: float = 0.0, prompt: int = 100, output: int = 64) -> ArrivalTrace:
     return plain(np.arange(count, dtype=np.float64) * every_s, np.full(count, prompt), np.full(count, output))
 
 
-def busy(count: int = 30) -> Workload:
+def busy(count: int = 30) -> ArrivalTrace:
     random = np.random.default_rng(5)
     return plain(
         np.sort(random.uniform(0, 20, count)), random.integers(1, 800, count), 32 * random.integers(1, 9, count)
@@ -152,7 +152,7 @@ def test_requests_of_a_failed_instance_go_on_elsewhere(message_s: float) -> None
 
 def test_requests_of_their_own_slo_are_judged_by_it() -> None:
     workload = arrivals(2, every_s=50.0)
-    strict = Workload(
+    strict = ArrivalTrace(
         workload.arrival_s, workload.prompt_tokens, workload.output_tokens, np.array([np.nan, 0.1]), workload.priority
     )
     assert simulate(scenario(), strict).met.tolist() == [True, False]

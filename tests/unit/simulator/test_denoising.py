@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from services.scheduler.events import AskEstimates
-from simulator.estimates import Oracle
+from services.scheduler.events import RequestEstimates
+from simulator.estimates import OracleEstimates
 from simulator.steps_table import StepsTable
-from simulator.unmasking_model import LEVELS, Denoising, hundredths_of, steps_by_masks
+from simulator.unmasking_model import LEVELS, UnmaskingTables, hundredths_of, steps_by_masks
 
 STEPS = StepsTable(np.array([0.5, 0.7, 0.9, 1.0]), np.array([7.01, 5.12, 3.25, 1.0]))
-DENOISING = Denoising(STEPS)
+DENOISING = UnmaskingTables(STEPS)
 
 
 def steps_for_blocks(threshold: float, blocks: int) -> float:
@@ -56,9 +56,9 @@ def test_expected_steps_of_few_masks_by_hand() -> None:
     assert expected.tolist() == pytest.approx([0.0, 1.0, 1.75])
 
 
-def question(masks_left: list[int], blocks_left: list[int]) -> AskEstimates:
+def question(masks_left: list[int], blocks_left: list[int]) -> RequestEstimates:
     n = len(masks_left)
-    return AskEstimates(
+    return RequestEstimates(
         np.arange(n),
         np.zeros(n, dtype=np.int32),
         np.zeros((n, 10), dtype=np.float32),
@@ -68,7 +68,7 @@ def question(masks_left: list[int], blocks_left: list[int]) -> AskEstimates:
 
 
 def test_the_oracle_expects_what_happens() -> None:
-    oracle = Oracle(DENOISING, np.array([0.9, 1.0]), 0.0, np.random.default_rng(0))
+    oracle = OracleEstimates(DENOISING, np.array([0.9, 1.0]), 0.0, np.random.default_rng(0))
     answer = oracle.answer(question([32 + 5, 64], [2, 2]), np.array([40, 40]))
     hard = DENOISING.block_steps[40, 90]
     assert answer.steps_left[:, 0].tolist() == pytest.approx([hard[32] + hard[5], 2 * hard[32]])
@@ -76,6 +76,6 @@ def test_the_oracle_expects_what_happens() -> None:
 
 
 def test_a_noisy_oracle_is_wrong_by_as_much_as_it_was_told() -> None:
-    oracle = Oracle(DENOISING, np.array([1.0]), 0.2, np.random.default_rng(0))
+    oracle = OracleEstimates(DENOISING, np.array([1.0]), 0.2, np.random.default_rng(0))
     answer = oracle.answer(question([64] * 2000, [2] * 2000), np.zeros(2000, dtype=np.int64))
     assert np.log(answer.steps_left / 64).std() == pytest.approx(0.2, rel=0.1)

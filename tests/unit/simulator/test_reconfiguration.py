@@ -7,11 +7,11 @@ from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
-from simulator.reconfiguration import Reconfiguration, place
+from simulator.reconfiguration import SimulatedReconfiguration, place
 from simulator.result import Records, summarize
 from simulator.scenario import Failure, Scenario, simulate
 from simulator.steps_table import StepsTable
-from simulator.workload import Workload, plain
+from simulator.workload import ArrivalTrace, plain
 
 PROFILE = LatencyProfile.from_rows(
     (tp, tokens, kind, share * (0.020 + tokens * per_token))
@@ -20,16 +20,16 @@ PROFILE = LatencyProfile.from_rows(
     for tokens in (32, 8192)
 )
 STEPS = StepsTable(np.array([0.5, 0.9]), np.array([7.0, 3.25]))
-SETTINGS = Reconfiguration(gpus_per_node=2, interval_s=30.0, window_s=30.0, load_s=5.0)
+SETTINGS = SimulatedReconfiguration(gpus_per_node=2, interval_s=30.0, window_s=30.0, load_s=5.0)
 
 
-def light(minutes: float) -> Workload:
+def light(minutes: float) -> ArrivalTrace:
     """One request in five seconds, which two GPUs together serve sooner than each alone."""
     count = int(12 * minutes)
     return plain(5.0 * np.arange(count, dtype=np.float64), np.full(count, 100), np.full(count, 128))
 
 
-def run(workload: Workload, cluster: tuple[int, ...], *failures: Failure) -> Records:
+def run(workload: ArrivalTrace, cluster: tuple[int, ...], *failures: Failure) -> Records:
     settings = SchedulerSettings(model="m", policy="dilaserve", cache="dual", thresholds=(0.5, 0.9))
     return simulate(
         Scenario(

@@ -10,7 +10,7 @@ from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 from simulator.scenario import Scenario, simulate
 from simulator.steps_table import StepsTable
-from simulator.trace_replay import Canvas, Recorded, RecordedConfidences
+from simulator.trace_replay import Canvas, RecordedConfidences, RecordedRequests
 from simulator.unmasking_model import hundredths_of
 from simulator.workload import plain
 
@@ -22,7 +22,7 @@ EASY_THEN_HARD = [
     Canvas(4, np.array([1.0, 1.0, 1.0, 1.0])),
 ]
 PADDING = [Canvas(8, np.ones(4)), Canvas(4, np.ones(4))]
-RECORDED = Recorded([EASY_THEN_HARD, PADDING], output_length=8, block_length=4)
+RECORDED = RecordedRequests([EASY_THEN_HARD, PADDING], output_length=8, block_length=4)
 
 
 def unmasked(level: int, threshold: float, left: int) -> int:
@@ -65,7 +65,7 @@ def test_a_simulated_request_goes_as_the_recorded_one_did(slo_s: float, steps: i
     scenario = Scenario(
         profile=profile,
         steps=StepsTable(np.array([0.5, 0.9]), np.array([32.0, 21.0])),
-        recorded=Recorded([recorded], output_length=64),
+        recorded=RecordedRequests([recorded], output_length=64),
         predictor="trained",
         live=load_predictor(DEMO_MODEL / "predictor"),
         instances=(1,),

@@ -10,10 +10,10 @@ from shared.predictor_card import PredictorCard
 from simulator.confidences import Confidences
 from simulator.predictor_training import run, train_predictor
 from simulator.steps_table import StepsTable
-from simulator.unmasking_model import LEVELS, Denoising, hundredths_of
+from simulator.unmasking_model import LEVELS, UnmaskingTables, hundredths_of
 
 STEPS = StepsTable(np.array([0.5, 0.7, 0.9, 1.0]), np.array([7.01, 5.12, 3.25, 1.0]))
-DENOISING = Denoising(STEPS)
+DENOISING = UnmaskingTables(STEPS)
 THRESHOLDS = np.array([0.5, 0.7, 0.9])
 
 

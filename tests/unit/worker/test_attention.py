@@ -10,7 +10,7 @@ from torch import Tensor
 
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
-from services.worker.engine.sequence_state import Sequence
+from services.worker.engine.sequence_state import SequenceState
 from services.worker.model import attention as own
 from services.worker.model.attention import attention, backend
 from tests.support.random_model import MASK_ID, random_decoder
@@ -44,11 +44,11 @@ def varlen(
     return torch.cat(mixed)
 
 
-def sequence(ticket: int, prompt: int) -> Sequence:
+def sequence(ticket: int, prompt: int) -> SequenceState:
     tokens = np.random.default_rng(ticket).integers(0, 50, prompt)
     canvas = np.r_[tokens, [MASK_ID] * BLOCK].astype(np.int32)
     slots = np.arange(64 * ticket, 64 * ticket + len(canvas))
-    return Sequence(ticket, prompt, BLOCK, canvas, np.full(BLOCK, np.nan, dtype=np.float32), 0.0, 0, slots=slots)
+    return SequenceState(ticket, prompt, BLOCK, canvas, np.full(BLOCK, np.nan, dtype=np.float32), 0.0, 0, slots=slots)
 
 
 @torch.inference_mode()

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.cache.slot_allocator import SlotPool
-from services.worker.engine.batch import Batch
-from services.worker.engine.engine import Engine, Limits
-from services.worker.model.model_runner import Predictions, Runner
+from services.worker.cache.slot_allocator import SlotAllocator
+from services.worker.engine.batch import ForwardBatch
+from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.model.model_runner import Runner, TokenPredictions
 from shared.arrays import Int64, pack_int64, unpack_int64
 from shared.messages.steps import StepJobs, StepResults
 from tests.support.random_model import MASK_ID, random_decoder
@@ -30,7 +30,7 @@ def runner() -> Runner:
 
 
 def engine_of(runner: Runner) -> Engine:
-    return Engine(runner, CacheMode.DUAL, Limits(tokens=4096, requests=8), "test-1")
+    return Engine(runner, CacheMode.DUAL, EngineLimits(tokens=4096, requests=8), "test-1")
 
 
 def request(ticket: int, *, prompt: int = 8, output: int = 32) -> Decode:
@@ -142,7 +142,7 @@ def test_the_next_try_has_the_memory_of_the_one_that_failed() -> None:
     kept: list[int] = []  # of earlier tries, at each
 
     class Watched(SmallDevice):
-        def run(self, batch: Batch) -> Predictions:
+        def run(self, batch: ForwardBatch) -> TokenPredictions:
             kept.append(sum(tensor() is not None for tensor in made))
             activations = torch.zeros(8)
             made.append(weakref.ref(activations))
@@ -161,7 +161,7 @@ def test_a_request_that_alone_does_not_fit_in_memory_fails() -> None:
 
 @given(st.lists(st.integers(0, 30), max_size=30), st.randoms())
 def test_slots_are_handed_out_once_and_come_back(sizes: list[int], order: Random) -> None:
-    pool = SlotPool(64)
+    pool = SlotAllocator(64)
     held: list[Int64] = []
     for size in sizes:
         slots = pool.take(size)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, Limits
-from services.worker.engine.step_jobs import Taken
+from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.step_jobs import MessageDeduplicator
 from services.worker.model.model_runner import Runner
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_int32, unpack_int64
 from shared.errors import BadInput
@@ -24,7 +24,7 @@ def runner() -> Runner:
 
 
 def engine_of(runner: Runner, *, mode: CacheMode = CacheMode.NONE, tokens: int = 4096, requests: int = 64) -> Engine:
-    return Engine(runner, mode, Limits(tokens=tokens, requests=requests), "test-1")
+    return Engine(runner, mode, EngineLimits(tokens=tokens, requests=requests), "test-1")
 
 
 def request(ticket: int, *, prompt: int = 5, output: int = 32, block: int = 16, threshold: float = 0.6) -> Decode:
@@ -324,7 +324,7 @@ def test_statistics_cover_the_unmasked_tokens_and_the_masks_of_the_block(runner:
 
 
 def test_a_message_that_is_delivered_again_is_nothing_new() -> None:
-    taken = Taken()
+    taken = MessageDeduplicator()
     messages = [StepJobs(epoch=epoch, number=number) for epoch, number in ((1, 1), (1, 2), (2, 1))]
     assert [taken.add(message) for message in [*messages, *messages]] == [True] * 3 + [False] * 3
     assert [taken.add(StepJobs(epoch=1)) for _ in range(2)] == [True, True]  # not numbered

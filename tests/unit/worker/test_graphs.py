@@ -9,8 +9,8 @@ import torch
 
 import services.worker.model.cuda_graphs
 from services.worker.cache.kv_store import KvStore
-from services.worker.engine.batch import Batch, Part, pack
-from services.worker.engine.sequence_state import Sequence
+from services.worker.engine.batch import ForwardBatch, Part, pack
+from services.worker.engine.sequence_state import SequenceState
 from services.worker.model.attention import attention
 from services.worker.model.cuda_graphs import CacheStepGraphs, Padded, bucket, forward, pad
 from services.worker.model.decoder import PackedDecoder
@@ -20,7 +20,7 @@ BLOCK, SLOTS = 16, 512
 CPU = torch.device("cpu")
 
 
-def sequences(prompts: list[int]) -> list[Sequence]:
+def sequences(prompts: list[int]) -> list[SequenceState]:
     """One request for each length of a prompt, with two blocks of output."""
     held, first = [], 0
     for ticket, prompt in enumerate(prompts):
@@ -28,11 +28,11 @@ def sequences(prompts: list[int]) -> list[Sequence]:
         canvas = np.r_[tokens, [MASK_ID] * 2 * BLOCK].astype(np.int32)
         slots = np.arange(first, first := first + len(canvas))
         known = np.full(2 * BLOCK, np.nan, dtype=np.float32)
-        held.append(Sequence(ticket, prompt, BLOCK, canvas, known, 0.0, 0, slots=slots))
+        held.append(SequenceState(ticket, prompt, BLOCK, canvas, known, 0.0, 0, slots=slots))
     return held
 
 
-def cache_steps(prompts: list[int], decoder: PackedDecoder, store: KvStore, device: torch.device = CPU) -> Batch:
+def cache_steps(prompts: list[int], decoder: PackedDecoder, store: KvStore, device: torch.device = CPU) -> ForwardBatch:
     """Their first cache step, after the store was filled."""
     held = sequences(prompts)
     whole = pack([Part(s, 0, 0, 0, len(s.canvas)) for s in held], decoder.config)
@@ -40,7 +40,7 @@ def cache_steps(prompts: list[int], decoder: PackedDecoder, store: KvStore, devi
     return pack([Part(s, 1, 0, *s.block_range(0)) for s in held], decoder.config)
 
 
-def run_packed(batch: Batch, decoder: PackedDecoder, store: KvStore, device: torch.device) -> torch.Tensor:
+def run_packed(batch: ForwardBatch, decoder: PackedDecoder, store: KvStore, device: torch.device) -> torch.Tensor:
     tokens, positions = (torch.from_numpy(x).to(device) for x in (batch.tokens, batch.positions))
     hidden: torch.Tensor = decoder(tokens, positions, attention(batch, store, device, torch.float32))
     return hidden

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
-from services.worker.engine.sequence_state import Sequence
+from services.worker.engine.sequence_state import SequenceState
 from services.worker.model.attention import attention
 from services.worker.model.checkpoint import load
 from services.worker.model.decoder import PackedDecoder
@@ -26,11 +26,11 @@ def decoder_of(name: str) -> PackedDecoder:
     return load(GOLDEN / name, torch.float32, "cpu")
 
 
-def sequence(ids: Tensor) -> Sequence:
+def sequence(ids: Tensor) -> SequenceState:
     """All of it output, in one block; with slots of its own cache."""
     canvas = ids.numpy().astype(np.int32)
     known = np.full(len(ids), np.nan, dtype=np.float32)
-    return Sequence(0, 0, len(ids), canvas, known, 0.0, 0, slots=np.arange(SLOTS)[: len(ids)])
+    return SequenceState(0, 0, len(ids), canvas, known, 0.0, 0, slots=np.arange(SLOTS)[: len(ids)])
 
 
 def forward(decoder: PackedDecoder, parts: list[Part], store: KvStore | None = None) -> list[Tensor]:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import services.worker.profile.stored_profile
-from services.worker.engine.batch import Batch
+from services.worker.engine.batch import ForwardBatch
 from services.worker.model.model_loading import ModelChoice
-from services.worker.model.model_runner import Predictions, Runner
-from services.worker.profile.profiler import Plan, grid, measure
+from services.worker.model.model_runner import Runner, TokenPredictions
+from services.worker.profile.profiler import ProfilePlan, grid, measure
 from services.worker.profile.stored_profile import given_profile, stored_profile
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
@@ -16,7 +16,7 @@ from shared.profile import LatencyProfile, write_profile
 from tests.support.random_model import random_decoder
 from tests.support.small_device import SmallDevice
 
-PLAN = Plan(batch_tokens=(32, 64, 256), repeats=2)
+PLAN = ProfilePlan(batch_tokens=(32, 64, 256), repeats=2)
 CHOICE = ModelChoice("random", threads=1)
 
 
@@ -39,14 +39,14 @@ def test_cache_steps_that_have_no_room_are_left_out() -> None:
 
 
 def test_a_step_that_took_too_long_is_the_last_of_its_kind() -> None:
-    profile = measure(Runner(random_decoder()), 1, Plan((32, 64), repeats=2, longest_s=0.0))
+    profile = measure(Runner(random_decoder()), 1, ProfilePlan((32, 64), repeats=2, longest_s=0.0))
     assert profile.curves[1, StepKind.RECOMPUTE].batch_tokens.tolist() == [32]
 
 
 def test_a_step_that_does_not_fit_in_memory_ends_its_kind() -> None:
     runner = SmallDevice(random_decoder(), cache_slots=8 * 128)
     runner.room = 128
-    profile = measure(runner, 1, Plan((32, 64, 128, 256), repeats=2))
+    profile = measure(runner, 1, ProfilePlan((32, 64, 128, 256), repeats=2))
     assert [curve.batch_tokens.tolist() for curve in profile.curves.values()] == [[32, 64, 128]] * 2
 
 
@@ -54,7 +54,7 @@ def test_filling_the_cache_takes_no_larger_batches_than_are_measured() -> None:
     fed = []
 
     class Watched(Runner):
-        def run(self, batch: Batch) -> Predictions:
+        def run(self, batch: ForwardBatch) -> TokenPredictions:
             fed.append(len(batch.tokens))
             return super().run(batch)
 
@@ -67,7 +67,7 @@ class Counted(Runner):
 
     runs = 0
 
-    def run(self, batch: Batch) -> Predictions:
+    def run(self, batch: ForwardBatch) -> TokenPredictions:
         self.runs += 1
         return super().run(batch)
 
@@ -75,7 +75,7 @@ class Counted(Runner):
 @pytest.mark.parametrize(("enough_s", "runs"), [(float("inf"), (1 + 3) + (2 + 3)), (0.0, (1 + 1) + (2 + 1))])
 def test_steps_are_repeated_until_they_took_long_enough_together(enough_s: float, runs: int) -> None:
     runner = Counted(random_decoder(), cache_slots=128)
-    measure(runner, 1, Plan((32,), repeats=3, enough_s=enough_s))
+    measure(runner, 1, ProfilePlan((32,), repeats=3, enough_s=enough_s))
     assert runner.runs == runs
 
 

@@ -44,7 +44,7 @@ def ran(ticket: int) -> StepResults:
 
 
 def test_a_span_ends_when_its_request_is_to_be_forgotten(ended: InMemorySpanExporter) -> None:
-    spans = tracing.Spans("a-1")
+    spans = tracing.RequestSpans("a-1")
     spans.take(jobs(1, 2, 3))
     spans.ran(ran(1))
     spans.take(jobs(drops=pack_int64([1])))
@@ -54,7 +54,7 @@ def test_a_span_ends_when_its_request_is_to_be_forgotten(ended: InMemorySpanExpo
 
 
 def test_another_schedulers_request_of_the_same_ticket_has_a_span_of_its_own(ended: InMemorySpanExporter) -> None:
-    spans = tracing.Spans("a-1")
+    spans = tracing.RequestSpans("a-1")
     spans.take(jobs(1))
     spans.take(jobs(1, epoch=2, name="s"))
     spans.ran(ran(1))

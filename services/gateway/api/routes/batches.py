@@ -22,7 +22,7 @@ from services.gateway.api.response_models import (
     FileList,
     FileObject,
 )
-from services.gateway.app_context import Parts
+from services.gateway.app_context import AppContext
 from services.gateway.batches.file_store import MAX_FILE_BYTES
 from shared.messages.gateway import Batch, BatchStatus
 
@@ -30,7 +30,7 @@ L = TypeVar("L", FileObject, BatchObject)
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 
-def file_routes(parts: Parts) -> APIRouter:
+def file_routes(parts: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/files")
 
     @router.post("", openapi_extra=FILE_FORM)
@@ -76,7 +76,7 @@ def file_routes(parts: Parts) -> APIRouter:
     return router
 
 
-def batch_routes(parts: Parts) -> APIRouter:
+def batch_routes(parts: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/batches")
 
     @router.post("", openapi_extra=json_body(BatchBody))

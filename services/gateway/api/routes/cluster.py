@@ -7,13 +7,13 @@ import msgspec
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
-from services.gateway.app_context import Parts
+from services.gateway.app_context import AppContext
 from services.gateway.console.console_models import ClusterView, PlanList, PlanView, Update
 from shared.bus.plan_history import read_plans
 from shared.messages.plans import MAX_PLANS
 
 
-def cluster_routes(parts: Parts) -> APIRouter:
+def cluster_routes(parts: AppContext) -> APIRouter:
     router = APIRouter()
 
     @router.get("/cluster")
@@ -39,6 +39,6 @@ def cluster_routes(parts: Parts) -> APIRouter:
     return router
 
 
-async def _events(parts: Parts) -> AsyncIterator[str]:
+async def _events(parts: AppContext) -> AsyncIterator[str]:
     async for update in parts.watch.updates():
         yield f"data: {update.model_dump_json()}\n\n"

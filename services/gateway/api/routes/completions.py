@@ -12,33 +12,33 @@ from fastapi.responses import JSONResponse, Response
 from services.gateway.admission.admission import key_of
 from services.gateway.api.errors import ApiError, as_api_error, no_such_model, outcome_error
 from services.gateway.api.openapi import json_body
-from services.gateway.api.replies import ChatForm, Form, Replies, TextForm
+from services.gateway.api.replies import ChatFormat, Replies, ReplyFormat, TextFormat
 from services.gateway.api.request_body import read_body
 from services.gateway.api.request_builder import compose
 from services.gateway.api.request_models import ChatBody, CompletionBody, StreamOptions, TextBody
 from services.gateway.api.response_models import ChatCompletion, Completion, TextCompletion
 from services.gateway.api.sse import EventStream
-from services.gateway.app_context import Parts
-from services.gateway.inflight import Call
-from services.gateway.request_recorder import Record
+from services.gateway.app_context import AppContext
+from services.gateway.inflight import InFlightRequest
+from services.gateway.request_recorder import RequestRecorder
 from shared.errors import RetryLater
 from shared.messages.requests import Outcome
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 
 
-def completion_routes(parts: Parts) -> APIRouter:
+def completion_routes(parts: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
     @router.post("/chat/completions", responses=_replies(ChatCompletion), openapi_extra=json_body(ChatBody))
     async def chat(request: Request) -> Response:
         """A reply to a conversation, whole or as a stream of committed text."""
-        return await _complete(parts, request, ChatBody, ChatForm())
+        return await _complete(parts, request, ChatBody, ChatFormat())
 
     @router.post("/completions", responses=_replies(TextCompletion), openapi_extra=json_body(TextBody))
     async def completions(request: Request) -> Response:
         """What follows a plain prompt, whole or as a stream of committed text."""
-        return await _complete(parts, request, TextBody, TextForm())
+        return await _complete(parts, request, TextBody, TextFormat())
 
     return router
 
@@ -48,7 +48,7 @@ def _replies(whole: type[Completion]) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": whole, "content": stream, "description": "whole; with `stream`, server-sent events"}}
 
 
-async def _complete(parts: Parts, http: Request, kind: type[CompletionBody], form: Form) -> Response:
+async def _complete(parts: AppContext, http: Request, kind: type[CompletionBody], form: ReplyFormat) -> Response:
     """Serve one request, counting those that are refused."""
     start_s, arrival_s = time.perf_counter(), time.time()
     key = key_of(http)
@@ -62,7 +62,7 @@ async def _complete(parts: Parts, http: Request, kind: type[CompletionBody], for
     wanted = body.stream_options or StreamOptions()
     name = call.request.request_id
     replies = Replies(form, body.model, name, arrival_s, include_usage=wanted.include_usage)
-    record = Record(parts.metrics, name, start_s)
+    record = RequestRecorder(parts.metrics, name, start_s)
     headers = {"X-Request-Id": name}
     if body.stream:
         return EventStream(
@@ -81,7 +81,7 @@ async def _complete(parts: Parts, http: Request, kind: type[CompletionBody], for
     return JSONResponse(replies.whole(outcome), headers=headers)
 
 
-async def _open(parts: Parts, http: Request, body: CompletionBody, arrival_s: float) -> Call:
+async def _open(parts: AppContext, http: Request, body: CompletionBody, arrival_s: float) -> InFlightRequest:
     if body.model != parts.text.card.name:
         raise no_such_model(body.model, parts.text.card.name)
     key, repeatable = key_of(http), http.headers.get(IDEMPOTENCY_KEY)
@@ -96,7 +96,7 @@ async def _open(parts: Parts, http: Request, body: CompletionBody, arrival_s: fl
     return await parts.calls.open(request, key.key_id, lasting=repeatable is not None)
 
 
-async def _whole(http: Request, call: Call, record: Record) -> Outcome:
+async def _whole(http: Request, call: InFlightRequest, record: RequestRecorder) -> Outcome:
     """The outcome of a request that was completed. Raises: ApiError for any other end."""
     try:
         outcome = await _unless_left(http, call)
@@ -110,7 +110,7 @@ async def _whole(http: Request, call: Call, record: Record) -> Outcome:
     return outcome
 
 
-async def _unless_left(http: Request, call: Call) -> Outcome:
+async def _unless_left(http: Request, call: InFlightRequest) -> Outcome:
     """The outcome. Raises: ApiError 499 when the client leaves first (nobody reads that reply)."""
     outcome = asyncio.ensure_future(call.outcome())
     left = asyncio.ensure_future(_client_left(http))

@@ -5,10 +5,10 @@ from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from services.gateway.api.response_models import Status
-from services.gateway.app_context import Parts
+from services.gateway.app_context import AppContext
 
 
-def health_routes(parts: Parts) -> APIRouter:
+def health_routes(parts: AppContext) -> APIRouter:
     router = APIRouter()
 
     @router.head("/health", include_in_schema=False)

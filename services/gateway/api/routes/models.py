@@ -4,10 +4,10 @@ from fastapi import APIRouter
 
 from services.gateway.api.errors import no_such_model
 from services.gateway.api.response_models import Model, ModelList
-from services.gateway.app_context import Parts
+from services.gateway.app_context import AppContext
 
 
-def model_routes(parts: Parts) -> APIRouter:
+def model_routes(parts: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/models")
     card = parts.text.card
     model = Model(id=card.name, created=int(parts.started_s), owned_by="dilaserve", max_model_len=card.max_length)

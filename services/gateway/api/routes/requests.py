@@ -6,10 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from services.gateway.api.errors import ApiError
-from services.gateway.api.replies import ChatForm, TextForm, serving, usage
-from services.gateway.api.response_models import OutcomeError, Serving, StoredRequest, Usage
+from services.gateway.api.replies import ChatFormat, TextFormat, serving, usage
+from services.gateway.api.response_models import Serving, StoredRequest, StoredRequestError, Usage
 from services.gateway.api.step_details import step_list
-from services.gateway.app_context import Parts
+from services.gateway.app_context import AppContext
 from services.gateway.console.cluster_monitor import RECENT
 from services.gateway.console.console_models import RequestList, RequestSummary
 from services.gateway.inflight import find_outcome
@@ -19,7 +19,7 @@ PREVIEW = 120  # characters of a text in the list
 REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-def request_routes(parts: Parts) -> APIRouter:
+def request_routes(parts: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/requests")
 
     @router.get("", response_model_exclude_unset=True)
@@ -30,7 +30,7 @@ def request_routes(parts: Parts) -> APIRouter:
     @router.get("/{name}", response_model_exclude_unset=True)
     async def get_request(name: str) -> StoredRequest:
         """`name` is the request's id, or the id of the reply."""
-        request_id = name.removeprefix(ChatForm.id_prefix).removeprefix(TextForm.id_prefix)
+        request_id = name.removeprefix(ChatFormat.id_prefix).removeprefix(TextFormat.id_prefix)
         known = REQUEST_ID.fullmatch(request_id)
         outcome = await find_outcome(parts.link.bus, request_id) if known else None
         if outcome is None:
@@ -43,7 +43,7 @@ def request_routes(parts: Parts) -> APIRouter:
             text=outcome.text,
             finish_reason=outcome.finish_reason,
             usage=Usage(**usage(outcome)),
-            error=OutcomeError(message=error.message, param=error.field) if error else None,
+            error=StoredRequestError(message=error.message, param=error.field) if error else None,
             dilaserve=Serving(**serving(outcome)),
             steps=step_list(outcome.decisions, outcome.stats.slo_s) if outcome.stats else [],
         )
@@ -58,6 +58,6 @@ def summary(outcome: Outcome) -> RequestSummary:
         status=outcome.status,
         arrival_s=outcome.arrival_s,
         text=outcome.text[:PREVIEW],
-        error=OutcomeError(message=error.message, param=error.field) if error else None,
+        error=StoredRequestError(message=error.message, param=error.field) if error else None,
         dilaserve=Serving(**serving(outcome)),
     )
