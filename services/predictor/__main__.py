@@ -10,8 +10,8 @@ import uvloop
 
 from services.predictor.metrics import PredictorMetrics
 from services.predictor.model import StepPredictor, load_predictor
+from services.predictor.service import PredictorService
 from services.predictor.settings import PredictorSettings
-from services.predictor.shell import PredictorService
 from shared.bus.client import Bus
 from shared.errors import BadInput
 from shared.logs import configure_logs

@@ -23,8 +23,8 @@ from services.scheduler.io.recovery import Recovery
 from services.scheduler.io.request_consumer import RequestConsumer
 from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.scheduler.monitoring.stats_window import StatsWindow
+from services.scheduler.service import SchedulerService
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.shell import SchedulerService
 from shared.background import DeferredTasks
 from shared.bus.client import Bus
 from shared.errors import BadInput, Superseded

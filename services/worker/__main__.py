@@ -23,8 +23,8 @@ from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import ParallelRunner
 from services.worker.monitoring.metrics import WorkerMetrics
 from services.worker.profile.stored_profile import default_cache, given_profile, stored_profile
+from services.worker.service import WorkerService
 from services.worker.settings import WorkerSettings
-from services.worker.shell import WorkerService
 from shared.bus.client import Bus
 from shared.errors import BadInput
 from shared.gc_tuning import freeze_startup_objects

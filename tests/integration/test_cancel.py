@@ -15,7 +15,7 @@ from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.io.registration import Registration
 from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
 from services.worker.monitoring.metrics import WorkerMetrics
-from services.worker.shell import WorkerService
+from services.worker.service import WorkerService
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.messages.instances import Instance
