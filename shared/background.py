@@ -25,7 +25,7 @@ class DeferredTasks:
         self._waiting: deque[Action] = deque()
         self._given = asyncio.Event()
 
-    def do(self, action: Action) -> None:
+    def defer(self, action: Action) -> None:
         """Call `action`, and await what it returns, in LATER_S."""
         self._waiting.append(action)
         self._given.set()
@@ -36,9 +36,9 @@ class DeferredTasks:
             await self._given.wait()
             self._given.clear()
             await asyncio.sleep(DEFER_S)
-            await self.finish()
+            await self.run_now()
 
-    async def finish(self) -> None:
+    async def run_now(self) -> None:
         """Do at once what still waits."""
         while self._waiting:
             try:

@@ -63,15 +63,6 @@ class LatencyProfile:
         scaled: Float64 = latency_s * np.maximum(tokens / curve.batch_tokens[-1], 1.0)
         return scaled
 
-    def best_throughput(self, tp: int, kind: StepKind) -> float:
-        """Tokens per second at the batch size where that is highest.
-
-        A grid point is always best: between two, tokens per second rises or falls all the way, and above the last it
-        stays. Raises: BadInput if the profile has no row of this TP degree and kind.
-        """
-        curve = self._curve(tp, kind)
-        return float((curve.batch_tokens / curve.latency_s).max())
-
     def only(self, tp: int) -> "LatencyProfile":
         """The rows of one TP degree: what an instance registers with."""
         return LatencyProfile({key: curve for key, curve in self.curves.items() if key[0] == tp})

@@ -26,10 +26,10 @@ from services.gateway.batches.file_store import FileStore
 from services.gateway.bus_connection import BusConnection
 from services.gateway.console.cluster_monitor import ClusterMonitor
 from services.gateway.inflight import InFlightRequests
-from services.gateway.instances import Instances
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
+from shared.bus.instance_watch import InstanceWatch
 from shared.errors import BadInput
 from shared.gc_tuning import freeze_startup_objects
 from shared.logs import configure_logs
@@ -103,7 +103,7 @@ async def serve_until_signal(settings: GatewaySettings, text: TextModel, listene
 async def serve(settings: GatewaySettings, text: TextModel, listener: socket.socket, stop: asyncio.Event) -> None:
     """Serve until `stop`; then refuse new requests, let open ones end, and return."""
     link = BusConnection()
-    instances = Instances(text.card.name, asyncio.get_running_loop().time)
+    instances = InstanceWatch(accept=lambda instance: instance.model.name == text.card.name)
     readiness = Readiness(link, instances)
     calls = InFlightRequests(link, text.card, settings.request_timeout_s)
     watch = ClusterMonitor(settings.cell, text.card.name, instances, readiness)
@@ -127,7 +127,7 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     runner = BatchRunner(text, calls, files, batches)
     server = Server(build_app(parts))
     async with keys.kept() if keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
-        connecting = tasks.create_task(connect(settings, link, instances, watch, forecast, runner))
+        connecting = tasks.create_task(connect(settings, link, instances, readiness, watch, forecast, runner))
         watching = tasks.create_task(watch.run())
         serving = tasks.create_task(server.serve([listener]))
         log.info("listening", url="http://{}:{}".format(*listener.getsockname()[:2]), model=text.card.name)
@@ -146,14 +146,16 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
 async def connect(
     settings: GatewaySettings,
     link: BusConnection,
-    instances: Instances,
+    instances: InstanceWatch,
+    readiness: Readiness,
     watch: ClusterMonitor,
     forecast: SloAdmission | None,
     runner: BatchRunner,
 ) -> None:
     """Connect, listen, and run batches until cancelled."""
     bus = await link.connect(settings.nats_url, settings.cell, settings.alive_file)
-    await instances.listen(bus)
+    await instances.start(bus)
+    await readiness.listen(bus)
     if forecast is not None:
         await forecast.listen(bus)
     await watch.listen(bus)

@@ -15,7 +15,6 @@ from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor, ExecutorLimits
 from services.reconfigurator.execution.launchers import Launcher
 from services.reconfigurator.execution.launchers.process import ProcessLauncher
-from services.reconfigurator.execution.registered_instances import RegisteredInstances
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.workload_monitor import monitor
 from services.reconfigurator.monitoring.workload_stats import PlanningSettings
@@ -23,6 +22,7 @@ from services.reconfigurator.nodes import Node, read_nodes
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
+from shared.bus.instance_watch import InstanceWatch
 from shared.database.schema import open_database
 from shared.errors import BadInput
 from shared.logs import configure_logs
@@ -117,11 +117,11 @@ async def reconfigure(
 ) -> None:
     """Decide, and carry out, until `stop`."""
     launcher = make_launcher(bus, settings, asked.nodes)
-    registry = RegisteredInstances()
-    await registry.listen(bus)
+    instances = InstanceWatch()
+    await instances.start(bus)
     limits = ExecutorLimits(drain_s=settings.drain_s, start_s=settings.start_s, stop_s=settings.stop_s)
-    executor = Executor(bus, launcher, registry, limits)
-    loop = ReconfigurationController(bus, engine, launcher, registry, executor, asked.planner, asked.profile, metrics)
+    executor = Executor(bus, launcher, instances, limits)
+    loop = ReconfigurationController(bus, engine, launcher, instances, executor, asked.planner, asked.profile, metrics)
     try:
         await loop.run(settings.interval_s, settings.window_s, stop)
     finally:

@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.execution.executor import Executor
 from services.reconfigurator.execution.launchers import Launcher
-from services.reconfigurator.execution.registered_instances import RegisteredInstances
 from services.reconfigurator.execution.transition import can_resume
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
@@ -21,6 +20,7 @@ from services.reconfigurator.planning.missing_profiles import completed
 from services.reconfigurator.planning.run_in_process import apart
 from services.reconfigurator.schedule import PlanSchedule, PlanTrigger
 from shared.bus.client import Bus
+from shared.bus.instance_watch import InstanceWatch
 from shared.bus.plan_history import read_plans
 from shared.bus.subjects import HEARTBEAT_S
 from shared.errors import RetryLater
@@ -42,7 +42,7 @@ class ReconfigurationController:
         bus: Bus,
         engine: AsyncEngine,
         launcher: Launcher,
-        registry: RegisteredInstances,
+        instances: InstanceWatch,
         executor: Executor,
         planner: Planner,
         profile: LatencyProfile | None,
@@ -52,7 +52,7 @@ class ReconfigurationController:
         self._bus = bus
         self._engine = engine
         self._launcher = launcher
-        self._registry = registry
+        self._instances = instances
         self._executor = executor
         self._planner = planner
         self._profile = profile or LatencyProfile({})
@@ -130,7 +130,7 @@ class ReconfigurationController:
 
     async def _look(self, until_s: float, occasion: PlanTrigger) -> PlanningContext:
         seen, uses = await read_window(self._engine, until_s - occasion.span_s, until_s)
-        self._profile = await completed(self._profile, self._registry.instances(), self._engine)
+        self._profile = await completed(self._profile, self._instances.instances(), self._engine)
         return PlanningContext(
             seen=seen,
             uses=uses,

@@ -78,31 +78,30 @@ async def serve(
     core = build_core(settings, text, card, lease.epoch)
     predictions = PredictorClient(bus, core.settings.thresholds, inbox)
     measures = StatsWindow(core, settings.policy, time.time())
-    afterwards = DeferredTasks()
-    shell = SchedulerService(bus, core, inbox, outcomes, predictions, measures, metrics, afterwards)
-    intake = RequestConsumer(
-        bus, text, settings.default_slo_s, inbox, outcomes, await Recovery.measure(bus), afterwards
+    deferred = DeferredTasks()
+    shell = SchedulerService(bus, core, inbox, outcomes, predictions, measures, metrics, deferred)
+    intake = RequestConsumer(bus, text, settings.default_slo_s, inbox, outcomes, await Recovery.measure(bus), deferred)
+    instances = InstanceEvents(
+        text.card.name, inbox, needs_profile=settings.policy == "dilaserve", caching=core.settings.caching
     )
     await shell.take_cancels()
     freeze_startup_objects()
     background = [
         lease.hold(),
         bus.keep_set_up(on_loss=lambda: inbox.put(StepsLost())),
-        InstanceEvents(
-            bus, text.card.name, inbox, needs_profile=settings.policy == "dilaserve", caching=core.settings.caching
-        ).run(),
+        instances.watch.run(bus),
         shell.take_results(lease.epoch),
         shell.tell_stats(),
         intake.run(lease.epoch),
         outcomes.fail(),
-        afterwards.run(),
+        deferred.run(),
     ]
     try:
         await run_beside(shell.run(stop), background)
     except Superseded as reason:
         log.warning("stopping", reason=str(reason))
         return 1
-    await afterwards.finish()
+    await deferred.run_now()
     await outcomes.drain()
     await lease.release()
     await bus.close()

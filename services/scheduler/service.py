@@ -42,7 +42,7 @@ class SchedulerService:
         predictions: PredictorClient,
         measures: StatsWindow,
         metrics: SchedulerMetrics,
-        afterwards: DeferredTasks,
+        deferred: DeferredTasks,
     ) -> None:
         self._bus = bus
         self._core = core
@@ -51,7 +51,7 @@ class SchedulerService:
         self._predictions = predictions
         self._measures = measures
         self._metrics = metrics
-        self._afterwards = afterwards
+        self._deferred = deferred
 
     async def take_results(self, epoch: int) -> None:
         """Take the step results of an epoch that begins now, until cancelled."""
@@ -73,8 +73,8 @@ class SchedulerService:
                 if is_awaited(command):
                     await self._do(command)
                 else:
-                    self._afterwards.do(partial(self._do, command))
-            self._afterwards.do(partial(self._count, events, commands, now_s, cycle_s))
+                    self._deferred.defer(partial(self._do, command))
+            self._deferred.defer(partial(self._count, events, commands, now_s, cycle_s))
 
     async def tell_stats(self) -> None:
         """Say once a second how it goes, until cancelled."""

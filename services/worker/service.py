@@ -52,7 +52,7 @@ class WorkerService:
         self._metrics = metrics
         self._instance_id = registration.instance.instance_id
         self._spans = RequestSpans(self._instance_id)
-        self._afterwards = DeferredTasks()
+        self._deferred = DeferredTasks()
         self._taken = MessageDeduplicator()
         # Messages and their jobs; None: no more will come.
         self._inbox: SimpleQueue[tuple[StepJobs, list[StepJob]] | None] = SimpleQueue()
@@ -65,7 +65,7 @@ class WorkerService:
         fetching = asyncio.ensure_future(self._bus.run_consumer(steps, mine, self._take))
         renewing = asyncio.ensure_future(self._registration.keep())
         computing = asyncio.ensure_future(self._compute())
-        following_up = asyncio.ensure_future(self._afterwards.run())
+        following_up = asyncio.ensure_future(self._deferred.run())
         stopping = asyncio.ensure_future(stop.wait())
         tasks: set[asyncio.Future[Any]] = {fetching, renewing, computing, following_up, stopping}
         try:
@@ -76,7 +76,7 @@ class WorkerService:
             await self._registration.drain()
             self._inbox.put(None)
             await computing
-            await self._afterwards.finish()
+            await self._deferred.run_now()
         finally:
             await cancel(tasks)
             await self._registration.delete()
@@ -90,9 +90,9 @@ class WorkerService:
                 self._inbox.put((message, read_jobs(message, received_s)))
             except BadInput as error:
                 log.warning("step jobs dropped", error=error.message)
-            self._afterwards.do(partial(self._metrics.jobs_came, message, received_s))
-            self._afterwards.do(partial(self._spans.take, message))
-        self._afterwards.do(msg.ack)  # whether or not they have run: after a crash nobody could run them
+            self._deferred.defer(partial(self._metrics.jobs_came, message, received_s))
+            self._deferred.defer(partial(self._spans.take, message))
+        self._deferred.defer(msg.ack)  # whether or not they have run: after a crash nobody could run them
 
     async def _obey(self, stop: asyncio.Event, msg: Msg) -> None:
         order = try_decode(msg, Control)
@@ -127,8 +127,8 @@ class WorkerService:
         await self._bus.publish(self._bus.subjects.step_results(self._instance_id), results)
         for guess in iteration.guesses:
             await self._bus.publish(self._bus.subjects.guesses(guess.request_id), guess.message)
-        self._afterwards.do(partial(self._metrics.ran, results))
-        self._afterwards.do(partial(self._spans.ran, results))
+        self._deferred.defer(partial(self._metrics.ran, results))
+        self._deferred.defer(partial(self._spans.ran, results))
 
     # In the engine's thread
 

@@ -21,18 +21,19 @@ from opentelemetry.context import Context, get_current
 
 from shared.bus import subjects as declared
 from shared.bus.codec import decode, encode
+from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.pull_consumer import consume
 from shared.bus.subjects import Subjects
 from shared.errors import BadInput, RetryLater
 from shared.liveness import keep_alive_file
+from shared.retry import retry
 
 log = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=msgspec.Struct)
-RETRY_DELAY_S = 1.0  # how long a message that met a passing failure waits
-WRONG_LAST_SEQUENCE = 10071  # the server's code for an expectation that does not hold
-SET_UP_CHECK_S = 0.5  # how soon the streams and buckets of a restarted server are there again
-CONNECT_WAIT_S = (0.05, 2.0)  # first and longest wait between attempts to connect
+CONSUMER_RETRY_S = 1.0  # first wait before a lost consumer is created again
+WRONG_LAST_SEQUENCE = 10071  # the server's error code where the expected sequence does not match
+SET_UP_CHECK_S = 0.5  # between checks whether a restarted server has lost the streams
 
 
 class Bus:
@@ -46,73 +47,85 @@ class Bus:
 
     @classmethod
     async def connect(cls, url: str, cell: str, *, name: str, alive_file: str = "") -> "Bus":
-        """Connect, waiting with back-off for as long as the server is away; later losses mend themselves.
+        """Connect, waiting with back-off while the server is unavailable; later losses reconnect by themselves.
 
-        From then on `alive_file`, if given, is touched for as long as the event loop turns.
+        From then on `alive_file`, if given, is touched for as long as the event loop runs.
         """
-        wait_s, longest_s = CONNECT_WAIT_S
-        link = _LinkLog()
-        while True:
+        connection_log = _ConnectionLog()
+
+        async def connect() -> Client:
             try:
-                client = await nats.connect(
+                return await nats.connect(
                     url,
                     name=name,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=0.25,
                     allow_reconnect=True,
-                    error_cb=link.error,
-                    reconnected_cb=link.connected,
+                    error_cb=connection_log.error,
+                    reconnected_cb=connection_log.connected,
                     connect_timeout=2,
                 )
-                await link.connected()
-                return cls(client, cell, alive_file)
-            except (nats.errors.Error, OSError, TimeoutError) as error:
-                log.warning("bus away", url=url, error=str(error) or type(error).__name__, retry_s=wait_s)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, longest_s)
+            except (*BUS_ERRORS, OSError) as error:
+                raise RetryLater(f"cannot connect to the bus at {url}: {str(error) or type(error).__name__}") from error
+
+        client = await retry(connect)
+        await connection_log.connected()
+        return cls(client, cell, alive_file)
 
     async def publish(self, subject: str, message: msgspec.Struct, headers: Mapping[str, str] | None = None) -> None:
         """Hand to the bus without waiting for it to be stored (progress, step messages, cancels)."""
         await self.nc.publish(subject, encode(message), headers=trace_headers(headers))
 
     async def store(self, subject: str, message: msgspec.Struct, *, json: bool = False, if_first: bool = False) -> None:
-        """Publish to a stream and wait until it is stored; with `if_first`, what its subject holds already stands.
+        """Publish to a stream and wait until the message is stored. With `if_first`, a message that the subject already
+        holds stays instead.
 
-        Raises: RetryLater when the stream does not answer.
+        Raises: RetryLater if the stream does not answer.
         """
         headers = trace_headers({Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: "0"} if if_first else None)
-        try:
-            await self.js.publish(subject, encode(message, json=json), headers=headers)
-        except (nats.errors.Error, APIError, TimeoutError) as error:
-            if not (isinstance(error, APIError) and error.err_code == WRONG_LAST_SEQUENCE):
-                raise RetryLater(f"could not store on {subject}: {error!r}") from error
+        with bus_errors(f"store on {subject}"):
+            try:
+                await self.js.publish(subject, encode(message, json=json), headers=headers)
+            except APIError as error:
+                if error.err_code != WRONG_LAST_SEQUENCE:
+                    raise
 
     async def run_consumer(
         self,
         stream: str,
         config: ConsumerConfig,
         handle: Callable[[Msg], Awaitable[None]],
-        make_way: Callable[[], Awaitable[None]] | None = None,
+        before_create: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Hand each message of a stream to `handle` as it comes, until cancelled; the consumer is made where it is
-        missing, at first and after a loss, each time after `make_way`."""
-        while True:
-            try:
-                if make_way is not None:
-                    await make_way()
+        """Pass each message of a stream to `handle` as it arrives, until cancelled. Creates the consumer at the start
+        and after a loss, each time after `before_create`."""
+
+        async def consume_until_lost() -> None:
+            with bus_errors(f"consume {stream}"):
+                if before_create is not None:
+                    await before_create()
                 await self.js.add_consumer(stream, config)
                 await consume(self.nc, stream, str(config.durable_name), handle)
-            except (RetryLater, nats.errors.Error, APIError, TimeoutError) as error:
-                log.warning("consumer interrupted", stream=stream, error=str(error) or repr(error))
-                await asyncio.sleep(RETRY_DELAY_S)
+
+        await retry(consume_until_lost, wait_initial_s=CONSUMER_RETRY_S)
 
     async def bucket(self, name: str) -> KeyValue:
-        """Bind to a bucket, waiting until the set-up step has made it."""
-        return await _until_there(lambda: self.js.key_value(name), name)
+        """Bind to a bucket; waits until the set-up step has created it."""
+
+        async def bind() -> KeyValue:
+            with bus_errors(f"open the bucket {name}"):
+                return await self.js.key_value(name)
+
+        return await retry(bind)
 
     async def wait_for_stream(self, name: str) -> None:
-        """Wait until the set-up step has made the stream."""
-        await _until_there(lambda: self.js.stream_info(name), name)
+        """Wait until the set-up step has created the stream."""
+
+        async def look_up() -> None:
+            with bus_errors(f"find the stream {name}"):
+                await self.js.stream_info(name)
+
+        await retry(look_up)
 
     async def set_up(self) -> None:
         """Create or update every stream and bucket of the cell. Called by the scheduler, their one owner."""
@@ -124,27 +137,27 @@ class Bus:
             await self._set_up_object_store(store)
 
     async def ensure_set_up(self) -> None:
-        """As `set_up`, tried again for as long as the server cannot: it may have just begun, or lack JetStream."""
-        while True:
-            try:
-                return await self.set_up()
-            except (nats.errors.Error, TimeoutError) as error:
-                log.warning("JetStream cannot hold the cell's streams yet", error=repr(error))
-                await asyncio.sleep(RETRY_DELAY_S)
+        """`set_up`, repeated while the server is unavailable or has no JetStream yet."""
+
+        async def set_up() -> None:
+            with bus_errors("set up the cell's streams"):
+                await self.set_up()
+
+        await retry(set_up)
 
     async def keep_set_up(self, on_loss: Callable[[], None]) -> None:
-        """Set up anew, until cancelled, whatever a server that was started again has forgotten: all in its memory.
-        Then say so to `on_loss`."""
+        """Until cancelled, set up again whenever a restarted server has lost its in-memory streams, then call
+        `on_loss`."""
         while True:
             await asyncio.sleep(SET_UP_CHECK_S)
             try:
                 await self.js.stream_info(self.subjects.stream("STEPS"))
             except NotFoundError:
-                await self.ensure_set_up()  # to the end: what was looked for is among the first to be there
-                log.info("set up again: the server had been started anew")
+                await self.ensure_set_up()  # completely: the stream looked up above is among the first to exist
+                log.info("streams set up again after a restart of the server")
                 on_loss()
-            except (nats.errors.Error, TimeoutError):
-                continue  # away
+            except BUS_ERRORS:
+                continue  # unavailable
 
     async def _set_up_stream(self, stream: StreamConfig) -> None:
         try:
@@ -175,23 +188,6 @@ class Bus:
                 await asyncio.shield(self.nc.close())
 
 
-async def settle(msg: Msg, kind: type[M], handle: Callable[[M], Awaitable[None]]) -> None:
-    """Acknowledge finished work, delay what met a passing failure, bury what cannot be read."""
-    try:
-        message = decode(msg.data, kind)
-    except BadInput as error:
-        log.warning("unreadable message buried", subject=msg.subject, error=error.message)
-        await msg.term()
-        return
-    try:
-        await handle(message)
-    except RetryLater as error:
-        log.warning("message delayed", subject=msg.subject, error=str(error))
-        await msg.nak(delay=RETRY_DELAY_S)
-        return
-    await msg.ack()
-
-
 def try_decode(msg: Msg, kind: type[M]) -> M | None:
     """The message, or None with a line in the log when it cannot be read."""
     try:
@@ -219,34 +215,20 @@ def last_token(subject: str) -> str:
     return subject.rpartition(".")[2]
 
 
-T = TypeVar("T")
-
-
-async def _until_there(look: Callable[[], Awaitable[T]], name: str) -> T:
-    wait_s, longest_s = CONNECT_WAIT_S
-    while True:
-        try:
-            return await look()
-        except (NotFoundError, nats.errors.Error, TimeoutError) as error:
-            log.debug("waiting for the bus to be set up", name=name, error=repr(error))
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, longest_s)
-
-
-class _LinkLog:
-    """Says in the log that the bus is away and that it is back, each once, not at every try between."""
+class _ConnectionLog:
+    """Logs once that the bus is unavailable and once that it is available again, not at every attempt between."""
 
     def __init__(self) -> None:
-        self._away = False
+        self._lost = False
 
     async def error(self, error: Exception) -> None:
         if not isinstance(error, OSError | nats.errors.UnexpectedEOF | nats.errors.NoServersError):
             log.warning("bus error", error=repr(error))
-        elif not self._away:
-            self._away = True
-            log.warning("bus away", error=repr(error))
+        elif not self._lost:
+            self._lost = True
+            log.warning("bus unavailable", error=repr(error))
 
     async def connected(self) -> None:
-        if self._away:
-            self._away = False
-            log.info("bus back")
+        if self._lost:
+            self._lost = False
+            log.info("bus available again")

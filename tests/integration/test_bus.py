@@ -64,13 +64,13 @@ async def test_a_lost_connection_is_said_once_and_so_is_its_return(tmp_path: Pat
                 return isinstance(bus.nc.last_error, ConnectionRefusedError)
 
             async def is_back() -> bool:
-                return any(line["event"] == "bus back" for line in said)
+                return any(line["event"] == "bus available again" for line in said)
 
             server.stop(kill=True)
             await until(was_tried_again)
             server.start()
             await until(is_back)
-        assert [line["event"] for line in said] == ["bus away", "bus back"]
+        assert [line["event"] for line in said] == ["bus unavailable", "bus available again"]
         await bus.close()
     finally:
         server.stop()

@@ -306,7 +306,7 @@ async def test_one_that_stands_by_stops_when_told_to(scheduled: Path, shared: Cl
 async def test_while_the_bus_is_away_it_stops_when_told_to(name: str, tiny_model_dir: Path, tmp_path: Path) -> None:
     settings = {"nats_url": "nats://127.0.0.1:9", "model": tiny_model_dir}
     with service(name, settings, log := tmp_path / LOG) as process:
-        await reached(lambda: "bus away" in log.read_text())
+        await reached(lambda: "bus unavailable" in log.read_text())
         assert await asyncio.to_thread(stop, process) == 0
     assert "Traceback" not in log.read_text()
 

@@ -14,9 +14,9 @@ from nats.js.errors import Error as JetStreamError
 
 from services.gateway.console.cluster_view import load_of, nodes
 from services.gateway.console.console_models import ClusterView, LoadView, Update
-from services.gateway.instances import Instances
 from services.gateway.readiness import Readiness
 from shared.bus.client import Bus, try_decode
+from shared.bus.instance_watch import InstanceWatch
 from shared.errors import RetryLater
 from shared.messages.requests import Outcome
 from shared.messages.stats import STATS_S, SchedulerStats
@@ -31,7 +31,7 @@ SILENT_S = 3 * STATS_S  # a scheduler that has said nothing for so long does not
 class ClusterMonitor:
     """The cell's recent past and present."""
 
-    def __init__(self, cell: str, model_name: str, instances: Instances, readiness: Readiness) -> None:
+    def __init__(self, cell: str, model_name: str, instances: InstanceWatch, readiness: Readiness) -> None:
         self._cell = cell
         self._model_name = model_name
         self._instances = instances
@@ -92,7 +92,7 @@ class ClusterMonitor:
             policy=stats.policy if stats else None,
             ready=reason is None,
             reason=reason,
-            nodes=nodes(self._instances.known(), stats.instances if stats else ()),
+            nodes=nodes(self._instances.instances(), stats.instances if stats else ()),
         )
 
     async def updates(self) -> AsyncIterator[Update]:

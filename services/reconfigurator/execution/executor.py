@@ -13,7 +13,6 @@ import structlog
 from msgspec.structs import replace
 
 from services.reconfigurator.execution.launchers import Launcher
-from services.reconfigurator.execution.registered_instances import RegisteredInstances, serves
 from services.reconfigurator.execution.transition import (
     Action,
     AwaitReady,
@@ -23,8 +22,9 @@ from services.reconfigurator.execution.transition import (
     without_failed,
 )
 from shared.bus.client import Bus
+from shared.bus.instance_watch import InstanceWatch
 from shared.errors import BadInput, RetryLater
-from shared.messages.instances import Control, InstanceState
+from shared.messages.instances import Control, Instance, InstanceState
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanEvent, PlanRecord, PlanState
 
@@ -49,10 +49,10 @@ class ExecutorLimits:
 class Executor:
     """Brings the cluster to one target after another."""
 
-    def __init__(self, bus: Bus, launcher: Launcher, registry: RegisteredInstances, limits: ExecutorLimits) -> None:
+    def __init__(self, bus: Bus, launcher: Launcher, instances: InstanceWatch, limits: ExecutorLimits) -> None:
         self._bus = bus
         self._launcher = launcher
-        self._registry = registry
+        self._instances = instances
         self._limits = limits
 
     async def run(self, record: PlanRecord, report: Report) -> None:
@@ -97,7 +97,7 @@ class Executor:
         return [
             spec
             for spec in running
-            if any(serves(i) and i.instance_id not in run.replaced for i in self._registry.of(spec))
+            if any(serves(i) and i.instance_id not in run.replaced for i in instances_at(self._instances, spec))
         ]
 
     async def _stop(self, spec: InstanceSpec, run: "_Run") -> None:
@@ -105,10 +105,10 @@ class Executor:
         await self._drain(spec)
         await run.announce(StopInstance(spec), f"stop {spec.name}")
         await self._launcher.stop(spec, self._limits.stop_s)
-        run.note_gone(spec, self._registry)
+        run.note_gone(spec, self._instances)
 
     async def _start(self, spec: InstanceSpec, run: "_Run") -> None:
-        run.note_gone(spec, self._registry)
+        run.note_gone(spec, self._instances)
         await run.announce(StartInstance(spec), f"start {spec.name}")
         try:
             await self._launcher.start(spec)
@@ -133,7 +133,7 @@ class Executor:
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self._limits.drain_s + HEARD_S
         while now_s() < deadline_s:
-            held = self._registry.of(spec)
+            held = instances_at(self._instances, spec)
             for instance in held:
                 if instance.state is InstanceState.READY:  # it has not heard of it
                     order = Control(action="drain", within_s=self._limits.drain_s)
@@ -172,7 +172,21 @@ class _Run:
         self.failed.add(spec)
         await self.tell(f"{spec.name} failed: {why}")
 
-    def note_gone(self, spec: InstanceSpec, registry: RegisteredInstances) -> None:
+    def note_gone(self, spec: InstanceSpec, instances: InstanceWatch) -> None:
         """What is registered at this place now is no more; whoever comes after has another id."""
-        self.replaced.update(instance.instance_id for instance in registry.of(spec))
+        self.replaced.update(instance.instance_id for instance in instances_at(instances, spec))
         self.awaited.pop(spec, None)
+
+
+def instances_at(instances: InstanceWatch, spec: InstanceSpec) -> list[Instance]:
+    """The instances on the GPUs of `spec`: one, or for a while also the one that ran there before."""
+    return [
+        instance
+        for instance in instances.instances()
+        if (instance.node, tuple(instance.gpus)) == (spec.node, spec.gpus)
+    ]
+
+
+def serves(instance: Instance) -> bool:
+    """Whether the instance is ready and has its latency profile."""
+    return instance.state is InstanceState.READY and bool(instance.profile)

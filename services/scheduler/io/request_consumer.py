@@ -46,7 +46,7 @@ class RequestConsumer:
         inbox: EventQueue,
         outcomes: OutcomeStore,
         backlog: Recovery,
-        afterwards: DeferredTasks,
+        deferred: DeferredTasks,
     ) -> None:
         self._bus = bus
         self._text = text
@@ -54,7 +54,7 @@ class RequestConsumer:
         self._inbox = inbox
         self._outcomes = outcomes
         self._backlog = backlog
-        self._afterwards = afterwards
+        self._deferred = deferred
 
     async def run(self, epoch: int) -> None:
         """Take requests until cancelled. All that the schedulers before had not finished is delivered again."""
@@ -65,7 +65,7 @@ class RequestConsumer:
                 if consumer_epoch(info.name) < epoch:
                     await self._bus.js.delete_consumer(stream, info.name)
 
-        await self._bus.run_consumer(stream, request_consumer(epoch), self._take, make_way=evict_superseded)
+        await self._bus.run_consumer(stream, request_consumer(epoch), self._take, before_create=evict_superseded)
 
     async def _take(self, msg: Msg) -> None:
         delivery = Delivery(msg.metadata.sequence.stream, msg, is_json(msg.data))
@@ -83,7 +83,7 @@ class RequestConsumer:
             try:
                 arrived = await self._read(request, delivery)
                 self._inbox.put(arrived)
-                self._afterwards.do(partial(self._tell, arrived))
+                self._deferred.defer(partial(self._tell, arrived))
             except BadInput as error:
                 log.info("request rejected", error=error.message)
                 self._outcomes.reject(request.request_id, delivery, error)

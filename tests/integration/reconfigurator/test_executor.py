@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from services.reconfigurator.controller import ReconfigurationController
-from services.reconfigurator.execution.executor import Executor, ExecutorLimits
-from services.reconfigurator.execution.registered_instances import RegisteredInstances
+from services.reconfigurator.execution.executor import Executor, ExecutorLimits, instances_at
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.workload_stats import PlanningSettings
 from services.reconfigurator.nodes import read_nodes
@@ -17,6 +16,7 @@ from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.plan import Solver
 from shared.bus.client import Bus, try_decode
 from shared.bus.codec import encode
+from shared.bus.instance_watch import InstanceWatch
 from shared.bus.subjects import HEARTBEAT_S
 from shared.database.schema import open_database
 from shared.errors import BadInput, RetryLater
@@ -119,10 +119,10 @@ async def launcher(bus: Bus) -> AsyncIterator[RegisteringLauncher]:
 
 @pytest.fixture
 async def executor(bus: Bus, launcher: RegisteringLauncher) -> Executor:
-    registry = RegisteredInstances()
-    await registry.listen(bus)
-    await reached(lambda: bool(registry.of(LARGE)))
-    return Executor(bus, launcher, registry, ExecutorLimits(drain_s=5.0, start_s=1.0, stop_s=1.0))
+    instances = InstanceWatch()
+    await instances.start(bus)
+    await reached(lambda: bool(instances_at(instances, LARGE)))
+    return Executor(bus, launcher, instances, ExecutorLimits(drain_s=5.0, start_s=1.0, stop_s=1.0))
 
 
 class Told:
@@ -223,14 +223,14 @@ async def test_after_a_restart_too_an_instance_is_drained_before_it_is_stopped(
 ) -> None:
     launcher.renewal_s = HEARTBEAT_S
     await bus.store(bus.subjects.plans(PLAN.plan_id), PLAN)
-    registry, stop = RegisteredInstances(), asyncio.Event()
-    await registry.listen(bus)
-    executor = Executor(bus, launcher, registry, ExecutorLimits(drain_s=5.0, start_s=30.0, stop_s=1.0))
+    instances, stop = InstanceWatch(), asyncio.Event()
+    await instances.start(bus)
+    executor = Executor(bus, launcher, instances, ExecutorLimits(drain_s=5.0, start_s=30.0, stop_s=1.0))
     never = open_database("postgresql://127.0.0.1:1/postgres")
     planner = Planner(
         read_nodes(["a:2"]), PlanningSettings([0.9], [1, 2], [32]), {}, cached=False, solver=Solver.CBC, solve_s=1.0
     )
-    loop = ReconfigurationController(bus, never, launcher, registry, executor, planner, None, ReconfiguratorMetrics())
+    loop = ReconfigurationController(bus, never, launcher, instances, executor, planner, None, ReconfiguratorMetrics())
     running = asyncio.create_task(loop.run(interval_s=1e6, window_s=1e6, stop=stop))
     try:
         await reached(lambda: "start (1,)" in launcher.done)

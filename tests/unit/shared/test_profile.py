@@ -34,12 +34,6 @@ def test_an_array_gives_what_its_elements_give() -> None:
     np.testing.assert_array_equal(PROFILE.latency_s(1, tokens, RECOMPUTE), one_by_one)
 
 
-def test_best_throughput_is_in_tokens_per_second_over_all_batch_sizes() -> None:
-    assert PROFILE.best_throughput(1, RECOMPUTE) == pytest.approx(10_000)
-    batches = np.arange(1, 2000)
-    assert (batches / PROFILE.latency_s(1, batches, RECOMPUTE)).max() == pytest.approx(10_000)
-
-
 def test_what_was_not_measured_is_refused() -> None:
     with pytest.raises(BadInput, match="no cache rows for tp 2"):
         PROFILE.latency_s(2, 32, CACHE)

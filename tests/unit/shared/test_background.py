@@ -9,17 +9,17 @@ from shared.tasks import cancel
 
 
 async def test_actions_are_done_later_in_their_order_and_awaited() -> None:
-    afterwards, done = DeferredTasks(), list[str]()
+    deferred, done = DeferredTasks(), list[str]()
     all_done = asyncio.Event()
 
     async def slow() -> None:
         await asyncio.sleep(0)
         done.append("awaited")
 
-    running = asyncio.ensure_future(afterwards.run())
-    afterwards.do(slow)
-    afterwards.do(lambda: done.append("called"))
-    afterwards.do(all_done.set)
+    running = asyncio.ensure_future(deferred.run())
+    deferred.defer(slow)
+    deferred.defer(lambda: done.append("called"))
+    deferred.defer(all_done.set)
     await asyncio.sleep(0)
     assert done == []
     await asyncio.wait_for(all_done.wait(), 10)
@@ -28,12 +28,12 @@ async def test_actions_are_done_later_in_their_order_and_awaited() -> None:
 
 
 async def test_what_the_bus_refuses_is_left_undone_and_the_rest_goes_on() -> None:
-    afterwards, done = DeferredTasks(), list[str]()
+    deferred, done = DeferredTasks(), list[str]()
 
     async def refused() -> None:
         raise nats.errors.ConnectionClosedError
 
-    afterwards.do(refused)
-    afterwards.do(lambda: done.append("after it"))
-    await afterwards.finish()
+    deferred.defer(refused)
+    deferred.defer(lambda: done.append("after it"))
+    await deferred.run_now()
     assert done == ["after it"]

@@ -1,0 +1,103 @@
+"""Tracks a cell's instances by the heartbeats in their bucket."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+from nats.aio.msg import Msg
+
+from shared.bus.client import Bus, last_token, try_decode
+from shared.bus.subjects import HEARTBEAT_S, INSTANCE_TTL_S
+from shared.messages.instances import Instance
+
+REPLACED_TTL_S = 2 * HEARTBEAT_S  # silence after which an instance is lost if a newer one has its name
+
+
+@dataclass(slots=True)
+class _Known:
+    instance: Instance
+    registered_s: float  # clock seconds, both
+    renewed_s: float
+
+
+class InstanceWatch:
+    """The instances that were renewed within INSTANCE_TTL_S.
+
+    A heartbeat is a message on the bucket's own subject. A plain subscription receives one from every instance within
+    HEARTBEAT_S and continues after a reconnect; a watcher of the bucket does not.
+    """
+
+    def __init__(
+        self,
+        *,
+        accept: Callable[[Instance], bool] = lambda _: True,
+        on_update: Callable[[Instance], None] = lambda _: None,
+        on_loss: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """An instance that `accept` rejects is treated as absent. `on_update` receives a new or changed instance,
+        `on_loss` the id of one that was deleted or fell silent. `clock` returns monotonic seconds."""
+        self._accept = accept
+        self._on_update = on_update
+        self._on_loss = on_loss
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+
+    async def start(self, bus: Bus) -> None:
+        """Subscribe to the heartbeats."""
+        await bus.nc.subscribe(f"$KV.{bus.subjects.instances_bucket}.>", cb=self.receive)
+
+    async def run(self, bus: Bus) -> None:
+        """Subscribe, then report lost instances until cancelled."""
+        await self.start(bus)
+        while True:
+            await asyncio.sleep(HEARTBEAT_S / 4)
+            self._expire()
+
+    def instances(self) -> list[Instance]:
+        """The present instances."""
+        self._expire()
+        return [known.instance for known in self._known.values()]
+
+    async def receive(self, msg: Msg) -> None:
+        """Apply one message of the bucket: a heartbeat, or a deletion, which has no data."""
+        instance_id = last_token(msg.subject)
+        if not msg.data:
+            self._remove(instance_id)
+            return
+        instance = try_decode(msg, Instance)
+        if instance is None:
+            return
+        if not self._accept(instance):
+            self._remove(instance_id)
+            return
+        known, now_s = self._known.get(instance_id), self._clock()
+        self._known[instance_id] = _Known(instance, known.registered_s if known else now_s, now_s)
+        if known is None or _content(known.instance) != _content(instance):
+            self._on_update(instance)
+
+    def _expire(self) -> None:
+        now_s, newest_s = self._clock(), dict[str, float]()
+        for known in self._known.values():
+            name = _name(known.instance)
+            newest_s[name] = max(newest_s.get(name, 0.0), known.registered_s)
+        for instance_id, known in list(self._known.items()):
+            is_replaced = newest_s[_name(known.instance)] > known.renewed_s
+            if now_s - known.renewed_s > (REPLACED_TTL_S if is_replaced else INSTANCE_TTL_S):
+                self._remove(instance_id)
+
+    def _remove(self, instance_id: str) -> None:
+        if self._known.pop(instance_id, None) is not None:
+            self._on_loss(instance_id)
+
+
+def _name(instance: Instance) -> str:
+    """The part of the id `<name>-<random>` that a restarted worker keeps."""
+    return instance.instance_id.rpartition("-")[0]
+
+
+def _content(instance: Instance) -> Instance:
+    """The registration without what every heartbeat changes."""
+    return replace(instance, heartbeat=0, requests=0)

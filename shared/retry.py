@@ -1,0 +1,27 @@
+"""Retries with exponential back-off."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import stamina
+
+from shared.errors import RetryLater
+
+WAIT_INITIAL_S = 0.05
+WAIT_MAX_S = 2.0
+
+T = TypeVar("T")
+
+
+async def retry(action: Callable[[], Awaitable[T]], *, wait_initial_s: float = WAIT_INITIAL_S) -> T:
+    """Call `action` until it raises no RetryLater, at first after `wait_initial_s`, later every WAIT_MAX_S seconds.
+
+    stamina logs each failure. Raises: any other error of `action`.
+    """
+    attempts = stamina.retry_context(
+        on=RetryLater, attempts=None, timeout=None, wait_initial=wait_initial_s, wait_max=WAIT_MAX_S, wait_jitter=0.1
+    )
+    async for attempt in attempts:
+        with attempt:
+            return await action()
+    raise AssertionError("the attempts are unlimited")

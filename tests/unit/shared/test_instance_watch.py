@@ -1,0 +1,91 @@
+"""Which instances count as present."""
+
+from typing import cast
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from shared.bus.codec import encode
+from shared.bus.instance_watch import REPLACED_TTL_S, InstanceWatch
+from shared.bus.subjects import INSTANCE_TTL_S
+from shared.messages.instances import Instance, InstanceState, ModelCard
+
+CARD = ModelCard(name="m", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=100)
+
+
+class Cell:
+    """A watch whose clock the test sets, and what it reported."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.updated: list[str] = []
+        self.lost: list[str] = []
+        self.watch = InstanceWatch(
+            accept=lambda instance: instance.model.name == "m",
+            on_update=lambda instance: self.updated.append(instance.instance_id),
+            on_loss=self.lost.append,
+            clock=lambda: self.now_s,
+        )
+
+    async def heartbeat(self, *instance_ids: str, card: ModelCard = CARD, **fields: object) -> None:
+        for instance_id in instance_ids:
+            instance = Instance(instance_id=instance_id, model=card, tp_degree=1, **fields)  # type: ignore[arg-type]
+            await self.receive(instance_id, encode(instance))
+
+    async def receive(self, instance_id: str, data: bytes) -> None:
+        await self.watch.receive(Msg(cast("Client", None), subject=f"$KV.instances-c.{instance_id}", data=data))
+
+    def present(self) -> list[str]:
+        return [instance.instance_id for instance in self.watch.instances()]
+
+
+async def test_a_silent_instance_is_lost_after_its_ttl() -> None:
+    cell = Cell()
+    await cell.heartbeat("i-1")
+    cell.now_s += INSTANCE_TTL_S
+    assert cell.present() == ["i-1"]
+    cell.now_s += 0.1
+    assert cell.present() == []
+    assert cell.lost == ["i-1"]
+
+
+async def test_a_silent_instance_is_lost_sooner_if_a_newer_one_has_its_name() -> None:
+    cell = Cell()
+    await cell.heartbeat("w-1", "v-1")
+    cell.now_s += 0.1
+    await cell.heartbeat("w-2")
+    cell.now_s += REPLACED_TTL_S
+    assert cell.present() == ["v-1", "w-2"]
+
+
+async def test_two_live_instances_of_one_name_both_keep_the_whole_ttl() -> None:
+    cell = Cell()
+    await cell.heartbeat("w-1")
+    cell.now_s += 0.1
+    await cell.heartbeat("w-2")
+    cell.now_s += 0.1
+    await cell.heartbeat("w-1", "w-2")
+    cell.now_s += REPLACED_TTL_S + 0.1
+    assert cell.present() == ["w-1", "w-2"]
+
+
+async def test_a_deleted_instance_is_lost_at_once() -> None:
+    cell = Cell()
+    await cell.heartbeat("i-1")
+    await cell.receive("i-1", b"")
+    assert cell.lost == ["i-1"]
+
+
+async def test_only_new_and_changed_instances_are_reported() -> None:
+    cell = Cell()
+    await cell.heartbeat("i-1", heartbeat=1)
+    await cell.heartbeat("i-1", heartbeat=2, requests=3)
+    await cell.heartbeat("i-1", heartbeat=3, state=InstanceState.DRAINING)
+    assert cell.updated == ["i-1", "i-1"]
+
+
+async def test_rejected_and_unreadable_registrations_are_absent() -> None:
+    cell = Cell()
+    await cell.heartbeat("i-1", card=ModelCard(name="x", max_length=1, mask_token_id=0, eos_token_id=1, vocab_size=2))
+    await cell.receive("i-2", b"\xc1")
+    assert cell.present() == cell.updated == []
