@@ -14,7 +14,7 @@ import typer
 
 from experiments.demo_model.evaluate import ANSWER, read_questions
 from experiments.engine_throughput import BLOCK_LENGTH, read_prompts
-from experiments.machine import said_first
+from experiments.machine import environment_header
 from experiments.table import Table
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
@@ -83,7 +83,7 @@ def main(
     requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(read_prompts(model, len(answers)))]
     text = TextModel(model, model.name)
     clock = time.process_time if cpu_time else time.perf_counter
-    said = f"{said_first()}\n{len(answers)} problems, output {OUTPUT_LENGTH}, block {BLOCK_LENGTH}"
+    said = f"{environment_header()}\n{len(answers)} problems, output {OUTPUT_LENGTH}, block {BLOCK_LENGTH}"
     columns = [
         "cache",
         "threshold",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from experiments.machine import said_first
+from experiments.machine import environment_header
 from experiments.table import Table
 from services.worker.cache.kv_store import slots_that_fit
 from services.worker.model.checkpoint import empty_decoder
@@ -110,7 +110,7 @@ def main() -> int:
     device = torch.device("cuda")
     ceilings = measure_ceilings(device)
     reached = f"{ceilings.flops_per_s / 1e12:.0f} TFLOP/s, {ceilings.bytes_per_s / 1e12:.2f} TB/s"
-    said = f"{said_first()}\n{device_name(device)}, TP-1, bfloat16; measured ceilings: {reached}"
+    said = f"{environment_header()}\n{device_name(device)}, TP-1, bfloat16; measured ceilings: {reached}"
     columns = ["step", "tokens", "ms", "roofline, ms", "times the roofline", "share of the matrix ceiling"]
     table = Table("LLaDA-8B's dimensions on a CUDA device", said, columns)
     decoder = random_decoder(LLADA_8B, device)

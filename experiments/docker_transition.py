@@ -19,7 +19,7 @@ from dilaserve.load.client import LoadReply, run_load
 from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
 from experiments.container_cluster import CLUSTERS, ContainerCluster, Places
 from experiments.docker_engine import CannotRun, docker_engine
-from experiments.machine import said_first
+from experiments.machine import environment_header
 
 REQUESTS = Path("models/demo/heldout.jsonl")
 LIGHT_RPS, HEAVY_RPS = 0.5, 4.0
@@ -102,7 +102,7 @@ def _report(run: TransitionRun, engine: str) -> str:
     met = sum(reply.slo_met for reply in run.replies)
     moved = sum(reply.migrations for reply in run.replies)
     last = f"SLO of {SLO_S} s met by {met} of {len(run.replies)}; requests moved {moved} times."
-    return "\n".join([title, "", said_first(), "", *head, *rows, "", last, ""])
+    return "\n".join([title, "", environment_header(), "", *head, *rows, "", last, ""])
 
 
 def main() -> int:

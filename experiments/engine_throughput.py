@@ -20,7 +20,7 @@ import typer
 from torch import Tensor
 
 from experiments.demo_model.model import hidden_rows
-from experiments.machine import said_first
+from experiments.machine import environment_header
 from experiments.table import Table
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
@@ -125,7 +125,7 @@ def main(
         torch_dtype = choose_dtype(dtype, torch.device("cpu"))
         decoder, name = load(model, torch_dtype, "cpu"), str(torch_dtype).removeprefix("torch.")
         seconds = "seconds of CPU" if cpu_time else "seconds by the clock"
-        said = f"{said_first()}\n{requests} requests, output {output_length}, block {BLOCK_LENGTH}, {name}, {seconds}"
+        said = f"{environment_header()}\n{requests} requests, output {output_length}, block {BLOCK_LENGTH}, {name}, {seconds}"
         table = Table(
             "Engine throughput", said, ["loop", "blocks", "batch", "tokens/s", "steps/s", "times the plain loop"]
         )

@@ -25,7 +25,7 @@ from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import LoadRequest, read_requests
 from dilaserve.stack.data_dir import read_addresses
 from experiments.live_cluster import live_cluster
-from experiments.machine import said_first
+from experiments.machine import environment_header
 from experiments.switch_cost import switch_ms
 from shared.bus.client import Bus
 
@@ -174,7 +174,7 @@ def main(
     """Start a cluster, measure, print the table."""
     rows = read_requests(DEMO_MODEL / "heldout.jsonl")
     switch = f"A bare switch between two processes, the receiver asleep, p50: {switch_ms():.3f} ms."
-    said: list[Any] = [said_first(), "", switch, "", HEAD]
+    said: list[Any] = [environment_header(), "", switch, "", HEAD]
     verdict = ""
     with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
         data_dir = Path(directory) / "data"

@@ -20,7 +20,7 @@ from dilaserve.load.workload import read_requests
 from dilaserve.stack.data_dir import read_addresses
 from experiments.fault_load import FaultLoad, StatsWatch, asking, kill_service, recovered, until, watching
 from experiments.live_cluster import live_cluster
-from experiments.machine import said_first
+from experiments.machine import environment_header
 from shared.logs import configure_logs
 
 REPORT = Path(__file__).parent / "results" / "kill_under_load.md"
@@ -55,7 +55,7 @@ def main(
 ) -> None:
     """Print the table, and write it to experiments/results/kill_under_load.md. Exit status 1: a request was lost."""
     configure_logs("kill_under_load", level="error")
-    print(f"{said_first()}\n\n{HEAD}", flush=True)
+    print(f"{environment_header()}\n\n{HEAD}", flush=True)
     lines, lost = [], 0
     for victim in victims.split(","):
         with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
@@ -66,7 +66,7 @@ def main(
         lines.append(line)
         lost += failed
     table = "\n".join([HEAD, *lines])
-    REPORT.write_text(TEXT.format(machine=said_first(), clients=clients, table=table), encoding="utf-8")
+    REPORT.write_text(TEXT.format(machine=environment_header(), clients=clients, table=table), encoding="utf-8")
     raise typer.Exit(1 if lost else 0)
 
 

@@ -33,7 +33,7 @@ from dilaserve.load.client import LoadReply, run_load
 from dilaserve.load.summary import summarize
 from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
 from experiments.live_cluster import live_cluster
-from experiments.machine import said_first
+from experiments.machine import environment_header
 
 POLICIES = ("dilaserve", "llumnix", "infaas")
 RESULTS = Path(__file__).parent / "results"
@@ -94,7 +94,7 @@ def main(
         slo_s, sustained_rps = calibrate(rows, up)
         results = Results(setting=setting, slo_s=slo_s, sustained_rps=sustained_rps)
         store(results)
-    print(f"{said_first()}\n{results.measures}\n\n{HEAD}", flush=True)
+    print(f"{environment_header()}\n{results.measures}\n\n{HEAD}", flush=True)
     wanted = [float(load) for load in loads.split(",")]
     for policy in policies.split(","):
         measure(results, rows, policy, [load for load in wanted if results.cell(policy, load) is None], duration, up)
@@ -188,7 +188,7 @@ def write_report(results: Results, loads: list[float]) -> None:
     )
     print(f"\n{reached}")
     text = (
-        f"# Policies on the live embedded cluster\n\n{said_first()}\n\n"
+        f"# Policies on the live embedded cluster\n\n{environment_header()}\n\n"
         f"{results.measures}. {shlex.join(part for option in results.setting.items() for part in option)}\n\n"
         f"{HEAD}\n{table}\n\n{reached}\n\n![](live_policies.png)\n"
     )

@@ -1,4 +1,4 @@
-"""What a benchmark says of where it ran."""
+"""The line with which a benchmark's report names the machine and the command."""
 
 import os
 import platform
@@ -8,8 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 
-def said_first() -> str:
-    """The machine and the command line, one line."""
+def environment_header() -> str:
+    """The processor, its cores, torch's version, the load and the command line, in one line."""
     model = next(
         (line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")), platform.machine()
     )

@@ -21,7 +21,7 @@ import typer
 
 from dilaserve.commands.up import QUESTION
 from dilaserve.stack.ports import free_port
-from experiments.machine import said_first
+from experiments.machine import environment_header
 
 ROOT = Path(__file__).parents[1]
 REPORT = Path(__file__).parent / "results" / "new_user.md"
@@ -100,7 +100,7 @@ def main(
     limit: Annotated[float, typer.Option(help="Seconds until it must be ready.")] = 1800.0,
 ) -> None:
     """Print the times, and write them to experiments/results/new_user.md. Exit status 1: no answer."""
-    machine, port = said_first(), free_port()
+    machine, port = environment_header(), free_port()
     with tempfile.TemporaryDirectory(prefix="dilaserve-new-user-") as directory:
         clone = Path(directory) / "dilaserve"
         start_s = time.monotonic()

@@ -17,7 +17,7 @@ import typer
 
 from dilaserve.commands.up import DEMO_MODEL
 from experiments.live_policies import RESULTS
-from experiments.machine import said_first
+from experiments.machine import environment_header
 
 REPORT = RESULTS / "predictor_accuracy.md"
 MOST_ERROR = 0.7  # of the one-shot error
@@ -99,7 +99,7 @@ def render(report: dict[str, Any]) -> str:
     fixed, changing = report["mean_relative_error"]["fixed"], report["mean_relative_error"]["changing"]
     by_tokens, costs = report["error_by_granularity"], report["cost_by_granularity"]
     return TEXT.format(
-        where=f"{said_first()}; LightGBM {lightgbm.__version__}",
+        where=f"{environment_header()}; LightGBM {lightgbm.__version__}",
         thresholds=", ".join(report["tokens_per_step"]),
         errors="\n".join(
             f"| {name} | {error:.1%} | {error / fixed['one-shot'] - 1:+.0%} | {changing[name]:.1%} |"

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from experiments.machine import said_first
+from experiments.machine import environment_header
 from experiments.paper.files import PROFILE, ROOT, STEPS
 from experiments.paper.result_cache import kept
 from services.scheduler.settings import SchedulerSettings
@@ -229,7 +229,7 @@ def main(
                     found.setdefault(run.system, []).append(outcome(run))
         if not found:
             raise typer.BadParameter(f"the study {name} has none of the systems {systems}")
-        report[name] = f"{said_first()}\n\n{table(found)}\n\n{by_seed(found)}"
+        report[name] = f"{environment_header()}\n\n{table(found)}\n\n{by_seed(found)}"
         print(f"{name}\n\n{report[name]}", flush=True)
         write_report(file, report)
         if not systems:

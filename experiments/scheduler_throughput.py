@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.machine import said_first
+from experiments.machine import environment_header
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import (
     EstimatesReceived,
@@ -185,7 +185,7 @@ def targets(results: list[Measured]) -> dict[str, bool]:
 
 def main() -> None:
     """Print the table, and write it to experiments/results/scheduler_throughput.md."""
-    print(f"{said_first()}\n\n{HEAD}", flush=True)
+    print(f"{environment_header()}\n\n{HEAD}", flush=True)
     results = []
     for instances in SIZES:
         for messages in (1, instances // 4, instances):
@@ -194,7 +194,7 @@ def main() -> None:
     verdict = "\n".join(f"- {name}: {'reached' if held else 'MISSED'}" for name, held in targets(results).items())
     print(f"\n{verdict}")
     table = "\n".join([HEAD, *map(line, results)])
-    REPORT.write_text(f"# Step items a second\n\n{said_first()}\n\n{TEXT}\n{table}\n\n{verdict}\n", encoding="utf-8")
+    REPORT.write_text(f"# Step items a second\n\n{environment_header()}\n\n{TEXT}\n{table}\n\n{verdict}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

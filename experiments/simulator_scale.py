@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments.machine import said_first
+from experiments.machine import environment_header
 from experiments.paper.files import PROFILE, ROOT, STEPS
 from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
@@ -93,7 +93,7 @@ def main(
     """Print the table."""
     part = None if whole else seconds
     sizes = [int(size) for size in instances.split(",")] if instances else [16] if whole else INSTANCES
-    rows = [said_first(), "", HEAD]
+    rows = [environment_header(), "", HEAD]
     print("\n".join(rows), flush=True)
     for size in sizes:
         with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -38,7 +38,7 @@ from dilaserve.stack.observe import observing
 from experiments.live_calibration import Served, fit_message_s, fit_profile, fit_steps, serve, serve_in_turn, slower
 from experiments.live_cluster import live_cluster
 from experiments.live_iterations import BLOCK, CELL, RecordedIteration, canvases, iterations, record
-from experiments.machine import said_first
+from experiments.machine import environment_header
 from services.predictor.model import load_predictor
 from services.scheduler.settings import SchedulerSettings
 from shared.messages.steps import StepKind
@@ -254,7 +254,7 @@ def main(
     os.environ |= {"DILASERVE_LOOKAHEAD": "0", "DILASERVE_STOP_AT_EOS": "false", "DILASERVE_THREADS": "1"}
     heldout = read_requests(DEMO_MODEL / "heldout.jsonl")
     rows = [msgspec.structs.replace(row, output_tokens=OUTPUT_TOKENS) for row in heldout]
-    lines = [f"# The simulator beside the live cluster\n\n{said_first()}\n"]
+    lines = [f"# The simulator beside the live cluster\n\n{environment_header()}\n"]
     runs: dict[float, list[ValidationRun]] = {float(load): [] for load in loads.split(",")}
     with (
         tempfile.TemporaryDirectory(prefix="dilaserve-") as data_dir,
