@@ -125,7 +125,8 @@ def main(
         torch_dtype = choose_dtype(dtype, torch.device("cpu"))
         decoder, name = load(model, torch_dtype, "cpu"), str(torch_dtype).removeprefix("torch.")
         seconds = "seconds of CPU" if cpu_time else "seconds by the clock"
-        said = f"{environment_header()}\n{requests} requests, output {output_length}, block {BLOCK_LENGTH}, {name}, {seconds}"
+        measured = f"{requests} requests, output {output_length}, block {BLOCK_LENGTH}, {name}, {seconds}"
+        said = f"{environment_header()}\n{measured}"
         table = Table(
             "Engine throughput", said, ["loop", "blocks", "batch", "tokens/s", "steps/s", "times the plain loop"]
         )

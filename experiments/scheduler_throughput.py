@@ -194,7 +194,9 @@ def main() -> None:
     verdict = "\n".join(f"- {name}: {'reached' if held else 'MISSED'}" for name, held in targets(results).items())
     print(f"\n{verdict}")
     table = "\n".join([HEAD, *map(line, results)])
-    REPORT.write_text(f"# Step items a second\n\n{environment_header()}\n\n{TEXT}\n{table}\n\n{verdict}\n", encoding="utf-8")
+    REPORT.write_text(
+        f"# Step items a second\n\n{environment_header()}\n\n{TEXT}\n{table}\n\n{verdict}\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":
