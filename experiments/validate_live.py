@@ -34,7 +34,7 @@ import typer
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
 from dilaserve.stack.data_dir import read_addresses
-from dilaserve.stack.observe import observing
+from dilaserve.stack.observer import open_observer
 from experiments.live_calibration import Served, fit_message_s, fit_profile, fit_steps, serve, serve_in_turn, slower
 from experiments.live_cluster import live_cluster
 from experiments.live_iterations import BLOCK, CELL, RecordedIteration, canvases, iterations, record
@@ -151,7 +151,7 @@ async def look(url: str, nats_url: str, rows: list[LoadRequest]) -> LiveSample:
 
 async def registered_profile(url: str, nats_url: str) -> LatencyProfile:
     """What the scheduler is told of the instance: measured by its engine as it started, beside nothing."""
-    async with observing(url, nats_url, CELL) as observer:
+    async with open_observer(url, nats_url, CELL) as observer:
         [instance] = (await observer.report()).instances
     return LatencyProfile.from_csv(instance.profile)
 

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
-ANY_PRIORITY = 100  # the highest there is
+MAX_PRIORITY = 100  # the highest there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +15,12 @@ class ApiKey:
     name: str
     requests_per_minute: int | None = None
     concurrency: int | None = None
-    max_priority: int = ANY_PRIORITY
+    max_priority: int = MAX_PRIORITY
     created_at: datetime | None = None
     revoked_at: datetime | None = None
 
 
-ANYONE = ApiKey(key_id="", name="anyone")  # where no key is asked for
+ANONYMOUS = ApiKey(key_id="", name="anyone")  # where no key is asked for
 
 
 def hash_secret(secret: str) -> str:

@@ -5,8 +5,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector, start_http_se
 from shared.errors import BadInput
 from shared.settings import ServiceSettings
 
-SHORT_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)  # seconds
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # of batches, or steps
+TIME_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)  # seconds
+SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # of batches, or steps
 
 
 def serve_metrics(registry: CollectorRegistry, settings: ServiceSettings) -> None:

@@ -31,6 +31,6 @@ def find_model(model: str, *, weights: bool = True) -> Path:
         raise BadInput(f"no directory {model}, and it cannot be fetched as a hub id: {reason}", "model") from None
 
 
-def name_of(model: str) -> str:
+def default_model_name(model: str) -> str:
     """What clients call a model that is given no name: the last part of its directory or of its hub id."""
     return Path(model).resolve().name

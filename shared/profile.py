@@ -63,7 +63,7 @@ class LatencyProfile:
         scaled: Float64 = latency_s * np.maximum(tokens / curve.batch_tokens[-1], 1.0)
         return scaled
 
-    def only(self, tp: int) -> "LatencyProfile":
+    def for_tp(self, tp: int) -> "LatencyProfile":
         """The rows of one TP degree: what an instance registers with."""
         return LatencyProfile({key: curve for key, curve in self.curves.items() if key[0] == tp})
 

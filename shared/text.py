@@ -13,8 +13,8 @@ from shared.errors import BadInput
 from shared.messages.instances import ModelCard
 from shared.messages.requests import ChatMessage, FinishReason, Request
 
-LONG_TEXT = 4_000  # characters; longer ones take so many milliseconds that they are tokenized beside the event loop
-MOST_CHARACTERS = 64  # of a token, on average over a prompt; more is refused unread, as a megabyte takes a second
+LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
+MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
 END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # ends of a turn that families use beside their end-of-text token
 
 
@@ -73,7 +73,7 @@ class TextModel:
 
     def _encode(self, text: str, field: str) -> list[int]:
         """Raises: BadInput naming `field` if the text cannot but have more tokens than the model takes."""
-        if len(text) > MOST_CHARACTERS * self.card.max_length:
+        if len(text) > MAX_CHARS_PER_TOKEN * self.card.max_length:
             raise BadInput(
                 f"{field} has {len(text)} characters; the model takes at most {self.card.max_length} tokens", field
             )
@@ -133,7 +133,7 @@ def first_stop(text: str, stop: Sequence[str]) -> int | None:
     return min(found) if found else None
 
 
-def whole_blocks(output_tokens: int, block_length: int) -> int:
+def round_up_to_blocks(output_tokens: int, block_length: int) -> int:
     """`output_tokens` rounded up to a multiple of the block length."""
     return -(-output_tokens // block_length) * block_length
 

@@ -179,7 +179,7 @@ def _instance(scenario: Scenario, name: str, tp: int) -> Instance:
         device="simulated",
         max_batch_tokens=scenario.max_batch_tokens,
         max_batch_requests=scenario.max_batch_requests,
-        profile=(scenario.registered or scenario.profile).only(tp).to_csv(),
+        profile=(scenario.registered or scenario.profile).for_tp(tp).to_csv(),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from shared.arrays import Float64, Int64
 from shared.errors import BadInput
-from shared.text import whole_blocks
+from shared.text import round_up_to_blocks
 from simulator.lengths import Lengths
 
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
@@ -108,4 +108,4 @@ def _read_row(row: Mapping[str, str | None], line: int, block_length: int) -> Ro
         raise BadInput(f"line {line}: arrival_s counts from the start of the trace, and may be at most {LATEST_S:.0f}")
     if max(prompt, output) > MOST_TOKENS:
         raise BadInput(f"line {line}: prompt_tokens and output_tokens may be at most {MOST_TOKENS}")
-    return arrival_s, prompt, whole_blocks(output, block_length), slo_s, priority
+    return arrival_s, prompt, round_up_to_blocks(output, block_length), slo_s, priority

@@ -33,7 +33,7 @@ def profile(
     from services.worker.model.model_loading import CacheRoom, ModelChoice, device_name, open_runner  # noqa: PLC0415
     from services.worker.profile.profiler import ProfilePlan, grid, measure, room_for  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
-    from shared.model_files import name_of  # noqa: PLC0415
+    from shared.model_files import default_model_name  # noqa: PLC0415
     from shared.profile import LatencyProfile, write_profile  # noqa: PLC0415
 
     configure_logs("profile", level="warning")
@@ -60,7 +60,7 @@ def profile(
     whole = LatencyProfile({key: curve for part in measured for key, curve in part.curves.items()})
     write_profile(out, whole)
     if database_url is not None:
-        _keep(database_url, name_of(model), on, whole)
+        _keep(database_url, default_model_name(model), on, whole)
 
 
 def _check_database(url: str) -> None:

@@ -49,10 +49,10 @@ async def _show(url: str, nats_url: str, cell: str, *, as_json: bool) -> None:
     import msgspec  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
-    from dilaserve.stack.observe import observing  # noqa: PLC0415
+    from dilaserve.stack.observer import open_observer  # noqa: PLC0415
     from dilaserve.stack.report import rendered  # noqa: PLC0415
 
-    async with observing(url, nats_url, cell) as observer:
+    async with open_observer(url, nats_url, cell) as observer:
         report = await observer.report()
     if as_json:
         typer.echo(msgspec.json.encode(report))
@@ -67,13 +67,13 @@ async def _watch(url: str, nats_url: str, cell: str) -> None:
 
     from rich.live import Live  # noqa: PLC0415
 
-    from dilaserve.stack.observe import observing  # noqa: PLC0415
+    from dilaserve.stack.observer import open_observer  # noqa: PLC0415
     from dilaserve.stack.report import rendered  # noqa: PLC0415
     from shared.tasks import cancel  # noqa: PLC0415
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
-    async with observing(url, nats_url, cell) as observer:
+    async with open_observer(url, nats_url, cell) as observer:
         stopping = asyncio.create_task(stop.wait())
         with Live(auto_refresh=False) as live:
             while not stop.is_set():

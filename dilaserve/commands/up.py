@@ -99,7 +99,7 @@ def up(
     from dilaserve.stack.safe_output import BrokenPipeSafeStream  # noqa: PLC0415
     from shared.cpu import num_cores  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
-    from shared.model_files import name_of  # noqa: PLC0415
+    from shared.model_files import default_model_name  # noqa: PLC0415
     from shared.settings import ServiceSettings, read_settings  # noqa: PLC0415
 
     directory = read.check_model(model)
@@ -109,7 +109,7 @@ def up(
         host=host,
         port=port,
         model=directory,
-        model_name=name_of(model),
+        model_name=default_model_name(model),
         instances=degrees,
         policy=read.check_choice("--policy", policy or read.default_policy(directory), read.POLICIES),
         thresholds=read.read_thresholds(thresholds),

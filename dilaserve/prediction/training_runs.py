@@ -9,7 +9,7 @@ import numpy as np
 from dilaserve.load.workload import read_requests
 from shared.arrays import Int32
 from shared.messages.requests import ChatMessage
-from shared.text import TextModel, whole_blocks
+from shared.text import TextModel, round_up_to_blocks
 
 CHANGE_SHARE = 0.3  # of the steps of a changing threshold that change it
 DEFAULT_OUTPUT_TOKENS = 128
@@ -66,7 +66,7 @@ def read_prompts(path: Path, text: TextModel, block_length: int, output_lengths:
         if output_lengths:
             wanted = output_lengths[number % len(output_lengths)]
         ids = text.encode_chat([ChatMessage(role="user", content=row.prompt)])
-        length = whole_blocks(wanted, block_length)
+        length = round_up_to_blocks(wanted, block_length)
         text.check_length(len(ids), length, "output_tokens")
         prompts.append(Prompt(ids, length, block_length))
     return prompts

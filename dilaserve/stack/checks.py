@@ -16,7 +16,7 @@ import msgspec
 from dilaserve.stack.data_dir import Addresses, read_addresses
 from dilaserve.stack.nats import find_server
 from dilaserve.stack.ports import LOOPBACK, check_free
-from dilaserve.stack.probes import check, gateway_ready, nats_answers, postgres_answers
+from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers
 from shared.cpu import num_cores
 from shared.errors import BadInput, DilaserveError
 from shared.model_files import HUB_ID
@@ -142,7 +142,7 @@ async def _gateway(addresses: Addresses) -> Finding:
 
 async def _answering(what: str, url: str, probe: Callable[[], Awaitable[bool]]) -> Finding:
     try:
-        await check(probe, what)
+        await check_answers(probe, what)
     except BadInput:
         mend = "see the lines of `dilaserve up`; if it is not running, start it again"
         return Finding(what=what, ok=False, said=f"{url} does not answer", mend=mend)

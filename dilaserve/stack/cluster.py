@@ -13,9 +13,9 @@ import structlog
 from dilaserve.stack.data_dir import Addresses, remove_addresses, write_addresses
 from dilaserve.stack.nats import nats_program
 from dilaserve.stack.options import NODE, StackOptions
-from dilaserve.stack.ports import LOOPBACK, free_port, url_of
+from dilaserve.stack.ports import LOOPBACK, client_url, free_port
 from dilaserve.stack.postgres import database_url, prepare_postgres
-from dilaserve.stack.probes import check, gateway_ready, nats_answers, postgres_answers, until
+from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers, wait_until
 from dilaserve.stack.services import STOP_ORDER, reconfigurator_program, serving_programs, worker_program
 from dilaserve.stack.supervisor import Supervisor
 from shared.errors import DilaserveError
@@ -58,9 +58,13 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 
 async def _check_servers(options: StackOptions) -> None:
     if options.nats_url:
-        await check(partial(nats_answers, options.nats_url), f"--nats-url {options.nats_url}: NATS with JetStream")
+        await check_answers(
+            partial(nats_answers, options.nats_url), f"--nats-url {options.nats_url}: NATS with JetStream"
+        )
     if options.database_url:
-        await check(partial(postgres_answers, options.database_url), f"--database-url {options.database_url}: Postgres")
+        await check_answers(
+            partial(postgres_answers, options.database_url), f"--database-url {options.database_url}: Postgres"
+        )
 
 
 async def _start(
@@ -72,7 +76,7 @@ async def _start(
     """Start every program; those that need another wait until it answers."""
     nats_url = await _nats(supervisor, options)
     database = options.database_url or database_url(options.data_dir / "postgres")
-    addresses = Addresses(url=url_of(options.host, options.port), nats_url=nats_url, database_url=database)
+    addresses = Addresses(url=client_url(options.host, options.port), nats_url=nats_url, database_url=database)
     write_addresses(options.data_dir, addresses)  # before the gateway answers: who waits for it may look for them then
     for program in serving_programs(options, nats_url, database):
         supervisor.start(program)
@@ -80,7 +84,7 @@ async def _start(
     if options.reconfigure:
         await following.enter_async_context(_orders_followed(supervisor, options, nats_url))
     supervisor.start(reconfigurator_program(options, nats_url, database))
-    await until(partial(gateway_ready, addresses.url))
+    await wait_until(partial(gateway_ready, addresses.url))
     supervisor.settled = True  # from now on whatever ends is started again, however often
     on_ready(addresses)
 
@@ -107,7 +111,7 @@ async def _nats(supervisor: Supervisor, options: StackOptions) -> str:
     port = free_port()
     supervisor.start(nats_program(options.data_dir / "nats", port, options.sync_interval))
     url = f"nats://{LOOPBACK}:{port}"
-    await until(partial(nats_answers, url))
+    await wait_until(partial(nats_answers, url))
     return url
 
 
@@ -117,7 +121,7 @@ async def _postgres(supervisor: Supervisor, options: StackOptions) -> None:
         return
     directory = options.data_dir / "postgres"
     supervisor.start(await asyncio.to_thread(prepare_postgres, directory))
-    await until(partial(postgres_answers, database_url(directory)))
+    await wait_until(partial(postgres_answers, database_url(directory)))
 
 
 async def _drain(supervisor: Supervisor, options: StackOptions, killed: asyncio.Event) -> None:

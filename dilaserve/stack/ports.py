@@ -15,7 +15,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def url_of(host: str, port: int) -> str:
+def client_url(host: str, port: int) -> str:
     """Where this machine reaches what listens on `host`, an address or a name."""
     reached = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104  (any address: so this one)
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"

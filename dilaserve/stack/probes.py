@@ -7,20 +7,20 @@ from functools import cache
 
 from shared.errors import BadInput
 
-LOOK_AGAIN_S = 0.1
+POLL_INTERVAL_S = 0.1
 ANSWER_S = 5.0  # how long a server of the user's own may take to answer
 
 
-async def until(probe: Callable[[], Awaitable[bool]]) -> None:
+async def wait_until(probe: Callable[[], Awaitable[bool]]) -> None:
     """Wait, without limit, until the probe says yes."""
     while not await probe():  # noqa: ASYNC110  (it is another process that will answer)
-        await asyncio.sleep(LOOK_AGAIN_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def check(probe: Callable[[], Awaitable[bool]], what: str) -> None:
+async def check_answers(probe: Callable[[], Awaitable[bool]], what: str) -> None:
     """Raises: BadInput if a server that the user named does not answer in time."""
     try:
-        await asyncio.wait_for(until(probe), ANSWER_S)
+        await asyncio.wait_for(wait_until(probe), ANSWER_S)
     except TimeoutError:
         raise BadInput(f"{what} does not answer") from None
 

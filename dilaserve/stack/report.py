@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dilaserve.stack.observe import ClusterReport
+from dilaserve.stack.observer import ClusterReport
 from shared.messages.instances import Instance
 from shared.messages.stats import InstanceLoad, SchedulerStats
 

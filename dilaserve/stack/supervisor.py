@@ -13,18 +13,18 @@ from shared.errors import BadInput, DilaserveError
 
 log = structlog.get_logger(__name__)
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 10.0
-RAN_WELL_S = 10.0  # a program that ran this long starts again with the first wait
-TRIES = 5  # ends in a row, none after running well, that stop a stack which has not been ready yet
+INITIAL_WAIT_S, MAX_WAIT_S = 0.2, 10.0
+STABLE_RUN_S = 10.0  # a program that ran this long starts again with the first wait
+MAX_FAILED_STARTS = 5  # ends in a row, none after running well, that stop a stack which has not been ready yet
 REFUSED = 2  # exit status of a program that refuses its settings
 
 
 def next_wait_s(last_wait_s: float, ran_s: float) -> float:
     """The wait before the next start. Units: seconds."""
-    return FIRST_WAIT_S if ran_s >= RAN_WELL_S else min(max(FIRST_WAIT_S, 2 * last_wait_s), LONGEST_WAIT_S)
+    return INITIAL_WAIT_S if ran_s >= STABLE_RUN_S else min(max(INITIAL_WAIT_S, 2 * last_wait_s), MAX_WAIT_S)
 
 
-class Keeper:
+class SupervisedProgram:
     """Keeps one program running. `despair` is told when it looks as if it never will."""
 
     def __init__(self, program: Program, despair: Callable[[DilaserveError], None]) -> None:
@@ -59,7 +59,7 @@ class Keeper:
             ran_s = time.monotonic() - started_s
             if self._stop.is_set():
                 return
-            short_runs = 0 if ran_s >= RAN_WELL_S else short_runs + 1
+            short_runs = 0 if ran_s >= STABLE_RUN_S else short_runs + 1
             wait_s = next_wait_s(wait_s, ran_s)
             log.warning("ended; starting it again", program=self.program.name, exit_status=status, wait_s=wait_s)
             if error := self._hopeless(status, short_runs):
@@ -71,7 +71,7 @@ class Keeper:
     def _hopeless(self, status: int | str, short_runs: int) -> DilaserveError | None:
         if status == REFUSED:
             return BadInput(f"{self.program.name} refuses its settings; its own line above says why")
-        if short_runs >= TRIES:
+        if short_runs >= MAX_FAILED_STARTS:
             where = f"see {self.program.log}" if self.program.log else "its own lines above say why"
             return DilaserveError(f"{self.program.name} ended {short_runs} times in a row ({status}); {where}")
         return None
@@ -104,10 +104,10 @@ class Supervisor:
         self.settled = False
         self.hopeless: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.hopeless.add_done_callback(asyncio.Future.exception)  # so that it may go unread
-        self._keepers: list[Keeper] = []
+        self._keepers: list[SupervisedProgram] = []
 
     def start(self, program: Program) -> None:
-        self._keepers.append(Keeper(program, self._despair))
+        self._keepers.append(SupervisedProgram(program, self._despair))
 
     async def stop(self, order: Sequence[str], within_s: float) -> None:
         """Stop all programs: those whose name starts as the first of `order` together, then the next."""

@@ -33,7 +33,7 @@ from shared.bus.instance_watch import InstanceWatch
 from shared.errors import BadInput
 from shared.gc_tuning import freeze_startup_objects
 from shared.logs import configure_logs
-from shared.model_files import find_model, name_of
+from shared.model_files import default_model_name, find_model
 from shared.settings import read_settings
 from shared.tasks import cancel
 from shared.telemetry import telemetry
@@ -54,7 +54,7 @@ def main() -> int:
         listener = listen(settings.host, settings.port)
         open_keys(settings)  # or BadInput
         directory = find_model(settings.model, weights=False)
-        text = TextModel(directory, settings.model_name or name_of(settings.model))
+        text = TextModel(directory, settings.model_name or default_model_name(settings.model))
     except BadInput as error:
         sys.stderr.write(f"gateway: {error.message}\n")
         return 2

@@ -23,7 +23,7 @@ from services.gateway.bus_connection import BusConnection
 from shared.arrays import Float32, Int32, unpack_float32, unpack_int32
 from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
-from shared.bus.subjects import kind_of
+from shared.bus.subjects import message_kind
 from shared.errors import BadInput, RetryLater
 from shared.messages.instances import ModelCard
 from shared.messages.requests import Cancel, Guesses, Outcome, Progress, Request
@@ -72,7 +72,7 @@ class InFlightRequest:
             return
         subjects, name = self._bus.subjects, self.request.request_id
         # One subscription, so that progress, guesses and outcome stay in their order.
-        subject = subjects.about(name) if self.request.stream else subjects.outcomes(name)
+        subject = subjects.request_messages(name) if self.request.stream else subjects.outcomes(name)
         try:
             self._subscription = await self._bus.nc.subscribe(subject, cb=self._hear)
         except nats.errors.Error as error:
@@ -139,7 +139,7 @@ class InFlightRequest:
             return None
 
     async def _hear(self, msg: Msg) -> None:
-        match kind_of(msg.subject):
+        match message_kind(msg.subject):
             case "outcomes":
                 outcome = try_decode(msg, Outcome)
                 if outcome is not None:

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Histogram, Info
 
-from shared.metrics import SHORT_S, SIZES
+from shared.metrics import SIZE_BUCKETS, TIME_BUCKETS
 
 NAME = "dilaserve_predictor"
 
@@ -14,10 +14,10 @@ class PredictorMetrics:
         self.registry = CollectorRegistry()
         Info(NAME, "Which predictor answers", registry=self.registry).info({"version": version})
         self._batch = Histogram(
-            f"{NAME}_batch_requests", "Requests predicted together", buckets=SIZES, registry=self.registry
+            f"{NAME}_batch_requests", "Requests predicted together", buckets=SIZE_BUCKETS, registry=self.registry
         )
         self._seconds = Histogram(
-            f"{NAME}_batch_seconds", "Time that predicting them takes", buckets=SHORT_S, registry=self.registry
+            f"{NAME}_batch_seconds", "Time that predicting them takes", buckets=TIME_BUCKETS, registry=self.registry
         )
 
     def answered(self, requests: int, seconds: float) -> None:

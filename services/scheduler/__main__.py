@@ -31,7 +31,7 @@ from shared.errors import BadInput, Superseded
 from shared.gc_tuning import freeze_startup_objects
 from shared.logs import configure_logs
 from shared.metrics import serve_metrics
-from shared.model_files import find_model, name_of
+from shared.model_files import default_model_name, find_model
 from shared.predictor_card import PredictorCard
 from shared.settings import read_settings
 from shared.tasks import cancel, run_until_stopped
@@ -47,7 +47,7 @@ def main() -> int:
         settings = read_settings(SchedulerSettings, os.environ)
         configure_logs("scheduler", level=settings.log_level, form=settings.log_format)
         directory = find_model(settings.model, weights=False)
-        text = TextModel(directory, settings.model_name or name_of(settings.model))
+        text = TextModel(directory, settings.model_name or default_model_name(settings.model))
         card = read_card(settings, directory)
         metrics = SchedulerMetrics()
         serve_metrics(metrics.registry, settings)

@@ -31,7 +31,7 @@ from shared.gc_tuning import freeze_startup_objects
 from shared.logs import configure_logs
 from shared.messages.instances import Instance
 from shared.metrics import serve_metrics
-from shared.model_files import find_model, name_of
+from shared.model_files import default_model_name, find_model
 from shared.settings import read_settings
 from shared.tasks import run_until_stopped
 from shared.telemetry import telemetry
@@ -93,7 +93,7 @@ def _describe(settings: WorkerSettings) -> Instance:
     """What is known before the model is loaded."""
     return Instance(
         instance_id=f"{settings.instance}-{secrets.token_hex(3)}",
-        model=read_model_card(find_model(settings.model), settings.model_name or name_of(settings.model)),
+        model=read_model_card(find_model(settings.model), settings.model_name or default_model_name(settings.model)),
         tp_degree=settings.tp,
         node=settings.node,
         gpus=list(settings.gpus),

@@ -65,8 +65,8 @@ class Subjects:
     def progress(self, request_id: str) -> str:
         return f"{self.root}.progress.{request_id}"
 
-    def about(self, request_id: str) -> str:
-        """All that is said of one request: progress, guesses, outcome, …; `kind_of` tells which."""
+    def request_messages(self, request_id: str) -> str:
+        """All that is said of one request: progress, guesses, outcome, …; `message_kind` tells which."""
         return f"{self.root}.*.{request_id}"
 
     def guesses(self, request_id: str) -> str:
@@ -123,7 +123,7 @@ class Subjects:
         return f"{kind}-{self.cell}"
 
 
-def kind_of(subject: str) -> str:
+def message_kind(subject: str) -> str:
     """The third part of a subject: `progress` of dilaserve.cell0.progress.r1."""
     return subject.split(".")[2]
 

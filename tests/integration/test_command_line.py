@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from dilaserve.cli import build_app, run
-from dilaserve.stack.observe import observing
+from dilaserve.stack.observer import open_observer
 from dilaserve.stack.ports import free_port
 from shared.bus.client import Bus
 from tests.support.nats import NatsServer
@@ -164,7 +164,7 @@ async def test_a_watched_cluster_is_told_of_also_while_its_bus_is_away(tmp_path:
     server = NatsServer(tmp_path)
     server.start()
     try:
-        async with observing("http://127.0.0.1:1", server.url, "away") as observer:
+        async with open_observer("http://127.0.0.1:1", server.url, "away") as observer:
             server.stop()
             told = await observer.report()
     finally:

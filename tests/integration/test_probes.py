@@ -3,11 +3,11 @@
 import asyncio
 
 from dilaserve.stack.ports import LOOPBACK, free_port
-from dilaserve.stack.probes import LOOK_AGAIN_S, nats_answers
+from dilaserve.stack.probes import POLL_INTERVAL_S, nats_answers
 from tests.support.nats import NatsServer
 
 
 async def test_a_bus_that_is_away_is_told_within_a_few_looks(nats_server: NatsServer) -> None:
-    async with asyncio.timeout(10 * LOOK_AGAIN_S):
+    async with asyncio.timeout(10 * POLL_INTERVAL_S):
         assert not await nats_answers(f"nats://{LOOPBACK}:{free_port()}")
     assert await nats_answers(nats_server.url)

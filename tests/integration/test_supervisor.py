@@ -12,7 +12,7 @@ import pytest
 
 from dilaserve.stack.process import Program
 from dilaserve.stack.safe_output import BrokenPipeSafeStream
-from dilaserve.stack.supervisor import TRIES, Supervisor
+from dilaserve.stack.supervisor import MAX_FAILED_STARTS, Supervisor
 from shared.errors import BadInput, DilaserveError
 from tests.support.waiting import reached
 
@@ -79,12 +79,12 @@ async def test_a_program_that_refuses_its_settings_is_wrong_input() -> None:
 async def test_one_that_never_runs_is_given_up_unless_the_stack_is_settled(
     settled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dilaserve.stack.supervisor.LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr("dilaserve.stack.supervisor.MAX_WAIT_S", 0.1)
     started = tmp_path / "started"
     supervisor = Supervisor()
     supervisor.settled = settled
     supervisor.start(shell("worker-0", f"echo $$ >> {started}; exit 1"))
-    await reached(lambda: len(pids(started)) > TRIES)
+    await reached(lambda: len(pids(started)) > MAX_FAILED_STARTS)
     await supervisor.stop(["worker"], within_s=WAIT_S)
     assert supervisor.hopeless.done() is not settled
     if not settled:

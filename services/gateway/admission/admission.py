@@ -13,7 +13,7 @@ from services.gateway.admission.rate_limits import RateLimits
 from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.errors import ApiError
 from services.gateway.inflight import BATCHES, InFlightRequests
-from shared.api_keys import ANYONE, ApiKey
+from shared.api_keys import ANONYMOUS, ApiKey
 from shared.messages.requests import Request
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class AdmissionController:
     async def identify(self, http: HttpRequest) -> None:
         """For routes that need a key; `key_of` gives it. Raises: ApiError 401."""
         authorization = http.headers.get("authorization", "")
-        http.state.key = ANYONE if self._keys is None else await self._keys.identify(authorization)
+        http.state.key = ANONYMOUS if self._keys is None else await self._keys.identify(authorization)
 
     def count(self, key: ApiKey) -> None:
         """Before the body is read. Raises: ApiError 429 if the key has had its requests of this minute."""

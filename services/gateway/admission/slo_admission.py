@@ -8,7 +8,7 @@ from shared.arrays import unpack_int32
 from shared.bus.client import Bus, try_decode
 from shared.messages.requests import Request
 from shared.messages.stats import STATS_S, SchedulerStats
-from shared.text import whole_blocks
+from shared.text import round_up_to_blocks
 
 STALE_S = 3 * STATS_S  # the scheduler's word counts no longer
 
@@ -53,7 +53,7 @@ def least_tokens(request: Request, stats: SchedulerStats) -> float:
 
     Source: ReqLoad of Algorithms 2 and 4, as the scheduler's load control counts it.
     """
-    output_tokens = whole_blocks(request.output_tokens, request.block_length)
+    output_tokens = round_up_to_blocks(request.output_tokens, request.block_length)
     tokens = len(unpack_int32(request.prompt_ids or b"")) + output_tokens
     allowed = [i for i, threshold in enumerate(stats.thresholds) if threshold >= request.min_threshold]
     lowest = allowed[0] if allowed else len(stats.thresholds) - 1

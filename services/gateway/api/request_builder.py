@@ -6,7 +6,7 @@ from services.gateway.api.request_models import ChatBody, CompletionBody, TextBo
 from shared.arrays import Int32, pack_int32
 from shared.errors import BadInput
 from shared.messages.requests import MAX_OUTPUT_TOKENS, ChatMessage, Request
-from shared.text import LONG_TEXT, TextModel, whole_blocks
+from shared.text import LONG_TEXT, TextModel, round_up_to_blocks
 
 DEFAULT_OUTPUT_TOKENS = 128  # where the client gives no limit and the model has the room
 
@@ -65,9 +65,9 @@ def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int) ->
         )
     if asked is None:
         return min(
-            whole_blocks(DEFAULT_OUTPUT_TOKENS, body.block_length), room // body.block_length * body.block_length
+            round_up_to_blocks(DEFAULT_OUTPUT_TOKENS, body.block_length), room // body.block_length * body.block_length
         )
-    output_tokens = whole_blocks(asked, body.block_length)
+    output_tokens = round_up_to_blocks(asked, body.block_length)
     if output_tokens > MAX_OUTPUT_TOKENS:
         raise BadInput(f"{field} is {output_tokens} in whole blocks; at most {MAX_OUTPUT_TOKENS} are served", field)
     text.check_length(prompt_tokens, output_tokens, field)

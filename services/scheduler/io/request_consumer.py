@@ -19,7 +19,7 @@ from shared.bus.codec import decode, is_json
 from shared.bus.subjects import consumer_epoch, request_consumer
 from shared.errors import BadInput
 from shared.messages.requests import Arrival, Request, RequestId
-from shared.text import TextModel, whole_blocks
+from shared.text import TextModel, round_up_to_blocks
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +111,7 @@ class RequestConsumer:
             prompt_ids = await asyncio.to_thread(self._text.encode_request, request)
         else:
             prompt_ids = self._text.encode_request(request)
-        output_length = whole_blocks(request.output_tokens, request.block_length)
+        output_length = round_up_to_blocks(request.output_tokens, request.block_length)
         self._text.check_length(len(prompt_ids), output_length, "output_tokens")
         return RequestArrived(
             request=request,

@@ -10,7 +10,7 @@ from services.scheduler.monitoring.stats_metrics import NAME, StatsCollector
 from shared.arrays import unpack_float32
 from shared.messages.requests import OutcomeStatus, ServingStats
 from shared.messages.stats import SchedulerStats
-from shared.metrics import SHORT_S, SIZES
+from shared.metrics import SIZE_BUCKETS, TIME_BUCKETS
 
 WAIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 SLACK_S = (-60, -30, -10, -5, -2.5, -1, -0.5, -0.25, -0.1, 0, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -25,15 +25,15 @@ class SchedulerMetrics:
         self.registry = CollectorRegistry()
         self._stats = StatsCollector()
         self.registry.register(self._stats)
-        self._cycle = self._histogram("cycle_seconds", "Time that a decision cycle takes", SHORT_S)
-        self._delay = self._histogram("results_delay_seconds", "From a worker's sending results to here", SHORT_S)
+        self._cycle = self._histogram("cycle_seconds", "Time that a decision cycle takes", TIME_BUCKETS)
+        self._delay = self._histogram("results_delay_seconds", "From a worker's sending results to here", TIME_BUCKETS)
         self._first_step = self._histogram("first_step_seconds", "From a request's arrival to its first step", WAIT_S)
         self._slack = self._histogram("slo_slack_seconds", "Left of the SLO at the last token; below 0: late", SLACK_S)
-        self._steps = self._histogram("request_steps", "Denoising steps of a request", SIZES)
-        self._recompute = self._histogram("request_recompute_steps", "Recompute steps of a request", SIZES)
-        self._cache = self._histogram("request_cache_steps", "Cache steps of a request", SIZES)
+        self._steps = self._histogram("request_steps", "Denoising steps of a request", SIZE_BUCKETS)
+        self._recompute = self._histogram("request_recompute_steps", "Recompute steps of a request", SIZE_BUCKETS)
+        self._cache = self._histogram("request_cache_steps", "Cache steps of a request", SIZE_BUCKETS)
         self._predicted = self._histogram(
-            "request_predicted_steps", "Steps of a request, by the predictor's first answer", SIZES
+            "request_predicted_steps", "Steps of a request, by the predictor's first answer", SIZE_BUCKETS
         )
         self._error = Histogram(
             f"{NAME}_prediction_error_ratio",

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from services.worker.engine.engine import Engine
 from shared.messages.instances import Instance
 from shared.messages.steps import StepJobs, StepResults
-from shared.metrics import SHORT_S, SIZES
+from shared.metrics import SIZE_BUCKETS, TIME_BUCKETS
 
 NAME = "dilaserve_worker"
 INT32, INT64 = 4, 8  # bytes of an entry in a message's columns
@@ -18,10 +18,12 @@ class WorkerMetrics:
         self.registry = CollectorRegistry()
         labels = {"worker": instance.instance_id, "node": instance.node, "tp_degree": str(instance.tp_degree)}
         Info(NAME, "Which instance this is", registry=self.registry).info(labels)
-        self._step = self._histogram("step_seconds", "Time of an iteration: a step of each request in it", SHORT_S)
-        self._requests = self._histogram("batch_requests", "Requests of an iteration", SIZES)
-        self._tokens = self._histogram("batch_tokens", "Tokens computed by an iteration", SIZES)
-        self._delay = self._histogram("jobs_delay_seconds", "From the scheduler's sending step jobs to here", SHORT_S)
+        self._step = self._histogram("step_seconds", "Time of an iteration: a step of each request in it", TIME_BUCKETS)
+        self._requests = self._histogram("batch_requests", "Requests of an iteration", SIZE_BUCKETS)
+        self._tokens = self._histogram("batch_tokens", "Tokens computed by an iteration", SIZE_BUCKETS)
+        self._delay = self._histogram(
+            "jobs_delay_seconds", "From the scheduler's sending step jobs to here", TIME_BUCKETS
+        )
         self._unmasked = Counter(f"{NAME}_unmasked_tokens", "Tokens unmasked", registry=self.registry)
         self._held = self._gauge("held_requests", "Requests that the instance holds")
         self._size = self._gauge("kv_cache_tokens", "Tokens that the KV cache has room for")

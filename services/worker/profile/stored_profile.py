@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 def given_profile(path: Path, tp: int) -> LatencyProfile:
     """The rows of this TP degree. Raises: BadInput if the file cannot be read or has none."""
-    profile = read_profile(path).only(tp)
+    profile = read_profile(path).for_tp(tp)
     profile.latency_s(tp, 1, StepKind.RECOMPUTE)  # raises if it has no such rows
     return profile
 

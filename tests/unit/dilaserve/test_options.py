@@ -16,8 +16,8 @@ from dilaserve.stack.options import (
     read_thresholds,
     share_cores,
 )
-from dilaserve.stack.ports import url_of
-from dilaserve.stack.supervisor import FIRST_WAIT_S, LONGEST_WAIT_S, RAN_WELL_S, next_wait_s
+from dilaserve.stack.ports import client_url
+from dilaserve.stack.supervisor import INITIAL_WAIT_S, MAX_WAIT_S, STABLE_RUN_S, next_wait_s
 from shared.errors import BadInput
 
 
@@ -43,7 +43,7 @@ def test_ranks_share_the_cores_and_leave_the_services_one_if_they_can(cores: int
     ],
 )
 def test_the_api_is_reached_where_it_listens(host: str, url: str) -> None:
-    assert url_of(host, 80) == url
+    assert client_url(host, 80) == url
 
 
 def test_instances_are_counted_by_degree() -> None:
@@ -116,5 +116,5 @@ def test_a_sync_interval_is_a_duration_or_always(text: str) -> None:
 @given(last_s=st.floats(0, 100), ran_s=st.floats(0, 100))
 def test_the_wait_grows_to_a_bound_and_starts_anew_after_a_good_run(last_s: float, ran_s: float) -> None:
     wait_s = next_wait_s(last_s, ran_s)
-    assert FIRST_WAIT_S <= wait_s <= LONGEST_WAIT_S
-    assert wait_s == FIRST_WAIT_S if ran_s >= RAN_WELL_S else wait_s >= min(last_s, LONGEST_WAIT_S)
+    assert INITIAL_WAIT_S <= wait_s <= MAX_WAIT_S
+    assert wait_s == INITIAL_WAIT_S if ran_s >= STABLE_RUN_S else wait_s >= min(last_s, MAX_WAIT_S)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import BadInput
-from shared.model_files import find_model, name_of
+from shared.model_files import default_model_name, find_model
 
 
 def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -28,4 +28,4 @@ def test_a_hub_id_without_a_network_is_one_clear_line(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("model", ["GSAI-ML/LLaDA-8B-Instruct", "/models/LLaDA-8B-Instruct", "LLaDA-8B-Instruct/"])
 def test_a_model_is_called_by_the_last_part_of_its_place(model: str) -> None:
-    assert name_of(model) == "LLaDA-8B-Instruct"
+    assert default_model_name(model) == "LLaDA-8B-Instruct"

@@ -41,7 +41,7 @@ def test_what_was_not_measured_is_refused() -> None:
 
 def test_one_degree_can_be_taken_out() -> None:
     assert PROFILE.tp_degrees == [1, 2]
-    assert PROFILE.only(2).tp_degrees == [2]
+    assert PROFILE.for_tp(2).tp_degrees == [2]
 
 
 @pytest.mark.parametrize("name", ["profile.csv", "profile.csv.gz"])

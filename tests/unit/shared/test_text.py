@@ -7,7 +7,7 @@ import pytest
 
 from shared.errors import BadInput
 from shared.messages.requests import ChatMessage, FinishReason
-from shared.text import TextModel, whole_blocks
+from shared.text import TextModel, round_up_to_blocks
 
 
 @pytest.fixture(scope="module")
@@ -54,4 +54,4 @@ def test_text_ends_before_a_stop_string(text: TextModel) -> None:
 
 @pytest.mark.parametrize(("asked", "given"), [(1, 32), (32, 32), (33, 64)])
 def test_an_output_length_is_rounded_up_to_whole_blocks(asked: int, given: int) -> None:
-    assert whole_blocks(asked, 32) == given
+    assert round_up_to_blocks(asked, 32) == given

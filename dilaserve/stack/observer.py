@@ -10,7 +10,7 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.js.errors import KeyNotFoundError
 
-from dilaserve.stack.probes import check, gateway_ready, nats_answers
+from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers
 from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
 from shared.messages.instances import Instance
@@ -71,9 +71,9 @@ class ClusterObserver:
 
 
 @asynccontextmanager
-async def observing(url: str, nats_url: str, cell: str) -> AsyncIterator[ClusterObserver]:
+async def open_observer(url: str, nats_url: str, cell: str) -> AsyncIterator[ClusterObserver]:
     """Raises: BadInput if the NATS server does not answer."""
-    await check(partial(nats_answers, nats_url), f"NATS at {nats_url}")
+    await check_answers(partial(nats_answers, nats_url), f"NATS at {nats_url}")
     bus = await Bus.connect(nats_url, cell, name="status")
     try:
         observer = ClusterObserver(bus, url)
