@@ -1,6 +1,5 @@
 """Runs requests through the worker's engine in this process and records how each step went."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -43,15 +42,15 @@ def record(
     recorded = RecordedRun()
     for first in range(0, len(runs), TOGETHER):
         group = {first + i: _Running(run) for i, run in enumerate(runs[first : first + TOGETHER])}
-        engine.accept(StepJobs(epoch=0, states=[r.state(t, mask_token_id) for t, r in group.items()]), time.time())
+        engine.accept(StepJobs(epoch=0, states=[r.state(t, mask_token_id) for t, r in group.items()]))
         while active := {ticket: running for ticket, running in group.items() if running.masks_left}:
-            engine.accept(_next_steps(active), time.time())
+            engine.accept(_next_steps(active))
             while engine.waiting:
                 recorded.seconds += _take(engine.iterate(), active)
                 recorded.iterations += 1
             for _ in range(sum(not running.masks_left for running in active.values())):
                 on_done()
-        engine.accept(StepJobs(epoch=0, drops=pack_int64(list(group))), time.time())
+        engine.accept(StepJobs(epoch=0, drops=pack_int64(list(group))))
         recorded.trajectories += [running.trajectory() for running in group.values()]
     return recorded
 

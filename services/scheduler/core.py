@@ -264,7 +264,6 @@ class SchedulerCore:
         self._dispatch.leave(row)
         table.in_flight[row] = table.ahead[row] = table.asked[row] = False
         table.new_ticket(row)
-        table.entry(row).left.clear()  # known by the old ticket
         if table.attempts[row] >= MAX_ATTEMPTS:
             error = f"no instance could run step {table.steps[row]}: {MAX_ATTEMPTS} tries went unanswered"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)

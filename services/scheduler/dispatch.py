@@ -88,8 +88,6 @@ class Dispatcher:
         if table.instance[row] == NOWHERE:
             return
         slot = int(table.instance[row])
-        if table.holder[row] == slot:
-            table.entry(row).left[self._fleet.name(slot)] = int(table.block[row])
         self._writer.drop(slot, int(table.ticket[row]))
         self._fleet.load(slot, -int(table.tokens[row]))
         table.instance[row] = table.holder[row] = NOWHERE

@@ -61,7 +61,7 @@ class WorkerService:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set; then finish what waits and sign off. Raises: whatever ended the engine."""
         steps, mine = self._bus.subjects.stream("STEPS"), step_consumer(self._bus.subjects, self._instance_id)
-        await self._bus.nc.subscribe(self._bus.subjects.control(self._instance_id), cb=partial(self._obey, stop))
+        await self._bus.nc.subscribe(self._bus.subjects.control(self._instance_id), cb=self._obey)
         fetching = asyncio.ensure_future(self._bus.run_consumer(steps, mine, self._take))
         renewing = asyncio.ensure_future(self._registration.keep())
         computing = asyncio.ensure_future(self._compute())
@@ -87,22 +87,20 @@ class WorkerService:
         if message is not None and self._taken.add(message):
             received_s = time.time()
             try:
-                self._inbox.put((message, read_jobs(message, received_s)))
+                self._inbox.put((message, read_jobs(message)))
             except BadInput as error:
                 log.warning("step jobs dropped", error=error.message)
             self._deferred.defer(partial(self._metrics.jobs_came, message, received_s))
             self._deferred.defer(partial(self._spans.take, message))
         self._deferred.defer(msg.ack)  # whether or not they have run: after a crash nobody could run them
 
-    async def _obey(self, stop: asyncio.Event, msg: Msg) -> None:
+    async def _obey(self, msg: Msg) -> None:
         order = try_decode(msg, Control)
         if order is None:
             return
         log.info("told to", action=order.action)
         if order.action == "drain":
             await self._registration.drain(time.time() + order.within_s)
-        elif order.action == "stop":
-            stop.set()
 
     async def _compute(self) -> None:
         """Publish what the engine finds, until no more jobs will come and none waits. Raises: what ended the engine."""
@@ -151,6 +149,6 @@ class WorkerService:
             if received is None:
                 self._inbox.put(None)  # for the next call
                 return not wait
-            self._engine.take(*received)
+            self._engine.accept(*received)
             wait = False
         return True

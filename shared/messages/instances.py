@@ -45,7 +45,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
-    """Reconfigurator -> worker, scheduler. Subject: dilaserve.<cell>.control.<instance>. Core NATS."""
+    """Reconfigurator -> worker. Subject: dilaserve.<cell>.control.<instance>. Core NATS."""
 
-    action: str  # "drain" or "stop"
-    within_s: float = 0.0  # of "drain": how long requests may wait for their next recompute step before they move
+    action: str  # "drain"
+    within_s: float = 0.0  # seconds that requests may wait for their next recompute step before they move

@@ -18,18 +18,13 @@ RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are s
 
 
 class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that a worker must know of a request it does not hold; where it has held it before, only what is new.
-
-    A worker keeps the canvases of its last requests for a while after it was told to drop them. One that lacks what
-    comes before `start` reports the ticket as missing, and gets the whole.
-    """
+    """A request's state, for a worker that does not hold it. It replaces an older state of the same ticket."""
 
     ticket: int
     request_id: str
     prompt_length: int  # tokens
     block_length: int  # tokens
-    canvas: bytes  # int32 [P + O - start]: the prompt, then the output with its masks
-    start: int = 0  # the canvas from this position on; what comes before is as when the request left this worker
+    canvas: bytes  # int32 [P + O]: the prompt, then the output with its masks
     temperature: float = 0.0
     seed: int = 0
     trace: dict[str, str] = {}  # W3C trace context
@@ -88,5 +83,4 @@ class StepResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     failures: list[StepFailure] = []
     latency_s: float = 0.0  # seconds of the iteration
     batch_tokens: int = 0  # tokens computed by it
-    received_s: float = 0.0  # Unix time, seconds: when the oldest of these jobs arrived
     sent_s: float = 0.0  # Unix time, seconds

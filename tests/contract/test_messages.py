@@ -105,7 +105,6 @@ SAMPLES: list[msgspec.Struct] = [
         failures=[StepFailure(ticket=5, message="too long")],
         latency_s=0.01,
         batch_tokens=3,
-        received_s=1.6,
     ),
     Instance(
         instance_id="a-1",

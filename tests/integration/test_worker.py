@@ -190,16 +190,15 @@ async def test_draining_finishes_what_waits(bus: Bus, start_worker: Start, regis
     assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
 
 
-async def test_it_drains_and_stops_when_told(bus: Bus, start_worker: Start, registered: Registrations) -> None:
+async def test_a_drain_order_makes_the_instance_draining(
+    bus: Bus, start_worker: Start, registered: Registrations
+) -> None:
     worker = start_worker()
     instance = await registered.instance()
-    subject = bus.subjects.control(instance.instance_id)
-    await bus.publish(subject, Control(action="drain", within_s=5.0))
+    await bus.publish(bus.subjects.control(instance.instance_id), Control(action="drain", within_s=5.0))
     draining = await registered.instance(InstanceState.DRAINING)
     assert draining.drain_until_s > time.time()
     assert worker.poll() is None
-    await bus.publish(subject, Control(action="stop"))
-    assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
 
 
 async def test_the_death_of_a_rank_ends_the_instance(start_worker: Start, registered: Registrations) -> None:

@@ -209,7 +209,7 @@ class Cell:
         if self.jobs[name]:
             message, (taken, messages) = self.jobs[name].popleft(), self.taken[name]
             if taken.add(message):
-                self.engines[name].accept(message, self.now_s)
+                self.engines[name].accept(message)
             messages.append(message)
 
     def compute(self, name: str) -> bool:

@@ -27,7 +27,7 @@ def decode_cases(cases: list[GoldenCase], runner: ModelRunner) -> list[Decode]:
         for i, case in enumerate(cases)
     ]
     while left := [d for d in decodes if not d.done]:
-        engine.accept(jobs_for(left), 0.0)
+        engine.accept(jobs_for(left))
         results = engine.iterate()
         assert results is not None
         read_results(results, left)

@@ -22,7 +22,6 @@ class ScriptedWorker:
         self.states: dict[int, tuple[Int32, int]] = {}
         self.last_step: dict[int, int] = {}
         self.end_ids: dict[int, list[int]] = {}
-        self.left: dict[int, tuple[Int32, int]] = {}  # dropped, and kept for when they come back
 
     def run_each(self, jobs: StepJobs) -> list[StepResults]:
         """As a worker runs steps sent ahead: one of each request at a time; what is over is passed over."""
@@ -33,18 +32,12 @@ class ScriptedWorker:
 
     def run(self, jobs: StepJobs) -> StepResults:
         for ticket in unpack_int64(jobs.drops).tolist():
-            if ticket in self.states:
-                self.left[ticket] = self.states.pop(ticket)
+            self.states.pop(ticket, None)
         for state in jobs.states:
             self.end_ids[state.ticket] = unpack_int32(state.end_ids).tolist()
-            canvas = unpack_int32(state.canvas).copy()
-            if state.start == 0:
-                self.last_step.pop(state.ticket, None)  # another scheduler may give the same ticket
-                self.states[state.ticket] = (canvas[state.prompt_length :], state.block_length)
-            elif state.ticket in self.left:
-                output, length = self.left.pop(state.ticket)
-                output[state.start - state.prompt_length :] = canvas
-                self.states[state.ticket] = (output, length)
+            self.last_step.pop(state.ticket, None)  # another scheduler may give the same ticket
+            output = unpack_int32(state.canvas)[state.prompt_length :].copy()
+            self.states[state.ticket] = (output, state.block_length)
         tickets, blocks, steps = unpack_int64(jobs.tickets), unpack_int32(jobs.blocks), unpack_int32(jobs.steps)
         missing = [t for t in tickets if int(t) not in self.states]
         held = [i for i, t in enumerate(tickets) if int(t) in self.states]

@@ -96,21 +96,15 @@ class JobEncoder:
         return np.where(cached, CACHE, RECOMPUTE).astype(np.int32)
 
     def _state(self, row: int) -> RequestState:
-        """The whole canvas, or what has changed of it since the request was on this instance: all from the block on
-        in which it left."""
-        table, entry = self._table, self._table.entry(row)
-        arrived, output = entry.arrived, table.output_ids(row)
+        table = self._table
+        arrived, output = table.entry(row).arrived, table.output_ids(row)
         filled = np.where(output == MASKED, self._mask_token_id, output)
-        canvas = np.concatenate([arrived.prompt_ids, filled])
-        left_in = entry.left.pop(self._fleet.name(int(table.instance[row])), None)
-        start = 0 if left_in is None else len(arrived.prompt_ids) + left_in * arrived.request.block_length
         return RequestState(
             ticket=int(table.ticket[row]),
             request_id=arrived.request.request_id,
             prompt_length=len(arrived.prompt_ids),
             block_length=arrived.request.block_length,
-            canvas=pack_int32(canvas[start:]),
-            start=start,
+            canvas=pack_int32(np.concatenate([arrived.prompt_ids, filled])),
             temperature=arrived.request.temperature,
             seed=_seed(arrived.request),
             trace=arrived.trace,

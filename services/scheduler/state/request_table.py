@@ -71,7 +71,6 @@ class RequestEntry:
     served_by: list[str] = field(default_factory=list)  # instances that ran a step, in the order of first use
     last: str = ""  # of these, the one that ran the last step
     placed_on: list[str] = field(default_factory=list)  # instances it was given to, likewise
-    left: dict[str, int] = field(default_factory=dict)  # instances it has moved away from, and in which block that was
 
     @property
     def request_id(self) -> str:

@@ -5,7 +5,7 @@ jobs run together, and refuses what cannot run. What to run next, and with which
 """
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from services.worker.cache.cache_mode import CacheMode, fault, is_over, part_for
 from services.worker.cache.slot_allocator import SlotAllocator
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.provisional_tokens import ProvisionalTokens, guess
-from services.worker.engine.sequence_state import NO_SLOTS, SequenceState, open_sequence
+from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.engine.step_jobs import StepJob, read_jobs, to_forget
 from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport, unmask
 from services.worker.model.model_runner import ModelRunner
@@ -25,8 +25,6 @@ from shared.errors import BadInput
 from shared.messages.steps import RequestState, StepJobs, StepResults
 
 log = structlog.get_logger(__name__)
-
-MOST_LEFT = 256  # dropped requests whose canvas is kept, a few KB each
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,6 @@ class Engine:
         self._pool = SlotAllocator(runner.cache_slots)
         self._epoch = -1
         self._held: dict[int, SequenceState] = {}
-        self._left: OrderedDict[int, SequenceState] = OrderedDict()  # the last that were dropped, without their cache
         self._queue: deque[StepJob] = deque()
         self._report = StepReport()
         self._guesses: list[ProvisionalTokens] = []
@@ -74,12 +71,12 @@ class Engine:
         """Tokens that the cache has room for."""
         return self._pool.free
 
-    def accept(self, message: StepJobs, received_s: float) -> None:
-        """As `take`. Raises: BadInput if the message's columns do not fit together."""
-        self.take(message, read_jobs(message, received_s))
+    def accept(self, message: StepJobs, jobs: list[StepJob] | None = None) -> None:
+        """Apply a message: drop requests, open new ones, queue their `jobs`. A superseded scheduler's is refused.
 
-    def take(self, message: StepJobs, jobs: list[StepJob]) -> None:
-        """Take in one message: its drops, its new requests, its `jobs`. A superseded scheduler's is refused."""
+        `jobs` are the message's, if they have been read already. Raises: BadInput if its columns do not fit together.
+        """
+        jobs = read_jobs(message) if jobs is None else jobs
         if message.epoch < self._epoch:
             log.warning("step jobs of a superseded scheduler refused", epoch=message.epoch, current=self._epoch)
             return
@@ -198,15 +195,11 @@ class Engine:
         self._queue.extendleft(job for _, job in reversed(picked))
 
     def _open(self, state: RequestState) -> bool:
-        """Hold a request. One that is held already stays as it is, but where it comes back: then it had left, and the
-        message that said so never came."""
-        if state.start and state.ticket in self._held:
+        """Hold a request. Returns: whether its state is valid."""
+        if state.ticket in self._held:  # out of date: it moved away and back, and the drop in between was lost
             self._drop([state.ticket])
-        before = self._left.pop(state.ticket, None) if state.start else None
-        if state.ticket in self._held or (state.start and before is None):  # what is lacking is said of its job
-            return True
         try:
-            self._held[state.ticket] = open_sequence(state, self._config, before)
+            self._held[state.ticket] = open_sequence(state, self._config)
         except BadInput as error:
             self._report.fail(state.ticket, error.message)
             return False
@@ -216,24 +209,17 @@ class Engine:
         if not tickets:
             return
         for ticket in tickets:
-            sequence = self._close(ticket)
-            if sequence is not None:  # it may come back
-                self._left[ticket] = sequence
-        while len(self._left) > MOST_LEFT:
-            self._left.popitem(last=False)
+            self._close(ticket)
         gone = set(tickets)
         self._queue = deque(job for job in self._queue if job.ticket not in gone)
 
-    def _close(self, ticket: int) -> SequenceState | None:
+    def _close(self, ticket: int) -> None:
         sequence = self._held.pop(ticket, None)
         if sequence is not None:
             self._pool.give(sequence.slots)
-            sequence.slots = NO_SLOTS
-        return sequence
 
     def _forget_all(self) -> None:
         for ticket in list(self._held):
             self._close(ticket)
-        self._left.clear()
         self._queue.clear()
         self._report = StepReport()

@@ -126,7 +126,7 @@ def decode_together(
     ]
     ready, left = decodes, len(decodes)
     while left:
-        engine.accept(_jobs(ready, options), received_s=0.0)
+        engine.accept(_jobs(ready, options))
         results = engine.iterate()
         assert results is not None, "every job is answered"
         if results.failures:

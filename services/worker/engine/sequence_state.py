@@ -43,15 +43,9 @@ class SequenceState:
         return start, start + self.block_length
 
 
-def open_sequence(state: RequestState, config: ModelConfig, before: SequenceState | None = None) -> SequenceState:
-    """A request that comes whole or, where the state begins within its canvas, as it was here `before` and has changed
-    since. Raises: BadInput naming what is wrong with the state."""
+def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
+    """Raises: BadInput naming the field of the state that is invalid."""
     canvas, end_ids = _int32(state.canvas, "canvas").copy(), _int32(state.end_ids, "end_ids")
-    if before is not None:
-        same_prompt = before.prompt_length == state.prompt_length <= state.start
-        if not (same_prompt and state.start == len(before.canvas) - len(canvas)):
-            raise BadInput(f"{len(canvas)} tokens from {state.start} on do not fit {len(before.canvas)}", "canvas")
-        canvas = np.concatenate([before.canvas[: state.start], canvas])
     output_length = len(canvas) - state.prompt_length
     if state.prompt_length < 1:
         raise BadInput(f"prompt_length must be at least 1, got {state.prompt_length}", "prompt_length")
@@ -63,17 +57,13 @@ def open_sequence(state: RequestState, config: ModelConfig, before: SequenceStat
         raise BadInput(f"token ids must be in 0..{config.vocab_size - 1}", "canvas")
     if not 0 <= state.temperature < float("inf"):
         raise BadInput(f"temperature must be at least 0 and finite, got {state.temperature}", "temperature")
-    confidences = np.full(output_length, np.nan, dtype=np.float32)
-    if before is not None:
-        kept = state.start - state.prompt_length
-        confidences[:kept] = before.confidences[:kept]
     return SequenceState(
         ticket=state.ticket,
         request_id=state.request_id,
         prompt_length=state.prompt_length,
         block_length=state.block_length,
         canvas=canvas,
-        confidences=confidences,
+        confidences=np.full(output_length, np.nan, dtype=np.float32),
         temperature=state.temperature,
         seed=state.seed,
         watched=state.guesses,

@@ -13,14 +13,13 @@ MOST_TAKEN = 8192  # messages remembered: of half a minute, after which one that
 
 
 class StepJob(msgspec.Struct, frozen=True):
-    """One row, and when it came. Named by (ticket, step)."""
+    """One row of a StepJobs message. Named by (ticket, step)."""
 
     ticket: int
     step: int
     block: int
     threshold: float
     kind: int
-    received_s: float  # Unix time, seconds
 
 
 class MessageDeduplicator:
@@ -39,7 +38,7 @@ class MessageDeduplicator:
         return is_new
 
 
-def read_jobs(message: StepJobs, received_s: float) -> list[StepJob]:
+def read_jobs(message: StepJobs) -> list[StepJob]:
     """Raises: BadInput if the columns do not fit together."""
     try:
         columns = (
@@ -50,7 +49,7 @@ def read_jobs(message: StepJobs, received_s: float) -> list[StepJob]:
             unpack_int32(message.kinds).tolist(),
         )
         unpack_int64(message.drops)
-        return [StepJob(*row, received_s) for row in zip(*columns, strict=True)]
+        return [StepJob(*row) for row in zip(*columns, strict=True)]
     except ValueError as error:
         raise BadInput(f"the columns of a StepJobs do not fit together: {error}") from None
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from services.worker.engine.batch import ForwardBatch, Part
+from services.worker.engine.step_jobs import StepJob
 from services.worker.engine.unmasking import choose, summarize
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Float32, Float64, Int64, pack_float32, pack_int32, pack_int64
@@ -24,17 +24,6 @@ class StepOutcome:
     confidences: Float64  # [U]
     stats: Float32  # [N, 5]
     batch_tokens: int  # fed
-
-
-class Named(Protocol):
-    """What the message needs of a job."""
-
-    @property
-    def ticket(self) -> int: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def received_s(self) -> float: ...
 
 
 @dataclass(slots=True)
@@ -59,7 +48,7 @@ class IterationResult:
     instance_id: str
     epoch: int
     outcome: StepOutcome | None
-    jobs: Sequence[Named]
+    jobs: Sequence[StepJob]
     report: StepReport
     latency_s: float  # seconds
 
@@ -86,7 +75,6 @@ class IterationResult:
             confidences=pack_float32(outcome.confidences),
             confidence_stats=pack_float32(outcome.stats),
             batch_tokens=outcome.batch_tokens,
-            received_s=min(job.received_s for job in self.jobs),
         )
 
 

@@ -100,7 +100,7 @@ def _time(
 
 def _run(engine: Engine, jobs: StepJobs) -> list[StepResults]:
     """All iterations that these jobs take: more than one where they exceed a batch, as in filling the cache."""
-    engine.accept(jobs, received_s=0.0)
+    engine.accept(jobs)
     ran = []
     while engine.waiting:
         results = engine.iterate()

@@ -125,10 +125,6 @@ class AnyOrder(RuleBasedStateMachine):
         self.cell.results.extendleft(list(self.cell.results)[:1])
         self.cell.tell(1)
 
-    @rule(which=WHICH)
-    def forget_what_left(self, which: int) -> None:
-        self.cell.engines[self.one(which)]._left.clear()
-
     @precondition(lambda self: not self.lossless)
     @rule(which=WHICH)
     def lose_jobs(self, which: int) -> None:

@@ -227,41 +227,21 @@ def test_moving_at_any_step_costs_an_additional_recompute_step() -> None:
     assert kinds == {"a-1": StepKind.CACHE, "b-1": StepKind.RECOMPUTE}
 
 
-def there_and_back(cell: Cell) -> list[SendJobs]:
-    """Two requests share an instance, one moves to a new one at its second block, and back at its third when the
-    other has gone. Returns: what the first instance is sent then."""
+def test_a_request_that_returns_to_an_instance_brings_its_whole_canvas() -> None:
+    """It moves to a new instance at its second block, and back at its third, when the other request is cancelled."""
+    cell = make_cell({"a-1": 1}, caching=True, per_step=32)
+    cell.workers["b-1"] = ScriptedWorker("b-1", 32)
     commands = cell.send(arrival("r", output=128), arrival("s", output=128))
     cell.send(seen("b-1"))
-    commands = cell.answer(commands)
-    [moved] = [c for c in jobs_in(commands) if c.instance_id == "b-1"]
-    assert [state.start for state in moved.jobs.states] == [0]
-    [name] = [state.request_id for state in moved.jobs.states]
-    stays = "s" if name == "r" else "r"
-    for told in jobs_in(commands):
-        if told is not moved:
-            cell.workers[told.instance_id].run(told.jobs)  # it hears that one has left; its results come too late
-    cell.send(RequestCancelled(stays), seen("b-1", draining=True))
-    return [c for c in jobs_in(cell.answer([moved])) if c.instance_id == "a-1"]
-
-
-def test_a_request_that_comes_back_to_an_instance_brings_only_what_is_new() -> None:
-    cell = make_cell({"a-1": 1}, caching=True, per_step=32)
-    cell.workers["b-1"] = ScriptedWorker("b-1", 32)
-    [back] = there_and_back(cell)
+    [stayed, moved] = sorted(jobs_in(cell.answer(commands)), key=lambda command: command.instance_id)
+    assert moved.instance_id == "b-1"
+    [state] = moved.jobs.states
+    cell.workers["a-1"].run(stayed.jobs)
+    cell.send(RequestCancelled("s" if state.request_id == "r" else "r"), seen("b-1", draining=True))
+    [back] = [command for command in jobs_in(cell.answer([moved])) if command.instance_id == "a-1"]
     [state] = back.jobs.states
-    assert (state.start, len(unpack_int32(state.canvas))) == (64 + 32, 96)  # prompt and first block are there
+    assert len(unpack_int32(state.canvas)) == 64 + 128
     cell.serve([back])
-    assert cell.finished[-1].output_ids.tolist() == [10 + i for i in range(128)]
-
-
-def test_an_instance_that_has_forgotten_what_came_before_asks_for_the_whole_state() -> None:
-    cell = make_cell({"a-1": 1}, caching=True, per_step=32)
-    cell.workers["b-1"] = ScriptedWorker("b-1", 32)
-    [back] = there_and_back(cell)
-    cell.workers["a-1"].left.clear()
-    [again] = jobs_in(cell.answer([back]))
-    assert [state.start for state in again.jobs.states] == [0]
-    cell.serve([again])
     assert cell.finished[-1].output_ids.tolist() == [10 + i for i in range(128)]
 
 

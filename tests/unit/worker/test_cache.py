@@ -39,7 +39,7 @@ def request(ticket: int, *, prompt: int = 8, output: int = 32) -> Decode:
 
 
 def run(engine: Engine, jobs: StepJobs) -> StepResults | None:
-    engine.accept(jobs, received_s=1.0)
+    engine.accept(jobs)
     return engine.iterate()
 
 
