@@ -6,9 +6,9 @@ from playwright.async_api import Page, expect
 
 from shared.bus.client import Bus
 from tests.browser.conftest import NewPage
+from tests.builders import scheduler_stats
 from tests.integration.gateway.conftest import RunningGateway
 from tests.support.plans import plan
-from tests.support.stats import stats
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -20,7 +20,7 @@ async def violations(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_no_view_keeps_anyone_out(bus: Bus, gateway: RunningGateway, new_page: NewPage, theme: str) -> None:
-    await bus.publish(bus.subjects.stats("scheduler"), stats())
+    await bus.publish(bus.subjects.stats("scheduler"), scheduler_stats())
     await bus.store(bus.subjects.plans("plan-1"), plan())
     async with new_page(gateway.url) as page:
         await page.emulate_media(color_scheme="dark" if theme == "dark" else "light", reduced_motion="reduce")

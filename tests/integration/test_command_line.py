@@ -18,9 +18,9 @@ from dilaserve.cli import build_app, run
 from dilaserve.stack.observer import open_observer
 from dilaserve.stack.ports import free_port
 from shared.bus.client import Bus
+from tests.builders import scheduler_stats
 from tests.support.nats import NatsServer
 from tests.support.stack import dilaserve
-from tests.support.stats import stats
 from tests.support.waiting import until
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws live in a terminal alone
@@ -184,7 +184,7 @@ async def test_status_watches_until_interrupted(bus: Bus) -> None:
 
     async def shown() -> bool:
         nonlocal seen
-        await bus.publish(bus.subjects.stats("scheduler"), stats(slo_attainment=0.75))
+        await bus.publish(bus.subjects.stats("scheduler"), scheduler_stats(slo_attainment=0.75))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.2):
                 seen += await process.stdout.read(4096)  # type: ignore[union-attr]

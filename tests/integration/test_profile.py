@@ -12,9 +12,9 @@ from dilaserve import cli
 from services.reconfigurator.planning.missing_profiles import completed
 from shared.database.profile_store import load_profile, save_profile
 from shared.database.schema import open_database, upgrade
-from shared.messages.instances import Instance, ModelCard
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
+from tests.builders import instance, model_card
 from tests.support.postgres import PostgresServer
 from tests.support.stack import new_data_dir
 
@@ -62,9 +62,8 @@ async def test_profiles_are_kept_by_model_and_device(database: str) -> None:
 
 async def test_the_planner_counts_on_what_is_given_then_brought_then_kept(database: str) -> None:
     async def complete(engine: AsyncEngine) -> LatencyProfile:
-        card = ModelCard(name="kept", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=9)
         brings = profile(1, 2, seconds=2.0).for_tp(2).to_csv()
-        instances = [Instance(instance_id="w", model=card, tp_degree=2, profile=brings)]
+        instances = [instance(model=model_card(name="kept"), tp_degree=2, profile=brings)]
         await save_profile(engine, "kept", "cpu", profile(1, 2, 4, seconds=8.0))
         return await completed(profile(1, seconds=5.0), instances, engine)
 

@@ -10,10 +10,8 @@ from services.predictor.metrics import PredictorMetrics
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.worker.monitoring.metrics import WorkerMetrics
-from shared.messages.instances import Instance, ModelCard
-from tests.support.stats import loaded_stats
+from tests.builders import instance, loaded_stats
 
-CARD = ModelCard(name="m", max_length=4096, mask_token_id=0, eos_token_id=1, vocab_size=1000)
 SUFFIXES = {
     "counter": ("_total",),
     "histogram": ("_bucket", "_count", "_sum"),
@@ -42,7 +40,7 @@ def _registries() -> Iterator[CollectorRegistry]:
     yield GatewayMetrics().registry
     yield scheduler.registry
     yield PredictorMetrics("v").registry
-    yield WorkerMetrics(Instance(instance_id="w-1", model=CARD, tp_degree=1)).registry
+    yield WorkerMetrics(instance()).registry
     yield ReconfiguratorMetrics().registry
 
 

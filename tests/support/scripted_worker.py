@@ -5,9 +5,8 @@ import numpy as np
 
 from shared.arrays import Bool, Int32, pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.steps import StepJobs, StepResults
+from tests.builders import END_ID, MASK_ID
 
-MASK_ID = 1
-END_ID = 2
 FIRST_TOKEN = 10
 
 

@@ -12,10 +12,10 @@ from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.messages.plans import PlanState
 from shared.text import TextModel
+from tests.builders import scheduler_stats
 from tests.integration.gateway.conftest import RunningGateway, running
 from tests.support.plans import plan
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.stats import stats
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 TYPES = {".js": "javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
@@ -136,7 +136,7 @@ async def test_plans_are_told_with_their_reasons(bus: Bus, lonely_gateway: Runni
 
 async def test_the_load_is_what_the_scheduler_says(bus: Bus, gateway: RunningGateway) -> None:
     while not (update := await first_update(gateway))["cluster"]["policy"]:
-        await bus.publish(bus.subjects.stats("scheduler"), stats(rps=3.0, active=5, deferred=2))
+        await bus.publish(bus.subjects.stats("scheduler"), scheduler_stats(rps=3.0, active=5, deferred=2))
     load = update["loads"][-1]
     assert (load["rps"], load["running"], load["waiting"]) == (3.0, 3, 2)
     assert update["cluster"]["policy"] == "dilaserve"

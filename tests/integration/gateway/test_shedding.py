@@ -8,9 +8,9 @@ import msgspec
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.text import TextModel
+from tests.builders import loaded_stats
 from tests.integration.gateway.conftest import running
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.stats import loaded_stats
 from tests.support.waiting import until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}

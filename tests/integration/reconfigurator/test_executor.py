@@ -20,14 +20,14 @@ from shared.bus.instance_watch import InstanceWatch
 from shared.bus.subjects import HEARTBEAT_S
 from shared.database.schema import open_database
 from shared.errors import BadInput, RetryLater
-from shared.messages.instances import Control, Instance, InstanceState, ModelCard
+from shared.messages.instances import Control, Instance, InstanceState
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
+from tests.builders import instance
 from tests.support.waiting import reached
 
 WAIT_S = 30.0
 RENEWAL_S = 0.05
-CARD = ModelCard(name="m", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=100)
 LARGE, LEFT, RIGHT = (InstanceSpec(node="a", gpus=gpus) for gpus in ((0, 1), (0,), (1,)))
 PLAN = PlanRecord(
     plan_id="p", decided_s=0.0, state=PlanState.RUNNING, reason="a test", before=[LARGE], target=[LEFT, RIGHT]
@@ -61,16 +61,15 @@ class RegisteringLauncher:
             raise RetryLater("the Docker Engine failed: no driver")
         self.done.append(f"start {spec.gpus}")
         self._started += 1
-        instance = Instance(
-            instance_id=f"{spec.name}-{self._started}",
-            model=CARD,
+        registration = instance(
+            f"{spec.name}-{self._started}",
             tp_degree=spec.tp,
             node=spec.node,
             gpus=list(spec.gpus),
             state=InstanceState.STARTING if spec in self.never_serving else InstanceState.READY,
             profile="measured",
         )
-        self._tasks[spec] = asyncio.create_task(self._live(instance))
+        self._tasks[spec] = asyncio.create_task(self._live(registration))
 
     async def stop(self, spec: InstanceSpec, grace_s: float) -> None:  # noqa: ARG002  (it ends at once)
         self.done.append(f"stop {spec.gpus}")

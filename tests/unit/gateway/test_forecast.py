@@ -4,7 +4,7 @@ from services.gateway.admission.slo_admission import STALE_S, SloAdmission, leas
 from shared.arrays import pack_int32
 from shared.messages.requests import Request
 from shared.messages.stats import SchedulerStats
-from tests.support.stats import loaded_stats
+from tests.builders import loaded_stats
 
 NOW_S = 1000.0
 

@@ -13,7 +13,7 @@ from services.scheduler.state.request_table import NOWHERE
 from shared.arrays import unpack_int32
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepKind
-from tests.support.cell import BLOCK, STEP_TIMEOUT_S, Cell, Text
+from tests.support.engine_cell import BLOCK, STEP_TIMEOUT_S, EngineCell, Text
 
 MOST_INSTANCES = 3
 POSITIONS = st.none() | st.integers(0, 4 * BLOCK - 1)
@@ -37,7 +37,7 @@ class AnyOrder(RuleBasedStateMachine):
     def begin(self, *, caching: bool, lookahead: int, moves: MigrationPolicy, number: int, lossless: bool) -> None:
         """Where it is not `lossless`, messages may be lost without a word."""
         self.lossless = lossless
-        self.cell = Cell(caching=caching, lookahead=lookahead, moves=moves)
+        self.cell = EngineCell(caching=caching, lookahead=lookahead, moves=moves)
         for _ in range(number):
             self.join()
 
@@ -196,7 +196,7 @@ def _check(finish: ev.FinishRequest, text: Text) -> None:
 
 @pytest.mark.parametrize("caching", [False, True])
 def test_a_request_comes_back_in_its_present_state_also_where_the_word_that_it_left_was_lost(*, caching: bool) -> None:
-    cell = Cell(caching=caching, lookahead=0, moves=MigrationPolicy.NEVER)
+    cell = EngineCell(caching=caching, lookahead=0, moves=MigrationPolicy.NEVER)
     cell.start_worker("a-1")
     cell.start_worker("b-1")
     cell.ask(text := Text(1, blocks=1))

@@ -5,19 +5,17 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.core import EARLY_S, MAX_ATTEMPTS, CoreSettings, SchedulerCore
+from services.scheduler.core import EARLY_S, MAX_ATTEMPTS, SchedulerCore
 from services.scheduler.events import (
     Acknowledge,
     Command,
     Event,
     FinishRequest,
     InstanceLost,
-    InstanceUpdated,
     RequestArrived,
     RequestCancelled,
     SaveCheckpoint,
@@ -29,39 +27,11 @@ from services.scheduler.events import (
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
-from shared.messages.instances import Instance, InstanceState, ModelCard
-from shared.messages.requests import OutcomeStatus, Request
+from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepFailure, StepJobs, StepKind, StepResults
-from tests.support.scripted_worker import END_ID, MASK_ID
+from tests import builders
+from tests.builders import END_ID, EPOCH, MASK_ID, draining, registered, scheduler_core
 from tests.support.scripted_worker import ScriptedWorker as Worker
-
-EPOCH = 7
-CARD = ModelCard(name="m", max_length=512, mask_token_id=MASK_ID, eos_token_id=END_ID, vocab_size=100)
-
-
-def make_core(
-    step_timeout_s: float = 10.0,
-    lookahead: int = 0,
-    *,
-    caching: bool = False,
-    moves: MigrationPolicy = MigrationPolicy.NEVER,
-    end_ids: tuple[int, ...] = (END_ID,),
-) -> SchedulerCore:
-    settings = CoreSettings(
-        EPOCH,
-        MASK_ID,
-        (0.9,),
-        (1.0,),
-        step_timeout_s=step_timeout_s,
-        lookahead=lookahead,
-        caching=caching,
-        end_ids=end_ids,
-    )
-    return SchedulerCore(
-        settings,
-        lambda _: FixedThresholdPolicy(0.9, moves),
-        text_ended=lambda ids, _stop: bool(np.isin(ids, end_ids).any()),
-    )
 
 
 def jobs_of(sent: SendJobs) -> list[tuple[int, int]]:
@@ -69,25 +39,10 @@ def jobs_of(sent: SendJobs) -> list[tuple[int, int]]:
     return list(zip(unpack_int32(sent.jobs.steps).tolist(), unpack_int32(sent.jobs.blocks).tolist(), strict=True))
 
 
-def arrival(name: str, output: int = 8, block: int = 4, **options: object) -> RequestArrived:
-    request = Request(request_id=name, output_tokens=output, block_length=block, **options)  # type: ignore[arg-type]
-    return RequestArrived(request, np.array([1, 2, 3], np.int32), output, slo_s=5.0, arrival_s=100.0, delivery=name)
-
-
-def seen(
-    name: str = "a-1", *, draining: bool = False, until_s: float = 0.0, requests: int = 64, tokens: int = 8192
-) -> InstanceUpdated:
-    state = InstanceState.DRAINING if draining else InstanceState.READY
-    return InstanceUpdated(
-        Instance(
-            instance_id=name,
-            model=CARD,
-            tp_degree=1,
-            state=state,
-            drain_until_s=until_s,
-            max_batch_requests=requests,
-            max_batch_tokens=tokens,
-        )
+def arrival(name: str, output: int = 8, block: int = 4, **fields: object) -> RequestArrived:
+    """A request with a prompt of three tokens, delivered under its own name."""
+    return builders.arrival(
+        name, prompt_tokens=3, output_tokens=output, block_length=block, slo_s=5.0, delivery=name, **fields
     )
 
 
@@ -114,8 +69,8 @@ def serve(
 
 
 def test_a_request_is_denoised_block_by_block_to_its_end() -> None:
-    core = make_core()
-    [finish] = serve(core, {"a-1": Worker()}, core.cycle([seen(), arrival("r")], 100.5))
+    core = scheduler_core()
+    [finish] = serve(core, {"a-1": Worker()}, core.cycle([registered(), arrival("r")], 100.5))
     assert finish.status is OutcomeStatus.COMPLETED
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
     assert finish.stats is not None
@@ -128,7 +83,7 @@ def test_requests_without_a_seed_draw_their_own_numbers_and_the_same_ones_again(
     seeds = []
     for _ in range(2):
         arrivals = [arrival("x"), arrival("y"), arrival("z", seed=0)]
-        [sent] = of_kind(make_core().cycle([seen(), *arrivals], 100.5), SendJobs)
+        [sent] = of_kind(scheduler_core().cycle([registered(), *arrivals], 100.5), SendJobs)
         seeds.append({state.request_id: state.seed for state in sent.jobs.states})
     assert len(set(seeds[0].values())) == 3
     assert seeds[0]["z"] == 0
@@ -138,14 +93,14 @@ def test_requests_without_a_seed_draw_their_own_numbers_and_the_same_ones_again(
 def test_with_lookahead_a_step_is_out_while_the_last_result_is_read_and_the_outcome_is_the_same() -> None:
     finished = []
     for lookahead in (0, 1):
-        core, worker = make_core(lookahead=lookahead), Worker(per_step=1)
-        [first] = of_kind(core.cycle([seen(), arrival("r")], 100.5), SendJobs)
+        core, worker = scheduler_core(lookahead=lookahead), Worker(per_step=1)
+        [first] = of_kind(core.cycle([registered(), arrival("r")], 100.5), SendJobs)
         assert jobs_of(first) == ([(0, 0)] if not lookahead else [(0, 0), (1, 0), (1, 1)])
         [result, *_] = worker.run_each(first.jobs)
         [then] = of_kind(core.cycle([StepResultsReceived(result)], 100.6), SendJobs)
         assert jobs_of(then) == ([(1, 0)] if not lookahead else [(2, 0), (2, 1)])
-        core = make_core(lookahead=lookahead)
-        [finish] = serve(core, {"a-1": Worker(per_step=3)}, core.cycle([seen(), arrival("r")], 100.5))
+        core = scheduler_core(lookahead=lookahead)
+        [finish] = serve(core, {"a-1": Worker(per_step=3)}, core.cycle([registered(), arrival("r")], 100.5))
         finished.append((finish.status, finish.output_ids.tolist(), finish.stats))
         assert finish.decisions is not None
     assert finished[0] == finished[1]
@@ -153,8 +108,8 @@ def test_with_lookahead_a_step_is_out_while_the_last_result_is_read_and_the_outc
 
 @pytest.mark.parametrize("caching", [False, True])
 def test_the_first_step_of_a_block_goes_out_before_the_last_result_of_the_block_before(*, caching: bool) -> None:
-    core, worker = make_core(lookahead=1, caching=caching), Worker(per_step=4)
-    [first] = of_kind(core.cycle([seen(), arrival("r", output=12)], 100.5), SendJobs)
+    core, worker = scheduler_core(lookahead=1, caching=caching), Worker(per_step=4)
+    [first] = of_kind(core.cycle([registered(), arrival("r", output=12)], 100.5), SendJobs)
     assert jobs_of(first) == [(0, 0), (1, 0), (1, 1)]
     done = [results for results in worker.run_each(first.jobs) if results.tickets]
     assert [unpack_int32(results.steps).tolist() for results in done] == [[0], [1]]
@@ -172,69 +127,69 @@ def test_the_first_step_of_a_block_goes_out_before_the_last_result_of_the_block_
 
 
 def test_no_step_of_a_next_block_goes_ahead_where_the_request_may_move_or_its_text_may_end_by_a_stop_string() -> None:
-    core = make_core(lookahead=1, caching=True, moves=MigrationPolicy.AT_RECOMPUTE)
-    [sent] = of_kind(core.cycle([seen("a-1"), seen("b-1"), arrival("r")], 100.5), SendJobs)
+    core = scheduler_core(lambda _: FixedThresholdPolicy(0.9, MigrationPolicy.AT_RECOMPUTE), lookahead=1, caching=True)
+    [sent] = of_kind(core.cycle([registered("a-1"), registered("b-1"), arrival("r")], 100.5), SendJobs)
     assert jobs_of(sent) == [(0, 0), (1, 0)]
-    core = make_core(lookahead=1)
-    [sent] = of_kind(core.cycle([seen(), arrival("r", stop=["."])], 100.5), SendJobs)
+    core = scheduler_core(lookahead=1)
+    [sent] = of_kind(core.cycle([registered(), arrival("r", stop=["."])], 100.5), SendJobs)
     assert jobs_of(sent) == [(0, 0), (1, 0)]
 
 
 def test_a_block_that_was_begun_ahead_is_not_computed_where_the_text_had_ended() -> None:
-    core, worker = make_core(lookahead=1), Worker(per_step=4, end_at=2)
-    [first] = of_kind(core.cycle([seen(), arrival("r", output=12)], 100.5), SendJobs)
+    core, worker = scheduler_core(lookahead=1), Worker(per_step=4, end_at=2)
+    [first] = of_kind(core.cycle([registered(), arrival("r", output=12)], 100.5), SendJobs)
     [result] = [results for results in worker.run_each(first.jobs) if results.tickets]
     [finish] = of_kind(core.cycle([StepResultsReceived(result)], 100.6), FinishRequest)
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
 
 def test_the_state_travels_only_with_the_first_step() -> None:
-    core = make_core()
+    core = scheduler_core()
     worker = Worker()
-    [first] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    [first] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     [state] = first.jobs.states
-    assert unpack_int32(state.canvas).tolist() == [1, 2, 3] + [MASK_ID] * 8
+    assert unpack_int32(state.canvas).tolist() == [3, 4, 5] + [MASK_ID] * 8
     [second] = of_kind(core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.1), SendJobs)
     assert second.jobs.states == []
     assert unpack_int32(second.jobs.steps).tolist() == [1]
 
 
 def test_blocks_after_the_end_of_the_text_are_not_computed() -> None:
-    core = make_core()
-    [finish] = serve(core, {"a-1": Worker(end_at=2)}, core.cycle([seen(), arrival("r")], 100.0))
+    core = scheduler_core()
+    [finish] = serve(core, {"a-1": Worker(end_at=2)}, core.cycle([registered(), arrival("r")], 100.0))
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
     assert finish.status is OutcomeStatus.COMPLETED
 
 
 def test_a_request_whose_text_has_ended_by_now_is_not_gone_on_with() -> None:
-    before = make_core(end_ids=())
-    [sent] = of_kind(before.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    before = scheduler_core(end_ids=())
+    [sent] = of_kind(before.cycle([registered(), arrival("r")], 100.0), SendJobs)
     worker = Worker(per_step=4, end_at=2)
     [saved] = of_kind(before.cycle([StepResultsReceived(worker.run(sent.jobs))], 100.1), SaveCheckpoint)
     again = dataclasses.replace(arrival("r"), checkpoint=saved.checkpoint)
-    [finish] = make_core().cycle([seen(), again], 100.2)
+    [finish] = scheduler_core().cycle([registered(), again], 100.2)
     assert isinstance(finish, FinishRequest)
     assert finish.status is OutcomeStatus.COMPLETED
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
 
 def test_without_an_instance_requests_wait_and_the_first_one_gets_them() -> None:
-    core = make_core()
+    core = scheduler_core()
     assert core.cycle([arrival("r"), arrival("s")], 100.0) == []
-    [sent] = of_kind(core.cycle([seen()], 101.0), SendJobs)
+    [sent] = of_kind(core.cycle([registered()], 101.0), SendJobs)
     assert len(unpack_int64(sent.jobs.tickets)) == 2
 
 
 def test_requests_go_to_the_instance_with_the_fewest_tokens() -> None:
-    core = make_core()
-    core.cycle([seen("a-1"), seen("b-1"), arrival("long", output=64), arrival("short", output=8)], 100.0)
+    core = scheduler_core()
+    core.cycle([registered("a-1"), registered("b-1"), arrival("long", output=64), arrival("short", output=8)], 100.0)
     [sent] = of_kind(core.cycle([arrival("next")], 100.1), SendJobs)
     assert sent.instance_id == "b-1"
 
 
 def test_what_does_not_fit_waits_until_there_is_room() -> None:
-    core = make_core()
-    commands = core.cycle([seen(requests=1), arrival("r"), arrival("s")], 100.0)
+    core = scheduler_core()
+    commands = core.cycle([registered(max_batch_requests=1), arrival("r"), arrival("s")], 100.0)
     [sent] = of_kind(commands, SendJobs)
     assert len(unpack_int64(sent.jobs.tickets)) == 1
     finished = serve(core, {"a-1": Worker()}, commands)
@@ -242,28 +197,28 @@ def test_what_does_not_fit_waits_until_there_is_room() -> None:
 
 
 def test_a_request_longer_than_a_batch_is_served_alone() -> None:
-    core = make_core()
-    [finish] = serve(core, {"a-1": Worker()}, core.cycle([seen(tokens=5), arrival("r")], 100.0))
+    core = scheduler_core()
+    [finish] = serve(core, {"a-1": Worker()}, core.cycle([registered(max_batch_tokens=5), arrival("r")], 100.0))
     assert finish.status is OutcomeStatus.COMPLETED
 
 
 def test_higher_priority_is_placed_first() -> None:
-    core = make_core()
-    commands = core.cycle([seen(requests=1), arrival("low"), arrival("high", priority=5)], 100.0)
+    core = scheduler_core()
+    commands = core.cycle([registered(max_batch_requests=1), arrival("low"), arrival("high", priority=5)], 100.0)
     finished = serve(core, {"a-1": Worker()}, commands)
     assert [f.arrived.request.request_id for f in finished] == ["high", "low"]
 
 
 def test_a_clients_quality_floor_is_kept() -> None:
-    core = make_core()
-    [sent] = of_kind(core.cycle([seen(), arrival("r", min_threshold=0.95)], 100.0), SendJobs)
+    core = scheduler_core()
+    [sent] = of_kind(core.cycle([registered(), arrival("r", min_threshold=0.95)], 100.0), SendJobs)
     assert unpack_float32(sent.jobs.thresholds)[0] == pytest.approx(0.95)
 
 
 def test_duplicate_and_late_results_change_nothing() -> None:
-    core = make_core()
+    core = scheduler_core()
     worker = Worker()
-    [sent] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     results = worker.run(sent.jobs)
     [second] = of_kind(core.cycle([StepResultsReceived(results), StepResultsReceived(results)], 100.1), SendJobs)
     assert core.cycle([StepResultsReceived(results)], 100.2) == []
@@ -272,16 +227,16 @@ def test_duplicate_and_late_results_change_nothing() -> None:
 
 
 def test_results_of_another_epoch_are_dropped() -> None:
-    core = make_core()
-    [sent] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    core = scheduler_core()
+    [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     old = Worker().run(StepJobs(epoch=EPOCH - 1, tickets=sent.jobs.tickets, steps=sent.jobs.steps,
                                 blocks=sent.jobs.blocks, states=sent.jobs.states))  # fmt: skip
     assert core.cycle([StepResultsReceived(old)], 100.1) == []
 
 
 def test_malformed_results_are_dropped_and_the_request_goes_on() -> None:
-    core = make_core()
-    commands = core.cycle([seen(), arrival("r")], 100.0)
+    core = scheduler_core()
+    commands = core.cycle([registered(), arrival("r")], 100.0)
     [sent] = of_kind(commands, SendJobs)
     garbage = [
         StepResults(instance_id="a-1", epoch=EPOCH, tickets=b"123"),
@@ -297,16 +252,16 @@ def test_malformed_results_are_dropped_and_the_request_goes_on() -> None:
 
 
 def test_a_step_that_unmasks_nothing_fails_the_request_instead_of_looping() -> None:
-    core = make_core()
-    [finish] = serve(core, {"a-1": Worker(per_step=0)}, core.cycle([seen(), arrival("r")], 100.0))
+    core = scheduler_core()
+    [finish] = serve(core, {"a-1": Worker(per_step=0)}, core.cycle([registered(), arrival("r")], 100.0))
     assert finish.status is OutcomeStatus.FAILED
     assert "unmasked nothing" in finish.error
 
 
 def test_a_worker_that_lacks_the_state_gets_it() -> None:
-    core = make_core()
+    core = scheduler_core()
     worker = Worker()
-    [first] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    [first] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     [second] = of_kind(core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.1), SendJobs)
     forgetful = Worker()
     commands = core.cycle([StepResultsReceived(forgetful.run(second.jobs))], 100.2)
@@ -317,8 +272,8 @@ def test_a_worker_that_lacks_the_state_gets_it() -> None:
 
 
 def test_a_failed_step_fails_its_request_with_the_reason() -> None:
-    core = make_core()
-    [sent] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    core = scheduler_core()
+    [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     [ticket] = unpack_int64(sent.jobs.tickets).tolist()
     failure = StepFailure(ticket=ticket, message="canvas too long")
     results = StepResults(instance_id="a-1", epoch=EPOCH, failures=[failure])
@@ -327,11 +282,11 @@ def test_a_failed_step_fails_its_request_with_the_reason() -> None:
 
 
 def test_a_lost_instances_requests_go_on_elsewhere_with_what_they_have() -> None:
-    core = make_core()
+    core = scheduler_core()
     worker = Worker("a-1")
-    [first] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
+    [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
     core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.1)
-    commands = core.cycle([seen("b-1"), InstanceLost("a-1")], 100.2)
+    commands = core.cycle([registered("b-1"), InstanceLost("a-1")], 100.2)
     [moved] = of_kind(commands, SendJobs)
     assert unpack_int32(moved.jobs.states[0].canvas).tolist()[3:5] == [10, 11]
     [finish] = serve(core, {"b-1": Worker("b-1")}, commands)
@@ -341,10 +296,10 @@ def test_a_lost_instances_requests_go_on_elsewhere_with_what_they_have() -> None
 
 
 def test_a_draining_instance_gives_its_requests_away_after_their_step() -> None:
-    core = make_core()
+    core = scheduler_core()
     worker = Worker("a-1")
-    [first] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
-    assert core.cycle([seen("a-1", draining=True), seen("b-1")], 100.1) == []
+    [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
+    assert core.cycle([draining("a-1"), registered("b-1")], 100.1) == []
     commands = core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.2)
     assert {c.instance_id for c in of_kind(commands, SendJobs) if c.jobs.tickets} == {"b-1"}
 
@@ -355,10 +310,10 @@ def where(commands: Iterable[Command]) -> set[str]:
 
 
 def test_with_a_cache_a_draining_instance_keeps_a_request_to_the_end_of_its_block() -> None:
-    core = make_core(caching=True)
+    core = scheduler_core(caching=True)
     worker = Worker("a-1", per_step=1)
-    [job] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
-    core.cycle([seen("a-1", draining=True, until_s=200.0), seen("b-1")], 100.1)
+    [job] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
+    core.cycle([draining("a-1", until_s=200.0), registered("b-1")], 100.1)
     for _ in range(3):
         [job] = of_kind(core.cycle([StepResultsReceived(worker.run(job.jobs))], 100.2), SendJobs)
         assert job.instance_id == "a-1"
@@ -366,18 +321,18 @@ def test_with_a_cache_a_draining_instance_keeps_a_request_to_the_end_of_its_bloc
 
 
 def test_a_draining_instance_keeps_no_request_beyond_its_time() -> None:
-    core = make_core(caching=True)
+    core = scheduler_core(caching=True)
     worker = Worker("a-1", per_step=1)
-    [job] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
-    core.cycle([seen("a-1", draining=True, until_s=105.0), seen("b-1"), arrival("new")], 100.1)
+    [job] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
+    core.cycle([draining("a-1", until_s=105.0), registered("b-1"), arrival("new")], 100.1)
     commands = core.cycle([StepResultsReceived(worker.run(job.jobs))], 105.0)
     assert where(commands) == {"b-1"}
     assert any(command.jobs.drops for command in of_kind(commands, SendJobs) if command.instance_id == "a-1")
 
 
 def test_an_unanswered_step_is_given_away_after_its_time_and_given_up_after_some_tries() -> None:
-    core = make_core(step_timeout_s=10.0)
-    commands = core.cycle([seen(), arrival("r")], 100.0)
+    core = scheduler_core(step_timeout_s=10.0)
+    commands = core.cycle([registered(), arrival("r")], 100.0)
     for attempt in range(1, MAX_ATTEMPTS):
         assert of_kind(core.cycle([], 100.0 + 11 * attempt - 2), SendJobs) == []
         commands = core.cycle([], 100.0 + 11 * attempt)
@@ -388,9 +343,9 @@ def test_an_unanswered_step_is_given_away_after_its_time_and_given_up_after_some
 
 
 def test_what_an_instance_leaves_unanswered_goes_to_another_and_no_more_than_one_request_at_a_time_to_it() -> None:
-    core, worker = make_core(step_timeout_s=10.0), Worker("b-1")
+    core, worker = scheduler_core(step_timeout_s=10.0), Worker("b-1")
     requests = [arrival(f"r{i}") for i in range(6)]
-    commands = core.cycle([seen("a-1"), seen("b-1"), *requests], 100.0)
+    commands = core.cycle([registered("a-1"), registered("b-1"), *requests], 100.0)
     finished = []
     for tick in range(1, 30):
         answered = [c for c in of_kind(commands, SendJobs) if c.instance_id == "b-1"]
@@ -404,9 +359,9 @@ def test_what_an_instance_leaves_unanswered_goes_to_another_and_no_more_than_one
 
 
 def test_an_instance_that_answers_again_is_used_as_before() -> None:
-    core, a, b = make_core(step_timeout_s=10.0), Worker("a-1"), Worker("b-1")
-    [late] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
-    _, moved = of_kind(core.cycle([seen("b-1")], 111.0), SendJobs)
+    core, a, b = scheduler_core(step_timeout_s=10.0), Worker("a-1"), Worker("b-1")
+    [late] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
+    _, moved = of_kind(core.cycle([registered("b-1")], 111.0), SendJobs)
     assert moved.instance_id == "b-1"
     core.cycle([StepResultsReceived(a.run(late.jobs)), StepResultsReceived(b.run(moved.jobs))], 111.1)
     assert where(core.cycle([arrival("s"), arrival("t"), arrival("u")], 111.2)) == {"a-1", "b-1"}
@@ -414,8 +369,8 @@ def test_an_instance_that_answers_again_is_used_as_before() -> None:
 
 
 def test_a_request_that_comes_back_to_the_same_instance_has_not_migrated() -> None:
-    core, worker = make_core(), Worker("a-1", per_step=4)
-    [first] = of_kind(core.cycle([seen("a-1"), arrival("r", output=12)], 100.0), SendJobs)
+    core, worker = scheduler_core(), Worker("a-1", per_step=4)
+    [first] = of_kind(core.cycle([registered("a-1"), arrival("r", output=12)], 100.0), SendJobs)
     commands = core.cycle([StepResultsReceived(worker.run(first.jobs)), StepsLost()], 100.1)
     [saved] = of_kind(commands, SaveCheckpoint)
     [finish] = serve(core, {"a-1": worker}, core.cycle([StepsLost()], 100.2))
@@ -424,8 +379,8 @@ def test_a_request_that_comes_back_to_the_same_instance_has_not_migrated() -> No
     been_elsewhere = msgspec.structs.replace(saved.checkpoint, instances=["a-1", "b-1"])
     resumed = dataclasses.replace(arrival("r", output=12), checkpoint=been_elsewhere)
     for name, migrations in [("a-1", 0), ("b-1", 1)]:
-        core = make_core()
-        [finish] = serve(core, {name: Worker(name)}, core.cycle([seen(name), resumed], 100.3))
+        core = scheduler_core()
+        [finish] = serve(core, {name: Worker(name)}, core.cycle([registered(name), resumed], 100.3))
         assert finish.stats is not None
         assert finish.stats.migrations == migrations
         [use] = finish.stats.thresholds
@@ -433,8 +388,8 @@ def test_a_request_that_comes_back_to_the_same_instance_has_not_migrated() -> No
 
 
 def test_what_was_decided_ahead_is_told_also_where_many_requests_come_meanwhile() -> None:
-    core, worker = make_core(lookahead=1), Worker(per_step=1)
-    [sent] = of_kind(core.cycle([seen(), arrival("r", output=16, block=8)], 100.0), SendJobs)
+    core, worker = scheduler_core(lookahead=1), Worker(per_step=1)
+    [sent] = of_kind(core.cycle([registered(), arrival("r", output=16, block=8)], 100.0), SendJobs)
     core.cycle([arrival(f"s{i}") for i in range(core.table.capacity)], 100.1)
     done = [StepResultsReceived(results) for results in worker.run_each(sent.jobs)]
     [finish] = of_kind(core.cycle([*done, RequestCancelled("r")], 100.2), FinishRequest)
@@ -443,9 +398,9 @@ def test_what_was_decided_ahead_is_told_also_where_many_requests_come_meanwhile(
 
 
 def test_steps_that_the_bus_has_forgotten_are_sent_again_at_once() -> None:
-    core = make_core()
+    core = scheduler_core()
     worker = Worker("a-1")
-    [lost] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    [lost] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     commands = core.cycle([StepsLost()], 100.1)
     assert (
         of_kind(core.cycle([StepResultsReceived(Worker("a-1").run(lost.jobs))], 100.2), SendJobs) == []
@@ -454,10 +409,10 @@ def test_steps_that_the_bus_has_forgotten_are_sent_again_at_once() -> None:
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
 
 
-@pytest.mark.parametrize("away", [[InstanceLost("a-1"), seen("a-1")], [StepsLost()]])
+@pytest.mark.parametrize("away", [[InstanceLost("a-1"), registered("a-1")], [StepsLost()]])
 def test_what_an_instance_held_before_it_or_the_bus_was_away_it_is_told_to_forget(away: list[Event]) -> None:
-    core = make_core()
-    [first] = of_kind(core.cycle([seen("a-1"), arrival("r")], 100.0), SendJobs)
+    core = scheduler_core()
+    [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
     [again] = of_kind(core.cycle(away, 100.1), SendJobs)
     [before], [state] = unpack_int64(first.jobs.tickets).tolist(), again.jobs.states
     assert before < state.ticket < again.jobs.forget_below
@@ -466,8 +421,8 @@ def test_what_an_instance_held_before_it_or_the_bus_was_away_it_is_told_to_forge
 
 
 def test_a_cancelled_request_ends_and_its_worker_is_told() -> None:
-    core = make_core()
-    [sent] = of_kind(core.cycle([seen(), arrival("r")], 100.0), SendJobs)
+    core = scheduler_core()
+    [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     commands = core.cycle([RequestCancelled("r"), RequestCancelled("unknown")], 100.1)
     [finish], [drop] = of_kind(commands, FinishRequest), of_kind(commands, SendJobs)
     assert finish.status is OutcomeStatus.CANCELLED
@@ -476,8 +431,8 @@ def test_a_cancelled_request_ends_and_its_worker_is_told() -> None:
 
 
 def test_a_cancel_that_comes_before_its_request_is_kept_for_it_for_a_while() -> None:
-    core = make_core()
-    core.cycle([seen(), RequestCancelled("r"), RequestCancelled("late")], 100.0)
+    core = scheduler_core()
+    core.cycle([registered(), RequestCancelled("r"), RequestCancelled("late")], 100.0)
     commands = core.cycle([arrival("r"), arrival("other")], 100.1)
     [finish], [sent] = of_kind(commands, FinishRequest), of_kind(commands, SendJobs)
     assert (finish.arrived.request.request_id, finish.status) == ("r", OutcomeStatus.CANCELLED)
@@ -487,14 +442,14 @@ def test_a_cancel_that_comes_before_its_request_is_kept_for_it_for_a_while() -> 
 
 
 def test_a_second_message_of_a_running_request_is_only_acknowledged() -> None:
-    core = make_core()
-    core.cycle([seen(), arrival("r")], 100.0)
+    core = scheduler_core()
+    core.cycle([registered(), arrival("r")], 100.0)
     assert core.cycle([dataclasses.replace(arrival("r"), delivery="again")], 100.1) == [Acknowledge("again")]
 
 
 def test_the_message_of_a_running_request_stays_on_the_bus_however_often_it_is_delivered() -> None:
-    core = make_core()
-    commands = core.cycle([seen(), arrival("r")], 100.0)
+    core = scheduler_core()
+    commands = core.cycle([registered(), arrival("r")], 100.0)
     assert core.cycle([arrival("r")], 100.1) == []
     [finish] = serve(core, {"a-1": Worker()}, commands)
     assert finish.arrived.delivery == "r"
@@ -502,8 +457,8 @@ def test_the_message_of_a_running_request_stays_on_the_bus_however_often_it_is_d
 
 
 def test_progress_is_reported_only_where_a_client_streams() -> None:
-    core = make_core()
-    [sent] = of_kind(core.cycle([seen(), arrival("r", stream=True), arrival("quiet")], 100.0), SendJobs)
+    core = scheduler_core()
+    [sent] = of_kind(core.cycle([registered(), arrival("r", stream=True), arrival("quiet")], 100.0), SendJobs)
     [progress] = of_kind(core.cycle([StepResultsReceived(Worker().run(sent.jobs))], 100.1), SendProgress)
     assert progress.request_id == "r"
     assert unpack_int32(progress.progress.positions).tolist() == [0, 1]
@@ -513,11 +468,12 @@ def test_progress_is_reported_only_where_a_client_streams() -> None:
 @given(data=st.data())
 def test_every_order_of_events_finishes_each_request_once_and_leaves_no_load(data: st.DataObject) -> None:
     """Results late, twice or lost, instances that come and go, cancels: each request ends exactly once."""
-    core = make_core(step_timeout_s=5.0, lookahead=data.draw(st.integers(0, 1)))
+    core = scheduler_core(step_timeout_s=5.0, lookahead=data.draw(st.integers(0, 1)))
     workers = {name: Worker(name, per_step=data.draw(st.integers(1, 5))) for name in ("a-1", "b-1")}
     names = [f"r{i}" for i in range(data.draw(st.integers(1, 6)))]
     now_s, finished, outbox = 100.0, [], list[StepResultsReceived]()
-    pending = [seen("a-1"), seen("b-1"), *[arrival(n, output=data.draw(st.sampled_from([4, 8, 16]))) for n in names]]
+    arrivals = [arrival(name, output=data.draw(st.sampled_from([4, 8, 16]))) for name in names]
+    pending = [registered("a-1"), registered("b-1"), *arrivals]
     for _ in range(30):
         batch = [pending.pop(data.draw(st.integers(0, len(pending) - 1))) for _ in range(min(2, len(pending)))]
         events: list[object] = [*batch, *outbox]
@@ -525,7 +481,7 @@ def test_every_order_of_events_finishes_each_request_once_and_leaves_no_load(dat
             if chance == "cancel":
                 events.append(RequestCancelled(data.draw(st.sampled_from(names))))
             elif chance == "lose":
-                events += [InstanceLost("a-1"), seen("a-1")]
+                events += [InstanceLost("a-1"), registered("a-1")]
             elif chance == "twice":
                 events += outbox
         now_s += 6.0 if data.draw(st.booleans()) else 0.01

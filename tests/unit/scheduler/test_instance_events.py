@@ -11,38 +11,35 @@ from services.scheduler.events import InstanceUpdated
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.instance_events import InstanceEvents
 from shared.bus.codec import encode
-from shared.messages.instances import Instance, InstanceState, ModelCard
+from shared.messages.instances import Instance, InstanceState
+from tests.builders import instance
 
-CARD = ModelCard(name="m", max_length=512, mask_token_id=1, eos_token_id=2, vocab_size=100)
 
-
-async def receive(events: InstanceEvents, instance: Instance) -> None:
-    subject = f"$KV.instances-c.{instance.instance_id}"
-    await events.watch.receive(Msg(cast("Client", None), subject=subject, data=encode(instance)))
+async def receive(events: InstanceEvents, heartbeat: Instance) -> None:
+    subject = f"$KV.instances-c.{heartbeat.instance_id}"
+    await events.watch.receive(Msg(cast("Client", None), subject=subject, data=encode(heartbeat)))
 
 
 @pytest.mark.parametrize(("caching", "cache_tokens", "warnings"), [(False, 512, 1), (True, 512, 0), (False, 0, 0)])
 async def test_an_unused_cache_is_logged_once(*, caching: bool, cache_tokens: int, warnings: int) -> None:
-    events = InstanceEvents(CARD.name, EventQueue(), needs_profile=False, caching=caching)
+    events = InstanceEvents("m", EventQueue(), needs_profile=False, caching=caching)
     with capture_logs() as logs:
         for state in (InstanceState.READY, InstanceState.DRAINING):
-            await receive(
-                events, Instance(instance_id="w-1", model=CARD, tp_degree=1, state=state, cache_tokens=cache_tokens)
-            )
+            await receive(events, instance(state=state, cache_tokens=cache_tokens))
     assert [line["log_level"] for line in logs].count("warning") == warnings
 
 
 async def test_an_instance_without_a_profile_is_rejected_where_one_is_needed() -> None:
     for needs_profile in (False, True):
         queue = EventQueue()
-        events = InstanceEvents(CARD.name, queue, needs_profile=needs_profile, caching=False)
-        await receive(events, Instance(instance_id="w-1", model=CARD, tp_degree=1))
+        events = InstanceEvents("m", queue, needs_profile=needs_profile, caching=False)
+        await receive(events, instance())
         updated = [event for event in await queue.take(0.0) if isinstance(event, InstanceUpdated)]
         assert bool(updated) is not needs_profile
 
 
 async def test_a_starting_instance_is_not_reported() -> None:
     queue = EventQueue()
-    events = InstanceEvents(CARD.name, queue, needs_profile=False, caching=False)
-    await receive(events, Instance(instance_id="w-1", model=CARD, tp_degree=1, state=InstanceState.STARTING))
+    events = InstanceEvents("m", queue, needs_profile=False, caching=False)
+    await receive(events, instance(state=InstanceState.STARTING))
     assert await queue.take(0.0) == []

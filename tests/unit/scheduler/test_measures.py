@@ -6,7 +6,8 @@ import pytest
 from services.scheduler.events import EstimatesFailed, EstimatesReceived, Event
 from services.scheduler.monitoring.stats_window import StatsWindow
 from shared.messages.stats import WINDOW_S, SchedulerStats
-from tests.unit.scheduler.test_policies import THRESHOLDS, Cell, arrival, make_cell
+from tests.builders import arrival
+from tests.support.scripted_cell import THRESHOLDS, ScriptedCell, make_cell
 
 START_S = 100.0
 CYCLE_S = 0.002
@@ -15,7 +16,7 @@ CYCLE_S = 0.002
 class Watched:
     """A cell whose cycles are noted."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: ScriptedCell) -> None:
         self.cell = cell
         self.measures = StatsWindow(cell.core, "dilaserve", START_S)
 

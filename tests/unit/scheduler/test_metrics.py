@@ -6,11 +6,11 @@ import pytest
 from services.scheduler.events import EstimatesReceived
 from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.scheduler.monitoring.stats_metrics import NAME
-from tests.support.stats import loaded_stats, stats
-from tests.unit.scheduler.test_policies import THRESHOLDS, Cell, arrival, make_cell
+from tests.builders import arrival, loaded_stats, scheduler_stats
+from tests.support.scripted_cell import THRESHOLDS, ScriptedCell, make_cell
 
 
-def told(cell: Cell) -> SchedulerMetrics:
+def told(cell: ScriptedCell) -> SchedulerMetrics:
     metrics = SchedulerMetrics()
     for finish in cell.finished:
         metrics.ended(finish)
@@ -67,7 +67,7 @@ def test_without_a_predictor_nothing_is_compared() -> None:
 def test_what_the_scheduler_says_on_the_bus_is_shown_as_it_is() -> None:
     metrics = SchedulerMetrics()
     assert value(metrics, "active_requests") is None  # it does not lead yet
-    metrics.told(stats(slo_met=5, predictions=7, predictor_fallbacks=3, mean_threshold=None))
+    metrics.told(scheduler_stats(slo_met=5, predictions=7, predictor_fallbacks=3, mean_threshold=None))
     assert value(metrics, "requests_total", outcome="completed") == 6
     assert value(metrics, "slo_met_total") == 5
     assert value(metrics, "estimates_total", source="fallback") == 3

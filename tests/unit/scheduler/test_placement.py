@@ -19,26 +19,16 @@ from services.scheduler.events import (
 )
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
-from shared.messages.instances import Instance, InstanceState
+from shared.messages.instances import InstanceState
+from tests.builders import arrival
+from tests.support.scripted_cell import jobs_in, make_cell, registered
 from tests.support.scripted_worker import ScriptedWorker
-from tests.unit.scheduler.test_policies import CARD, PROFILE, arrival, jobs_in, make_cell
 
 
 def limited(
     name: str, batch: int, cache: int, requests: int, state: InstanceState = InstanceState.READY
 ) -> InstanceUpdated:
-    return InstanceUpdated(
-        Instance(
-            instance_id=name,
-            model=CARD,
-            tp_degree=1,
-            profile=PROFILE,
-            state=state,
-            max_batch_tokens=batch,
-            cache_tokens=cache,
-            max_batch_requests=requests,
-        )
-    )
+    return registered(name, state=state, max_batch_tokens=batch, cache_tokens=cache, max_batch_requests=requests)
 
 
 def overloaded(core: SchedulerCore) -> Iterator[str]:
@@ -78,7 +68,7 @@ def test_no_instance_is_ever_over_its_batch_or_cache_capacity(policy: str, data:
             name = data.draw(st.sampled_from(list(limits)))
             match chance:
                 case "arrive":
-                    events += [arrival(f"r{turn}-{i}", prompt=data.draw(st.integers(1, 150))) for i in range(3)]
+                    events += [arrival(f"r{turn}-{i}", prompt_tokens=data.draw(st.integers(1, 150))) for i in range(3)]
                 case "leave":
                     events.append(InstanceLost(name))
                 case "join":
@@ -107,7 +97,7 @@ def test_whoever_cannot_find_room_need_not_be_asked_for(
         fleet.update(limited(f"i-{i}", batch, 0, count, state).instance)
     rows = []
     for i, (prompt, slot, asks) in enumerate(requests):
-        row = table.add(arrival(f"r{i}", prompt=prompt))
+        row = table.add(arrival(f"r{i}", prompt_tokens=prompt))
         if NOWHERE < slot < len(limits) and fleet.open[slot]:
             table.instance[row] = slot
             fleet.load(slot, int(table.tokens[row]))

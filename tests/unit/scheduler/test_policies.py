@@ -1,96 +1,26 @@
 """What each policy does with the same cluster: placement, moves, thresholds."""
 
-from dataclasses import dataclass, field
+import dataclasses
 
 import numpy as np
 import pytest
 
-from services.scheduler.core import CONTROL_S, CoreSettings, SchedulerCore
+from services.scheduler.core import CONTROL_S
 from services.scheduler.events import (
     Command,
     EstimatesFailed,
     EstimatesReceived,
-    Event,
-    FinishRequest,
     InstanceLost,
-    InstanceUpdated,
-    RequestArrived,
     RequestCancelled,
     RequestEstimates,
     SaveCheckpoint,
-    SendJobs,
-    StepResultsReceived,
 )
-from services.scheduler.factory import build_policy
-from services.scheduler.settings import SchedulerSettings
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.messages.checkpoints import Checkpoint
-from shared.messages.instances import Instance, InstanceState, ModelCard
-from shared.messages.requests import Request
 from shared.messages.steps import StepKind
-from tests.support.scripted_worker import END_ID, MASK_ID, ScriptedWorker
-
-CARD = ModelCard(name="m", max_length=4096, mask_token_id=MASK_ID, eos_token_id=END_ID, vocab_size=9999)
-PROFILE = "tp,batch_tokens,step_kind,latency_ms\n" + "".join(
-    f"{tp},{tokens},{kind},{(tokens * per_token + 1) / tp}\n"
-    for tp in (1, 2)
-    for kind, per_token in (("recompute", 1.0), ("cache", 1.0))
-    for tokens in (32, 1024, 8192)
-)
-THRESHOLDS = (0.5, 0.7, 0.9)
-TOKENS_PER_STEP = (4.0, 2.0, 1.0)
-
-
-@dataclass
-class Cell:
-    """A core with scripted instances; events go in by `send`."""
-
-    core: SchedulerCore
-    workers: dict[str, ScriptedWorker] = field(default_factory=dict)
-    finished: list[FinishRequest] = field(default_factory=list)
-    now_s: float = 100.0
-
-    def send(self, *events: Event) -> list[Command]:
-        commands = self.core.cycle(events, self.now_s)
-        self.finished += [c for c in commands if isinstance(c, FinishRequest)]
-        return commands
-
-    def answers(self, commands: list[Command]) -> list[Event]:
-        return [StepResultsReceived(self.workers[c.instance_id].run(c.jobs)) for c in jobs_in(commands)]
-
-    def answer(self, commands: list[Command]) -> list[Command]:
-        return self.send(*self.answers(commands))
-
-    def serve(self, commands: list[Command]) -> None:
-        while jobs_in(commands):
-            commands = self.answer(commands)
-
-
-def make_cell(instances: dict[str, int], *, caching: bool = False, per_step: int = 4, **options: object) -> Cell:
-    """`instances` maps names to TP degrees."""
-    given = {"policy": "dilaserve", "margin_steps": 0.0, **options}
-    settings = SchedulerSettings(model="m", thresholds=THRESHOLDS, **given)  # type: ignore[arg-type]
-    core_settings = CoreSettings(1, MASK_ID, THRESHOLDS, TOKENS_PER_STEP, caching=caching, granularity=8)
-    core = SchedulerCore(core_settings, lambda e: build_policy(settings, e), lambda _ids, _stop: False)
-    cell = Cell(core, {name: ScriptedWorker(name, per_step) for name in instances})
-    cell.send(*[seen(name, tp) for name, tp in instances.items()])
-    return cell
-
-
-def seen(name: str, tp: int = 1, max_tokens: int = 8192, *, draining: bool = False) -> InstanceUpdated:
-    state = InstanceState.DRAINING if draining else InstanceState.READY
-    return InstanceUpdated(
-        Instance(instance_id=name, model=CARD, tp_degree=tp, profile=PROFILE, max_batch_tokens=max_tokens, state=state)
-    )
-
-
-def arrival(name: str, *, output: int = 64, slo_s: float = 1e6, prompt: int = 64, **options: object) -> RequestArrived:
-    request = Request(request_id=name, output_tokens=output, **options)  # type: ignore[arg-type]
-    return RequestArrived(request, np.arange(3, 3 + prompt, dtype=np.int32), output, slo_s, arrival_s=100.0)
-
-
-def jobs_in(commands: list[Command]) -> list[SendJobs]:
-    return [c for c in commands if isinstance(c, SendJobs) and c.jobs.tickets]
+from tests.builders import arrival
+from tests.support.scripted_cell import THRESHOLDS, draining, jobs_in, make_cell, registered
+from tests.support.scripted_worker import ScriptedWorker
 
 
 def threshold_of(commands: list[Command]) -> float:
@@ -188,7 +118,7 @@ def test_a_request_moves_to_an_idle_instance_where_its_policy_lets_it(policy: st
     cell = make_cell({"a-1": 1}, caching=caching, policy=policy)
     cell.workers["b-1"] = ScriptedWorker("b-1", 4)
     commands = cell.send(arrival("r"), arrival("s"))
-    cell.send(seen("b-1"))
+    cell.send(registered("b-1"))
     sent = jobs_in(cell.answer(commands))
     assert ({s.instance_id for s in sent} == {"a-1", "b-1"}) is moves
 
@@ -197,7 +127,7 @@ def test_without_migration_a_request_stays_where_it_began() -> None:
     cell = make_cell({"a-1": 1}, moves="never")
     cell.workers["b-1"] = ScriptedWorker("b-1", 4)
     commands = cell.send(arrival("r"), arrival("s"))
-    cell.send(seen("b-1"))
+    cell.send(registered("b-1"))
     assert {s.instance_id for s in jobs_in(cell.answer(commands))} == {"a-1"}
 
 
@@ -214,7 +144,7 @@ def test_with_a_cache_a_request_moves_when_its_next_step_recomputes_anyway() -> 
     cell = make_cell({"a-1": 1}, caching=True, per_step=32)
     cell.workers["b-1"] = ScriptedWorker("b-1", 32)
     commands = cell.send(arrival("r"), arrival("s"))
-    cell.send(seen("b-1"))
+    cell.send(registered("b-1"))
     assert {s.instance_id for s in jobs_in(cell.answer(commands))} == {"a-1", "b-1"}
 
 
@@ -222,7 +152,7 @@ def test_moving_at_any_step_costs_an_additional_recompute_step() -> None:
     cell = make_cell({"a-1": 1}, caching=True, moves="any")
     cell.workers["b-1"] = ScriptedWorker("b-1", 4)
     commands = cell.send(arrival("r"), arrival("s"))
-    cell.send(seen("b-1"))
+    cell.send(registered("b-1"))
     kinds = {s.instance_id: unpack_int32(s.jobs.kinds)[0] for s in jobs_in(cell.answer(commands))}
     assert kinds == {"a-1": StepKind.CACHE, "b-1": StepKind.RECOMPUTE}
 
@@ -231,13 +161,13 @@ def test_a_request_that_returns_to_an_instance_brings_its_whole_canvas() -> None
     """It moves to a new instance at its second block, and back at its third, when the other request is cancelled."""
     cell = make_cell({"a-1": 1}, caching=True, per_step=32)
     cell.workers["b-1"] = ScriptedWorker("b-1", 32)
-    commands = cell.send(arrival("r", output=128), arrival("s", output=128))
-    cell.send(seen("b-1"))
+    commands = cell.send(arrival("r", output_tokens=128), arrival("s", output_tokens=128))
+    cell.send(registered("b-1"))
     [stayed, moved] = sorted(jobs_in(cell.answer(commands)), key=lambda command: command.instance_id)
     assert moved.instance_id == "b-1"
     [state] = moved.jobs.states
     cell.workers["a-1"].run(stayed.jobs)
-    cell.send(RequestCancelled("s" if state.request_id == "r" else "r"), seen("b-1", draining=True))
+    cell.send(RequestCancelled("s" if state.request_id == "r" else "r"), draining("b-1"))
     [back] = [command for command in jobs_in(cell.answer([moved])) if command.instance_id == "a-1"]
     [state] = back.jobs.states
     assert len(unpack_int32(state.canvas)) == 64 + 128
@@ -247,7 +177,7 @@ def test_a_request_that_returns_to_an_instance_brings_its_whole_canvas() -> None
 
 def test_with_a_cache_each_block_has_one_recompute_step() -> None:
     cell = make_cell({"a-1": 1}, caching=True)
-    cell.serve(cell.send(arrival("r", output=96)))
+    cell.serve(cell.send(arrival("r", output_tokens=96)))
     [finish] = cell.finished
     assert finish.stats is not None
     assert (finish.stats.steps, finish.stats.recompute_steps) == (24, 3)
@@ -255,7 +185,7 @@ def test_with_a_cache_each_block_has_one_recompute_step() -> None:
 
 def test_no_instance_is_given_more_than_a_batch() -> None:
     cell = make_cell({})
-    commands = cell.send(seen("a-1", max_tokens=300), *[arrival(f"r{i}") for i in range(5)])
+    commands = cell.send(registered("a-1", max_batch_tokens=300), *[arrival(f"r{i}") for i in range(5)])
     [sent] = jobs_in(commands)
     assert len(unpack_int64(sent.jobs.tickets)) == 2
     assert cell.core.fleet.tokens[0] <= 300
@@ -301,7 +231,7 @@ def test_a_request_taken_from_a_lost_instance_is_asked_about_again() -> None:
 
 def test_estimates_stay_within_what_is_possible() -> None:
     cell = make_cell({"a-1": 1})
-    cell.send(arrival("r", output=64))
+    cell.send(arrival("r", output_tokens=64))
     ticket, step = cell.core.table.ticket[[0]], cell.core.table.steps[[0]]
     cell.send(EstimatesReceived(ticket, step, np.array([[0.0, 30.0, 900.0]])))
     assert cell.core.estimates.left(np.array([0]))[0].tolist() == [[2.0, 30.0, 64.0]]
@@ -314,7 +244,7 @@ def test_a_resumed_request_goes_on_from_its_last_block_boundary() -> None:
     assert isinstance(saved, Checkpoint)
     resumed = make_cell({"a-1": 1}, caching=True, per_step=16)
     before = arrival("r")
-    after = RequestArrived(before.request, before.prompt_ids, 64, 1e6, 100.0, checkpoint=saved)
+    after = dataclasses.replace(before, checkpoint=saved)
     resumed.serve(resumed.send(after))
     cell.serve(cell.send())
     [finish] = resumed.finished

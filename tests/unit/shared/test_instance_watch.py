@@ -8,9 +8,8 @@ from nats.aio.msg import Msg
 from shared.bus.codec import encode
 from shared.bus.instance_watch import REPLACED_TTL_S, InstanceWatch
 from shared.bus.subjects import INSTANCE_TTL_S
-from shared.messages.instances import Instance, InstanceState, ModelCard
-
-CARD = ModelCard(name="m", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=100)
+from shared.messages.instances import InstanceState
+from tests.builders import instance, model_card
 
 
 class Cell:
@@ -27,10 +26,9 @@ class Cell:
             clock=lambda: self.now_s,
         )
 
-    async def heartbeat(self, *instance_ids: str, card: ModelCard = CARD, **fields: object) -> None:
+    async def heartbeat(self, *instance_ids: str, **fields: object) -> None:
         for instance_id in instance_ids:
-            instance = Instance(instance_id=instance_id, model=card, tp_degree=1, **fields)  # type: ignore[arg-type]
-            await self.receive(instance_id, encode(instance))
+            await self.receive(instance_id, encode(instance(instance_id, **fields)))
 
     async def receive(self, instance_id: str, data: bytes) -> None:
         await self.watch.receive(Msg(cast("Client", None), subject=f"$KV.instances-c.{instance_id}", data=data))
@@ -86,6 +84,6 @@ async def test_only_new_and_changed_instances_are_reported() -> None:
 
 async def test_rejected_and_unreadable_registrations_are_absent() -> None:
     cell = Cell()
-    await cell.heartbeat("i-1", card=ModelCard(name="x", max_length=1, mask_token_id=0, eos_token_id=1, vocab_size=2))
+    await cell.heartbeat("i-1", model=model_card(name="x"))
     await cell.receive("i-2", b"\xc1")
     assert cell.present() == cell.updated == []

@@ -5,7 +5,6 @@ import pytest
 
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import pack_float32, pack_int32, pack_int64
-from shared.messages.instances import Instance, ModelCard
 from shared.messages.steps import StepJobs, StepKind
 from shared.profile import LatencyProfile
 from simulator.instance import TOKENS, SimulatedInstance, read_jobs
@@ -14,6 +13,7 @@ from simulator.scenario import Failure, Scenario, simulate
 from simulator.steps_table import StepsTable
 from simulator.unloaded_latency import isolated_latency_s
 from simulator.workload import ArrivalTrace, plain
+from tests.builders import instance
 
 PROFILE = LatencyProfile.from_rows(
     (tp, tokens, kind, (base + slope * tokens) / 1000 / tp)
@@ -63,8 +63,7 @@ def test_an_iteration_of_both_kinds_costs_the_sum_of_two_lookups_less_a_launch_t
     shared_launch_s: float,
 ) -> None:
     """Two recompute steps of 164 tokens and one cache step of 32."""
-    card = ModelCard(name="m", max_length=4096, mask_token_id=0, eos_token_id=1, vocab_size=2)
-    instance = SimulatedInstance(Instance(instance_id="a", model=card, tp_degree=1), PROFILE, 32, shared_launch_s)
+    simulated = SimulatedInstance(instance(), PROFILE, 32, shared_launch_s)
     recompute, cached = int(StepKind.RECOMPUTE), int(StepKind.CACHE)
     jobs = StepJobs(
         epoch=1,
@@ -75,8 +74,8 @@ def test_an_iteration_of_both_kinds_costs_the_sum_of_two_lookups_less_a_launch_t
         kinds=pack_int32([recompute, recompute, cached]),
     )
     [batch] = read_jobs([jobs], np.arange(10), np.full(10, 164), 32)
-    instance.accept(batch)
-    assert instance.start() == pytest.approx((0.030 + 0.04e-3 * 328) + (0.020 + 0.2e-3 * 32) - shared_launch_s)
+    simulated.accept(batch)
+    assert simulated.start() == pytest.approx((0.030 + 0.04e-3 * 328) + (0.020 + 0.2e-3 * 32) - shared_launch_s)
 
 
 @pytest.mark.parametrize("policy", ["dilaserve", "llumnix", "infaas", "fixed"])

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from services.scheduler import events as ev
-from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.worker.cache.cache_mode import CacheMode
@@ -19,9 +18,10 @@ from services.worker.model.config import ModelConfig, parse_config
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Float64, Int32, Int64
 from shared.messages.checkpoints import Checkpoint
-from shared.messages.instances import Instance, InstanceState, ModelCard
+from shared.messages.instances import InstanceState
 from shared.messages.requests import Request
 from shared.messages.steps import StepJobs, StepResults
+from tests.builders import registered, scheduler_core
 from tests.support.random_model import LLADA, MASK_ID
 
 END_ID = 1
@@ -32,7 +32,6 @@ THRESHOLD = 0.75
 BLOCK = 4
 STEP_TIMEOUT_S = 10.0
 MOST_REQUESTS = 4  # of an instance
-CARD = ModelCard(name="m", max_length=128, mask_token_id=MASK_ID, eos_token_id=END_ID, vocab_size=64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ class ScriptedModel:
                     assert self.kept[next(read)] == (int(batch.seeds[i]), position), "read another's cache"
 
 
-class Cell:
+class EngineCell:
     """Messages wait until they are delivered; `now_s` passes as told."""
 
     def __init__(self, *, caching: bool, lookahead: int, moves: MigrationPolicy) -> None:
@@ -144,7 +143,9 @@ class Cell:
     def start_scheduler(self) -> None:
         """One that knows what the bus keeps, and no more."""
         self.epoch += 1
-        settings = CoreSettings(
+        self.core = scheduler_core(
+            lambda _: FixedThresholdPolicy(THRESHOLD, self.moves),
+            _ended,
             epoch=self.epoch,
             mask_token_id=MASK_ID,
             thresholds=(0.5, THRESHOLD),
@@ -154,24 +155,19 @@ class Cell:
             end_ids=(END_ID,),
             step_timeout_s=STEP_TIMEOUT_S,
         )
-        self.core = SchedulerCore(settings, lambda _: FixedThresholdPolicy(THRESHOLD, self.moves), _ended)
         arrivals = [text.arrival(self.now_s, self.checkpoints.get(name)) for name, text in self.unsettled.items()]
         self.cycle([*arrivals, *(self.seen(name) for name in self.engines)])
 
     def seen(self, name: str, drain_until_s: float | None = None) -> ev.InstanceUpdated:
         """Ready, or draining."""
         state = InstanceState.READY if drain_until_s is None else InstanceState.DRAINING
-        return ev.InstanceUpdated(
-            Instance(
-                instance_id=name,
-                model=CARD,
-                tp_degree=1,
-                state=state,
-                drain_until_s=drain_until_s or 0.0,
-                max_batch_requests=MOST_REQUESTS,
-                max_batch_tokens=1000,
-                cache_tokens=self.models[name].cache_slots,
-            )
+        return registered(
+            name,
+            state=state,
+            drain_until_s=drain_until_s or 0.0,
+            max_batch_requests=MOST_REQUESTS,
+            max_batch_tokens=1000,
+            cache_tokens=self.models[name].cache_slots,
         )
 
     def start_worker(self, name: str) -> None:

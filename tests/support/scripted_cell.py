@@ -1,0 +1,70 @@
+"""A scheduler core with scripted instances, for tests of its policies."""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from services.scheduler.core import SchedulerCore
+from services.scheduler.events import Command, Event, FinishRequest, SendJobs, StepResultsReceived
+from services.scheduler.factory import build_policy
+from services.scheduler.settings import SchedulerSettings
+from tests import builders
+from tests.support.scripted_worker import ScriptedWorker
+
+PROFILE = "tp,batch_tokens,step_kind,latency_ms\n" + "".join(
+    f"{tp},{tokens},{kind},{(tokens * per_token + 1) / tp}\n"
+    for tp in (1, 2)
+    for kind, per_token in (("recompute", 1.0), ("cache", 1.0))
+    for tokens in (32, 1024, 8192)
+)
+THRESHOLDS = (0.5, 0.7, 0.9)
+TOKENS_PER_STEP = (4.0, 2.0, 1.0)
+registered = partial(builders.registered, profile=PROFILE)
+draining = partial(builders.draining, profile=PROFILE)
+
+
+@dataclass
+class ScriptedCell:
+    """A core and the workers that answer it; `send` gives it events."""
+
+    core: SchedulerCore
+    workers: dict[str, ScriptedWorker] = field(default_factory=dict)
+    finished: list[FinishRequest] = field(default_factory=list)
+    now_s: float = builders.ARRIVAL_S
+
+    def send(self, *events: Event) -> list[Command]:
+        commands = self.core.cycle(events, self.now_s)
+        self.finished += [c for c in commands if isinstance(c, FinishRequest)]
+        return commands
+
+    def answers(self, commands: list[Command]) -> list[Event]:
+        return [StepResultsReceived(self.workers[c.instance_id].run(c.jobs)) for c in jobs_in(commands)]
+
+    def answer(self, commands: list[Command]) -> list[Command]:
+        return self.send(*self.answers(commands))
+
+    def serve(self, commands: list[Command]) -> None:
+        while jobs_in(commands):
+            commands = self.answer(commands)
+
+
+def make_cell(
+    instances: dict[str, int], *, caching: bool = False, per_step: int = 4, **options: object
+) -> ScriptedCell:
+    """`instances` maps names to TP degrees."""
+    given = {"policy": "dilaserve", "margin_steps": 0.0, **options}
+    settings = SchedulerSettings(model="m", thresholds=THRESHOLDS, **given)  # type: ignore[arg-type]
+    core = builders.scheduler_core(
+        lambda estimates: build_policy(settings, estimates),
+        thresholds=THRESHOLDS,
+        tokens_per_step=TOKENS_PER_STEP,
+        end_ids=(),
+        caching=caching,
+    )
+    cell = ScriptedCell(core, {name: ScriptedWorker(name, per_step) for name in instances})
+    cell.send(*[registered(name, tp_degree=tp) for name, tp in instances.items()])
+    return cell
+
+
+def jobs_in(commands: list[Command]) -> list[SendJobs]:
+    """The messages that have a step to run."""
+    return [c for c in commands if isinstance(c, SendJobs) and c.jobs.tickets]
