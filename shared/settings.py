@@ -1,11 +1,11 @@
 """Settings: read once from a mapping (the environment) into a frozen type.
 
-A field `nats_url` of a settings type is the variable `DILASERVE_NATS_URL`. A wrong value stops the start
-with one line that names the variable, the value and what is accepted.
+The field `nats_url` of a settings type is the variable `DILASERVE_NATS_URL`. An invalid value stops the service with
+one line that names the variable, the value and the accepted values.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -13,7 +13,7 @@ from shared.errors import BadInput
 
 PREFIX = "DILASERVE_"
 
-Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+OptionalPort = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 NatsUrl = Annotated[str, msgspec.Meta(pattern=r"^((nats|tls)://)?(\S+@)?([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?$")]
@@ -21,25 +21,25 @@ CellName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]{1,32}$")]
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What every service needs to join the cluster."""
+    """The settings that every service has. A field's comment is its description in docs/configuration.md."""
 
-    nats_url: NatsUrl = "nats://127.0.0.1:4222"  # the bus
-    cell: CellName = "cell0"  # the cell it belongs to: one scheduler and the instances it drives
-    alive_file: str = ""  # touched every few seconds once the bus is joined, for health checks; empty: none
+    nats_url: NatsUrl = "nats://127.0.0.1:4222"  # URL of the NATS server
+    cell: CellName = "cell0"  # name of the cell: one scheduler and its instances
+    alive_file: str = ""  # file touched every 5 s while the service is live, for health checks; empty: none
     otlp_endpoint: str = ""  # base URL of an OpenTelemetry collector (OTLP over HTTP); empty: no traces
-    metrics_host: str = "127.0.0.1"  # where Prometheus metrics are served
-    metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0  # 0: nowhere; the gateway has its own at its `port`
-    log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
-    log_format: Annotated[str, msgspec.Meta(pattern="^(console|json)$")] = "console"  # of the lines on standard error
+    metrics_host: str = "127.0.0.1"  # address on which Prometheus metrics are served
+    metrics_port: OptionalPort = 0  # port of the metrics; 0: none (the gateway also serves them at /metrics)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"  # lowest level that is logged
+    log_format: Literal["console", "json"] = "console"  # format of log lines: text or JSON
 
 
 S = TypeVar("S", bound=ServiceSettings)
 
 
 def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
-    """Build `kind` from the `DILASERVE_*` entries of `environ`; others are ignored, a list is comma-separated.
+    """Build `kind` from the `DILASERVE_*` entries of `environ`; other entries are ignored, a list is comma-separated.
 
-    Raises: BadInput naming the variable, its value and what is accepted.
+    Raises: BadInput naming the variable, its value and the accepted values.
     """
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
@@ -54,7 +54,9 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
         try:
             values[field.name] = msgspec.convert(raw, field.type, strict=False)
         except msgspec.ValidationError as error:
-            raise BadInput(f"{variable}={environ[variable]!r}: {error}", field=variable) from None
+            choices = getattr(msgspec.inspect.type_info(field.type), "values", ())
+            accepted = f"; accepted: {', '.join(choices)}" if choices else ""
+            raise BadInput(f"{variable}={environ[variable]!r}: {error}{accepted}", field=variable) from None
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
@@ -62,7 +64,7 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
 
 
 def to_environ(settings: Mapping[str, object]) -> dict[str, str]:
-    """The inverse, for a process that starts another: field names and values to `DILASERVE_*` strings."""
+    """Field names and values as `DILASERVE_*` strings: the environment of a child process. None is left out."""
     return {PREFIX + name.upper(): _as_text(value) for name, value in settings.items() if value is not None}
 
 

@@ -1,10 +1,7 @@
-"""The configuration reference, made from the settings types: names, types, defaults, and the comment beside each."""
+"""Writes docs/configuration.md from the settings types: names, types, defaults, and the comment beside each field."""
 
-import ast
 import inspect
-import io
-import textwrap
-import tokenize
+import re
 
 import msgspec
 
@@ -22,58 +19,51 @@ SERVICES: dict[str, type[ServiceSettings]] = {
     "Worker": WorkerSettings,
     "Reconfigurator": ReconfiguratorSettings,
 }
+FIELD = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
 INTRODUCTION = """\
 <!-- Written by `python -m dilaserve.reference`; do not edit. -->
 # Configuration
 
-A service reads its settings from the environment when it starts. A wrong value stops it with one line that names the
-variable, the value and what is accepted. A list is separated by commas.
+A service reads its settings from environment variables when it starts. An invalid value stops it with one line that
+names the variable, the value and the accepted values. Lists are comma-separated.
 """
 
 
 def text() -> str:
-    """The page docs/configuration.md."""
+    """The text of docs/configuration.md."""
     parts = [INTRODUCTION, _section("Every service", ServiceSettings, set())]
     common = {field.name for field in msgspec.structs.fields(ServiceSettings)}
     parts += [_section(title, kind, common) for title, kind in SERVICES.items()]
     return "\n".join(parts)
 
 
-def comments(kind: type) -> dict[str, str]:
-    """The comment at the end of each field's line, by the field's name."""
-    source = textwrap.dedent(inspect.getsource(kind))
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    at_line = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
-    [definition] = ast.parse(source).body
-    assert isinstance(definition, ast.ClassDef)
-    return {
-        statement.target.id: at_line.get(statement.end_lineno or statement.lineno, "")
-        for statement in definition.body
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-    }
+def descriptions(kind: type[ServiceSettings]) -> dict[str, str]:
+    """The comment beside each field, by the field's name."""
+    return dict(FIELD.findall(inspect.getsource(kind)))
 
 
 def _section(title: str, kind: type[ServiceSettings], leave_out: set[str]) -> str:
-    told = comments(kind)
-    rows = [_row(field, told[field.name]) for field in msgspec.structs.fields(kind) if field.name not in leave_out]
+    described = descriptions(kind)
+    fields = [field for field in msgspec.structs.fields(kind) if field.name not in leave_out]
+    rows = [_row(field, described[field.name]) for field in fields]
     return "\n".join(
         [f"## {title}", "", "| variable | accepts | default | meaning |", "| --- | --- | --- | --- |", *rows, ""]
     )
 
 
-def _row(field: msgspec.structs.FieldInfo, told: str) -> str:
+def _row(field: msgspec.structs.FieldInfo, description: str) -> str:
     variable = PREFIX + field.name.upper()
     if field.required:
         default = "required"
     else:
         value = to_environ({field.name: field.default}).get(variable, "")
         default = f"`{value}`" if value else "none"
-    cells = [f"`{variable}`", _accepts(msgspec.json.schema(field.type)), default, told]
+    cells = [f"`{variable}`", _accepts(msgspec.json.schema(field.type)), default, description]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _accepts(schema: dict[str, object]) -> str:
-    """A JSON schema in a few words."""
+    """The accepted values of a JSON schema, in a few words."""
     match schema:
         case {"$ref": str(ref), "$defs": dict(defs)}:
             return _accepts(defs[ref.rpartition("/")[2]])
@@ -85,7 +75,7 @@ def _accepts(schema: dict[str, object]) -> str:
         case {"type": "array", "items": dict(items)}:
             return f"list of {_accepts(items)}"
         case {"type": "string", "pattern": str(pattern)}:
-            return f"text as `{pattern}`"
+            return f"text matching `{pattern}`"
     words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
     limits = ", ".join(f"{sign} {schema[name]}" for name, sign in bounds.items() if name in schema)

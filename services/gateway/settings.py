@@ -1,23 +1,17 @@
-"""The gateway's settings."""
+"""Settings of the gateway."""
 
-from typing import Annotated
-
-import msgspec
-
-from shared.settings import Positive, Seconds, ServiceSettings
+from shared.settings import OptionalPort, Positive, Seconds, ServiceSettings
 
 
 class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
-    """Variables: DILASERVE_ and the field's name in capitals."""
-
-    model: str  # directory of the model, or its hub id: its tokenizer and configuration are read
-    model_name: str = ""  # as clients name it; empty: the directory's name
-    host: str = "127.0.0.1"
-    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8000  # 0: any free one
-    auth: bool = False  # whether clients need an API key
-    database_url: str = ""  # where the API keys are: postgresql://...; needed with `auth`
-    max_active_requests: Positive = 4096  # under way at once; more are refused with 429
-    shed: bool = False  # whether to refuse, with 429, what cannot meet its SLO even at the lowest threshold
-    default_slo_s: Seconds = 5.0  # as the scheduler has it; only `shed` asks
-    request_timeout_s: Seconds = 600.0  # a request without an outcome for so long is given up and cancelled
-    drain_timeout_s: Seconds = 30.0  # how long open requests may take to end after SIGTERM
+    model: str  # model directory or hub id; the gateway reads its tokenizer and configuration
+    model_name: str = ""  # model name in the API; empty: the directory's name
+    host: str = "127.0.0.1"  # address of the REST API
+    port: OptionalPort = 8000  # port of the REST API; 0: any free port
+    auth: bool = False  # require an API key from clients
+    database_url: str = ""  # Postgres with the API keys (postgresql://...); required with `auth`
+    max_active_requests: Positive = 4096  # requests in flight; further requests are refused with 429
+    shed: bool = False  # refuse with 429 a request that cannot meet its SLO at its lowest threshold
+    default_slo_s: Seconds = 5.0  # SLO in seconds that `shed` assumes for a request without one; as the scheduler's
+    request_timeout_s: Seconds = 600.0  # seconds after which a request without an outcome is cancelled
+    drain_timeout_s: Seconds = 30.0  # seconds that open requests have to finish after SIGTERM

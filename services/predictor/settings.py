@@ -1,4 +1,4 @@
-"""The predictor's settings."""
+"""Settings of the predictor."""
 
 from pathlib import Path
 
@@ -6,10 +6,8 @@ from shared.settings import ServiceSettings
 
 
 class PredictorSettings(ServiceSettings, frozen=True, kw_only=True):
-    """Variables: DILASERVE_ and the field's name in capitals."""
-
-    model: str = "models/demo"  # directory of the model that is served
-    predictor: str = ""  # written by `dilaserve train-predictor`; empty: `predictor` in the model's directory
+    model: str = "models/demo"  # directory of the served model
+    predictor: str = ""  # directory that `dilaserve train-predictor` wrote; empty: `predictor` in the model's directory
 
     @property
     def directory(self) -> Path:

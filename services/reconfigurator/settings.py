@@ -7,27 +7,29 @@ import msgspec
 from services.reconfigurator.planning.plan import Solver
 from shared.settings import Positive, Seconds, ServiceSettings
 
+Threshold = Annotated[float, msgspec.Meta(gt=0, le=1)]
+
 
 class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
-    database_url: str = "postgresql://postgres@127.0.0.1:5432/postgres"
-    launcher: Literal["none", "process", "docker", "swarm"] = "none"  # none: the instances stay as they are
-    nodes: tuple[str, ...] = ()  # NAME:GPUS of each node that instances may stand on
-    profile: str = ""  # PROFILE.csv; TP degrees that it lacks are planned with once an instance has brought a profile
-    predictor: str = ""  # directory of a step predictor; its card tells tokens per step before any were seen
-    tp_degrees: tuple[Positive, ...] = (1, 2, 4)
-    thresholds: tuple[Annotated[float, msgspec.Meta(gt=0, le=1)], ...] = (0.5, 0.6, 0.7, 0.8, 0.9)  # as the scheduler's
-    batch_sizes: tuple[Positive, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # tokens
-    cache: Literal["none", "prefix", "dual"] = "none"  # as the workers have it
-    interval_s: Seconds = 300.0  # between two decisions
-    window_s: Seconds = 300.0  # of the workload that a decision looks at
-    rps_buffer: Annotated[float, msgspec.Meta(ge=0)] = 0.1  # planned for so much more than was seen
-    solver: Solver = Solver.CBC
-    solve_s: Seconds = 60.0  # limit for each stage
-    drain_s: Seconds = 10.0  # how long a drained instance keeps requests until their next recompute step
-    start_s: Seconds = 300.0  # how long an instance may take from its launch until it serves
-    stop_s: Seconds = 30.0  # how long a stopped one may take to end before it is killed
-    worker_image: str = "dilaserve/worker"  # of the containers that the launchers docker and swarm start
-    worker_network: str = ""  # that they join; empty: the engine's default
-    worker_gpus: bool = False  # whether they get the GPUs of their place; else they compute on CPUs
-    worker_volumes: tuple[str, ...] = ()  # SOURCE:TARGET or SOURCE:TARGET:ro, as `docker run --volume` takes them
-    worker_project: str = ""  # the docker-compose project or Swarm stack that they are removed with
+    database_url: str = "postgresql://postgres@127.0.0.1:5432/postgres"  # Postgres URL, for requests and decisions
+    launcher: Literal["none", "process", "docker", "swarm"] = "none"  # starts and stops instances; none: no changes
+    nodes: tuple[str, ...] = ()  # NAME:GPUS of each node that may run instances
+    profile: str = ""  # PROFILE.csv; a TP degree that it lacks is planned once an instance registers a profile for it
+    predictor: str = ""  # directory of a step predictor, for tokens per step before any are observed
+    tp_degrees: tuple[Positive, ...] = (1, 2, 4)  # TP degrees to plan with
+    thresholds: tuple[Threshold, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)  # candidate thresholds; as the scheduler's
+    batch_sizes: tuple[Positive, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # batch sizes in tokens
+    cache: Literal["none", "prefix", "dual"] = "none"  # KV cache mode; as the workers'
+    interval_s: Seconds = 300.0  # seconds between two decisions
+    window_s: Seconds = 300.0  # seconds of recent workload that a decision considers
+    rps_buffer: Annotated[float, msgspec.Meta(ge=0)] = 0.1  # headroom over the observed rate (0.1 = 10 %)
+    solver: Solver = Solver.CBC  # solver of the integer programs
+    solve_s: Seconds = 60.0  # time limit in seconds of each planning stage
+    drain_s: Seconds = 10.0  # seconds that a drained instance keeps requests until their next recompute step
+    start_s: Seconds = 300.0  # seconds that an instance has to become ready after its launch
+    stop_s: Seconds = 30.0  # seconds that a stopped instance has to exit before it is killed
+    worker_image: str = "dilaserve/worker"  # image of worker containers (launchers docker and swarm)
+    worker_network: str = ""  # network of worker containers; empty: the engine's default
+    worker_gpus: bool = False  # give worker containers their GPUs; else they compute on CPUs
+    worker_volumes: tuple[str, ...] = ()  # volumes of worker containers: SOURCE:TARGET[:ro], as `docker run --volume`
+    worker_project: str = ""  # docker-compose project or Swarm stack of worker containers

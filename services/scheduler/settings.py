@@ -1,4 +1,4 @@
-"""The scheduler's settings."""
+"""Settings of the scheduler."""
 
 from typing import Annotated, Literal
 
@@ -11,21 +11,19 @@ Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
-    """Variables: DILASERVE_ and the field's name in capitals."""
-
-    model: str  # directory of the model, or its hub id: its tokenizer and configuration are read
-    model_name: str = ""  # as clients name it; empty: the directory's name
-    policy: Literal["dilaserve", "llumnix", "infaas", "fixed"] = "fixed"
-    threshold: Threshold = 0.9  # of the policies with a fixed one
-    thresholds: tuple[Threshold, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)  # candidates of the dilaserve policy, ascending
-    default_slo_s: Seconds = 5.0  # for requests that name none, seconds from arrival
-    cache: Literal["none", "prefix", "dual"] = "none"  # as the workers have it: how keys and values are kept
-    predictor: str = ""  # directory with the predictor's card; empty: `predictor` in the model's directory
-    estimates: Literal["predictor", "one-shot"] = "predictor"  # of the steps a request has left
-    load_control: bool = True  # of the dilaserve policy: limit thresholds by the cluster's load
-    margin_steps: Annotated[float, msgspec.Meta(ge=0)] = 1.0  # kept in hand before a deadline; 0: the paper's form
-    moves: MigrationPolicy | None = None  # when a request may change its instance; None: as the policy has it
-    guaranteed_priority: int | None = None  # from this priority on, requests keep all thresholds under any load
-    lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps sent before the last result is read
-    step_timeout_s: Seconds = 60.0  # a step unanswered for so long is given to another instance
-    stop_at_eos: bool = True  # blocks after the one that holds the end of the text are not computed
+    model: str  # model directory or hub id; the scheduler reads its tokenizer and configuration
+    model_name: str = ""  # model name in the API; empty: the directory's name
+    policy: Literal["dilaserve", "llumnix", "infaas", "fixed"] = "fixed"  # scheduling policy
+    threshold: Threshold = 0.9  # confidence threshold of the policies with a fixed one
+    thresholds: tuple[Threshold, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)  # candidate thresholds of the dilaserve policy
+    default_slo_s: Seconds = 5.0  # SLO in seconds from arrival of a request without one
+    cache: Literal["none", "prefix", "dual"] = "none"  # KV cache mode; as the workers'
+    predictor: str = ""  # directory of the predictor's card; empty: `predictor` in the model's directory
+    estimates: Literal["predictor", "one-shot"] = "predictor"  # source of a request's remaining steps
+    load_control: bool = True  # lower the highest allowed threshold under load (dilaserve policy)
+    margin_steps: Annotated[float, msgspec.Meta(ge=0)] = 1.0  # steps of slack before a deadline; 0: as in the paper
+    moves: MigrationPolicy | None = None  # when a request may migrate; unset: as the policy has it
+    guaranteed_priority: int | None = None  # requests of at least this priority keep all thresholds under load
+    lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps sent ahead of the last result
+    step_timeout_s: Seconds = 60.0  # seconds after which an unanswered step goes to another instance
+    stop_at_eos: bool = True  # skip the blocks after the one that holds the end of text

@@ -1,4 +1,4 @@
-"""The worker's settings."""
+"""Settings of the worker."""
 
 from typing import Annotated, Literal
 
@@ -10,19 +10,19 @@ NAME = "^[A-Za-z0-9_-]{1,96}$"  # one subject token
 
 
 class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
-    """`DILASERVE_MODEL` and so on. One process is one instance."""
+    """One worker process is one instance."""
 
-    model: str = "models/demo"  # a directory in Hugging Face layout, or a hub id
-    model_name: str = ""  # as clients call it; empty: the directory's name
-    instance: Annotated[str, msgspec.Meta(pattern=NAME)] = "worker"  # an id is this and six random digits
-    node: str = "local"
-    gpus: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()  # of its node, one a rank
-    tp: Positive = 1  # tensor-parallel degree: ranks of this instance
-    threads: Annotated[int, msgspec.Meta(ge=0)] = 0  # of each rank; 0: an equal share of the cores it may use
-    device: Annotated[str, msgspec.Meta(pattern="^(auto|cpu|cuda)$")] = "auto"
-    dtype: Annotated[str, msgspec.Meta(pattern="^(auto|float32|bfloat16)$")] = "auto"
-    cache: Literal["none", "prefix", "dual"] = "none"  # how keys and values are kept
-    cache_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # that the cache holds; 0: as the free memory allows
-    max_batch_tokens: Positive = 8192  # computed by one iteration
-    max_batch_requests: Positive = 64  # in one iteration
-    profile: str = ""  # PROFILE.csv to register with; empty: that of an earlier start, or a quick one measured now
+    model: str = "models/demo"  # model directory (Hugging Face layout) or hub id
+    model_name: str = ""  # model name in the API; empty: the directory's name
+    instance: Annotated[str, msgspec.Meta(pattern=NAME)] = "worker"  # worker name; the instance id adds six hex digits
+    node: str = "local"  # name of the node that the worker runs on
+    gpus: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()  # GPU numbers on the node, one per rank
+    tp: Positive = 1  # TP degree: ranks of this instance
+    threads: Annotated[int, msgspec.Meta(ge=0)] = 0  # CPU threads per rank; 0: an equal share of the available cores
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # device type; auto: cuda if present
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # number format; auto: by device
+    cache: Literal["none", "prefix", "dual"] = "none"  # KV cache mode
+    cache_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # KV cache capacity in tokens; 0: by free memory
+    max_batch_tokens: Positive = 8192  # most tokens computed by one iteration
+    max_batch_requests: Positive = 64  # most requests in one iteration
+    profile: str = ""  # PROFILE.csv of the instance; empty: the profile of an earlier start, else a quick measurement

@@ -1,5 +1,7 @@
 """Settings from the environment."""
 
+from typing import Literal
+
 import pytest
 
 from shared.errors import BadInput
@@ -11,9 +13,10 @@ class Example(ServiceSettings, frozen=True, kw_only=True):
     names: tuple[str, ...] = ("a",)
     ratios: tuple[float, ...] = ()
     on: bool = False
+    color: Literal["red", "blue"] = "red"
 
 
-def test_fields_are_read_from_their_variables_and_others_ignored() -> None:
+def test_fields_are_read_from_their_variables_and_others_are_ignored() -> None:
     environ = {
         "DILASERVE_COUNT": "3",
         "DILASERVE_RATIOS": "0.5, 0.9",
@@ -33,9 +36,10 @@ def test_fields_are_read_from_their_variables_and_others_ignored() -> None:
         ("NATS_URL", "nats://127.0.0.1:port", "nats"),
         ("NATS_URL", "http://127.0.0.1:4222", "nats"),
         ("RATIOS", "0.5,x", "float"),
+        ("COLOR", "green", "accepted: blue, red"),
     ],
 )
-def test_a_wrong_value_names_variable_value_and_what_is_accepted(variable: str, value: str, accepted: str) -> None:
+def test_an_invalid_value_reports_variable_value_and_accepted_values(variable: str, value: str, accepted: str) -> None:
     with pytest.raises(BadInput, match=accepted) as raised:
         read_settings(Example, {f"DILASERVE_{variable}": value})
     assert raised.value.message.startswith(f"DILASERVE_{variable}={value!r}:")
@@ -45,11 +49,11 @@ def test_a_wrong_value_names_variable_value_and_what_is_accepted(variable: str, 
     "url",
     ["nats://nats", "localhost:4222", "tls://me:s3cret@[::1]:4222/", "nats://token@a.b-c.d:1", "nats://me:p@ss@nats"],
 )
-def test_whatever_nats_calls_a_url_is_taken(url: str) -> None:
+def test_every_url_that_nats_accepts_is_accepted(url: str) -> None:
     assert read_settings(Example, {"DILASERVE_NATS_URL": url}).nats_url == url
 
 
-def test_settings_survive_the_environment_of_another_process() -> None:
+def test_to_environ_is_the_inverse_of_read_settings() -> None:
     settings = {"count": 2, "names": ("x", "y"), "on": True}
     environ = to_environ({**settings, "unset": None})
     assert read_settings(Example, environ) == Example(count=2, names=("x", "y"), on=True)
