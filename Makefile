@@ -19,11 +19,12 @@ test: $(READY) ## run the default test suite (pytest options: ARGS="...")
 	$(BIN)/python -m pytest -m "not slow and not cuda and not docker" --numprocesses $(TESTERS) \
 	  --maxprocesses 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
-check: $(READY) ## run formatter, linter, type checker and import rules
+check: $(READY) ## check format, lint, types, import rules and plain English
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/contract/test_plain_english.py
 
 fix: $(READY) ## format, and fix what the linter can fix
 	$(BIN)/ruff format .
