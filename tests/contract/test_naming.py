@@ -1,0 +1,84 @@
+"""Names follow the rules of CONTRIBUTING.md: constants, classes, tests, and imports between test modules."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ["dilaserve", "experiments", "services", "shared", "simulator"]
+CONSTANT = re.compile(r"_?(?:MOST|LEAST|LONGEST|FEWEST|SHORTEST)_")
+MAX_TEST_NAME = 79  # characters
+
+# Folders that do not follow these rules yet.
+UNCHECKED = ["dilaserve/", "experiments/", "services/", "shared/", "simulator/", "tests/"]
+
+
+@cache
+def modules(*folders: str) -> dict[str, ast.Module]:
+    """The parsed modules below folders, by their path in the repository."""
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
+
+
+def checked(*folders: str) -> dict[str, ast.Module]:
+    """The same without the unchecked folders."""
+    return {path: tree for path, tree in modules(*folders).items() if not path.startswith(tuple(UNCHECKED))}
+
+
+def named_tests(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield node
+
+
+def imported(node: ast.stmt) -> list[str]:
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=str(module), names=names):
+            return [module, *(f"{module}.{alias.name}" for alias in names)]
+    return []
+
+
+def test_constants_are_named_max_or_min() -> None:
+    names = {
+        f"{path}: {node.id}"
+        for path, tree in checked(*PRODUCT, "tests").items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and CONSTANT.match(node.id)
+    }
+    assert sorted(names) == []
+
+
+def test_each_public_class_has_a_name_of_its_own() -> None:
+    paths = defaultdict(list)
+    for path, tree in modules(*PRODUCT).items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                paths[node.name].append(path)
+    assert {name: found for name, found in paths.items() if len(found) > 1} == {}
+
+
+def test_names_of_tests_are_short() -> None:
+    names = [
+        f"{path}: {test.name}"
+        for path, tree in checked("tests").items()
+        for test in named_tests(tree)
+        if len(test.name) > MAX_TEST_NAME
+    ]
+    assert names == []
+
+
+def test_no_test_module_imports_another() -> None:
+    imports = [
+        f"{path} imports {name}"
+        for path, tree in checked("tests").items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in imported(node)
+        if re.match(r"tests\.(?:\w+\.)*test_\w+$", name)
+    ]
+    assert sorted(set(imports)) == []
