@@ -28,7 +28,7 @@ from simulator.lengths import DATA, benchmark, sharegpt
 from simulator.plot import draw_timelines, write_figure
 from simulator.reconfiguration import SimulatedReconfiguration
 from simulator.result import Records, summarize
-from simulator.scenario import Scenario, read_cluster, simulate
+from simulator.scenario import Scenario, simulate
 from simulator.steps_table import read_steps
 from simulator.workload import ArrivalTrace, constant_rate, real_world
 
@@ -122,7 +122,7 @@ def _simulate(run: TraceRun) -> StudyResult:
     scenario = Scenario(
         profile=read_profile(ROOFLINE if run.roofline else PROFILE),
         steps=read_steps(STEPS),
-        instances=read_cluster("16x1"),
+        instances=(1,) * 16,
         settings=SchedulerSettings(
             model="simulated",
             policy=run.policy,

@@ -1,8 +1,9 @@
-"""The live planner in virtual time: what arrived in a window makes a plan, and its transition takes its time.
+"""Runs the live planner in virtual time and carries out its plans on a simulated cluster.
 
-Planning itself takes none. Statistics, planner, and what is to be done next are those of the live reconfigurator.
+Planning itself takes no virtual time. The statistics, the decision and the order of a transition are the live code's.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,25 +11,23 @@ import msgspec
 import numpy as np
 
 from services.reconfigurator.execution.transition import StartInstance, StopInstance, next_action
-from services.reconfigurator.monitoring.workload_stats import PlanningSettings, RequestSample, class_loads, workload
-from services.reconfigurator.nodes import Node, to_placements, to_spec
-from services.reconfigurator.planning.plan import Plan
-from services.reconfigurator.planning.plan_input import plan_input
-from services.reconfigurator.planning.planner import make_plan
+from services.reconfigurator.monitoring.workload_stats import RequestSample
+from services.reconfigurator.nodes import Node
+from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.schedule import PlanSchedule, PlanTrigger
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.arrays import Int64
 from shared.errors import BadInput
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.launch import InstanceSpec
+from shared.messages.plans import PlanState
 from shared.profile import LatencyProfile
 from simulator.cluster import SimulatedCluster
 from simulator.result import Decided
-from simulator.steps_table import StepsTable
 from simulator.workload import ArrivalTrace
 
 DEFAULTS = ReconfiguratorSettings()
-POLL_S = 0.25  # between two looks at whether a drained instance is empty
+POLL_S = 0.25  # between two checks whether a drained instance is empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,118 +36,101 @@ class SimulatedReconfiguration:
 
     gpus_per_node: int = 4
     interval_s: float = DEFAULTS.interval_s  # between two decisions
-    window_s: float = DEFAULTS.window_s  # of arrivals that a decision looks at
-    rps_buffer: float = DEFAULTS.rps_buffer  # planned for so much more than was seen
-    drain_s: float = DEFAULTS.drain_s  # how long a drained instance keeps requests until their next recompute step
+    window_s: float = DEFAULTS.window_s  # length of the window of arrivals that a decision reads
+    rps_buffer: float = DEFAULTS.rps_buffer  # headroom over the observed rate (0.1 = 10 %)
+    drain_s: float = DEFAULTS.drain_s  # time that a draining instance keeps requests until their next recompute step
     stop_s: float = 2.0  # from an empty instance until its GPUs are free
     load_s: float = 60.0  # from a launch until the instance serves: 16 GB of weights, and warming up
-    solve_s: float = DEFAULTS.solve_s  # limit for each stage, in real seconds
+    solve_s: float = DEFAULTS.solve_s  # time limit for each stage, in real seconds
 
 
-@dataclass(frozen=True, slots=True)
-class PlanFor:
-    """What plans are made from, beside what arrives."""
-
-    profile: LatencyProfile
-    steps: StepsTable
-    thresholds: Sequence[float]
-    cached: bool
-    block_length: int = 32
-
-
-class Reconfigurator:
+class SimulatedReconfigurator:
     """Plans for one cluster and carries the plans out."""
 
     def __init__(
         self,
         settings: SimulatedReconfiguration,
-        basis: PlanFor,
+        planner: Planner,
+        profile: LatencyProfile,
         cluster: SimulatedCluster,
-        arriving: ArrivalTrace,
+        trace: ArrivalTrace,
         make_instance: Callable[[InstanceSpec], Instance],
     ) -> None:
         self._settings = settings
-        self._basis = basis
+        self._planner = planner
+        self._profile = profile
         self._cluster = cluster
-        self._arriving = arriving
+        self._trace = trace
         self._make_instance = make_instance
-        self._agenda = PlanSchedule(settings.interval_s, settings.window_s, settings.rps_buffer, cluster.clock.now_s)
-        self._nodes: tuple[Node, ...] = ()
-        self._running: dict[InstanceSpec, str] = {}  # by name; those that load included
-        self._loading: set[InstanceSpec] = set()
+        self._schedule = PlanSchedule(settings.interval_s, settings.window_s, settings.rps_buffer, cluster.clock.now_s)
+        self._running: dict[InstanceSpec, str] = {}  # instance ids; empty while the instance loads
         self._target: list[InstanceSpec] | None = None  # None: no transition is under way
 
-    def start(self, degrees: Iterable[int]) -> None:
-        """Put the first instances on nodes, where they serve at once, and plan while requests arrive.
+    def start(self, specs: Iterable[InstanceSpec]) -> None:
+        """Start the first instances, which serve at once, and plan until the last request has arrived."""
+        for spec in specs:
+            self._serve(spec)
+        self._check_later()
 
-        Raises: BadInput if an instance is larger than a node.
-        """
-        places = place(degrees, self._settings.gpus_per_node)
-        self._nodes = tuple(Node(name=name, gpus=self._settings.gpus_per_node) for name in _names(places))
-        for spec in places:
-            self._serve(spec, self._make_instance(spec))
-        self._look_later()
-
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         now_s = self._cluster.clock.now_s
-        self._later(self._agenda.look_in_s(now_s) or self._agenda.recent_s, self._look)
+        self._later(self._schedule.look_in_s(now_s) or self._schedule.recent_s, self._check)
 
-    def _look(self) -> None:
-        """Decide if it is due; a transition that is under way is awaited."""
+    def _check(self) -> None:
+        """Decide if a decision is due and no transition is under way."""
         now_s = self._cluster.clock.now_s
         self._forget_dead()
-        if self._target is None and (occasion := self._agenda.due(now_s, len(self._seen(self._agenda.recent_s)))):
-            self._decide(occasion)
-        if now_s < self._arriving.arrival_s[-1]:
-            self._look_later()
+        if self._target is None and (trigger := self._schedule.due(now_s, len(self._arrived(self._schedule.recent_s)))):
+            self._decide(trigger)
+        if now_s < self._trace.arrival_s[-1]:
+            self._check_later()
 
-    def _seen(self, span_s: float) -> Int64:
-        """The requests that arrived in the last `span_s`."""
-        now_s, arrival_s = self._cluster.clock.now_s, self._arriving.arrival_s
+    def _arrived(self, span_s: float) -> Int64:
+        """The requests that arrived in the last `span_s` seconds."""
+        now_s, arrival_s = self._cluster.clock.now_s, self._trace.arrival_s
         return np.flatnonzero((arrival_s > now_s - span_s) & (arrival_s <= now_s))
 
-    def _decide(self, occasion: PlanTrigger) -> None:
-        seen = self._seen(occasion.span_s)
-        self._agenda.decided(occasion, len(seen) / occasion.span_s)
-        if not len(seen):
-            return
-        plan = self._plan(seen, occasion)
-        self._cluster.records.decisions.append(
+    def _decide(self, trigger: PlanTrigger) -> None:
+        now_s, records = self._cluster.clock.now_s, self._cluster.records
+        record = self._planner.decide(self._context(trigger), now_s)
+        self._schedule.decided(trigger, sum(load.rps for load in record.classes))
+        taken = record.state is PlanState.RUNNING
+        instances_per_tp = dict(sorted(Counter(spec.tp for spec in record.target).items()))
+        records.decisions.append(
             Decided(
-                t_s=self._cluster.clock.now_s,
-                take=plan.decision.take,
-                reason=occasion.explain(plan.decision.reason),
-                status=plan.status,
-                instances_per_tp=plan.instances_per_tp,
+                t_s=now_s,
+                take=taken,
+                reason=record.reason,
+                status=record.status,
+                instances_per_tp=instances_per_tp,
             )
         )
-        if plan.decision.take:
-            self._target = [to_spec(instance, self._nodes) for instance in plan.instances]
+        if taken:
+            self._target = record.target
             self._advance()
 
-    def _plan(self, seen: Int64, occasion: PlanTrigger) -> Plan:
-        arriving, basis, slo_s = self._arriving, self._basis, self._cluster.records.slo_s
-        requests = [
-            RequestSample(int(arriving.prompt_tokens[i]), int(arriving.output_tokens[i]), float(slo_s[i])) for i in seen
-        ]
-        degrees = [tp for tp in basis.profile.tp_degrees if tp <= self._settings.gpus_per_node]
-        rps_buffer = occasion.buffer(self._settings.rps_buffer)
-        planning = PlanningSettings(basis.thresholds, degrees, DEFAULTS.batch_sizes, rps_buffer, basis.block_length)
-        tokens = {c: float(basis.steps.tokens_at(np.array(c))) for c in basis.thresholds}
-        gpus = [node.gpus for node in self._nodes]
-        asked = workload(class_loads(requests, occasion.span_s), tokens, planning, gpus)
-        names = [node.name for node in self._nodes]
-        current = to_placements(self._running, self._nodes, names)
-        p = plan_input(asked, basis.profile, cached=basis.cached)
-        return make_plan(p, current, time_limit_s=self._settings.solve_s, growing=occasion.growing)
+    def _context(self, trigger: PlanTrigger) -> PlanningContext:
+        trace, slo_s = self._trace, self._cluster.records.slo_s
+        return PlanningContext(
+            seen=[
+                RequestSample(int(trace.prompt_tokens[i]), int(trace.output_tokens[i]), float(slo_s[i]))
+                for i in self._arrived(trigger.span_s)
+            ],
+            uses=[],
+            occasion=trigger,
+            running=list(self._running),
+            nodes_up={node.name for node in self._planner.nodes},
+            profile=self._profile,
+            known_tokens={},
+        )
 
     # The transition
 
     def _advance(self) -> None:
-        """Do what is next; whatever takes time comes back here."""
+        """Do the next actions of the transition up to one that takes time; its end calls this again."""
         assert self._target is not None, "a transition is under way"
         self._forget_dead()
-        serving = [spec for spec in self._running if spec not in self._loading]
+        serving = [spec for spec, instance_id in self._running.items() if instance_id]
         match next_action(self._target, list(self._running), serving):
             case None:
                 self._target = None
@@ -156,31 +138,30 @@ class Reconfigurator:
                 self._drain(spec)
             case StartInstance(spec):
                 self._running[spec] = ""
-                self._loading.add(spec)
                 self._later(self._settings.load_s, lambda: self._loaded(spec))
                 self._advance()
 
     def _loaded(self, spec: InstanceSpec) -> None:
-        self._loading.discard(spec)
-        self._serve(spec, self._make_instance(spec))
+        self._serve(spec)
         self._advance()
 
-    def _serve(self, spec: InstanceSpec, instance: Instance) -> None:
+    def _serve(self, spec: InstanceSpec) -> None:
+        instance = self._make_instance(spec)
         self._running[spec] = instance.instance_id
         self._cluster.join(instance)
 
     def _drain(self, spec: InstanceSpec) -> None:
-        name = self._running[spec]
+        instance_id = self._running[spec]
         until_s = self._cluster.clock.now_s + self._settings.drain_s
-        instance = self._cluster.instances[name].instance
-        self._cluster.tell(msgspec.structs.replace(instance, state=InstanceState.DRAINING, drain_until_s=until_s))
-        self._later(POLL_S, lambda: self._stop_when_empty(spec, name))
+        instance = self._cluster.instances[instance_id].instance
+        self._cluster.update(msgspec.structs.replace(instance, state=InstanceState.DRAINING, drain_until_s=until_s))
+        self._later(POLL_S, lambda: self._stop_when_empty(spec, instance_id))
 
-    def _stop_when_empty(self, spec: InstanceSpec, name: str) -> None:
-        if name in self._cluster.instances and self._cluster.holds_requests(name):
-            self._later(POLL_S, lambda: self._stop_when_empty(spec, name))
+    def _stop_when_empty(self, spec: InstanceSpec, instance_id: str) -> None:
+        if instance_id in self._cluster.instances and self._cluster.holds_requests(instance_id):
+            self._later(POLL_S, lambda: self._stop_when_empty(spec, instance_id))
             return
-        self._cluster.leave(name)
+        self._cluster.leave(instance_id)
         self._later(self._settings.stop_s, lambda: self._stopped(spec))
 
     def _stopped(self, spec: InstanceSpec) -> None:
@@ -191,29 +172,29 @@ class Reconfigurator:
         self._cluster.clock.at(self._cluster.clock.now_s + seconds, action)
 
     def _forget_dead(self) -> None:
-        for spec, name in list(self._running.items()):
-            if spec not in self._loading and name not in self._cluster.instances:
+        for spec, instance_id in list(self._running.items()):
+            if instance_id and instance_id not in self._cluster.instances:
                 del self._running[spec]
 
 
 def place(degrees: Iterable[int], gpus_per_node: int) -> list[InstanceSpec]:
-    """Instances on as many nodes as they need, in their order, each where there is room first.
+    """Place instances in their order, each on the first node with room, on as few nodes as that needs.
 
     Raises: BadInput if one is larger than a node.
     """
     used: list[int] = []
-    places = []
+    specs = []
     for tp in degrees:
         if tp > gpus_per_node:
             raise BadInput(f"an instance of tp {tp} does not fit a node of --gpus-per-node {gpus_per_node}")
         number = next((i for i, gpus in enumerate(used) if gpus + tp <= gpus_per_node), len(used))
         if number == len(used):
             used.append(0)
-        gpus = tuple(range(used[number], used[number] + tp))
-        places.append(InstanceSpec(node=f"node{number}", gpus=gpus))
+        specs.append(InstanceSpec(node=f"node{number}", gpus=tuple(range(used[number], used[number] + tp))))
         used[number] += tp
-    return places
+    return specs
 
 
-def _names(places: Sequence[InstanceSpec]) -> list[str]:
-    return list(dict.fromkeys(spec.node for spec in places))
+def nodes_of(specs: Sequence[InstanceSpec], gpus_per_node: int) -> tuple[Node, ...]:
+    """The nodes that the instances are on."""
+    return tuple(Node(name=name, gpus=gpus_per_node) for name in dict.fromkeys(spec.node for spec in specs))

@@ -1,8 +1,9 @@
-"""What is simulated: the cluster, the policy and the models of its parts, put together under one seed."""
+"""A scenario: the cluster, the policy and the models that are simulated, put together under one seed."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Literal
 
@@ -10,18 +11,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from services.predictor.model import StepPredictor
-from services.scheduler.factory import candidates
+from services.reconfigurator.monitoring.workload_stats import PlanningSettings
+from services.reconfigurator.planning.decision import Planner
+from services.scheduler.factory import build_core, candidates
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.messages.instances import Instance, ModelCard
 from shared.messages.steps import StepKind
 from shared.predictor_card import PredictorCard
 from shared.profile import LatencyProfile
-from simulator.cluster import SimulatedCluster, build_core
+from simulator.cluster import SimulatedCluster
 from simulator.confidences import Confidences
 from simulator.estimates import OracleEstimates, Predictor, TrainedEstimates
+from simulator.outputs import EPOCH, SimulatedOutputs
 from simulator.predictor_training import train_predictor
-from simulator.reconfiguration import PlanFor, Reconfigurator, SimulatedReconfiguration
+from simulator.reconfiguration import DEFAULTS, SimulatedReconfiguration, SimulatedReconfigurator, nodes_of, place
 from simulator.result import Records
 from simulator.steps_table import StepsTable
 from simulator.trace_replay import RecordedConfidences, RecordedRequests
@@ -30,16 +34,17 @@ from simulator.unmasking_model import UnmaskingTables
 from simulator.workload import ArrivalTrace
 
 CARD = ModelCard(name="simulated", max_length=1 << 20, mask_token_id=0, eos_token_id=1, vocab_size=2)
-NOISE = 0.1  # how wrong the step predictor is: standard deviation of the logarithm of the factor
+NOISE = 0.1  # error of the noisy predictor: standard deviation of the logarithm of its factor
 GRANULARITY = 8  # newly unmasked tokens between two estimates of a request
-NOTICED_AFTER_S = 5.0  # until the scheduler knows that an instance is dead
+ESTIMATE_INTERVAL_S = 0.05  # between two questions to the predictor, half a step; a live scheduler may ask every cycle
+LOSS_NOTICED_S = 5.0  # from the death of an instance until the scheduler knows
 LivePredictor = tuple[StepPredictor, PredictorCard]
 PredictorName = Literal["oracle", "noisy", "one-shot", "trained"]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An instance, by its number from 0, dies."""
+    """An instance, by its index from 0, dies."""
 
     at_s: float
     instance: int
@@ -47,24 +52,24 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Units: slo_s in seconds, for requests without one of their own; None: SLO_MULTIPLE times the isolated mean."""
+    """Units: slo_s in seconds, for requests without an SLO of their own; None: SLO_MULTIPLE times the isolated mean."""
 
     profile: LatencyProfile
     steps: StepsTable
-    recorded: RecordedRequests | None = None  # what steps unmask; None: the model of denoising by the steps table tells
-    registered: LatencyProfile | None = None  # what the scheduler is told of instances; None: the profile itself
+    recorded: RecordedRequests | None = None  # requests to replay; None: the unmasking model of the steps table
+    registered: LatencyProfile | None = None  # the profile that instances register; None: `profile`
     instances: tuple[int, ...]  # TP degree of each
     settings: SchedulerSettings
-    predictor: PredictorName = "noisy"  # one-shot: there is none; trained: the live one
-    noise: float = NOISE  # of the noisy one
-    live: LivePredictor | None = None  # the one that is trained; None: one is trained on the model of denoising
+    predictor: PredictorName = "noisy"  # one-shot: no predictor; trained: a LightGBM predictor
+    noise: float = NOISE  # error of the noisy predictor
+    live: LivePredictor | None = None  # the trained predictor; None: train one on the unmasking model
     slo_s: float | None = None
     seed: int = 0
-    message_s: float = 0.0  # that a message takes, from client to scheduler or between scheduler and instance
-    shared_launch_s: float = 0.0  # that an iteration of both kinds takes less than the sum of two lookups
+    message_s: float = 0.0  # time of a message from client to scheduler or between scheduler and instance
+    shared_launch_s: float = 0.0  # time that an iteration of both step kinds saves over the sum of two lookups
     max_batch_tokens: int = 8192
     max_batch_requests: int = 64
-    failures: tuple[Failure, ...] = field(default=())
+    failures: tuple[Failure, ...] = ()
     reconfiguration: SimulatedReconfiguration | None = None  # None: the instances stay as they are
 
     @property
@@ -84,59 +89,39 @@ def simulate(
 
     Raises: BadInput if the profile lacks a TP degree or kind of step.
     """
-    difficulties, chance, predictions = np.random.default_rng(scenario.seed).spawn(3)
+    difficulty_random, step_random, prediction_random = np.random.default_rng(scenario.seed).spawn(3)
     settings = replace(
-        scenario.settings, estimates="one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates
+        scenario.settings,
+        estimates="one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates,
+        lookahead=0,
     )
-    pace = scenario.recorded or UnmaskingTables(scenario.steps)
-    predictor = _predictor(scenario, settings, pace, workload, predictions)
-    confidences = None
+    model = scenario.recorded or UnmaskingTables(scenario.steps)
+    predictor = _predictor(scenario, settings, model, workload, prediction_random)
+    confidences: Confidences | RecordedConfidences | None = None
     if isinstance(predictor, TrainedEstimates):
         n = len(workload)
-        confidences = Confidences(pace, n) if isinstance(pace, UnmaskingTables) else RecordedConfidences(pace, n)
-    card = scenario.live[1] if scenario.live else None
+        confidences = Confidences(model, n) if isinstance(model, UnmaskingTables) else RecordedConfidences(model, n)
+    card = scenario.live[1] if scenario.live else _card(scenario.steps)
     cluster = SimulatedCluster(
         workload,
-        build_core(
-            settings,
-            card.mean_tokens_per_step if card else scenario.steps.tokens_at,
-            card.update_granularity if card else GRANULARITY,
-        ),
-        pace,
-        confidences,
+        build_core(settings, None, card, EPOCH, keeps_records=False, question_s=ESTIMATE_INTERVAL_S),
+        SimulatedOutputs(workload.output_tokens, model, confidences, difficulty_random, step_random),
+        predictor,
         scenario.profile,
         scenario.default_slo_s(workload),
-        predictor,
-        difficulties,
-        chance,
         scenario.message_s,
         scenario.shared_launch_s,
     )
-    names = (_name(number) for number in count())
+    ids = (_instance_id(index) for index in count())
     if scenario.reconfiguration is None:
         for tp in scenario.instances:
-            cluster.join(_instance(scenario, next(names), tp))
+            cluster.join(_instance(scenario, next(ids), tp))
     else:
-        basis = PlanFor(scenario.profile, scenario.steps, candidates(settings), scenario.caching)
-        reconfigurator = Reconfigurator(
-            scenario.reconfiguration, basis, cluster, workload, lambda spec: _instance(scenario, next(names), spec.tp)
-        )
-        reconfigurator.start(scenario.instances)
+        _start_reconfigurator(scenario, scenario.reconfiguration, cluster, workload, ids)
     for failure in scenario.failures:
-        name = _name(failure.instance)
-        cluster.clock.at(failure.at_s, lambda name=name: cluster.fail(name, NOTICED_AFTER_S))  # type: ignore[misc]
+        instance_id = _instance_id(failure.instance)
+        cluster.clock.at(failure.at_s, partial(cluster.fail, instance_id, LOSS_NOTICED_S))
     return cluster.run(on_finished)
-
-
-def read_cluster(text: str) -> tuple[int, ...]:
-    """TP degrees of the instances: `8x1,2x4` is eight TP-1 and two TP-4. Raises: BadInput if it is malformed."""
-    degrees: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([1-9]\d{0,3})x([1-9]\d{0,3})\s*", part)
-        if match is None:
-            raise BadInput(f"--cluster {text}: accepted is COUNTxTP[,COUNTxTP...], such as 16x1 or 8x1,2x4")
-        degrees += [int(match[2])] * int(match[1])
-    return tuple(degrees)
 
 
 def read_failures(texts: Sequence[str], instances: int) -> tuple[Failure, ...]:
@@ -150,30 +135,64 @@ def read_failures(texts: Sequence[str], instances: int) -> tuple[Failure, ...]:
     return tuple(failures)
 
 
+def _start_reconfigurator(
+    scenario: Scenario,
+    settings: SimulatedReconfiguration,
+    cluster: SimulatedCluster,
+    workload: ArrivalTrace,
+    ids: Iterator[str],
+) -> None:
+    thresholds = candidates(scenario.settings)
+    specs = place(scenario.instances, settings.gpus_per_node)
+    degrees = [tp for tp in scenario.profile.tp_degrees if tp <= settings.gpus_per_node]
+    planner = Planner(
+        nodes=nodes_of(specs, settings.gpus_per_node),
+        planning=PlanningSettings(thresholds, degrees, DEFAULTS.batch_sizes, settings.rps_buffer),
+        prior=dict(zip(thresholds, scenario.steps.tokens_at(np.array(thresholds)).tolist(), strict=True)),
+        cached=scenario.caching,
+        solver=DEFAULTS.solver,
+        solve_s=settings.solve_s,
+    )
+    SimulatedReconfigurator(
+        settings, planner, scenario.profile, cluster, workload, lambda spec: _instance(scenario, next(ids), spec.tp)
+    ).start(specs)
+
+
 def _predictor(
     scenario: Scenario,
     settings: SchedulerSettings,
-    pace: UnmaskingTables | RecordedRequests,
+    model: UnmaskingTables | RecordedRequests,
     workload: ArrivalTrace,
     random: np.random.Generator,
 ) -> Predictor | None:
     if settings.policy != "dilaserve" or settings.estimates == "one-shot":
         return None
     thresholds = np.array(candidates(settings))
-    if scenario.predictor == "trained":
-        if scenario.live is not None:
-            return TrainedEstimates(scenario.live[0], thresholds)
-        denoising = pace if isinstance(pace, UnmaskingTables) else UnmaskingTables(scenario.steps)
-        return TrainedEstimates(train_predictor(denoising, workload.output_tokens, thresholds, random), thresholds)
-    return OracleEstimates(pace, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
+    if scenario.predictor != "trained":
+        return OracleEstimates(model, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
+    if scenario.live is not None:
+        return TrainedEstimates(scenario.live[0], thresholds)
+    tables = model if isinstance(model, UnmaskingTables) else UnmaskingTables(scenario.steps)
+    return TrainedEstimates(train_predictor(tables, workload.output_tokens, thresholds, random), thresholds)
 
 
-def _instance(scenario: Scenario, name: str, tp: int) -> Instance:
+def _card(steps: StepsTable) -> PredictorCard:
+    """The card of a predictor whose one-shot estimates are those of the steps table."""
+    return PredictorCard(
+        version="simulated",
+        features=[],
+        thresholds=steps.thresholds.tolist(),
+        tokens_per_step=steps.tokens_per_step.tolist(),
+        update_granularity=GRANULARITY,
+    )
+
+
+def _instance(scenario: Scenario, instance_id: str, tp: int) -> Instance:
     kinds = (StepKind.RECOMPUTE, StepKind.CACHE) if scenario.caching else (StepKind.RECOMPUTE,)
     for kind in kinds:
         scenario.profile.latency_s(tp, 1.0, kind)  # raises if the profile lacks it
     return Instance(
-        instance_id=name,
+        instance_id=instance_id,
         model=CARD,
         tp_degree=tp,
         device="simulated",
@@ -183,5 +202,5 @@ def _instance(scenario: Scenario, name: str, tp: int) -> Instance:
     )
 
 
-def _name(number: int) -> str:
-    return f"sim{number}"
+def _instance_id(index: int) -> str:
+    return f"sim{index}"

@@ -58,10 +58,11 @@ def simulate(
     import msgspec  # noqa: PLC0415
 
     from services.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+    from shared.instance_counts import read_instance_counts  # noqa: PLC0415
     from shared.profile import read_profile  # noqa: PLC0415
     from simulator.reconfiguration import SimulatedReconfiguration  # noqa: PLC0415
     from simulator.result import summarize  # noqa: PLC0415
-    from simulator.scenario import Scenario, read_cluster, read_failures  # noqa: PLC0415
+    from simulator.scenario import Scenario, read_failures  # noqa: PLC0415
     from simulator.steps_table import read_steps  # noqa: PLC0415
 
     check_file("--out", out)
@@ -69,7 +70,7 @@ def simulate(
     scenario = Scenario(
         profile=read_profile(profile),
         steps=read_steps(steps),
-        instances=(instances := read_cluster(cluster)),
+        instances=(instances := read_instance_counts(cluster, "--cluster")),
         settings=SchedulerSettings(
             model="simulated",
             policy=policy,

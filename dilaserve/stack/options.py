@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shared.cpu import num_cores
 from shared.errors import BadInput
+from shared.instance_counts import read_instance_counts
 from shared.messages.launch import InstanceSpec
 from shared.model_files import find_model
 from shared.predictor_card import CARD_FILE
@@ -78,17 +79,12 @@ def read_instances(text: str | None, slots: int) -> tuple[int, ...]:
     """
     if text is None:
         return (1,) * min(2, slots)
-    degrees: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([1-9]\d{0,3})x([1-9]\d{0,3})\s*", part)
-        if match is None:
-            raise BadInput(f"--instances {text}: accepted is COUNTxTP[,COUNTxTP...], such as 2x1")
-        degrees += [int(match[2])] * int(match[1])
+    degrees = read_instance_counts(text, "--instances")
     if unsupported := set(degrees) - set(TP_DEGREES):
         raise BadInput(f"--instances {text}: TP {min(unsupported)} is not supported; accepted: {_listed(TP_DEGREES)}")
     if sum(degrees) > slots:
         raise BadInput(f"--instances {text} needs {sum(degrees)} slots; there are {slots} (see --slots)")
-    return tuple(degrees)
+    return degrees
 
 
 def read_thresholds(text: str) -> tuple[float, ...]:

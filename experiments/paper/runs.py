@@ -11,10 +11,11 @@ from experiments.paper.result_cache import kept
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import Int64
+from shared.instance_counts import read_instance_counts
 from shared.profile import read_profile
 from simulator.lengths import BLOCK, DATA, Lengths, benchmark
 from simulator.result import summarize
-from simulator.scenario import PredictorName, Scenario, read_cluster, simulate
+from simulator.scenario import PredictorName, Scenario, simulate
 from simulator.steps_table import read_steps
 from simulator.unloaded_latency import isolated_latency_s
 from simulator.workload import ArrivalTrace, constant_rate, plain
@@ -86,7 +87,7 @@ def _simulate(run: SimulationRun) -> dict[str, float]:
     scenario = Scenario(
         profile=profile,
         steps=steps,
-        instances=read_cluster(run.cluster),
+        instances=read_instance_counts(run.cluster, "cluster"),
         settings=SchedulerSettings(
             model="simulated",
             policy=POLICY[run.system],

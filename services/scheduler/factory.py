@@ -1,4 +1,4 @@
-"""Builds the core that the settings describe."""
+"""Builds the scheduler's core from its settings, for the live service and for the simulator."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,30 +17,44 @@ from shared.predictor_card import PredictorCard, read_predictor_card
 from shared.text import TextModel
 
 
-def build_core(settings: SchedulerSettings, text: TextModel, card: PredictorCard | None, epoch: int) -> SchedulerCore:
-    """The state machine with its policy."""
+def build_core(
+    settings: SchedulerSettings,
+    text: TextModel | None,
+    card: PredictorCard | None,
+    epoch: int,
+    *,
+    keeps_records: bool = True,
+    question_s: float = 0.0,
+) -> SchedulerCore:
+    """Build the state machine with its policy.
+
+    Without `text`, as in a simulation, no output ends early. Without a predictor's `card`, one token per step counts.
+    """
     thresholds = candidates(settings)
     means = np.ones(len(thresholds)) if card is None else card.mean_tokens_per_step(np.array(thresholds))
+    ending_text = text if settings.stop_at_eos else None
     core_settings = CoreSettings(
         epoch=epoch,
-        mask_token_id=text.card.mask_token_id,
+        mask_token_id=text.card.mask_token_id if text else 0,
         thresholds=thresholds,
         tokens_per_step=tuple(means.tolist()),
         caching=settings.cache != "none",
         granularity=card.update_granularity if card else 1,
         lookahead=settings.lookahead,
-        end_ids=tuple(sorted(text.end_ids)) if settings.stop_at_eos else (),
+        end_ids=tuple(sorted(ending_text.end_ids)) if ending_text else (),
         step_timeout_s=settings.step_timeout_s,
+        keeps_records=keeps_records,
+        question_s=question_s,
     )
 
     def text_ended(output_ids: Int32, stop: Sequence[str]) -> bool:
-        return settings.stop_at_eos and text.ended(output_ids, stop)
+        return ending_text is not None and ending_text.ended(output_ids, stop)
 
     return SchedulerCore(core_settings, lambda estimates: build_policy(settings, estimates), text_ended)
 
 
 def build_policy(settings: SchedulerSettings, estimates: StepEstimates) -> Policy:
-    """The policy that the settings name."""
+    """Build the policy that the settings name."""
     if settings.policy == "dilaserve":
         return DiLaServePolicy(
             candidates=np.array(candidates(settings)),
@@ -56,7 +70,7 @@ def build_policy(settings: SchedulerSettings, estimates: StepEstimates) -> Polic
 
 
 def read_card(settings: SchedulerSettings, model: Path) -> PredictorCard | None:
-    """The card of the predictor, where the policy works with estimates. Raises: BadInput if it is then missing."""
+    """Read the predictor's card. Returns: None if the policy uses no estimates. Raises: BadInput if it is missing."""
     if settings.policy != "dilaserve":
         return None
     try:
@@ -67,7 +81,7 @@ def read_card(settings: SchedulerSettings, model: Path) -> PredictorCard | None:
 
 
 def candidates(settings: SchedulerSettings) -> tuple[float, ...]:
-    """The candidate thresholds, ascending. Raises: BadInput if there is none."""
+    """The candidate thresholds, ascending. Raises: BadInput if the settings name none."""
     if not settings.thresholds:
         raise BadInput("DILASERVE_THRESHOLDS must name at least one threshold", "thresholds")
     return tuple(sorted(set(settings.thresholds)))

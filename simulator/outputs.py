@@ -1,0 +1,92 @@
+"""The outputs of simulated requests: which positions each step unmasks, and the step results that report them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shared.arrays import Float32, Int64, pack_float32, pack_int32
+from shared.messages.steps import StepResults
+from simulator.confidences import Confidences
+from simulator.instance import HUNDREDTHS, REQUESTS, STEPS, TICKETS, Batch
+from simulator.trace_replay import RecordedConfidences
+from simulator.unmasking_model import UnmaskingModel
+
+EPOCH = 1
+
+
+class SimulatedOutputs:
+    """Which masks are left of the output of each request, by the request's index in the workload."""
+
+    def __init__(
+        self,
+        output_tokens: Int64,
+        model: UnmaskingModel,
+        confidences: Confidences | RecordedConfidences | None,
+        difficulty_random: np.random.Generator,
+        step_random: np.random.Generator,
+    ) -> None:
+        """`confidences` are needed if the scheduler's predictor reads them. Difficulties have a random source of their
+        own, so that they are the same under every policy."""
+        self.block_length = model.block_length
+        self.levels: Int64 = difficulty_random.integers(model.levels, size=len(output_tokens))
+        self._output_tokens = output_tokens
+        self._masks_left = output_tokens.copy()
+        self._model = model
+        self._confidences = confidences
+        self._random = step_random
+
+    def run_steps(self, batch: Batch) -> "FinishedSteps":
+        """Unmask tokens in the order of their positions."""
+        requests = batch[REQUESTS]
+        left = self._masks_left[requests]
+        counts, stats = self._unmask(requests, batch[HUNDREDTHS], left)
+        ends = counts.cumsum()
+        done = self._output_tokens[requests] - left
+        self._masks_left[requests] = left - counts
+        positions = np.arange(int(ends[-1])) + (done - ends + counts).repeat(counts)
+        return FinishedSteps(batch, counts, ends, positions, stats)
+
+    def _unmask(self, requests: Int64, hundredths: Int64, left: Int64) -> tuple[Int64, Float32]:
+        """Tokens that each step unmasks, and the confidence statistics after it.
+
+        Shapes: requests, thresholds in hundredths, masks left before the step [n] -> [n], [n, 5].
+        """
+        levels = self.levels[requests]
+        if self._confidences is not None:
+            return self._confidences.unmask(self._random, requests, levels, hundredths, left)
+        counts = self._model.unmask(self._random, levels, hundredths, left)
+        return counts, np.zeros((len(requests), 5), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedSteps:
+    """The results of n steps, in the order of their batch."""
+
+    batch: Batch
+    counts: Int64  # [n], tokens unmasked by each
+    ends: Int64  # [n], the cumulative counts
+    positions: Int64  # [sum of counts], of the unmasked tokens in their outputs
+    stats: Float32  # [n, 5]
+
+    def by_instance(self, instance_ids: Sequence[str], num_steps: Sequence[int]) -> Iterator[StepResults]:
+        """One message per instance; `num_steps` of the batch, in its order, ran on each."""
+        tickets, steps, counts = self.batch[TICKETS].tobytes(), pack_int32(self.batch[STEPS]), pack_int32(self.counts)
+        positions, stats = pack_int32(self.positions), pack_float32(self.stats)
+        zeros = bytes(len(positions))
+        start = first = 0
+        for instance_id, number in zip(instance_ids, num_steps, strict=True):
+            end = start + number
+            last = int(self.ends[end - 1])
+            yield StepResults(
+                instance_id=instance_id,
+                epoch=EPOCH,
+                tickets=tickets[8 * start : 8 * end],
+                steps=steps[4 * start : 4 * end],
+                counts=counts[4 * start : 4 * end],
+                positions=positions[4 * first : 4 * last],
+                tokens=zeros[4 * first : 4 * last],
+                confidences=zeros[4 * first : 4 * last],
+                confidence_stats=stats[20 * start : 20 * end],
+            )
+            start, first = end, last
