@@ -1,23 +1,21 @@
 """A real browser, headless, that fails a test on any error in its console."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from experiments.screenshots import find_chromium
-from tests.integration.gateway.conftest import gateway, lonely_gateway, scheduler, settings, text
+from tests.support.browser import LIMIT_S, WIDE, NewPage
+from tests.support.gateway import gateway, lonely_gateway, scheduler, settings, text
 
 __all__ = ["gateway", "lonely_gateway", "scheduler", "settings", "text"]
 
-LIMIT_S = 30.0  # for anything that a page is waited for
 DISTURBED = "ERR_NETWORK_CHANGED"  # Chromium drops what it loads when a network interface of this machine comes or goes
 RELOADS = 5
-WIDE, NARROW = (1280, 900), (390, 844)
 
 expect.set_options(timeout=LIMIT_S * 1000)
-NewPage = Callable[..., AbstractAsyncContextManager[Page]]
 
 
 @pytest.fixture
@@ -57,8 +55,3 @@ def new_page(browser: Browser) -> NewPage:
             await page.close()
 
     return opened
-
-
-async def overflow_px(page: Page) -> int:
-    """By how much the page is wider than its window."""
-    return int(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))

@@ -5,9 +5,9 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
 from shared.bus.client import Bus
-from tests.browser.conftest import NewPage
 from tests.builders import scheduler_stats
-from tests.integration.gateway.conftest import RunningGateway
+from tests.support.browser import NewPage
+from tests.support.gateway import RunningGateway
 from tests.support.plans import plan
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

@@ -9,8 +9,8 @@ from shared.bus.client import Bus
 from shared.bus.codec import encode
 from shared.messages.instances import Instance, InstanceState
 from shared.text import TextModel
-from tests.browser.conftest import NARROW, NewPage, overflow_px
-from tests.integration.gateway.conftest import RunningGateway
+from tests.support.browser import NARROW, NewPage, overflow_px
+from tests.support.gateway import RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = pytest.mark.browser

@@ -8,8 +8,8 @@ from services.gateway.settings import GatewaySettings
 from shared.database.key_store import create_key
 from shared.database.schema import open_database, upgrade
 from shared.text import TextModel
-from tests.browser.conftest import NewPage
-from tests.integration.gateway.conftest import running
+from tests.support.browser import NewPage
+from tests.support.gateway import running
 from tests.support.postgres import PostgresServer
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.stack import new_data_dir

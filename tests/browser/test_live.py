@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Locator, expect
 
 from dilaserve.commands.up import DEMO_MODEL
-from tests.browser.conftest import LIMIT_S, NewPage
+from tests.support.browser import LIMIT_S, NewPage
 from tests.support.stack import Stack, new_data_dir, running_stack
 from tests.support.waiting import until
 

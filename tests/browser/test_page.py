@@ -4,8 +4,8 @@ import pytest
 from playwright.async_api import Page, expect
 
 from shared.messages.requests import OutcomeStatus
-from tests.browser.conftest import NARROW, WIDE, NewPage, overflow_px
-from tests.integration.gateway.conftest import RunningGateway
+from tests.support.browser import NARROW, WIDE, NewPage, overflow_px
+from tests.support.gateway import RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = pytest.mark.browser

@@ -5,8 +5,8 @@ from playwright.async_api import expect
 
 from shared.bus.client import Bus
 from shared.messages.plans import PlanState
-from tests.browser.conftest import NARROW, NewPage, overflow_px
-from tests.integration.gateway.conftest import RunningGateway
+from tests.support.browser import NARROW, NewPage, overflow_px
+from tests.support.gateway import RunningGateway
 from tests.support.plans import plan
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

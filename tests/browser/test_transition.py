@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from tests.browser.conftest import NewPage
-from tests.e2e.test_reconfigure import HEAVY_RPS, LIMIT_S, reconfiguring_stack, under_load
+from tests.support.browser import NewPage
+from tests.support.reconfiguring_stack import HEAVY_RPS, LIMIT_S, reconfiguring_stack, under_load
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

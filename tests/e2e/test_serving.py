@@ -14,12 +14,10 @@ import pytest
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.stack.data_dir import read_addresses
 from tests.support.benchmark_files import write_benchmark_files
+from tests.support.demo_questions import MODEL, answer, chat_request, question
 from tests.support.judge_server import judge_server
 from tests.support.stack import Stack, dilaserve, new_data_dir, running_stack
 
-MODEL = "demo"
-NAMES = ["Tom", "Anna", "Ben", "Mia", "Sam"]
-THINGS = ["apples", "pears", "books", "coins"]
 SLO_S = 120
 # A request's text then depends on nothing but itself: one threshold, every step on the whole sequence.
 OPTIONS = ("--instances", "2x1", "--policy", "fixed", "--thresholds", "0.9", "--cache", "none")
@@ -31,15 +29,6 @@ def stack() -> Iterator[Stack]:
     with new_data_dir() as data_dir, running_stack(DEMO_MODEL, data_dir, *OPTIONS) as running:
         yield running
         assert running.stop() == 0
-
-
-def question(i: int) -> str:
-    return f"{NAMES[i % 5]} has {5 + i % 17} {THINGS[i % 4]} and buys {2 + i % 11} more. How many are there now?"
-
-
-def body(i: int, **options: Any) -> dict[str, Any]:
-    message = {"role": "user", "content": question(i)}
-    return {"model": MODEL, "messages": [message], "max_tokens": 64, "slo_ms": 120_000, **options}
 
 
 def client(stack: Stack) -> openai.OpenAI:
@@ -74,17 +63,11 @@ def test_a_stream_brings_the_same_text_piece_by_piece(stack: Stack) -> None:
     assert max(pieces_of_each) > 1  # a text whose first token is decided last comes as one piece
 
 
-async def ask(http: httpx.AsyncClient, i: int) -> str:
-    reply = await http.post("/v1/chat/completions", json=body(i))
-    assert reply.status_code == 200, reply.text
-    return str(reply.json()["choices"][0]["message"]["content"])
-
-
 async def test_200_requests_at_once_each_get_the_text_they_get_alone(stack: Stack) -> None:
     async with httpx.AsyncClient(base_url=stack.url, timeout=110, limits=httpx.Limits(max_connections=200)) as http:
-        together = await asyncio.gather(*[ask(http, i) for i in range(200)])
+        together = await asyncio.gather(*[answer(http, i) for i in range(200)])
         for i in range(0, 200, 8):
-            assert await ask(http, i) == together[i]
+            assert await answer(http, i) == together[i]
 
 
 async def test_a_producer_on_the_bus_is_served_by_the_same_instances(stack: Stack) -> None:
@@ -107,7 +90,7 @@ async def test_garbage_on_every_subject_is_buried_and_serving_goes_on(stack: Sta
             await bus.publish(f"dilaserve.cell0.{subject}", garbage)
     await bus.flush()
     async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
-        assert "The answer is" in await ask(http, 0)
+        assert "The answer is" in await answer(http, 0)
     await bus.close()
     assert "Traceback" not in stack.log.read_text()
 
@@ -129,7 +112,7 @@ async def test_garbage_on_every_subject_is_buried_and_serving_goes_on(stack: Sta
     ],
 )
 def test_bad_input_is_a_4xx_that_names_the_field(stack: Stack, wrong: dict[str, Any], field: str) -> None:
-    reply = httpx.post(f"{stack.url}/v1/chat/completions", json={**body(0), **wrong})
+    reply = httpx.post(f"{stack.url}/v1/chat/completions", json={**chat_request(0), **wrong})
     assert 400 <= reply.status_code < 500, reply.text
     assert field in str(reply.json()["error"]["param"])
     assert reply.json()["error"]["message"]

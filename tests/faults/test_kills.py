@@ -13,7 +13,7 @@ from dilaserve.load.workload import read_requests
 from dilaserve.stack.data_dir import read_addresses
 from experiments import fault_load
 from experiments.fault_load import asking, kill_service, recovered, watching
-from tests.e2e.test_serving import ask
+from tests.support.demo_questions import answer
 from tests.support.stack import Stack, new_data_dir, running_stack
 from tests.support.waiting import until
 
@@ -38,9 +38,9 @@ async def test_no_request_is_lost_when_the_bus_is_killed_under_load(stack: Stack
         return {process.pid for process in stack.programs(program)}
 
     async with httpx.AsyncClient(base_url=stack.url, timeout=110, limits=httpx.Limits(max_connections=200)) as http:
-        expected = [await ask(http, i) for i in range(0, REQUESTS, 10)]
+        expected = [await answer(http, i) for i in range(0, REQUESTS, 10)]
         before = pids()
-        load = [asyncio.ensure_future(ask(http, i)) for i in range(REQUESTS)]
+        load = [asyncio.ensure_future(answer(http, i)) for i in range(REQUESTS)]
         await asyncio.wait(load, return_when=asyncio.FIRST_COMPLETED)  # the load is under way
         stack.program(program).kill()
         texts = await asyncio.gather(*load)

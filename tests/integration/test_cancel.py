@@ -21,7 +21,7 @@ from shared.bus.codec import decode
 from shared.messages.instances import Instance
 from shared.messages.stats import SchedulerStats
 from shared.text import TextModel, read_model_card
-from tests.integration.gateway.conftest import running
+from tests.support.gateway import running
 from tests.support.nats import NatsServer
 from tests.support.services import service
 from tests.support.waiting import until

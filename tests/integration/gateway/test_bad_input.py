@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from services.gateway.api.request_body import MAX_BODY_BYTES
-from tests.integration.gateway.conftest import LIMIT_S, RunningGateway
+from tests.support.gateway import LIMIT_S, RunningGateway
 from tests.support.tiny_model import MAX_LENGTH
 
 USER = {"role": "user", "content": "hi"}

@@ -18,7 +18,7 @@ from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.messages.gateway import BatchError, BatchStatus, BatchWork
 from shared.text import TextModel
-from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
+from tests.support.gateway import LIMIT_S, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached, until
 

@@ -8,8 +8,7 @@ import httpx
 
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
-from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
-from tests.integration.gateway.test_faults import text_of
+from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
 from tests.support.scheduler import AnsweringScheduler
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.gateway.conftest import RunningGateway
+from tests.support.gateway import RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 
 GUIDELLM = os.environ.get("GUIDELLM") or shutil.which("guidellm")

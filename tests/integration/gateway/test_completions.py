@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from tests.integration.gateway.conftest import RunningGateway
+from tests.support.gateway import RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 
 MODEL = "tiny-llada"

@@ -13,7 +13,7 @@ from shared.bus.client import Bus
 from shared.messages.plans import PlanState
 from shared.text import TextModel
 from tests.builders import scheduler_stats
-from tests.integration.gateway.conftest import RunningGateway, running
+from tests.support.gateway import RunningGateway, running
 from tests.support.plans import plan
 from tests.support.scheduler import AnsweringScheduler
 

@@ -18,7 +18,7 @@ from shared.messages.instances import InstanceState
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Progress
 from shared.text import TextModel
-from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
+from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler
 
@@ -30,13 +30,6 @@ async def request_taken(scheduler: AnsweringScheduler) -> str:
     """The id of the next request, once the scheduler has it and its steps are done."""
     async with asyncio.timeout(LIMIT_S):
         return await scheduler.served.get()
-
-
-def text_of(reply: httpx.Response, *, stream: bool) -> str:
-    if not stream:
-        return str(reply.json()["choices"][0]["message"]["content"])
-    *sent, _ = [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
-    return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in sent)
 
 
 async def test_without_an_instance_a_completion_is_unavailable(lonely_gateway: RunningGateway) -> None:

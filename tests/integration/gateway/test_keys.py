@@ -17,7 +17,7 @@ from shared.database.key_store import create_key, read_keys, revoke_key
 from shared.database.schema import open_database, upgrade
 from shared.errors import BadInput
 from shared.text import TextModel
-from tests.integration.gateway.conftest import LIMIT_S, RunningGateway, running
+from tests.support.gateway import LIMIT_S, RunningGateway, running
 from tests.support.postgres import PostgresServer
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.stack import dilaserve, new_data_dir

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from services.gateway.api.errors import _CODE_OF_STATUS, _INVALID
-from tests.integration.gateway.conftest import RunningGateway
+from tests.support.gateway import RunningGateway
 
 CHECKS = [
     not_a_server_error,

@@ -13,7 +13,7 @@ import pytest
 
 from services.gateway.__main__ import main
 from shared.bus.client import Bus
-from tests.integration.gateway.conftest import LIMIT_S
+from tests.support.gateway import LIMIT_S
 
 WITHOUT_TORCH = """
 import resource

@@ -9,7 +9,7 @@ from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.text import TextModel
 from tests.builders import loaded_stats
-from tests.integration.gateway.conftest import running
+from tests.support.gateway import running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import until
 

@@ -1,0 +1,106 @@
+"""A gateway in this process on a free port, with the real bus and a small scheduler behind it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.gateway.__main__ import listen, serve
+from services.gateway.settings import GatewaySettings
+from shared.bus.client import Bus
+from shared.text import TextModel
+from tests.support.scheduler import AnsweringScheduler
+
+LIMIT_S = 10.0  # for anything a test waits for
+
+
+@dataclass
+class RunningGateway:
+    """`stop` is what SIGTERM sets; `done` ends when the gateway has drained."""
+
+    url: str
+    http: httpx.AsyncClient
+    stop: asyncio.Event
+    done: asyncio.Task[None]
+
+    async def readiness(self) -> str:
+        """ "ready", or why not."""
+        reply = await self.http.get("/ready")
+        return "ready" if reply.status_code == 200 else str(reply.json()["error"]["message"])
+
+    async def until(self, readiness: str) -> None:
+        """Wait until `/ready` says so. Raises: TimeoutError after LIMIT_S."""
+        async with asyncio.timeout(LIMIT_S):
+            while await self.readiness() != readiness:  # noqa: ASYNC110  (what is waited for is behind HTTP)
+                await asyncio.sleep(0.01)
+
+    async def metric(self, line: str) -> None:
+        """Wait until `/metrics` has the line. Raises: TimeoutError after LIMIT_S."""
+        async with asyncio.timeout(LIMIT_S):
+            while line not in (await self.http.get("/metrics")).text.splitlines():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def running(settings: GatewaySettings, text: TextModel) -> AsyncIterator[RunningGateway]:
+    listener = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    stop = asyncio.Event()
+    done = asyncio.create_task(serve(settings, text, listener, stop))
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S) as http:
+        yield RunningGateway(url, http, stop, done)
+    stop.set()
+    async with asyncio.timeout(LIMIT_S):
+        await done
+
+
+def text_of(reply: httpx.Response, *, stream: bool) -> str:
+    """The text of a chat completion's reply."""
+    if not stream:
+        return str(reply.json()["choices"][0]["message"]["content"])
+    *sent, _ = [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
+    return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in sent)
+
+
+@pytest.fixture(scope="session")
+def text(tiny_model_dir: Path) -> TextModel:
+    return TextModel(tiny_model_dir, tiny_model_dir.name)
+
+
+@pytest.fixture
+def settings(bus: Bus, tiny_model_dir: Path) -> GatewaySettings:
+    return GatewaySettings(
+        nats_url=str(bus.nc.connected_url.geturl()) if bus.nc.connected_url else "",
+        cell=bus.subjects.cell,
+        model=str(tiny_model_dir),
+        drain_timeout_s=LIMIT_S,
+    )
+
+
+@pytest.fixture
+async def scheduler(bus: Bus, text: TextModel) -> AsyncIterator[AnsweringScheduler]:
+    answering = AnsweringScheduler(bus, text)
+    task = asyncio.create_task(answering.run())
+    yield answering
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.fixture
+async def lonely_gateway(settings: GatewaySettings, text: TextModel) -> AsyncIterator[RunningGateway]:
+    """A gateway with a bus and nobody behind it."""
+    async with running(settings, text) as gateway:
+        await gateway.until("no instance is ready")
+        yield gateway
+
+
+@pytest.fixture
+async def gateway(lonely_gateway: RunningGateway, scheduler: AnsweringScheduler) -> RunningGateway:
+    await lonely_gateway.until("ready")
+    return lonely_gateway
