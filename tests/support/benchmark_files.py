@@ -1,4 +1,4 @@
-"""Small files in the formats of the benchmarks, with questions that the demo model can be asked."""
+"""Small files in the formats of the benchmarks, with questions for the demo model."""
 
 import gzip
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_benchmark_files(directory: Path) -> Path:
-    """Returns the directory."""
+    """Write the files of all benchmarks. Returns: the directory."""
     _write(directory / "gsm8k_test.jsonl.gz", (_sum(2, i) for i in range(4)))
     _write(directory / "gsm8k_train_500.jsonl.gz", (_sum(i, 5) for i in range(8)))
     choice = {"question": "What is 1 + 1?", "options": ["1", "2", "3"], "answer": "B", "category": "math"}

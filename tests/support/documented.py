@@ -1,10 +1,10 @@
-"""Which documents have their commands run, and which of those commands are the business of other tests."""
+"""The documents whose commands the tests run, and the commands that other tests run."""
 
 from tests.support.shell_blocks import ROOT, Block, commands
 
 RUN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-# A command as the documents show it, and the test that gives it (with other arguments).
+# A command as the documents show it, and the test that runs it (with other arguments).
 ELSEWHERE = {
     "dilaserve doctor": (
         "tests/integration/test_command_line.py::test_the_doctor_finds_nothing_wrong_where_a_stack_can_start"
@@ -27,15 +27,15 @@ ELSEWHERE = {
 
 
 def exists(test: str) -> bool:
-    """Whether there is a test of this name, FILE::NAME."""
+    """Whether the test FILE::NAME exists."""
     path, _, name = test.partition("::")
     return (ROOT / path).is_file() and f"def {name}(" in (ROOT / path).read_text()
 
 
 def to_run(block: Block) -> bool:
-    """Whether the block is to be run with the others of its document. Raises: AssertionError if only a part is."""
+    """Whether to run the block with the others of its document. Raises: AssertionError if only a part is to run."""
     if block.reason is not None:
         return False
     left = [command.text in ELSEWHERE for command in commands(block)]
-    assert all(left) or not any(left), f"{block.where}: other tests give only some of these commands; split the block"
+    assert all(left) or not any(left), f"{block.where}: other tests run only some of these commands; split the block"
     return not (left and all(left))

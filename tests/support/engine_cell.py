@@ -1,4 +1,4 @@
-"""A cell without a bus: the scheduler's core and workers' engines, every message between them in a test's hand."""
+"""A cell without a bus: the scheduler's core and workers' engines. The test delivers each message between them."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -25,18 +25,18 @@ from tests.builders import registered, scheduler_core
 from tests.support.random_model import LLADA, MASK_ID
 
 END_ID = 1
-STOP_ID = 2  # what the stop string "." stands for
-FIRST_ID, LAST_ID = 10, 59  # of the tokens that end nothing
+STOP_ID = 2  # the token of the stop string "."
+FIRST_ID, LAST_ID = 10, 59  # the ordinary tokens' ids
 PROMPT_ID = 5
 THRESHOLD = 0.75
 BLOCK = 4
 STEP_TIMEOUT_S = 10.0
-MOST_REQUESTS = 4  # of an instance
+MAX_REQUESTS = 4  # per instance
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What the model says to one request, whose number is also its seed. A token depends on its position alone."""
+    """The model's output for one request. A token depends on its position alone; `number` is also the seed."""
 
     number: int
     blocks: int
@@ -61,8 +61,8 @@ class Text:
     def confidence(self, position: int) -> float:
         return (hash((position, self.number)) % 1000) / 1000
 
-    def plain(self) -> tuple[list[int], int]:
-        """The output of a plain loop, and the steps it takes."""
+    def reference(self) -> tuple[list[int], int]:
+        """The output of a plain decoding loop, and its number of steps."""
         output: list[int] = []
         steps = 0
         for block in range(self.blocks):
@@ -85,16 +85,16 @@ class Text:
 
 @dataclass
 class ScriptedModel:
-    """Says what the texts say, and holds that it is fed, and reads from its cache, nothing but what belongs there."""
+    """Predicts the tokens of the texts. Fails if a batch holds or reads from the cache another request's tokens."""
 
     texts: dict[int, Text]
     cache_slots: int
     config: ModelConfig = field(default_factory=lambda: parse_config(LLADA))
-    too_large: bool = False  # whether the device's memory is too small for two requests at once
-    kept: dict[int, tuple[int, int]] = field(default_factory=dict)  # the request and position whose keys a slot holds
+    is_small: bool = False  # whether two requests at once exceed the device's memory
+    cached: dict[int, tuple[int, int]] = field(default_factory=dict)  # slot -> request and position of its keys
 
     def run(self, batch: ForwardBatch) -> TokenPredictions:
-        if self.too_large and len(batch.lengths) > 1:
+        if self.is_small and len(batch.lengths) > 1:
             raise torch.OutOfMemoryError("too large")
         self._check(batch)
         owners = np.repeat(batch.seeds, batch.counts).tolist()
@@ -112,18 +112,18 @@ class ScriptedModel:
             text = self.texts[owner]
             output_position = position - text.prompt_length
             expected = PROMPT_ID if output_position < 0 else text.token(output_position)
-            assert token in (expected, MASK_ID), "fed what is not its own"
+            assert token in (expected, MASK_ID), "a token of another text"
         if self.cache_slots:
             for owner, position, slot in zip(owners, batch.positions.tolist(), batch.write_slots.tolist(), strict=True):
-                self.kept[slot] = (owner, position)
+                self.cached[slot] = (owner, position)
             read = iter(batch.read_slots.tolist())
             for i in range(batch.num_recompute, len(batch.lengths)):
                 for position in range(int(batch.key_lengths[i])):
-                    assert self.kept[next(read)] == (int(batch.seeds[i]), position), "read another's cache"
+                    assert self.cached[next(read)] == (int(batch.seeds[i]), position), "keys of another request"
 
 
 class EngineCell:
-    """Messages wait until they are delivered; `now_s` passes as told."""
+    """Messages wait until the test delivers them; the test sets `now_s`."""
 
     def __init__(self, *, caching: bool, lookahead: int, moves: MigrationPolicy) -> None:
         self.caching, self.lookahead, self.moves = caching, lookahead, moves
@@ -133,7 +133,7 @@ class EngineCell:
         self.models: dict[str, ScriptedModel] = {}
         self.engines: dict[str, Engine] = {}
         self.jobs: dict[str, deque[StepJobs]] = {}
-        self.taken: dict[str, tuple[MessageDeduplicator, list[StepJobs]]] = {}  # the messages that have come
+        self.received: dict[str, tuple[MessageDeduplicator, list[StepJobs]]] = {}  # by instance, the delivered messages
         self.results: deque[StepResults] = deque()
         self.checkpoints: dict[str, Checkpoint] = {}
         self.finished: dict[str, ev.FinishRequest] = {}
@@ -141,7 +141,7 @@ class EngineCell:
         self.start_scheduler()
 
     def start_scheduler(self) -> None:
-        """One that knows what the bus keeps, and no more."""
+        """Start a scheduler that knows only what the bus stores."""
         self.epoch += 1
         self.core = scheduler_core(
             lambda _: FixedThresholdPolicy(THRESHOLD, self.moves),
@@ -156,16 +156,16 @@ class EngineCell:
             step_timeout_s=STEP_TIMEOUT_S,
         )
         arrivals = [text.arrival(self.now_s, self.checkpoints.get(name)) for name, text in self.unsettled.items()]
-        self.cycle([*arrivals, *(self.seen(name) for name in self.engines)])
+        self.cycle([*arrivals, *(self.heartbeat(name) for name in self.engines)])
 
-    def seen(self, name: str, drain_until_s: float | None = None) -> ev.InstanceUpdated:
-        """Ready, or draining."""
+    def heartbeat(self, name: str, drain_until_s: float | None = None) -> ev.InstanceUpdated:
+        """The event of a ready instance, or of one that drains until `drain_until_s`."""
         state = InstanceState.READY if drain_until_s is None else InstanceState.DRAINING
         return registered(
             name,
             state=state,
             drain_until_s=drain_until_s or 0.0,
-            max_batch_requests=MOST_REQUESTS,
+            max_batch_requests=MAX_REQUESTS,
             max_batch_tokens=1000,
             cache_tokens=self.models[name].cache_slots,
         )
@@ -174,20 +174,20 @@ class EngineCell:
         room = 64 if self.caching else 0
         self.models[name] = ScriptedModel(self.texts, room)
         mode = CacheMode.DUAL if self.caching else CacheMode.NONE
-        self.engines[name] = Engine(self.models[name], mode, EngineLimits(1000, MOST_REQUESTS), name)
-        self.jobs[name], self.taken[name] = deque(), (MessageDeduplicator(), [])
-        self.cycle([self.seen(name)])
+        self.engines[name] = Engine(self.models[name], mode, EngineLimits(1000, MAX_REQUESTS), name)
+        self.jobs[name], self.received[name] = deque(), (MessageDeduplicator(), [])
+        self.cycle([self.heartbeat(name)])
 
     def end_worker(self, name: str) -> None:
         del self.engines[name], self.models[name], self.jobs[name]
         self.cycle([ev.InstanceLost(name)])
 
-    def ask(self, text: Text) -> None:
+    def submit(self, text: Text) -> None:
         self.texts[text.number] = self.unsettled[text.name] = text
         self.cycle([text.arrival(self.now_s)])
 
     def cycle(self, events: Sequence[ev.Event] = ()) -> None:
-        """The scheduler decides, and what it wants is on its way."""
+        """Run one scheduling cycle and send its commands."""
         for command in self.core.cycle(events, self.now_s):
             match command:
                 case ev.SendJobs(instance_id, jobs):
@@ -201,36 +201,36 @@ class EngineCell:
                     del self.unsettled[name]
                     self.finished[name] = command
 
-    def take_jobs(self, name: str) -> None:
+    def deliver_jobs(self, name: str) -> None:
         if self.jobs[name]:
-            message, (taken, messages) = self.jobs[name].popleft(), self.taken[name]
-            if taken.add(message):
+            message, (received, messages) = self.jobs[name].popleft(), self.received[name]
+            if received.add(message):
                 self.engines[name].accept(message)
             messages.append(message)
 
     def compute(self, name: str) -> bool:
-        """One iteration, if there is anything to run or to say."""
+        """Run one iteration. Returns whether it had results."""
         results = self.engines[name].iterate()
         if results is not None:
             self.results.append(results)
         return results is not None
 
-    def tell(self, count: int = 1) -> None:
-        """The next results reach the scheduler, together."""
+    def deliver_results(self, count: int = 1) -> None:
+        """Deliver the next `count` results to the scheduler in one cycle."""
         self.cycle([ev.StepResultsReceived(self.results.popleft()) for _ in range(min(count, len(self.results)))])
 
-    def settle(self) -> None:
-        """Until no message is on its way and no engine has anything to run."""
+    def run_until_idle(self) -> None:
+        """Deliver and compute until no message and no step is left."""
         for _ in range(1000):
             for name in self.engines:
                 while self.jobs[name]:
-                    self.take_jobs(name)
+                    self.deliver_jobs(name)
                 while self.compute(name):
                     pass
             if not self.results and not any(self.jobs.values()):
                 return
-            self.tell(len(self.results))
-        raise AssertionError("never quiet")
+            self.deliver_results(len(self.results))
+        raise AssertionError("never idle")
 
 
 def _ended(output_ids: Int32, stop: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Decoding golden cases on an engine, and holding the result to the reference."""
+"""Decodes golden cases on an engine and compares the result with the reference."""
 
 import pytest
 
@@ -18,7 +18,7 @@ MODES = {
 
 
 def decode_cases(cases: list[GoldenCase], runner: ModelRunner) -> list[Decode]:
-    """All of them together; they are of one mode."""
+    """Decode all cases in one batch; they share one cache mode."""
     mode, mask_id = MODES[cases[0].mode], runner.config.mask_token_id
     engine = Engine(runner, mode, EngineLimits(tokens=8192, requests=64), "test-1")
     cached = mode is not CacheMode.NONE
@@ -35,7 +35,7 @@ def decode_cases(cases: list[GoldenCase], runner: ModelRunner) -> list[Decode]:
 
 
 def assert_traces(decodes: list[Decode], cases: list[GoldenCase]) -> None:
-    """Positions, tokens and order exactly; confidences within the bound."""
+    """Compare positions, tokens and order exactly, confidences within CONFIDENCE_ATOL."""
     for decode, case in zip(decodes, cases, strict=True):
         assert decode.output.tolist() == case.output, case.name
         assert decode.trace == case.block_steps, case.name

@@ -1,4 +1,4 @@
-"""A gateway in this process on a free port, with the real bus and a small scheduler behind it."""
+"""A gateway in this process on a free port, with the real bus and a small scheduler."""
 
 import asyncio
 import contextlib
@@ -16,12 +16,12 @@ from shared.bus.client import Bus
 from shared.text import TextModel
 from tests.support.scheduler import AnsweringScheduler
 
-LIMIT_S = 10.0  # for anything a test waits for
+LIMIT_S = 10.0  # time limit of each wait
 
 
 @dataclass
 class RunningGateway:
-    """`stop` is what SIGTERM sets; `done` ends when the gateway has drained."""
+    """SIGTERM sets `stop`; `done` ends when the gateway has drained."""
 
     url: str
     http: httpx.AsyncClient
@@ -29,14 +29,14 @@ class RunningGateway:
     done: asyncio.Task[None]
 
     async def readiness(self) -> str:
-        """ "ready", or why not."""
+        """ "ready", or the reason why it is not."""
         reply = await self.http.get("/ready")
         return "ready" if reply.status_code == 200 else str(reply.json()["error"]["message"])
 
     async def until(self, readiness: str) -> None:
-        """Wait until `/ready` says so. Raises: TimeoutError after LIMIT_S."""
+        """Wait until `/ready` reports this. Raises: TimeoutError after LIMIT_S."""
         async with asyncio.timeout(LIMIT_S):
-            while await self.readiness() != readiness:  # noqa: ASYNC110  (what is waited for is behind HTTP)
+            while await self.readiness() != readiness:  # noqa: ASYNC110  (the state is behind HTTP)
                 await asyncio.sleep(0.01)
 
     async def metric(self, line: str) -> None:
@@ -94,7 +94,7 @@ async def scheduler(bus: Bus, text: TextModel) -> AsyncIterator[AnsweringSchedul
 
 @pytest.fixture
 async def lonely_gateway(settings: GatewaySettings, text: TextModel) -> AsyncIterator[RunningGateway]:
-    """A gateway with a bus and nobody behind it."""
+    """A gateway with a bus and no scheduler."""
     async with running(settings, text) as gateway:
         await gateway.until("no instance is ready")
         yield gateway

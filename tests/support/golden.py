@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from services.worker.model.config import Family
 
-COPY = Path(__file__).parents[1] / "golden"  # a part of them, which is always here
+COPY = Path(__file__).parents[1] / "golden"  # the part that the repository holds
 FULL = Path(os.environ.get("DILASERVE_SHARED", COPY.parents[2] / "shared")) / "golden"
 GOLDEN = FULL if FULL.is_dir() else COPY
 SETS = sorted(
@@ -20,7 +20,7 @@ SETS = sorted(
 
 @dataclass(frozen=True, slots=True)
 class GoldenCase:
-    """One decode of one prompt. Shapes: canvas is the prompt, then the output's masks."""
+    """One decode of one prompt."""
 
     name: str
     model: Path
@@ -28,19 +28,19 @@ class GoldenCase:
     threshold: float
     block_length: int
     prompt: list[int]
-    output: list[int]  # what comes out
-    nfe: int  # forwards, without those of the reference that change nothing
-    steps: list[dict[str, Any]]  # of those forwards
+    output: list[int]  # the decoded tokens
+    nfe: int  # forward passes that unmasked tokens
+    steps: list[dict[str, Any]]  # one per such forward pass
 
     @property
     def block_steps(self) -> list[tuple[int, list[int], list[int]]]:
-        """Block, positions from the start of the output, tokens: of each step that unmasked something."""
+        """Block, positions from the start of the output and tokens of each step that unmasked tokens."""
         p = len(self.prompt)
         return [(s["block"], [x - p for x in s["unmask_pos"]], s["unmask_id"]) for s in self.steps]
 
 
 def threshold_cases(models: tuple[str, ...], modes: tuple[str, ...], root: Path = GOLDEN) -> list[GoldenCase]:
-    """The cases of block-wise threshold decoding, of these models and modes."""
+    """The cases of block-wise threshold decoding with these models and modes."""
     return [case for name in models for case in _read(root / name) if case.mode in modes]
 
 

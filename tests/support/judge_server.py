@@ -1,4 +1,4 @@
-"""A small OpenAI-compatible server that plays the judge: its replies are written by the test."""
+"""A small OpenAI-compatible server in the role of the judge; the test supplies its replies."""
 
 import json
 import threading
@@ -12,12 +12,12 @@ from typing import Any
 @dataclass
 class JudgeServer:
     url: str
-    bodies: list[dict[str, Any]] = field(default_factory=list)  # as they came
+    bodies: list[dict[str, Any]] = field(default_factory=list)  # in order of arrival
 
 
 @contextmanager
 def judge_server(reply: Callable[[str, int], str]) -> Iterator[JudgeServer]:
-    """`reply(content, times)` answers a message that has come so many times before."""
+    """Serve a judge: `reply(content, times)` answers a message received `times` times before."""
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -28,12 +28,12 @@ def judge_server(reply: Callable[[str, int], str]) -> Iterator[JudgeServer]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             content = body["messages"][0]["content"]
             with lock:
-                times = sum(earlier["messages"][0]["content"] == content for earlier in told.bodies)
-                told.bodies.append(body)
+                times = sum(earlier["messages"][0]["content"] == content for earlier in judge.bodies)
+                judge.bodies.append(body)
             self._send({"choices": [{"message": {"role": "assistant", "content": reply(content, times)}}]})
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Nothing on standard error."""
+            """Write nothing to standard error."""
 
         def _send(self, content: object) -> None:
             data = json.dumps(content).encode()
@@ -44,11 +44,11 @@ def judge_server(reply: Callable[[str, int], str]) -> Iterator[JudgeServer]:
             self.wfile.write(data)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        told = JudgeServer(f"http://127.0.0.1:{server.server_port}/v1")
+        judge = JudgeServer(f"http://127.0.0.1:{server.server_port}/v1")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            yield told
+            yield judge
         finally:
             server.shutdown()
             thread.join()

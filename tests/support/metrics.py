@@ -1,4 +1,4 @@
-"""Every metric that a service exports, read off the services' own registries."""
+"""Every metric that the services export, read from their registries."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ SUFFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric, as the documents name it, and the names of its samples."""
+    """A metric under its documented name, with the names of its samples."""
 
     name: str
     kind: str
@@ -30,7 +30,7 @@ class Family:
 
 
 def exported() -> list[Family]:
-    """Of all services, each with something to tell."""
+    """The metrics of all services."""
     return [_family(metric) for registry in _registries() for metric in registry.collect()]
 
 
@@ -45,8 +45,8 @@ def _registries() -> Iterator[CollectorRegistry]:
 
 
 def _family(metric: Metric) -> Family:
-    """Without a label's value there is no sample yet; what they will be called, the type says."""
-    told = {sample.name for sample in metric.samples if not sample.name.endswith("_created")}
-    names = told or {metric.name + suffix for suffix in SUFFIXES[metric.type]}
+    """A metric without label values has no samples yet; its type gives their names."""
+    present = {sample.name for sample in metric.samples if not sample.name.endswith("_created")}
+    names = present or {metric.name + suffix for suffix in SUFFIXES[metric.type]}
     shown = metric.name + SUFFIXES[metric.type][0] if metric.type != "histogram" else metric.name
     return Family(shown, metric.type, tuple(sorted(names)))

@@ -6,12 +6,12 @@ import sys
 import time
 from pathlib import Path
 
-START_S = 20.0  # limit for the server to listen
+START_S = 20.0  # time limit for the server to listen
 NATS_SERVER = Path(sys.executable).parent / "nats-server"
 
 
 class NatsServer:
-    """A server that can be stopped and started again on the same port with the same store."""
+    """A server that a test can stop and restart on the same port with the same store."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -23,7 +23,7 @@ class NatsServer:
         return f"nats://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Returns once the server listens. Raises: RuntimeError with its log if it does not."""
+        """Start, and return when the server listens. Raises: RuntimeError with its log if it does not."""
         log = self._directory / "nats.log"
         store = str(self._directory / "store")
         options = ["-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", store, "-l", str(log)]
@@ -38,7 +38,7 @@ class NatsServer:
         self._port = int(json.loads(ports.read_text())["nats"][0].rpartition(":")[2])
 
     def stop(self, *, kill: bool = False) -> None:
-        """End the process: by SIGTERM, or by SIGKILL as a crash would."""
+        """End the process with SIGTERM, or with SIGKILL like a crash."""
         if self._process is None:
             return
         if kill:

@@ -1,4 +1,4 @@
-"""A collector of traces: OTLP over HTTP, kept in memory."""
+"""A collector of traces over OTLP/HTTP that keeps them in memory."""
 
 import gzip
 import threading
@@ -11,13 +11,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Collector:
-    """What has come, by service."""
+    """The received spans with their service."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.spans: list[tuple[str, Span]] = []
 
-    def take(self, body: bytes) -> None:
+    def receive(self, body: bytes) -> None:
         for group in ExportTraceServiceRequest.FromString(body).resource_spans:
             names = [pair.value.string_value for pair in group.resource.attributes if pair.key == "service.name"]
             self.spans += [(names[0], span) for scope in group.scope_spans for span in scope.spans]
@@ -38,7 +38,7 @@ def collecting() -> Iterator[Collector]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
-            collector.take(body)
+            collector.receive(body)
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()

@@ -8,11 +8,11 @@ from dilaserve.stack.postgres import database_url, prepare_postgres
 from shared.database.schema import database_answers
 from tests.support.waiting import until
 
-START_S = 30.0  # limit for the server to answer
+START_S = 30.0  # time limit for the server to answer
 
 
 class PostgresServer:
-    """A server that can be stopped and started again on the same cluster."""
+    """A server that a test can stop and restart on the same cluster."""
 
     def __init__(self, directory: Path) -> None:
         self._program = prepare_postgres(directory)
@@ -20,7 +20,7 @@ class PostgresServer:
         self.url = database_url(directory)
 
     async def start(self) -> None:
-        """Returns once the server answers. Raises: TimeoutError if it does not."""
+        """Start, and return when the server answers. Raises: TimeoutError if it does not."""
         self._process = self._spawn()
         await until(partial(database_answers, self.url), START_S)
 
@@ -30,7 +30,7 @@ class PostgresServer:
             return subprocess.Popen(program.command, stdout=log, stderr=log, user=program.user)
 
     def stop(self) -> None:
-        """End the process as its stop signal does: connections are closed at once."""
+        """Send the stop signal, which closes all connections at once."""
         if self._process is None:
             return
         self._process.send_signal(self._program.stop_signal)

@@ -22,7 +22,7 @@ LLADA = {
 
 
 def random_decoder(dtype: torch.dtype = torch.float32) -> PackedDecoder:
-    """The same weights every time."""
+    """A decoder with the same weights at each call."""
     torch.manual_seed(0)
     decoder = PackedDecoder(parse_config(LLADA)).eval()
     for parameter in decoder.parameters():

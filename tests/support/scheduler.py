@@ -1,7 +1,6 @@
-"""A scheduler small enough to see through: takes requests off the real bus and answers with a given text.
+"""A small scheduler for tests of the gateway: it receives requests from the real bus and answers with a given text.
 
-It stands in where a test is about the other side of the bus. The answer is unmasked a few tokens at a time,
-the later ones of each step first.
+Each step unmasks TOKENS_PER_STEP tokens of the answer, from the last to the first.
 """
 
 import asyncio
@@ -21,13 +20,13 @@ from shared.messages.requests import Guesses, Outcome, OutcomeError, OutcomeStat
 from shared.text import TextModel
 
 TOKENS_PER_STEP = 3
-GUESSED = pack_float32([0.25])  # the confidence of every guess
-RENEWAL_S = 0.05
+GUESS_CONFIDENCE = pack_float32([0.25])
+HEARTBEAT_S = 0.05
 
 
 @dataclass
 class AnsweringScheduler:
-    """Answers every request with `answer(request)`; `hold` keeps outcomes back until it is set."""
+    """Answers every request with `answer(request)`; `hold`, if given, delays outcomes until it is set."""
 
     bus: Bus
     text: TextModel
@@ -41,25 +40,25 @@ class AnsweringScheduler:
 
     async def run(self) -> None:
         """Answer until cancelled."""
-        await self.bus.nc.subscribe(self.bus.subjects.cancel("*"), cb=self._hear_cancel)
+        await self.bus.nc.subscribe(self.bus.subjects.cancel("*"), cb=self._receive_cancel)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._register())
 
-            async def take(msg: Msg) -> None:
+            async def receive(msg: Msg) -> None:
                 tasks.create_task(self._serve(msg))
 
-            await self.bus.run_consumer(self.bus.subjects.stream("REQUESTS"), request_consumer(1), take)
+            await self.bus.run_consumer(self.bus.subjects.stream("REQUESTS"), request_consumer(1), receive)
 
     async def _register(self) -> None:
-        """Renew one instance's registration, as a worker does."""
+        """Renew one instance's registration like a worker."""
         bucket = await self.bus.bucket(self.bus.subjects.instances_bucket)
         task = asyncio.current_task()
         while task is not None and not task.cancelling():  # Python 3.11's wait_for can swallow a cancellation
             instance = Instance(instance_id="worker-test", model=self.text.card, tp_degree=1, state=self.instance_state)
             await bucket.put(instance.instance_id, encode(instance))
-            await asyncio.sleep(RENEWAL_S)
+            await asyncio.sleep(HEARTBEAT_S)
 
-    async def _hear_cancel(self, msg: Msg) -> None:
+    async def _receive_cancel(self, msg: Msg) -> None:
         self.cancelled.put_nowait(last_token(msg.subject))
 
     async def _serve(self, msg: Msg) -> None:
@@ -70,7 +69,9 @@ class AnsweringScheduler:
         for start in range(0, len(output_ids), TOKENS_PER_STEP):
             positions = np.arange(start, min(start + TOKENS_PER_STEP, len(output_ids)))[::-1]
             if request.guesses and (last := len(output_ids) - 1) not in positions:
-                guess = Guesses(step=steps, positions=pack_int32([last]), tokens=pack_int32([66]), confidences=GUESSED)
+                guess = Guesses(
+                    step=steps, positions=pack_int32([last]), tokens=pack_int32([66]), confidences=GUESS_CONFIDENCE
+                )
                 await self.bus.publish(self.bus.subjects.guesses(request.request_id), guess)
             if request.stream:
                 await self.bus.publish(
@@ -90,7 +91,7 @@ class AnsweringScheduler:
         await msg.ack()
 
     def _output_ids(self, request: Request) -> Int32:
-        """The answer, then the end of the text to the end of the output. Shape [O]."""
+        """The answer, then end-of-text tokens to the end of the output. Shape [O]."""
         output_ids = np.full(request.output_tokens, self.text.card.eos_token_id, dtype=np.int32)
         answer = self.text.encode_prompt(self.answer(request))[: request.output_tokens]
         output_ids[: len(answer)] = answer
@@ -99,7 +100,7 @@ class AnsweringScheduler:
     def _outcome(self, request: Request, output_ids: Int32, steps: int) -> Outcome:
         prompt_tokens = len(unpack_int32(request.prompt_ids or b""))
         if self.status is not OutcomeStatus.COMPLETED:
-            error = OutcomeError(message=f"this test says {self.status.value}", field="messages")
+            error = OutcomeError(message=f"{self.status.value} by the test", field="messages")
             return Outcome(request_id=request.request_id, status=self.status, error=error)
         finished = self.text.finish(output_ids, request.stop)
         latency_s = time.time() - (request.arrival_s or 0.0)

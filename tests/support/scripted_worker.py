@@ -1,4 +1,4 @@
-"""An instance that needs no model: for tests of what drives instances."""
+"""An instance without a model, for tests of the scheduler."""
 
 import msgspec
 import numpy as np

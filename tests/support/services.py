@@ -1,4 +1,4 @@
-"""A service as its own process, as in production."""
+"""A service in its own process, as in production."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def service(name: str, settings: Mapping[str, object], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `services.<name>` with these settings; ended by SIGTERM, its log in the file `log`."""
+    """Run `services.<name>` with these settings, log to the file `log`, and end it with SIGTERM."""
     with log.open("ab") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", f"services.{name}"],
@@ -32,7 +32,7 @@ def service(name: str, settings: Mapping[str, object], log: Path) -> Iterator[su
 
 
 def stop(process: subprocess.Popen[bytes]) -> int:
-    """SIGTERM, and SIGKILL if that is not heeded; the exit status."""
+    """Send SIGTERM, after STOP_S SIGKILL. Returns: the exit status."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
     try:

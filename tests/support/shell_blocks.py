@@ -1,4 +1,4 @@
-"""Commands as the documents show them: blocks fenced as `sh`, or indented by four spaces, and Python programs."""
+"""The documents' commands: blocks fenced as `sh` or indented by four spaces, and Python programs."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ PROGRAMS = {"make", "curl", "dilaserve", "python", "docker", "docker-compose", "
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of a document, and why it is not run, if it says so."""
+    """A block of a document, with the reason if it is not run."""
 
     path: Path
     line: int  # of its first line, from 1
@@ -27,7 +27,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of a shell block, its lines joined and its comment gone."""
+    """A command of a shell block as one line without its comment."""
 
     block: Block
     text: str
@@ -77,7 +77,7 @@ def blocks(path: Path) -> list[Block]:
 
 
 def commands(block: Block) -> list[Command]:
-    """The commands of a shell block, one a line or more."""
+    """The commands of a shell block; each has one or more lines."""
     if block.language != "sh":
         return []
     found: list[Command] = []
@@ -86,7 +86,7 @@ def commands(block: Block) -> list[Command]:
         text += line if not text else f"\n{line}"
         try:
             words = shlex.split(text, comments=True)
-        except ValueError:  # a quotation goes on
+        except ValueError:  # an open quotation
             continue
         if not text.endswith("\\"):
             if words:

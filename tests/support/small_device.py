@@ -1,4 +1,4 @@
-"""A device whose memory holds few tokens at once."""
+"""A device with memory for few tokens."""
 
 import torch
 
@@ -7,7 +7,7 @@ from services.worker.model.model_runner import Runner, TokenPredictions
 
 
 class SmallDevice(Runner):
-    """Out of memory at more than `room` tokens in a batch."""
+    """Runs out of memory at more than `room` tokens in a batch."""
 
     room = 50
 

@@ -1,4 +1,4 @@
-"""`dilaserve up` as its own process, as a user runs it."""
+"""`dilaserve up` in its own process, as a user runs it."""
 
 import signal
 import subprocess
@@ -17,12 +17,12 @@ from dilaserve.stack.ports import free_port
 from dilaserve.stack.process import dies_with_parent
 from tests.support.services import ROOT
 
-START_S = 90.0  # limit for the stack to be ready
+START_S = 90.0  # time limit for the stack to be ready
 STOP_S = 60.0
 
 
 def dilaserve(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command of the command line to its end."""
+    """Run a `dilaserve` command to its end."""
     command = [sys.executable, "-m", "dilaserve", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=STOP_S, check=False)
 
@@ -46,7 +46,7 @@ class Stack:
         return httpx.post(f"{self.url}/v1/completions", json=body, timeout=START_S)
 
     def instances(self) -> set[str]:
-        """Their ids, as the gateway knows them."""
+        """The ids of the instances that the gateway knows."""
         nodes = httpx.get(f"{self.url}/cluster").raise_for_status().json()["nodes"]
         return {instance["id"] for node in nodes for instance in node["instances"]}
 
@@ -62,13 +62,13 @@ class Stack:
         return self.programs(name)[0]
 
     def stop(self) -> int:
-        """SIGTERM; the exit status."""
+        """Send SIGTERM. Returns: the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=STOP_S)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it, and wait until its children, too, have left the data directory."""
+    """Kill the process and wait until its children, too, have ended and released the data directory."""
     children = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
@@ -78,20 +78,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _runs(process: psutil.Process, name: str) -> bool:
     try:
         return process.name() == name or name in process.cmdline()
-    except psutil.NoSuchProcess:  # it has just ended
+    except psutil.NoSuchProcess:  # ended just now
         return False
 
 
 @contextmanager
 def new_data_dir() -> Iterator[Path]:
-    """A directory outside pytest's own, which every run closes anew to other users: under root, Postgres is one."""
+    """A directory outside pytest's own, which other users cannot enter; under root, Postgres runs as another user."""
     with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
         yield Path(directory) / "data"
 
 
 @contextmanager
 def running_stack(model: Path, data_dir: Path, *options: object) -> Iterator[Stack]:
-    """Raises: RuntimeError with its output if it is not ready in time."""
+    """Run `dilaserve up` with these options. Raises: RuntimeError with its output if it is not ready in START_S."""
     port, log = free_port(), data_dir.with_suffix(".log")
     arguments = ["--model", model, "--data-dir", data_dir, "--port", port, *options]
     with log.open("ab") as out:
@@ -100,7 +100,7 @@ def running_stack(model: Path, data_dir: Path, *options: object) -> Iterator[Sta
             cwd=ROOT,
             stdout=out,
             stderr=out,
-            preexec_fn=dies_with_parent(signal.SIGKILL),  # noqa: PLW1509  (should the tests be killed)
+            preexec_fn=dies_with_parent(signal.SIGKILL),  # noqa: PLW1509  (also if the tests are killed)
         )
     try:
         deadline_s = time.monotonic() + START_S

@@ -1,4 +1,4 @@
-"""Playing the scheduler: step jobs for an engine, and its results read back."""
+"""The scheduler's part in tests of engines: encodes step jobs and decodes step results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 
 @dataclass(slots=True)
 class Decode:
-    """One request as its scheduler sees it, decoded block by block at one threshold."""
+    """A request's state in the scheduler; it is decoded block by block at one threshold."""
 
     ticket: int
     prompt: list[int]
@@ -55,7 +55,7 @@ class Decode:
             seed=self.seed,
         )
 
-    def take(self, positions: list[int], tokens: list[int], confidences: list[float], stats: list[float]) -> None:
+    def apply(self, positions: list[int], tokens: list[int], confidences: list[float], stats: list[float]) -> None:
         assert all(self.output[position] == self.mask_id for position in positions)
         self.trace.append((self.block, positions, tokens))
         self.output[positions] = tokens
@@ -64,7 +64,7 @@ class Decode:
 
 
 def jobs_for(decodes: list[Decode], *, epoch: int = 1, drops: Sequence[int] = ()) -> StepJobs:
-    """The next step of each; the state comes with the first one."""
+    """The next step of each request; the first one carries its state."""
     return StepJobs(
         epoch=epoch,
         tickets=pack_int64([d.ticket for d in decodes]),
@@ -78,7 +78,7 @@ def jobs_for(decodes: list[Decode], *, epoch: int = 1, drops: Sequence[int] = ()
 
 
 def read_results(results: StepResults, decodes: list[Decode]) -> list[Decode]:
-    """Give each its part; returns those that had one, in the order of the message."""
+    """Apply the results. Returns: the requests with a result, in the order of the message."""
     by_ticket = {d.ticket: d for d in decodes}
     ran = [by_ticket[t] for t in unpack_int64(results.tickets).tolist()]
     counts = unpack_int32(results.counts)
@@ -90,5 +90,5 @@ def read_results(results: StepResults, decodes: list[Decode]) -> list[Decode]:
         unpack_float32(results.confidence_stats).reshape(-1, 5),
     )
     for decode, positions, tokens, confidences, stats in zip(ran, *columns, strict=True):
-        decode.take(positions.tolist(), tokens.tolist(), confidences.tolist(), stats.tolist())
+        decode.apply(positions.tolist(), tokens.tolist(), confidences.tolist(), stats.tolist())
     return ran

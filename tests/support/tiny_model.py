@@ -1,7 +1,7 @@
 """A model directory in the published layout, small enough for tests: configuration, tokenizer and chat template.
 
-The vocabulary is the 256 bytes and a few special tokens, so any text encodes, one token a byte. Weights, where wanted,
-are random.
+The vocabulary is the 256 bytes and a few special tokens, so that any text encodes to one token per byte. Weights are
+optional and random.
 """
 
 import json
@@ -18,7 +18,7 @@ CHAT_TEMPLATE = (
 
 
 def write_tiny_model(directory: Path) -> Path:
-    """Make and fill `directory`; returns it."""
+    """Write the model into `directory`. Returns: the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _byte_tokenizer()
     ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
@@ -55,7 +55,7 @@ def write_tiny_model(directory: Path) -> Path:
 
 
 def write_tiny_weights(directory: Path, seed: int = 0) -> Path:
-    """Add random weights to a directory written above; returns it."""
+    """Add random weights to a directory of `write_tiny_model`. Returns: the directory."""
     import torch  # noqa: PLC0415  (seconds to import, and most tests need no weights)
 
     from services.worker.model.checkpoint import save  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Waiting for what no event tells."""
+"""Polls for a condition that has no event."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,14 +7,14 @@ LIMIT_S = 20.0
 
 
 async def until(holds: Callable[[], Awaitable[bool]], within_s: float = LIMIT_S) -> None:
-    """Ask again and again until `holds` is true. Raises: TimeoutError after `within_s` seconds."""
+    """Poll until `holds` returns true. Raises: TimeoutError after `within_s` seconds."""
     async with asyncio.timeout(within_s):
-        while not await holds():  # noqa: ASYNC110  (the state asked for is another process's)
+        while not await holds():  # noqa: ASYNC110  (the state is another process's)
             await asyncio.sleep(0.05)
 
 
 async def reached(condition: Callable[[], bool], within_s: float = LIMIT_S) -> None:
-    """The same for what is known at once."""
+    """Poll until `condition` returns true. Raises: TimeoutError after `within_s` seconds."""
 
     async def holds() -> bool:
         return condition()

@@ -15,9 +15,9 @@ from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepKind
 from tests.support.engine_cell import BLOCK, STEP_TIMEOUT_S, EngineCell, Text
 
-MOST_INSTANCES = 3
+MAX_INSTANCES = 3
 POSITIONS = st.none() | st.integers(0, 4 * BLOCK - 1)
-WHICH = st.integers(0, MOST_INSTANCES - 1)
+WHICH = st.integers(0, MAX_INSTANCES - 1)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -50,18 +50,18 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def join(self) -> None:
-        if len(self.cell.engines) < MOST_INSTANCES:
+        if len(self.cell.engines) < MAX_INSTANCES:
             self.started += 1
             self.cell.start_worker(f"i{self.started}-1")
 
     @rule(blocks=st.integers(1, 4), end_at=POSITIONS, stop_at=POSITIONS)
-    def ask(self, blocks: int, end_at: int | None = None, stop_at: int | None = None) -> None:
+    def submit(self, blocks: int, end_at: int | None = None, stop_at: int | None = None) -> None:
         self.asked += 1
-        self.cell.ask(Text(self.asked, blocks, end_at, stop_at))
+        self.cell.submit(Text(self.asked, blocks, end_at, stop_at))
 
     @rule(which=WHICH)
-    def take_jobs(self, which: int) -> None:
-        self.cell.take_jobs(self.one(which))
+    def deliver_jobs(self, which: int) -> None:
+        self.cell.deliver_jobs(self.one(which))
 
     @rule(which=WHICH, times=st.integers(1, 3))
     def compute(self, which: int, times: int) -> None:
@@ -69,8 +69,8 @@ class AnyOrder(RuleBasedStateMachine):
             self.cell.compute(self.one(which))
 
     @rule(count=st.integers(1, 3))
-    def tell(self, count: int) -> None:
-        self.cell.tell(count)
+    def deliver_results(self, count: int) -> None:
+        self.cell.deliver_results(count)
 
     @rule(number=st.integers(1, 10))
     def cancel(self, number: int) -> None:
@@ -83,7 +83,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(which=WHICH, seconds=st.sampled_from([0.0, 1.0, 100.0]))
     def drain(self, which: int, seconds: float) -> None:
-        self.cell.cycle([self.cell.seen(self.one(which), drain_until_s=self.cell.now_s + seconds)])
+        self.cell.cycle([self.cell.heartbeat(self.one(which), drain_until_s=self.cell.now_s + seconds)])
 
     # What goes wrong
 
@@ -94,13 +94,13 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(which=WHICH, at_once=st.booleans())
     def fall_silent_and_come_back(self, which: int, *, at_once: bool) -> None:
         name = self.one(which)
-        self.cell.cycle([ev.InstanceLost(name), *([self.cell.seen(name)] if at_once else [])])
-        self.cell.cycle([self.cell.seen(name)])
+        self.cell.cycle([ev.InstanceLost(name), *([self.cell.heartbeat(name)] if at_once else [])])
+        self.cell.cycle([self.cell.heartbeat(name)])
 
     @rule(which=WHICH)
     def run_out_of_memory_or_not(self, which: int) -> None:
         model = self.cell.models[self.one(which)]
-        model.too_large = not model.too_large
+        model.is_small = not model.is_small
 
     @rule()
     def start_another_scheduler(self) -> None:
@@ -116,14 +116,14 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(which=WHICH, ago=st.integers(0, 9))
     def take_jobs_again(self, which: int, ago: int) -> None:
         name = self.one(which)
-        _, messages = self.cell.taken[name]
+        _, messages = self.cell.received[name]
         self.cell.jobs[name].extendleft(messages[-1 - ago :][:1])
-        self.cell.take_jobs(name)
+        self.cell.deliver_jobs(name)
 
     @rule()
     def tell_twice(self) -> None:
         self.cell.results.extendleft(list(self.cell.results)[:1])
-        self.cell.tell(1)
+        self.cell.deliver_results(1)
 
     @precondition(lambda self: not self.lossless)
     @rule(which=WHICH)
@@ -154,15 +154,15 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self) -> None:
         """In the end all goes well."""
         for model in self.cell.models.values():
-            model.too_large = False
+            model.is_small = False
         self.started += 1
         self.cell.start_worker("last-1")
-        self.cell.settle()
+        self.cell.run_until_idle()
         assert not (self.lossless and self.cell.unsettled), "waits for what will never come"
         for _ in range(MAX_ATTEMPTS + 1):
             self.cell.now_s += STEP_TIMEOUT_S + 2
             self.cell.cycle()
-            self.cell.settle()
+            self.cell.run_until_idle()
         assert not self.cell.unsettled
         for text in self.cell.texts.values():
             _check(self.cell.finished[text.name], text)
@@ -171,10 +171,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     def _leaves_nothing(self) -> None:
         """Once every instance has been given something to do."""
-        self.cell.cycle([self.cell.seen(name) for name in self.cell.engines])
+        self.cell.cycle([self.cell.heartbeat(name) for name in self.cell.engines])
         for _ in range(4 * len(self.cell.engines)):
-            self.ask(blocks=1)
-        self.cell.settle()
+            self.submit(blocks=1)
+        self.cell.run_until_idle()
         assert not self.cell.unsettled
         held = [(e.num_held, e.cache_slots - e.free_slots, e.waiting) for e in self.cell.engines.values()]
         assert set(held) == {(0, 0, False)}
@@ -185,7 +185,7 @@ def _check(finish: ev.FinishRequest, text: Text) -> None:
         assert finish.stats is not None
         assert finish.decisions is not None
         blocks, kinds = unpack_int32(finish.decisions.blocks), unpack_int32(finish.decisions.kinds)
-        assert (finish.output_ids.tolist(), finish.stats.steps) == text.plain()
+        assert (finish.output_ids.tolist(), finish.stats.steps) == text.reference()
         assert finish.decisions.first_step + len(blocks) == finish.stats.steps
         assert (np.diff(blocks) >= 0).all()
         if finish.decisions.first_step == 0:
@@ -199,17 +199,17 @@ def test_a_request_comes_back_in_its_present_state_also_where_the_word_that_it_l
     cell = EngineCell(caching=caching, lookahead=0, moves=MigrationPolicy.NEVER)
     cell.start_worker("a-1")
     cell.start_worker("b-1")
-    cell.ask(text := Text(1, blocks=1))
+    cell.submit(text := Text(1, blocks=1))
     for leaves, goes_to in [("a-1", "b-1"), ("b-1", "a-1")]:
-        cell.take_jobs(leaves)
+        cell.deliver_jobs(leaves)
         cell.compute(leaves)
-        cell.cycle([cell.seen(goes_to), cell.seen(leaves, drain_until_s=cell.now_s)])
-        cell.tell()
+        cell.cycle([cell.heartbeat(goes_to), cell.heartbeat(leaves, drain_until_s=cell.now_s)])
+        cell.deliver_results()
         cell.jobs[leaves].clear()
-    cell.settle()
+    cell.run_until_idle()
     finish = cell.finished[text.name]
     assert finish.stats is not None
-    assert (finish.output_ids.tolist(), finish.stats.steps) == text.plain()
+    assert (finish.output_ids.tolist(), finish.stats.steps) == text.reference()
     assert finish.stats.migrations == 2
 
 
