@@ -75,7 +75,7 @@ async def test_a_request_that_fails_says_why(
     scheduler.status = OutcomeStatus.FAILED
     async with new_page(gateway.url) as page:
         await page.get_by_role("article", name="Run B").get_by_role("button", name="Run").click()
-        await expect(page.get_by_label("Reply of run B")).to_have_text("this test says failed")
+        await expect(page.get_by_label("Reply of run B")).to_have_text("the test chose failed")
         await expect(page.get_by_label("Reply of run A")).to_have_text("")
 
 

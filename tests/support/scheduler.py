@@ -100,7 +100,7 @@ class AnsweringScheduler:
     def _outcome(self, request: Request, output_ids: Int32, steps: int) -> Outcome:
         prompt_tokens = len(unpack_int32(request.prompt_ids or b""))
         if self.status is not OutcomeStatus.COMPLETED:
-            error = OutcomeError(message=f"{self.status.value} by the test", field="messages")
+            error = OutcomeError(message=f"the test chose {self.status.value}", field="messages")
             return Outcome(request_id=request.request_id, status=self.status, error=error)
         finished = self.text.finish(output_ids, request.stop)
         latency_s = time.time() - (request.arrival_s or 0.0)

@@ -109,7 +109,7 @@ async def test_a_request_without_a_text_ends_in_an_error(
     last = streamed.text.strip().split("\n\n")[-1].removeprefix("data: ")
     assert json.loads(last)["error"]["code"] == code
     async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as api:
-        with pytest.raises(openai.APIError, match=f"this test says {ended.value}"):
+        with pytest.raises(openai.APIError, match=f"the test chose {ended.value}"):
             _ = [chunk async for chunk in await api.chat.completions.create(**CHAT, stream=True)]
 
 
