@@ -19,8 +19,6 @@ UNCHECKED = [
     "simulator",
     "tests",
     "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "README.md",
 ]
 
 BAD = [
