@@ -1,15 +1,15 @@
-"""What an API key allows, and the form in which its secret is kept."""
+"""API keys: their limits, and the stored form of their secrets."""
 
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
-MAX_PRIORITY = 100  # the highest there is
+MAX_PRIORITY = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What a key allows. None: no limit."""
+    """A key and its limits. None: no limit."""
 
     key_id: str
     name: str
@@ -20,9 +20,9 @@ class ApiKey:
     revoked_at: datetime | None = None
 
 
-ANONYMOUS = ApiKey(key_id="", name="anyone")  # where no key is asked for
+ANONYMOUS = ApiKey(key_id="", name="anyone")  # every client of a gateway without `auth`
 
 
 def hash_secret(secret: str) -> str:
-    """A secret has 256 random bits, so its plain SHA-256 cannot be turned back by guessing."""
+    """The SHA-256 of a secret. A secret has 256 random bits, so that its hash needs no salt."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,7 +1,7 @@
-"""What nobody waits for, done a moment after what somebody does.
+"""Runs low-priority callbacks about 1 ms later.
 
-Bytes leave a process when its event loop has done all that is ready: whatever else a handler does at once delays the
-message that it has just sent.
+The event loop sends a message's bytes only after the handler returns, so that everything else the handler does delays
+the message.
 """
 
 import asyncio
@@ -13,37 +13,36 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-DEFER_S = 0.001
+DEFER_S = 0.001  # delay of a deferred action
 
 Action = Callable[[], Awaitable[None] | None]
 
 
 class DeferredTasks:
-    """Actions in the order in which they were given."""
+    """A queue of deferred actions, run in order."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Action] = deque()
-        self._given = asyncio.Event()
+        self._actions: deque[Action] = deque()
+        self._added = asyncio.Event()
 
     def defer(self, action: Action) -> None:
-        """Call `action`, and await what it returns, in LATER_S."""
-        self._waiting.append(action)
-        self._given.set()
+        """Call `action`, and await its result, in DEFER_S."""
+        self._actions.append(action)
+        self._added.set()
 
     async def run(self) -> None:
-        """Do what is given until cancelled. Raises: whatever an action raises, but for the bus's errors."""
+        """Run deferred actions until cancelled. Raises: an action's errors, except bus errors, which are logged."""
         while True:
-            await self._given.wait()
-            self._given.clear()
+            await self._added.wait()
+            self._added.clear()
             await asyncio.sleep(DEFER_S)
             await self.run_now()
 
     async def run_now(self) -> None:
-        """Do at once what still waits."""
-        while self._waiting:
+        """Run all deferred actions now."""
+        while self._actions:
             try:
-                doing = self._waiting.popleft()()
-                if doing is not None:
-                    await doing
+                if (awaitable := self._actions.popleft()()) is not None:
+                    await awaitable
             except nats.errors.Error as error:
-                log.warning("left undone", error=repr(error))
+                log.warning("deferred action failed", error=repr(error))

@@ -1,4 +1,4 @@
-"""The CPU."""
+"""CPU cores."""
 
 import os
 

@@ -1,18 +1,18 @@
 """The project's errors, split by what the caller can do about them.
 
 DilaserveError
-├── BadInput      the caller's data is wrong: mend it; the same call fails again
-├── RetryLater    a passing condition: the same call may succeed later
-└── Superseded    another process has taken over this one's role: stop
+├── BadInput      the caller's data is invalid: the same call fails again
+├── RetryLater    a temporary condition: the same call may succeed later
+└── Superseded    another process has taken over this process's role: stop
 """
 
 
 class DilaserveError(Exception):
-    """Base of every error this project raises on purpose."""
+    """Base of all errors that this project raises deliberately."""
 
 
-class BadInput(DilaserveError):  # noqa: N818  (named for what happened, as its siblings are)
-    """The caller's data is wrong. `field` names the part at fault, None when it is the whole."""
+class BadInput(DilaserveError):  # noqa: N818  (named for the cause)
+    """The caller's data is invalid. `field` names the invalid part; None: the whole."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -21,8 +21,8 @@ class BadInput(DilaserveError):  # noqa: N818  (named for what happened, as its 
 
 
 class RetryLater(DilaserveError):  # noqa: N818
-    """A passing condition, such as a server that is away."""
+    """A temporary condition, such as an unavailable server."""
 
 
 class Superseded(DilaserveError):  # noqa: N818
-    """Another process has taken over this one's role."""
+    """Another process has taken over the role of this process."""

@@ -1,7 +1,7 @@
-"""What the step predictor sees of a request: one definition for those who ask it and those who train it.
+"""The step predictor's input features, defined once for prediction and training.
 
-Source: the appendix "Step Predictor Features"; the names are the paper's. Its eleventh feature, the threshold that
-the prediction is for, is not of the request's state and stands first in the predictor's own rows.
+Source: the appendix "Step Predictor Features"; the names are the paper's. The eleventh feature, the threshold of the
+prediction, is not part of the request's state; the predictor puts it first in its rows.
 """
 
 import numpy as np
@@ -35,8 +35,8 @@ def state_features(
 ) -> Float32:
     """The features of n requests between two steps, in the order of STATE_FEATURES.
 
-    `steps` are those done, `block` is the index of the current block, and `confidence_stats` those of the last step
-    (StepResults), zeros before the first. Shapes: all [n], confidence_stats [n, 5]; returns [n, 10].
+    `steps` counts the completed steps, `block` is the index of the current block, and `confidence_stats` those of the
+    last step (StepResults), zeros before the first. Shapes: all [n], confidence_stats [n, 5]; returns [n, 10].
     Units: lengths and masks in tokens; progress in 0..1.
     """
     features = np.empty((len(output_length), len(STATE_FEATURES)), dtype=np.float32)

@@ -1,10 +1,10 @@
-"""The garbage collector of a process that serves."""
+"""Tunes the garbage collector of a service."""
 
 import gc
 
 
 def freeze_startup_objects() -> None:
-    """Exempt what start-up has made, modules above all: each full collection would look through it anew, a pause of
-    tenths of a second."""
+    """Exempt the objects of start-up, mostly modules: each full collection would scan them, a pause of tenths of a
+    second."""
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""A sign of life for who watches a process from outside: a file whose age says when its event loop last turned."""
+"""A liveness file for health checks: its age is the time since the event loop last ran."""
 
 import asyncio
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Structured logs: one event with named values a line, as text for people or JSON for collectors.
+"""Structured logs: one event with named values per line, as text for people or JSON for collectors.
 
-`structlog.contextvars.bound_contextvars(request_id=…)` puts a request's id on every line within.
+`structlog.contextvars.bound_contextvars(request_id=…)` adds a request's id to every line within.
 """
 
 import logging
@@ -10,7 +10,7 @@ import structlog
 
 
 def configure_logs(service: str, *, level: str = "info", form: str = "console") -> None:
-    """Set up logging for a process; called once, by its entry point. Everything goes to standard error."""
+    """Set up the logs of a process, on standard error; its entry point calls it once."""
     shared_steps: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -20,7 +20,7 @@ def configure_logs(service: str, *, level: str = "info", form: str = "console") 
     for_people = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(),
         sort_keys=False,
-        exception_formatter=structlog.dev.plain_traceback,  # without local variables, which may be secrets
+        exception_formatter=structlog.dev.plain_traceback,  # without local variables, which may hold secrets
     )
     rendering: list[structlog.types.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()] if form == "json" else [for_people]
@@ -28,10 +28,10 @@ def configure_logs(service: str, *, level: str = "info", form: str = "console") 
     structlog.configure(
         processors=[*shared_steps, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # the stream of now, which a caller may replace
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # looked up now, as tests replace it
         cache_logger_on_first_use=False,
     )
-    others = logging.StreamHandler(sys.stderr)  # the lines of libraries, in the same form
+    others = logging.StreamHandler(sys.stderr)  # logs of libraries, in the same format
     without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     others.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared_steps, processors=[without_meta, *rendering])

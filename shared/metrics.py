@@ -1,4 +1,4 @@
-"""Prometheus metrics of a service over HTTP. Each service names its own, in a registry of its own."""
+"""Serves a service's Prometheus metrics over HTTP. Each service has its own registry."""
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
@@ -6,13 +6,13 @@ from shared.errors import BadInput
 from shared.settings import ServiceSettings
 
 TIME_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)  # seconds
-SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # of batches, or steps
+SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # batch sizes, step counts
 
 
 def serve_metrics(registry: CollectorRegistry, settings: ServiceSettings) -> None:
-    """Answer Prometheus from a thread for as long as the process lives, adding what the process itself takes up.
+    """Serve the registry, and metrics of the process, from a thread. Does nothing without a metrics port.
 
-    Does nothing where no port is set. Raises: BadInput if the address cannot be listened on.
+    Raises: BadInput if the address is not available.
     """
     if not settings.metrics_port:
         return

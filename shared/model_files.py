@@ -1,4 +1,4 @@
-"""Where a model's files are: a directory, or the id of a public repository, which is then fetched."""
+"""Finds a model's files: in a directory, or by downloading a public repository of the Hugging Face hub."""
 
 import re
 from pathlib import Path
@@ -11,26 +11,26 @@ WEIGHTS = "*.safetensors"  # never pickles
 
 
 def find_model(model: str, *, weights: bool = True) -> Path:
-    """The directory of `model`. A hub id such as GSAI-ML/LLaDA-8B-Instruct is fetched, or found in the local cache;
-    without its weights if they are not wanted.
+    """The directory of `model`. A hub id such as GSAI-ML/LLaDA-8B-Instruct is downloaded once, without its weights if
+    `weights` is false.
 
-    Raises: BadInput, one line, if there is no such directory and nothing can be fetched.
+    Raises: BadInput if it is neither a directory nor an available hub id.
     """
     directory = Path(model)
     if directory.is_dir():
         return directory
     if directory.exists() or not HUB_ID.fullmatch(model):
-        raise BadInput(f"no model in {model}: not a directory, nor a hub id such as GSAI-ML/LLaDA-8B-Instruct", "model")
+        raise BadInput(f"no model {model}: neither a directory nor a hub id such as GSAI-ML/LLaDA-8B-Instruct", "model")
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow to import, rarely needed
 
     wanted = [*TEXT_FILES, WEIGHTS] if weights else list(TEXT_FILES)
     try:
         return Path(snapshot_download(model, allow_patterns=wanted))
-    except Exception as error:  # the hub's errors have no base of their own
+    except Exception as error:  # the hub's errors have no common base class
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise BadInput(f"no directory {model}, and it cannot be fetched as a hub id: {reason}", "model") from None
+        raise BadInput(f"no directory {model}, and the download by hub id failed: {reason}", "model") from None
 
 
 def default_model_name(model: str) -> str:
-    """What clients call a model that is given no name: the last part of its directory or of its hub id."""
+    """The model name in the API if none is configured: the last part of the directory or hub id."""
     return Path(model).resolve().name

@@ -1,6 +1,6 @@
-"""A predictor directory, and its card: what the scheduler must know of a step predictor without loading it.
+"""The card of a step predictor: the facts that the scheduler needs without loading the predictor.
 
-The directory holds `card.json` (this module) and `model.txt` (LightGBM's text format, read by the predictor alone).
+A predictor directory holds `card.json` (this module) and `model.txt` (LightGBM's text format, for the predictor).
 """
 
 from pathlib import Path
@@ -18,11 +18,11 @@ MODEL_FILE = "model.txt"
 class PredictorCard(msgspec.Struct, frozen=True, kw_only=True):
     """Written by `dilaserve train-predictor`."""
 
-    version: str  # of the predictor: names the contents of its model file
-    features: list[str]  # columns of the model, in order
-    thresholds: list[float]  # ascending, those it was trained for
-    tokens_per_step: list[float]  # mean at each of `thresholds`: the one-shot estimate
-    update_granularity: int = 1  # newly unmasked tokens of a request between two predictions
+    version: str  # identifies the contents of the model file
+    features: list[str]  # input columns, in order
+    thresholds: list[float]  # thresholds of the training runs, ascending
+    tokens_per_step: list[float]  # mean at each threshold: the one-shot estimate
+    update_granularity: int = 1  # tokens that a request unmasks between two predictions
 
     def __post_init__(self) -> None:
         if not self.thresholds or len(self.thresholds) != len(self.tokens_per_step):
@@ -33,8 +33,8 @@ class PredictorCard(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("tokens_per_step and update_granularity must be at least 1")
 
     def mean_tokens_per_step(self, thresholds: Float64) -> Float64:
-        """Mean tokens unmasked by a step at any thresholds: between those of the card on a line, beyond them as at
-        the nearest. A request of O output tokens then takes O / this many steps: the one-shot estimate.
+        """Mean tokens per step at any threshold: interpolated between the card's thresholds, constant beyond them.
+        The one-shot estimate of a request's steps is its output length over this.
 
         Source: "Step Prediction". Shapes: [c] -> [c].
         """
@@ -42,7 +42,7 @@ class PredictorCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_predictor_card(directory: Path) -> PredictorCard:
-    """Raises: BadInput if the card is missing or wrong."""
+    """Raises: BadInput if the card is missing or invalid."""
     path = directory / CARD_FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=PredictorCard)

@@ -1,8 +1,7 @@
-"""The latency profile: seconds of one denoising step by TP degree, tokens of the batch and kind of step.
+"""The latency profile: seconds of a denoising step by TP degree, step kind and tokens in the batch.
 
-One type serves scheduler, planner, simulator and worker, so that all of them read the same table the same way:
-between grid points on a line, below the smallest as at the smallest, above the largest in proportion to the tokens.
-An iteration that mixes kinds costs the sum of two lookups.
+Lookups interpolate between the measured points, are constant below the smallest and proportional to the tokens above
+the largest. An iteration with both step kinds costs the sum of two lookups.
 """
 
 import csv
@@ -29,14 +28,14 @@ MS_PER_S = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Latencies of one TP degree and kind of step. Shapes: both [n], tokens ascending."""
+    """Latencies of one TP degree and step kind. Shapes: both [n], tokens ascending."""
 
     batch_tokens: Float64
     latency_s: Float64
 
 
 class LatencyProfile:
-    """L[tp][batch tokens] for both kinds of step."""
+    """Latency curves by TP degree and step kind."""
 
     def __init__(self, curves: Mapping[tuple[int, StepKind], Curve]) -> None:
         self.curves = dict(sorted(curves.items()))
@@ -53,24 +52,25 @@ class LatencyProfile:
     def latency_s(self, tp: int, batch_tokens: NDArray[np.number], kind: StepKind) -> Float64: ...
 
     def latency_s(self, tp: int, batch_tokens: float | NDArray[np.number], kind: StepKind) -> float | Float64:
-        """Seconds of one step. Shapes: any -> the same.
-
-        Raises: BadInput if the profile has no row of this TP degree and kind.
-        """
-        curve = self._curve(tp, kind)
+        """Seconds of one step. Shapes: any -> the same. Raises: BadInput if the profile has no such rows."""
+        curve = self.curves.get((tp, kind))
+        if curve is None:
+            raise BadInput(f"the latency profile has no {kind.name.lower()} rows for tp {tp}", "profile")
         tokens: Float64 = np.asarray(batch_tokens, dtype=np.float64)
         latency_s: Float64 = np.interp(tokens, curve.batch_tokens, curve.latency_s)
         scaled: Float64 = latency_s * np.maximum(tokens / curve.batch_tokens[-1], 1.0)
         return scaled
 
     def for_tp(self, tp: int) -> "LatencyProfile":
-        """The rows of one TP degree: what an instance registers with."""
+        """The rows of one TP degree, as an instance registers them."""
         return LatencyProfile({key: curve for key, curve in self.curves.items() if key[0] == tp})
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[int, int, StepKind, float]]) -> "LatencyProfile":
-        """Build from (tp, batch tokens, kind, latency in seconds), in any order. Raises: BadInput if a row is there
-        twice or none is there."""
+        """Build from rows (tp, batch tokens, kind, latency in seconds), in any order.
+
+        Raises: BadInput if a row is repeated or there are no rows.
+        """
         points: defaultdict[tuple[int, StepKind], dict[int, float]] = defaultdict(dict)
         for tp, batch_tokens, kind, latency_s in rows:
             if batch_tokens in points[tp, kind]:
@@ -82,7 +82,7 @@ class LatencyProfile:
 
     @classmethod
     def from_csv(cls, text: str) -> "LatencyProfile":
-        """Read the text of a PROFILE.csv. Raises: BadInput naming the line at fault."""
+        """Read the text of a PROFILE.csv. Raises: BadInput naming the invalid line."""
         reader = csv.DictReader(io.StringIO(text))
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
@@ -97,15 +97,9 @@ class LatencyProfile:
                 lines.append(f"{tp},{tokens:.0f},{kind.name.lower()},{latency_s * MS_PER_S:.6g}")
         return "\n".join(lines) + "\n"
 
-    def _curve(self, tp: int, kind: StepKind) -> Curve:
-        try:
-            return self.curves[tp, kind]
-        except KeyError:
-            raise BadInput(f"the latency profile has no {kind.name.lower()} rows for tp {tp}", "profile") from None
-
 
 def read_profile(path: Path) -> LatencyProfile:
-    """Read a PROFILE.csv, or PROFILE.csv.gz. Raises: BadInput naming the file and what is wrong with it."""
+    """Read a PROFILE.csv or PROFILE.csv.gz. Raises: BadInput naming the file and the error."""
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
@@ -117,7 +111,7 @@ def read_profile(path: Path) -> LatencyProfile:
 
 
 def write_profile(path: Path, profile: LatencyProfile) -> None:
-    """Write a PROFILE.csv, or PROFILE.csv.gz."""
+    """Write a PROFILE.csv or PROFILE.csv.gz."""
     data = profile.to_csv().encode("utf-8")
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def retry(action: Callable[[], Awaitable[T]], *, wait_initial_s: float = WAIT_INITIAL_S) -> T:
-    """Call `action` until it raises no RetryLater, at first after `wait_initial_s`, later every WAIT_MAX_S seconds.
+    """Call `action` until it raises no RetryLater, with waits that grow from `wait_initial_s` to WAIT_MAX_S.
 
     stamina logs each failure. Raises: any other error of `action`.
     """

@@ -1,17 +1,17 @@
-"""Ending tasks."""
+"""Stops and cancels tasks."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
-AGAIN_S = 0.1
+CANCEL_AGAIN_S = 0.1
 
 T = TypeVar("T")
 
 
-async def run_until_stopped(stop: asyncio.Event, coming: Coroutine[Any, Any, T]) -> T | None:
-    """What comes, once it has; None if `stop` is set before. Raises: what `coming` raises."""
-    tasks = asyncio.ensure_future(coming), asyncio.ensure_future(stop.wait())
+async def run_until_stopped(stop: asyncio.Event, coroutine: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `coroutine`; None if `stop` is set first. Raises: its errors."""
+    tasks = asyncio.ensure_future(coroutine), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return tasks[0].result() if tasks[0].done() else None
@@ -20,9 +20,9 @@ async def run_until_stopped(stop: asyncio.Event, coming: Coroutine[Any, Any, T])
 
 
 async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Again until they end: Python 3.11's wait_for loses a cancellation that comes together with its result."""
+    """Cancel tasks until they end, repeatedly: Python 3.11's wait_for can lose a cancellation."""
     pending = set(tasks)
     while pending:
         for task in pending:
             task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=AGAIN_S)
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)

@@ -1,7 +1,7 @@
-"""Traces: one a request, from HTTP through the bus to scheduler, predictor and worker, exported by OTLP.
+"""Traces: one per request, from HTTP over the bus to scheduler, predictor and worker, exported by OTLP.
 
-The W3C context travels in HTTP and bus headers and in a request's state. Without a collector no span is recorded,
-and a context that a client sent is carried on all the same.
+The W3C context travels in HTTP headers, bus headers and the request's state. Without a collector no span is recorded,
+but a client's context is still passed on.
 """
 
 from collections.abc import Iterator
@@ -9,19 +9,19 @@ from contextlib import contextmanager
 
 from opentelemetry import trace
 
-MAX_STEP_EVENTS = 64  # of one span; of more steps only the first are told
+MAX_STEP_EVENTS = 64  # step events per span; later steps are left out
 
 
 def as_ns(unix_s: float) -> int:
-    """Unix time as spans want it."""
+    """Unix time in nanoseconds, as spans take it."""
     return int(unix_s * 1e9)
 
 
 @contextmanager
 def telemetry(service: str, otlp_endpoint: str) -> Iterator[None]:
-    """Export the spans of this process while within; what is left is sent on leaving. An empty endpoint: none.
+    """Export the spans of this process within the block; the last ones are sent at its end.
 
-    `otlp_endpoint` is a collector's base URL for OTLP over HTTP, such as http://127.0.0.1:4318.
+    `otlp_endpoint` is a collector's base URL for OTLP over HTTP, such as http://127.0.0.1:4318; empty: no export.
     """
     if not otlp_endpoint:
         yield

@@ -1,4 +1,4 @@
-"""Text to tokens and back, with the served model's own tokenizer and chat template. Needs no torch."""
+"""Tokenizes and decodes text with the served model's tokenizer and chat template. Needs no torch."""
 
 import json
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from shared.messages.requests import ChatMessage, FinishReason, Request
 
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
 MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
-END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # ends of a turn that families use beside their end-of-text token
+END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # end-of-turn tokens of model families
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedText:
-    """What the output tokens say. `completion_tokens` counts those up to the end-of-text token."""
+    """The text of an output. `completion_tokens` counts the tokens up to the end-of-text token."""
 
     text: str
     finish_reason: FinishReason
@@ -28,13 +28,13 @@ class FinishedText:
 
 
 class TextModel:
-    """The tokenizer of one model and the facts of its configuration that the control plane needs."""
+    """The tokenizer of a model, and the part of its configuration that the control plane needs."""
 
     def __init__(self, directory: Path, name: str) -> None:
         """Raises: BadInput if the directory has no usable configuration or tokenizer."""
         self.card = read_model_card(directory, name)
         self._tokenizer = _load_tokenizer(directory)
-        self._backend = self._tokenizer.backend_tokenizer  # without the detours of transformers: twice as fast
+        self._backend = self._tokenizer.backend_tokenizer  # twice as fast as the wrapper of transformers
         self._backend.no_truncation()
         self._backend.no_padding()
         ends = (self._tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS)
@@ -42,26 +42,27 @@ class TextModel:
         self.end_ids: frozenset[int] = frozenset(known | {self.card.eos_token_id})
 
     def encode_prompt(self, prompt: str) -> Int32:
-        """The tokens of a plain prompt, as it is. Raises: BadInput if it is empty, or far too long."""
+        """The tokens of a prompt without a chat template. Raises: BadInput if it is empty or far too long."""
         return self.check_ids(self._encode(prompt, "prompt"), "prompt")
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> Int32:
-        """The tokens of a conversation through the model's chat template. Raises: BadInput if it has no text, or far
-        too much."""
+        """The tokens of a chat in the model's chat template. Raises: BadInput if it is empty or far too long."""
         if not any(message.content.strip() for message in messages):
             raise BadInput("messages must have some text", field="messages")
         turns = [{"role": message.role, "content": message.content} for message in messages]
         try:
             rendered = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-        except Exception as error:  # a template is the model's own program: it may raise anything
+        except Exception as error:  # a template is a program of the model and can raise anything
             raise BadInput(f"the model's chat template refuses these messages: {error}", "messages") from None
         return self.check_ids(self._encode(rendered, "messages"), "messages")
 
     def encode_request(self, request: Request) -> Int32:
-        """The prompt tokens of a request, whichever way it gives them. Raises: BadInput."""
+        """The prompt tokens of a request, from its prompt, messages or prompt_ids. Raises: BadInput."""
         given = [name for name in ("prompt", "messages", "prompt_ids") if getattr(request, name) is not None]
         if len(given) != 1:
-            raise BadInput(f"give exactly one of prompt, messages and prompt_ids, not {given or 'none'}", "prompt")
+            raise BadInput(
+                f"give exactly one of prompt, messages and prompt_ids; given: {', '.join(given) or 'none'}", "prompt"
+            )
         if request.prompt is not None:
             return self.encode_prompt(request.prompt)
         if request.messages is not None:
@@ -72,33 +73,33 @@ class TextModel:
         return self.check_ids(np.frombuffer(request.prompt_ids, dtype="<i4").tolist(), "prompt_ids")
 
     def _encode(self, text: str, field: str) -> list[int]:
-        """Raises: BadInput naming `field` if the text cannot but have more tokens than the model takes."""
+        """Raises: BadInput naming `field` if the text is too long for the model in any tokenization."""
         if len(text) > MAX_CHARS_PER_TOKEN * self.card.max_length:
             raise BadInput(
                 f"{field} has {len(text)} characters; the model takes at most {self.card.max_length} tokens", field
             )
         if len(text) <= LONG_TEXT:
             encoding = self._backend.encode(text, add_special_tokens=False)
-        else:  # a batch of one, as nothing else lets other threads run meanwhile
+        else:  # a batch of one: only batches release the interpreter lock
             [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
         return ids
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
-        """The text of output tokens; special tokens have none."""
+        """The text of output tokens, without special tokens."""
         listed = np.asarray(ids, dtype=np.int64).tolist()
         if self._tokenizer.clean_up_tokenization_spaces:
             return str(self._tokenizer.decode(listed, skip_special_tokens=True))
         return str(self._backend.decode(listed, skip_special_tokens=True))
 
     def ended(self, output_ids: Int32, stop: Sequence[str]) -> bool:
-        """Whether output tokens hold an end-of-text token or a stop string."""
+        """Whether the output holds an end-of-text token or a stop string."""
         if not self.end_ids.isdisjoint(output_ids.tolist()):
             return True
         return bool(stop) and first_stop(self.decode(output_ids), stop) is not None
 
     def finish(self, output_ids: Int32, stop: Sequence[str]) -> FinishedText:
-        """The text of a finished output: up to the first end-of-text token or stop string."""
+        """The text of a finished output, up to the first end-of-text token or stop string."""
         end = next((at for at, token in enumerate(output_ids.tolist()) if token in self.end_ids), None)
         kept = output_ids[:end]
         text = self.decode(kept)
@@ -108,7 +109,7 @@ class TextModel:
         return FinishedText(text[:cut], reason, len(kept))
 
     def check_length(self, prompt_tokens: int, output_tokens: int, field: str) -> None:
-        """Raises: BadInput naming `field` if the request is longer than the model can take."""
+        """Raises: BadInput naming `field` if the request is too long for the model."""
         if prompt_tokens + output_tokens > self.card.max_length:
             raise BadInput(
                 f"{field}: the prompt has {prompt_tokens} tokens and the output {output_tokens}; "
@@ -117,7 +118,7 @@ class TextModel:
             )
 
     def check_ids(self, ids: Sequence[int], field: str) -> Int32:
-        """`ids` as prompt tokens. Raises: BadInput naming `field` if one of them cannot be."""
+        """`ids` as prompt tokens. Raises: BadInput naming `field` if one is invalid."""
         if not ids:
             raise BadInput(f"{field} must not be empty", field)
         if min(ids) < 0 or max(ids) >= self.card.vocab_size:
@@ -128,7 +129,7 @@ class TextModel:
 
 
 def first_stop(text: str, stop: Sequence[str]) -> int | None:
-    """Where the first stop string begins in `text`; None if it has none."""
+    """The position of the first stop string in `text`; None if it has none."""
     found = [text.find(mark) for mark in stop if mark and mark in text]
     return min(found) if found else None
 
@@ -139,11 +140,11 @@ def round_up_to_blocks(output_tokens: int, block_length: int) -> int:
 
 
 def _load_tokenizer(directory: Path) -> Any:
-    """A directory's tokenizer, never by code of its own: the tokenizer file, or Qwen2's files as Dream has them."""
-    import transformers  # noqa: PLC0415  (slow to import: where needed)
+    """A directory's tokenizer, from tokenizer.json or Qwen2's files (Dream); never runs code of the model."""
+    import transformers  # noqa: PLC0415  (slow to import)
 
     fast = (directory / "tokenizer.json").exists()
-    kind: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer  # imports what is named
+    kind: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer  # lazy attributes
     try:
         return kind.from_pretrained(directory)
     except (OSError, ValueError, TypeError) as error:
@@ -152,7 +153,7 @@ def _load_tokenizer(directory: Path) -> Any:
 
 
 def read_model_card(directory: Path, name: str) -> ModelCard:
-    """The facts of config.json. Raises: BadInput if the file or one of them is missing."""
+    """The card from config.json. Raises: BadInput if the file or a value is missing."""
     path = directory / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The bus: NATS with JetStream behind the few verbs the services use. Every payload passes shared.bus.codec."""
+"""The bus: NATS with JetStream, reduced to the operations that the services use."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,7 +13,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, Header, KeyValueConfig, ObjectStoreConfig, StreamConfig
+from nats.js.api import ConsumerConfig, Header
 from nats.js.errors import APIError, BadRequestError, NotFoundError
 from nats.js.kv import KeyValue
 from opentelemetry import propagate
@@ -32,12 +32,12 @@ log = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=msgspec.Struct)
 CONSUMER_RETRY_S = 1.0  # first wait before a lost consumer is created again
-WRONG_LAST_SEQUENCE = 10071  # the server's error code where the expected sequence does not match
-SET_UP_CHECK_S = 0.5  # between checks whether a restarted server has lost the streams
+WRONG_LAST_SEQUENCE = 10071  # the server's error code for an unexpected sequence
+SET_UP_CHECK_S = 0.5  # interval of checks for streams lost in a server restart
 
 
 class Bus:
-    """One connection to the bus, for one cell. `nc` and `js` are there for subscriptions."""
+    """One connection to the bus, for one cell. `nc` and `js` are public for subscriptions."""
 
     def __init__(self, client: Client, cell: str, alive_file: str = "") -> None:
         self.nc = client
@@ -47,9 +47,9 @@ class Bus:
 
     @classmethod
     async def connect(cls, url: str, cell: str, *, name: str, alive_file: str = "") -> "Bus":
-        """Connect, waiting with back-off while the server is unavailable; later losses reconnect by themselves.
+        """Connect, with back-off while the server is unavailable; a lost connection reconnects automatically.
 
-        From then on `alive_file`, if given, is touched for as long as the event loop runs.
+        `alive_file`, if given, is touched while the event loop runs.
         """
         connection_log = _ConnectionLog()
 
@@ -73,12 +73,12 @@ class Bus:
         return cls(client, cell, alive_file)
 
     async def publish(self, subject: str, message: msgspec.Struct, headers: Mapping[str, str] | None = None) -> None:
-        """Hand to the bus without waiting for it to be stored (progress, step messages, cancels)."""
+        """Publish without waiting for storage (progress, step messages, cancels)."""
         await self.nc.publish(subject, encode(message), headers=trace_headers(headers))
 
     async def store(self, subject: str, message: msgspec.Struct, *, json: bool = False, if_first: bool = False) -> None:
-        """Publish to a stream and wait until the message is stored. With `if_first`, a message that the subject already
-        holds stays instead.
+        """Publish to a stream and wait until the message is stored. With `if_first`, do nothing if the subject already
+        holds a message.
 
         Raises: RetryLater if the stream does not answer.
         """
@@ -128,16 +128,21 @@ class Bus:
         await retry(look_up)
 
     async def set_up(self) -> None:
-        """Create or update every stream and bucket of the cell. Called by the scheduler, their one owner."""
+        """Create or update every stream and create every bucket of the cell. Only the scheduler calls it."""
         for stream in declared.streams(self.subjects):
-            await self._set_up_stream(stream)
+            try:
+                await self.js.add_stream(stream)
+            except BadRequestError:  # it exists with other options
+                await self.js.update_stream(stream)
         for bucket in declared.buckets(self.subjects):
-            await self._set_up_bucket(bucket)
+            with suppress(BadRequestError):  # it exists with other options
+                await self.js.create_key_value(bucket)
         for store in declared.object_stores(self.subjects):
-            await self._set_up_object_store(store)
+            with suppress(BadRequestError):
+                await self.js.create_object_store(str(store.bucket), store)
 
     async def ensure_set_up(self) -> None:
-        """`set_up`, repeated while the server is unavailable or has no JetStream yet."""
+        """Repeat `set_up` while the server is unavailable or JetStream is not ready."""
 
         async def set_up() -> None:
             with bus_errors("set up the cell's streams"):
@@ -146,77 +151,58 @@ class Bus:
         await retry(set_up)
 
     async def keep_set_up(self, on_loss: Callable[[], None]) -> None:
-        """Until cancelled, set up again whenever a restarted server has lost its in-memory streams, then call
-        `on_loss`."""
+        """Until cancelled, repeat `set_up` after a server restart lost the in-memory streams, then call `on_loss`."""
         while True:
             await asyncio.sleep(SET_UP_CHECK_S)
             try:
                 await self.js.stream_info(self.subjects.stream("STEPS"))
             except NotFoundError:
-                await self.ensure_set_up()  # completely: the stream looked up above is among the first to exist
+                await self.ensure_set_up()  # completes a partial set-up too
                 log.info("streams set up again after a restart of the server")
                 on_loss()
             except BUS_ERRORS:
-                continue  # unavailable
-
-    async def _set_up_stream(self, stream: StreamConfig) -> None:
-        try:
-            await self.js.add_stream(stream)
-        except BadRequestError:  # it is there with other options
-            await self.js.update_stream(stream)
-
-    async def _set_up_bucket(self, bucket: KeyValueConfig) -> None:
-        try:
-            await self.js.key_value(bucket.bucket)
-        except NotFoundError:
-            await self.js.create_key_value(bucket)
-
-    async def _set_up_object_store(self, store: ObjectStoreConfig) -> None:
-        try:
-            await self.js.object_store(str(store.bucket))
-        except NotFoundError:
-            await self.js.create_object_store(str(store.bucket), store)
+                continue  # the server is unavailable
 
     async def close(self) -> None:
-        """Disconnect, sending what is under way if the server is there."""
+        """Disconnect, after sending pending messages if the server is available."""
         if self._alive is not None:
             self._alive.cancel()
         if self.nc.is_connected:
             await self.nc.drain()
         elif not self.nc.is_closed:
-            with suppress(OSError, RuntimeError):  # what was to be sent cannot be; the latter is uvloop's way to say so
+            with suppress(OSError, RuntimeError):  # pending messages are lost; uvloop raises RuntimeError
                 await asyncio.shield(self.nc.close())
 
 
 def try_decode(msg: Msg, kind: type[M]) -> M | None:
-    """The message, or None with a line in the log when it cannot be read."""
+    """The decoded message; None, and a log line, if it is invalid."""
     try:
         return decode(msg.data, kind)
     except BadInput as error:
-        log.warning("unreadable message dropped", subject=msg.subject, error=error.message)
+        log.warning("invalid message dropped", subject=msg.subject, error=error.message)
         return None
 
 
 def trace_headers(headers: Mapping[str, str] | None = None) -> dict[str, str] | None:
-    """`headers` with the current W3C trace context; None when there is nothing to carry."""
+    """`headers` with the current W3C trace context; None if both are empty."""
     carrier: dict[str, str] = dict(headers or {})
-    if get_current():  # injecting nothing takes its time, too
+    if get_current():  # injecting an empty context takes time too
         propagate.inject(carrier)
     return carrier or None
 
 
 def trace_context(msg: Msg) -> Context:
-    """The trace context that came with a message."""
+    """The trace context in a message's headers."""
     return propagate.extract(msg.headers or {})
 
 
 def last_token(subject: str) -> str:
-    """The request or instance that a subject names."""
+    """The last token of a subject: a request or an instance."""
     return subject.rpartition(".")[2]
 
 
 class _ConnectionLog:
-    """Logs once that the bus is unavailable and once that it is available again, not at every attempt between."""
+    """Logs once when the bus becomes unavailable and once when it is available again."""
 
     def __init__(self) -> None:
         self._lost = False

@@ -1,4 +1,4 @@
-"""Bytes to typed messages and back: MessagePack, with JSON accepted from internal producers."""
+"""Encodes and decodes messages: MessagePack, or JSON from internal producers."""
 
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def is_json(data: bytes) -> bool:
-    """Whether `data` is a JSON object: `{` as a first byte is a number in MessagePack, never a message."""
+    """Whether `data` is a JSON object. In MessagePack a first byte `{` is a number, never a message."""
     return data.lstrip()[:1] == b"{"
 
 
@@ -22,7 +22,7 @@ def encode(message: msgspec.Struct, *, json: bool = False) -> bytes:
 
 
 def decode(data: bytes, kind: type[M]) -> M:
-    """Raises: BadInput if `data` is not a `kind`, naming the field at fault where there is one."""
+    """Raises: BadInput if `data` is not a valid `kind`; it names the invalid field, if one is known."""
     decoder: Any = msgspec.json.decode if is_json(data) else msgspec.msgpack.decode
     try:
         message: M = decoder(data, type=kind)
@@ -31,5 +31,5 @@ def decode(data: bytes, kind: type[M]) -> M:
         field = text.rpartition("`$.")[2].rstrip("`") if "`$." in text else None
         raise BadInput(f"not a valid {kind.__name__}: {text}", field) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"not a {kind.__name__}: {error}") from None
+        raise BadInput(f"not a valid {kind.__name__}: {error}") from None
     return message

@@ -1,4 +1,4 @@
-"""Failures of the bus, as the project's errors."""
+"""Maps errors of the bus to RetryLater."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,12 +7,12 @@ import nats.errors
 
 from shared.errors import RetryLater
 
-BUS_ERRORS = (nats.errors.Error, TimeoutError)  # JetStream's errors are among the first
+BUS_ERRORS = (nats.errors.Error, TimeoutError)  # nats.errors.Error includes JetStream's errors
 
 
 @contextmanager
 def bus_errors(action: str) -> Iterator[None]:
-    """Raise RetryLater, which names `action`, where the bus fails or does not answer within the block."""
+    """Turn a bus error or timeout within the block into RetryLater, which names `action`."""
     try:
         yield
     except BUS_ERRORS as error:

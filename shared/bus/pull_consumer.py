@@ -1,11 +1,12 @@
-"""Messages of a pull consumer, one by one as they come.
+"""Passes each message of a pull consumer on as it arrives.
 
-nats-py's `fetch(batch)` waits, once a first message is there, for the batch to fill or the time to pass; here a
-pull request stays open and each message is handed on at once.
+nats-py's `fetch(batch)` waits until the batch is full or its time is over. Here a pull request stays open, and each
+message is passed on immediately.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import msgspec
 import nats.errors
@@ -16,14 +17,14 @@ from shared.errors import RetryLater
 
 Handle = Callable[[Msg], Awaitable[None]]
 
-BATCH = 512  # messages a pull request asks for
-EXPIRES_S = 2.0  # how long one stays open; also the longest silence after a reconnect
+BATCH = 512  # messages per pull request
+EXPIRES_S = 2.0  # lifetime of a pull request; also the longest pause after a reconnect
 
 
 async def consume(nc: Client, stream: str, consumer: str, handle: Handle) -> None:
-    """Hand each message to `handle`, in order, until cancelled.
+    """Pass each message to `handle`, in order, until cancelled.
 
-    Raises: RetryLater when the consumer is gone; whatever `handle` raises.
+    Raises: RetryLater if the consumer is lost; errors of `handle`.
     """
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
     request = msgspec.json.encode({"batch": BATCH, "expires": int(EXPIRES_S * 1e9)})
@@ -43,42 +44,40 @@ async def consume(nc: Client, stream: str, consumer: str, handle: Handle) -> Non
 
 
 class _Pull:
-    """One pull request after another: messages to the handler, the server's word on the request to `end`."""
+    """Consecutive pull requests: passes messages to the handler, and ends a request by the server's status."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._left = 0
+        self._remaining = 0
         self._ended = asyncio.Event()
         self._failure: Exception | None = None
 
     def begin(self) -> None:
-        self._left = BATCH
+        self._remaining = BATCH
         self._ended.clear()
 
     async def end(self) -> None:
-        """Wait until the request is used up, expired or lost with a connection."""
-        try:
+        """Wait until the request is used up or expired, or was lost with a connection."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(EXPIRES_S + 0.5):
                 await self._ended.wait()
-        except TimeoutError:
-            pass
         if self._failure is not None:
             raise self._failure
 
     async def on_message(self, msg: Msg) -> None:
         headers = msg.headers or {}
         if "Status" in headers and not msg.data:
-            self._hear(headers["Status"], headers.get("Description", ""))
+            self._receive_status(headers["Status"], headers.get("Description", ""))
             return
-        self._left -= 1
+        self._remaining -= 1
         try:
             await self._handle(msg)
         except Exception as error:
             self._failure = error
-        if self._left == 0 or self._failure is not None:
+        if self._remaining == 0 or self._failure is not None:
             self._ended.set()
 
-    def _hear(self, status: str, description: str) -> None:
+    def _receive_status(self, status: str, description: str) -> None:
         if status == "503" or "Consumer Deleted" in description:
-            self._failure = RetryLater(f"consumer gone: {status} {description}")
+            self._failure = RetryLater(f"consumer lost: {status} {description}")
         self._ended.set()

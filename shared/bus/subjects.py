@@ -1,10 +1,11 @@
-"""Every subject, stream, bucket and durable consumer, declared once (see docs/nats-api.md).
+"""Declares every subject, stream, bucket and durable consumer (see docs/nats-api.md).
 
-`set_up` of shared.bus.client creates or updates the streams and buckets; services only bind to them.
+`Bus.set_up` creates the streams and buckets; services only bind to them.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from nats.js.api import (
     AckPolicy,
@@ -20,19 +21,19 @@ from nats.js.api import (
 
 from shared.messages.plans import MAX_PLANS
 
-HEARTBEAT_S = 1.0  # an instance renews its registration, a leader its lease, this often
-INSTANCE_TTL_S = 5.0  # an instance not renewed for so long is gone
-LEASE_TTL_S = 3.0  # a leader not renewed for so long is gone
-ARRIVAL_AGE_S = 24 * 3600.0  # how long one waits to be written down
-OUTCOME_AGE_S = 24 * 3600.0  # how long an outcome can be fetched
-FILE_AGE_S = 30 * 24 * 3600.0  # how long files and batches are kept
-MAX_BATCHES = 8  # of a cell that run at once
-BATCH_ACK_WAIT_S = 10.0  # a batch whose gateway is silent for so long goes to another
-CHECKPOINT_AGE_S = 3600.0  # a request idle for longer begins anew after a crash
-REQUEST_ACK_WAIT_S = 24 * 3600.0  # a new scheduler takes over at once by a new consumer, so this only bounds
-MAX_ACTIVE_REQUESTS = 20_000  # requests a scheduler holds; the rest waits in the stream
-PREDICTORS = "predictor"  # the queue group that shares the subject `predict`
-STEP_AGE_S = 60.0  # step messages older than this are of no use to anyone
+HEARTBEAT_S = 1.0  # interval of an instance's heartbeats and a leader's lease renewals
+INSTANCE_TTL_S = 5.0  # silence after which an instance is lost
+LEASE_TTL_S = 3.0  # silence after which a leader's lease expires
+ARRIVAL_AGE_S = 24 * 3600.0  # retention of arrivals
+OUTCOME_AGE_S = 24 * 3600.0  # retention of outcomes
+FILE_AGE_S = 30 * 24 * 3600.0  # retention of files and batches
+MAX_BATCHES = 8  # running batches of a cell
+BATCH_ACK_WAIT_S = 10.0  # silence of a gateway after which another one takes over its batches
+CHECKPOINT_AGE_S = 3600.0  # retention of checkpoints; an older request restarts after a crash
+REQUEST_ACK_WAIT_S = 24 * 3600.0  # upper bound only: a new scheduler's consumer receives all requests immediately
+MAX_ACTIVE_REQUESTS = 20_000  # requests that a scheduler holds; the others wait in the stream
+PREDICTORS = "predictor"  # the queue group of the subject `predict`
+STEP_AGE_S = 60.0  # retention of step messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Subjects:
         return f"{self.root}.progress.{request_id}"
 
     def request_messages(self, request_id: str) -> str:
-        """All that is said of one request: progress, guesses, outcome, …; `message_kind` tells which."""
+        """All messages of one request: progress, guesses, outcome, …, by `message_kind`."""
         return f"{self.root}.*.{request_id}"
 
     def guesses(self, request_id: str) -> str:
@@ -119,82 +120,40 @@ class Subjects:
         return f"{self.root}.batches"
 
     def stream(self, kind: str) -> str:
-        """The name of a stream; `kind` is REQUESTS, ARRIVALS, STEPS, STEP_RESULTS, OUTCOMES, CHECKPOINTS or PLANS."""
+        """The name of the stream `kind`, one of those in `streams`."""
         return f"{kind}-{self.cell}"
 
 
 def message_kind(subject: str) -> str:
-    """The third part of a subject: `progress` of dilaserve.cell0.progress.r1."""
+    """The third token of a subject: `progress` of dilaserve.cell0.progress.r1."""
     return subject.split(".")[2]
 
 
 def streams(subjects: Subjects) -> list[StreamConfig]:
     """The streams of one cell."""
+
+    def stream(kind: str, subject: str, description: str, **options: Any) -> StreamConfig:
+        defaults = {"storage": StorageType.FILE, "name": subjects.stream(kind), "subjects": [subject]}
+        return StreamConfig(description=description, **defaults | options)
+
+    work_queue: dict[str, Any] = {"retention": RetentionPolicy.WORK_QUEUE}
+    in_memory: dict[str, Any] = {"storage": StorageType.MEMORY, "max_age": STEP_AGE_S}
+    latest: dict[str, Any] = {"max_msgs_per_subject": 1, "allow_direct": True}
     return [
-        StreamConfig(
-            name=subjects.stream("REQUESTS"),
-            description="requests, until their outcome is stored",
-            subjects=[subjects.requests],
-            retention=RetentionPolicy.WORK_QUEUE,
-            storage=StorageType.FILE,
-            discard=DiscardPolicy.NEW,
-        ),
-        StreamConfig(
-            name=subjects.stream("ARRIVALS"),
-            description="requests as they arrived, for the workload's statistics",
-            subjects=[subjects.arrivals],
-            storage=StorageType.FILE,
-            max_age=ARRIVAL_AGE_S,
-        ),
-        StreamConfig(
-            name=subjects.stream("STEPS"),
-            description="batches of step jobs, until an instance takes them",
-            subjects=[subjects.steps("*")],
-            retention=RetentionPolicy.WORK_QUEUE,
-            storage=StorageType.MEMORY,
-            max_age=STEP_AGE_S,
-        ),
-        StreamConfig(
-            name=subjects.stream("STEP_RESULTS"),
-            description="results of iterations",
-            subjects=[subjects.step_results("*")],
-            storage=StorageType.MEMORY,
-            max_age=STEP_AGE_S,
-        ),
-        StreamConfig(
-            name=subjects.stream("OUTCOMES"),
-            description="how requests ended, one message a request",
-            subjects=[subjects.outcomes("*")],
-            storage=StorageType.FILE,
-            max_msgs_per_subject=1,
-            max_age=OUTCOME_AGE_S,
-            allow_direct=True,
-        ),
-        StreamConfig(
-            name=subjects.stream("CHECKPOINTS"),
-            description="requests at their last block boundary",
-            subjects=[subjects.checkpoints("*")],
-            storage=StorageType.FILE,
-            max_msgs_per_subject=1,
+        stream("REQUESTS", subjects.requests, "requests without an outcome", **work_queue, discard=DiscardPolicy.NEW),
+        stream("ARRIVALS", subjects.arrivals, "arrived requests, for statistics", max_age=ARRIVAL_AGE_S),
+        stream("STEPS", subjects.steps("*"), "step jobs that no instance has received", **work_queue, **in_memory),
+        stream("STEP_RESULTS", subjects.step_results("*"), "results of iterations", **in_memory),
+        stream("OUTCOMES", subjects.outcomes("*"), "outcomes, one per request", **latest, max_age=OUTCOME_AGE_S),
+        stream(
+            "CHECKPOINTS",
+            subjects.checkpoints("*"),
+            "requests at their last block boundary",
+            **latest,
             max_age=CHECKPOINT_AGE_S,
-            allow_direct=True,
         ),
-        StreamConfig(
-            name=subjects.stream("PLANS"),
-            description="what the reconfigurator decided, one message a decision",
-            subjects=[subjects.plans("*")],
-            storage=StorageType.FILE,
-            max_msgs_per_subject=1,
-            max_msgs=MAX_PLANS,
-            allow_direct=True,
-        ),
-        StreamConfig(
-            name=subjects.stream("BATCHES"),
-            description="batches that have not ended",
-            subjects=[subjects.batches],
-            retention=RetentionPolicy.WORK_QUEUE,
-            storage=StorageType.FILE,
-        ),
+        stream("PLANS", subjects.plans("*"), "decisions of the reconfigurator", **latest, max_msgs=MAX_PLANS),
+        stream("BATCHES", subjects.batches, "unfinished batches", **work_queue),
     ]
 
 
@@ -214,8 +173,8 @@ def object_stores(subjects: Subjects) -> list[ObjectStoreConfig]:
 
 
 def request_consumer(epoch: int) -> ConsumerConfig:
-    """The scheduler's consumer of REQUESTS. One an epoch: whoever leads deletes those before and so has every
-    unacknowledged request delivered again at once, while a superseded leader's acknowledgements go nowhere."""
+    """The scheduler's consumer of REQUESTS, one per epoch. A new leader deletes the earlier ones: the bus then delivers
+    every unacknowledged request again, and ignores the acknowledgements of a superseded leader."""
     return ConsumerConfig(
         durable_name=f"scheduler-{epoch}",
         deliver_policy=DeliverPolicy.ALL,
@@ -226,13 +185,13 @@ def request_consumer(epoch: int) -> ConsumerConfig:
 
 
 def consumer_epoch(name: str) -> int:
-    """The epoch that `request_consumer` named a consumer for."""
+    """The epoch of a consumer that `request_consumer` named."""
     return int(name.rpartition("-")[2])
 
 
 def result_consumer(epoch: int, since: datetime) -> ConsumerConfig:
-    """The scheduler's consumer of STEP_RESULTS: what came `since` its epoch began; older results belong to nobody.
-    Made again after a loss, it misses none."""
+    """The scheduler's consumer of STEP_RESULTS: results `since` the start of its epoch. Created again
+    after a loss, it misses none."""
     return ConsumerConfig(
         durable_name=f"scheduler-{epoch}",
         deliver_policy=DeliverPolicy.BY_START_TIME,
@@ -244,8 +203,8 @@ def result_consumer(epoch: int, since: datetime) -> ConsumerConfig:
 
 
 def step_consumer(subjects: Subjects, instance_id: str) -> ConsumerConfig:
-    """An instance's consumer of its own step jobs. An instance id lives as long as its process, so jobs are
-    acknowledged when taken: after a crash nobody could run them."""
+    """An instance's consumer of its step jobs. An instance id is used by one process only, so that jobs are
+    acknowledged on receipt: after a crash no process could run them."""
     return ConsumerConfig(
         durable_name=f"worker-{instance_id}",
         filter_subject=subjects.steps(instance_id),
@@ -256,14 +215,14 @@ def step_consumer(subjects: Subjects, instance_id: str) -> ConsumerConfig:
 
 
 def batch_consumer() -> ConsumerConfig:
-    """The gateways' consumer of BATCHES: one that falls silent gives its batches to the others."""
+    """The consumer of BATCHES that all gateways share: other gateways take over the batches of a silent one."""
     return ConsumerConfig(
         durable_name="gateway", ack_policy=AckPolicy.EXPLICIT, ack_wait=BATCH_ACK_WAIT_S, max_ack_pending=MAX_BATCHES
     )
 
 
 def monitor_consumer() -> ConsumerConfig:
-    """The workload monitor's consumer of a stream that it writes down: ARRIVALS, OUTCOMES or PLANS."""
+    """The workload monitor's consumer of a stream that it stores in Postgres: ARRIVALS, OUTCOMES or PLANS."""
     return ConsumerConfig(
         durable_name="monitor",
         deliver_policy=DeliverPolicy.ALL,

@@ -1,4 +1,4 @@
-"""API keys in Postgres: made, listed and revoked by the command line, read by the gateway."""
+"""API keys in Postgres: created, listed and revoked by the command line, read by the gateway."""
 
 import secrets
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ PREFIX = "dls-"
 async def create_key(
     engine: AsyncEngine, name: str, requests_per_minute: int | None, concurrency: int | None, max_priority: int
 ) -> tuple[ApiKey, str]:
-    """Returns: the key, and its secret, which is nowhere kept."""
+    """Returns: the key and its secret, which is not stored."""
     key = ApiKey(
         secrets.token_hex(4), name, requests_per_minute, concurrency, max_priority, created_at=datetime.now(UTC)
     )
@@ -28,7 +28,7 @@ async def create_key(
 
 
 async def read_keys(engine: AsyncEngine) -> dict[str, ApiKey]:
-    """Every key, revoked ones too, by the hash of its secret; the oldest first."""
+    """All keys, including revoked ones, by the hash of the secret; the oldest first."""
     columns = [getattr(ApiKeyRow, field) for field in ApiKey.__slots__]
     async with engine.connect() as connection:
         rows = await connection.execute(select(ApiKeyRow.secret_hash, *columns).order_by(ApiKeyRow.created_at))
@@ -36,10 +36,10 @@ async def read_keys(engine: AsyncEngine) -> dict[str, ApiKey]:
 
 
 async def revoke_key(engine: AsyncEngine, key_id: str) -> None:
-    """From now on it opens nothing; a second time changes nothing. Raises: BadInput if there is no such key."""
+    """Revoke a key; revoking it again changes nothing. Raises: BadInput if the key does not exist."""
     change = update(ApiKeyRow).where(ApiKeyRow.key_id == key_id, ApiKeyRow.revoked_at.is_(None))
     async with engine.begin() as connection:
         await connection.execute(change.values(revoked_at=datetime.now(UTC)))
         found = await connection.scalar(select(ApiKeyRow.key_id).where(ApiKeyRow.key_id == key_id))
     if found is None:
-        raise BadInput(f"there is no key {key_id}; `dilaserve keys list` shows those there are")
+        raise BadInput(f"no key {key_id}; `dilaserve keys list` shows the keys")

@@ -1,4 +1,4 @@
-"""Latency profiles in Postgres, kept by model and device."""
+"""Latency profiles in Postgres, by model and device."""
 
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ from shared.profile import LatencyProfile
 
 
 async def save_profile(engine: AsyncEngine, model: str, device: str, profile: LatencyProfile) -> None:
-    """Keep it in place of what was known of these TP degrees on this device, a name such as `NVIDIA H100 80GB HBM3`."""
+    """Replace the stored profile of these TP degrees on a device, a name such as `NVIDIA H100 80GB HBM3`."""
     measured_at = datetime.now(UTC)
     rows = [
         {
@@ -35,13 +35,13 @@ async def save_profile(engine: AsyncEngine, model: str, device: str, profile: La
 
 
 async def load_profile(engine: AsyncEngine, model: str, device: str) -> LatencyProfile | None:
-    """All TP degrees that were measured; None if none was. Raises: RetryLater if Postgres is away."""
+    """The profile of all measured TP degrees; None if there is none. Raises: RetryLater if Postgres is unavailable."""
     columns = (ProfileRow.tp, ProfileRow.batch_tokens, ProfileRow.step_kind, ProfileRow.latency_s)
     wanted = select(*columns).where(ProfileRow.model == model, ProfileRow.device == device)
     try:
         async with engine.connect() as connection:
             found = (await connection.execute(wanted)).all()
     except (SQLAlchemyError, OSError, TimeoutError) as error:
-        raise RetryLater(f"Postgres is away: {error!r}") from error
+        raise RetryLater(f"Postgres is unavailable: {error!r}") from error
     rows = [(tp, tokens, StepKind[kind.upper()], latency_s) for tp, tokens, kind, latency_s in found]
     return LatencyProfile.from_rows(rows) if rows else None

@@ -1,1 +1,1 @@
-"""Every message on the bus. Readers ignore unknown fields; a new field has a default; a new meaning is a new type."""
+"""All messages on the bus. Readers ignore unknown fields; a new field has a default; a new meaning is a new type."""

@@ -1,4 +1,4 @@
-"""What gateways keep on the bus for one another and for their next start."""
+"""State that gateways share over the bus: claims, files, batches."""
 
 import enum
 
@@ -6,47 +6,47 @@ import msgspec
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Gateway -> gateways: the body that an Idempotency-Key came with first.
+    """Gateway -> gateways: the body of the first request with an Idempotency-Key.
 
-    KV bucket: claims, key = the id of the request that the Idempotency-Key names. Gone when its outcome is.
+    KV bucket: claims, key = the request id derived from the Idempotency-Key. Kept as long as the outcome.
     """
 
-    fingerprint: str  # of path and body
+    fingerprint: str  # hash of path and body
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a file beside its content; the description of an object in the object store `files`."""
+    """The metadata of a file: the description of its object in the object store `files`."""
 
-    owner: str  # the API key's id; empty where none was asked for
+    owner: str  # the API key's id; empty without `auth`
     filename: str
     purpose: str
-    created_s: int  # Unix time, seconds, as all times
+    created_s: int  # Unix time, seconds, like all times here
 
 
 class BatchStatus(enum.StrEnum):
-    """OpenAI's words."""
+    """The states of OpenAI's batch API."""
 
     VALIDATING = "validating"
     IN_PROGRESS = "in_progress"
     CANCELLING = "cancelling"
     FINALIZING = "finalizing"
     COMPLETED = "completed"
-    FAILED = "failed"  # the input file is wrong; `errors` says where
+    FAILED = "failed"  # the input file is invalid; see `errors`
     CANCELLED = "cancelled"
     EXPIRED = "expired"
 
 
 class BatchError(msgspec.Struct, frozen=True, kw_only=True):
     message: str
-    line: int | None = None  # of the input file, from 1
+    line: int | None = None  # line of the input file, from 1
     code: str = "invalid_request"
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Gateway -> gateways: the state of a batch. KV bucket: batches, key = batch_id. Its id on the stream BATCHES is
-    the work: whichever gateway takes it runs the batch, and acknowledges when it has ended.
+    """Gateway -> gateways: the state of a batch. KV bucket: batches, key = batch_id.
 
-    Each line is the request `<batch_id>-<line>`, so a batch that is taken up again finds what has ended already.
+    The gateway that receives the batch's id from the stream BATCHES runs it, and acknowledges when it has ended. Line n
+    is the request `<batch_id>-<n>`, so that a gateway that takes over a batch finds the finished lines.
     """
 
     batch_id: str

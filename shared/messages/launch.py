@@ -1,4 +1,4 @@
-"""Instances as the reconfigurator wants them, and the orders to whoever starts processes on a node."""
+"""Instance specs, and launch orders from the reconfigurator to a node's supervisor."""
 
 import enum
 from typing import Annotated
@@ -9,14 +9,14 @@ NodeName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,47}
 
 
 class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance: where it is to stand, or stands. Two specs of one place are the same instance."""
+    """The place of one instance. Equal specs are the same instance."""
 
     node: NodeName
-    gpus: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]  # by their numbers on the node, ascending
+    gpus: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]  # GPU numbers on the node, ascending
 
     def __post_init__(self) -> None:
         if not self.gpus or list(self.gpus) != sorted(set(self.gpus)):
-            raise ValueError(f"gpus must ascend and be at least one, got {self.gpus}")
+            raise ValueError(f"gpus must be ascending and not empty, got {self.gpus}")
 
     @property
     def tp(self) -> int:
@@ -24,7 +24,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The worker's name, one subject token: it registers as this and six random digits."""
+        """The worker's name, one subject token. Its instance id adds six random hex digits."""
         return f"worker-{self.node.replace('.', '_')}-{'-'.join(map(str, self.gpus))}"
 
 
@@ -35,18 +35,18 @@ class LaunchAction(enum.StrEnum):
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Reconfigurator -> the supervisor of a node: start or stop a worker process, or say which there are.
+    """Reconfigurator -> the supervisor of a node: start, stop or list worker processes.
 
     Subject: dilaserve.<cell>.launch.<node>. Request and reply; safe to repeat.
     """
 
     action: LaunchAction
     spec: InstanceSpec | None = None  # of `start` and `stop`
-    grace_s: float = 0.0  # of `stop`: seconds that the process has to end before it is killed
+    grace_s: float = 0.0  # of `stop`: seconds before the process is killed
 
 
 class LaunchReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to a LaunchOrder: what runs now, or why the order was not followed."""
+    """The reply to a LaunchOrder: the running instances, or the error."""
 
     instances: list[InstanceSpec] = []
     error: str = ""

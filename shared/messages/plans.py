@@ -1,4 +1,4 @@
-"""What the reconfigurator decided, and how far it has come with it."""
+"""The reconfigurator's decisions and their progress."""
 
 import enum
 
@@ -6,36 +6,36 @@ import msgspec
 
 from shared.messages.launch import InstanceSpec
 
-MAX_PLANS = 1000  # decisions that the bus keeps; Postgres keeps all
+MAX_PLANS = 1000  # decisions on the bus; Postgres keeps all
 
 
 class PlanState(enum.StrEnum):
-    STAYED = "stayed"  # decided against a change
-    RUNNING = "running"  # instances are being stopped and started
+    STAYED = "stayed"  # no change
+    RUNNING = "running"  # stopping and starting instances
     DONE = "done"
-    FAILED = "failed"  # an instance could not be started, or the plan no longer fits; what runs is consistent
+    FAILED = "failed"  # an instance did not start, or the plan no longer fits; the running instances are consistent
 
 
 class ClassLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of one request class. Means in tokens and seconds."""
+    """Workload of one request class. Token counts are means."""
 
     name: str
     rps: float  # arrivals per second
     prompt_tokens: float
-    output_tokens: float  # asked for
+    output_tokens: float  # requested
     unmasked_tokens: float
     slo_s: float
 
 
 class PlanEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was done."""
+    """One executed action."""
 
     at_s: float  # Unix time, seconds
     text: str
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Reconfigurator -> anyone: one decision, published again at each change.
+    """Reconfigurator -> any subscriber: one decision, published at each change of its state.
 
     Subject: dilaserve.<cell>.plans.<plan_id>. Stream: PLANS (file, last one per subject, the newest MAX_PLANS).
     Unique by plan_id; ids ascend with time.
@@ -44,14 +44,14 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     plan_id: str
     decided_s: float  # Unix time, seconds
     state: PlanState
-    reason: str  # why it was taken, or not
-    status: str = ""  # of the plan: optimal, feasible or fallback; empty: none was made
+    reason: str  # reason of the decision
+    status: str = ""  # optimal, feasible or fallback; empty: no plan
     mean_threshold: float | None = None  # as planned
-    slack_s: float | None = None  # as planned: the sum over classes of RPS_k (SLO_k - t_k)
+    slack_s: float | None = None  # as planned: sum over classes of RPS_k (SLO_k - t_k)
     solve_s: float | None = None
-    classes: list[ClassLoad] = []  # the workload as it was seen
+    classes: list[ClassLoad] = []  # observed workload
     tokens_per_step: dict[float, float] = {}  # by threshold
-    before: list[InstanceSpec] = []  # what ran
-    target: list[InstanceSpec] = []  # what is to run; of a decision to stay: what was proposed
+    before: list[InstanceSpec] = []  # running instances
+    target: list[InstanceSpec] = []  # planned instances; without a change: proposed ones
     events: list[PlanEvent] = []
     ended_s: float | None = None  # Unix time, seconds

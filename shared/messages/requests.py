@@ -1,4 +1,4 @@
-"""Messages at the edge: what clients ask and what they get. MessagePack inside, JSON accepted from producers."""
+"""Requests and their outcomes. MessagePack between services; producers can send JSON."""
 
 import enum
 from typing import Annotated
@@ -7,9 +7,9 @@ import msgspec
 
 from shared.messages.decisions import StepDecisions
 
-MAX_OUTPUT_TOKENS = 8192  # a bound on what one message can ask for; the model's own limit is usually lower
+MAX_OUTPUT_TOKENS = 8192  # limit of one request; the model's own limit is usually lower
 DEFAULT_BLOCK_LENGTH = 32
-YEAR_10000_S = 253402300800.0  # Unix time: what lies beyond is no time, but often one in milliseconds
+YEAR_10000_S = 253402300800.0  # Unix time; a larger value is probably in milliseconds
 
 RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]  # `$` alone lets a newline follow
 
@@ -26,7 +26,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Subject: dilaserve.<cell>.requests. Stream: REQUESTS (file, work queue). Unique by request_id: a second
     message with the id of a running or finished request changes nothing.
-    Exactly one of `prompt`, `messages` (through the model's chat template) and `prompt_ids` is given.
+    It has exactly one of `prompt`, `messages` (for the model's chat template) and `prompt_ids`.
     """
 
     request_id: RequestId
@@ -39,16 +39,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0  # higher first
     min_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # the client's quality floor
     temperature: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0  # 0: greedy
-    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None: by the request's id
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None: derived from the id
     stop: list[str] = []
-    stream: bool = False  # whether `progress` messages are wanted
-    guesses: bool = False  # whether `guesses` messages are, too
-    # Unix time, seconds; None: when the bus took the message
+    stream: bool = False  # send `progress` messages
+    guesses: bool = False  # send `guesses` messages
+    # Unix time, seconds; None: the message's time on the bus
     arrival_s: Annotated[float, msgspec.Meta(ge=0, lt=YEAR_10000_S)] | None = None
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """Scheduler -> workload monitor: a request was read and will be served.
+    """Scheduler -> workload monitor: an accepted request.
 
     Subject: dilaserve.<cell>.arrivals. Stream: ARRIVALS (file, limited age). Unique by request_id.
     """
@@ -56,31 +56,31 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     arrival_s: float  # Unix time, seconds
     prompt_tokens: int
-    output_tokens: int  # asked for, in whole blocks
+    output_tokens: int  # requested, in whole blocks
     slo_s: float
 
 
 class OutcomeStatus(enum.StrEnum):
     COMPLETED = "completed"
-    REJECTED = "rejected"  # the request itself is wrong; `error` says what
-    FAILED = "failed"  # the system's fault
+    REJECTED = "rejected"  # the request is invalid; see `error`
+    FAILED = "failed"  # an error of the system
     CANCELLED = "cancelled"
 
 
 class FinishReason(enum.StrEnum):
-    STOP = "stop"  # the model ended its text, or a stop string was met
-    LENGTH = "length"  # the output length was used up
+    STOP = "stop"  # end-of-text token or stop string
+    LENGTH = "length"  # output length reached
 
 
 class OutcomeError(msgspec.Struct, frozen=True, kw_only=True):
     message: str
-    field: str | None = None  # the request's field at fault
+    field: str | None = None  # the invalid field
 
 
 class ThresholdUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps that ran at one threshold, and the tokens they unmasked."""
+    """The steps at one threshold, and the tokens they unmasked."""
 
-    threshold: float  # the nearest candidate from above, if it is none itself
+    threshold: float  # rounded up to a candidate threshold
     steps: int
     tokens: int
 
@@ -89,25 +89,25 @@ class ServingStats(msgspec.Struct, frozen=True, kw_only=True):
     """How a request was served."""
 
     steps: int  # denoising steps run
-    recompute_steps: int  # of these, forwards over the whole sequence
+    recompute_steps: int  # recompute steps among them
     mean_threshold: float  # weighted by tokens unmasked
-    min_threshold: float  # lowest used
+    min_threshold: float  # lowest threshold used
     slo_s: float
     latency_s: float  # arrival to last token
     slo_met: bool
-    instances: list[str]  # in the order of first use
+    instances: list[str]  # in order of first use
     migrations: int
     unmasked_tokens: int = 0
-    thresholds: list[ThresholdUse] = []  # those used, ascending
-    step_s: float = 0.0  # of the latency, computing: the iterations that ran its steps
-    predicted_steps: float | None = None  # in all, by the step predictor's first answer, at the threshold then in use
+    thresholds: list[ThresholdUse] = []  # ascending
+    step_s: float = 0.0  # computing time: total of the iterations that ran its steps
+    predicted_steps: float | None = None  # total, by the first prediction, at its threshold
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Scheduler -> anyone: how a request ended.
+    """Scheduler -> any subscriber: the outcome of a request.
 
     Subject: dilaserve.<cell>.outcomes.<request>. Stream: OUTCOMES (file, last one per subject, limited age).
-    Encoded as its request was: JSON for JSON, MessagePack for MessagePack. Unique by request_id.
+    Encoded as the request: JSON or MessagePack. Unique by request_id.
     """
 
     request_id: str
@@ -116,17 +116,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finish_reason: FinishReason | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0  # tokens of the text, up to the end-of-text token
-    output_tokens: int = 0  # tokens asked for, in whole blocks
+    output_tokens: int = 0  # requested, in whole blocks
     arrival_s: float = 0.0  # Unix time, seconds
-    stats: ServingStats | None = None  # None where no step ran
-    decisions: StepDecisions | None = None  # likewise
+    stats: ServingStats | None = None  # None: no step ran
+    decisions: StepDecisions | None = None  # None: no step ran
     error: OutcomeError | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Scheduler -> gateway: tokens unmasked by one step, for a request whose client streams.
+    """Scheduler -> gateway: the tokens that one step unmasked, for a streaming client.
 
-    Subject: dilaserve.<cell>.progress.<request>. Core NATS: one may be lost; the outcome holds the whole text.
+    Subject: dilaserve.<cell>.progress.<request>. Core NATS: may be lost; the outcome holds the whole text.
     """
 
     step: int
@@ -135,20 +135,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     confidences: bytes  # float32 [n]
 
 
-class Guesses(msgspec.Struct, frozen=True, kw_only=True):
-    """Worker -> gateway: what one step would have put where it left masks, for a client that watches the canvas.
+class Guesses(Progress, frozen=True, kw_only=True):
+    """Worker -> gateway: provisional tokens of the masks that one step left, for a client that shows the canvas.
 
-    Subject: dilaserve.<cell>.guesses.<request>. Core NATS: one may be lost.
+    Subject: dilaserve.<cell>.guesses.<request>. Core NATS: may be lost.
     """
-
-    step: int
-    positions: bytes  # int32 [n], from the start of the output
-    tokens: bytes  # int32 [n]
-    confidences: bytes  # float32 [n]
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
-    """Gateway or producer -> scheduler: nobody waits for this request any more.
+    """Gateway or producer -> scheduler: cancel a request.
 
     Subject: dilaserve.<cell>.cancel.<request>. Core NATS; the subject names the request.
     """

@@ -1,4 +1,4 @@
-"""The compose files and what is said of their variables."""
+"""The compose files and their documented variables."""
 
 import re
 import shlex
@@ -22,27 +22,27 @@ def test_every_variable_is_listed_with_its_default(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
-def test_a_measurement_is_not_taken_for_a_service_that_hangs(file: str) -> None:
+def test_the_profiler_has_no_health_check(file: str) -> None:
     profiler = re.search(r"^  profiler:\n(?:    .*\n)+", (COMPOSE / file).read_text(), re.MULTILINE)
     assert profiler
     assert "    healthcheck:\n      disable: true" in profiler[0]
 
 
 @pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
-def test_the_gateway_can_be_had_to_ask_for_keys(file: str) -> None:
+def test_the_gateway_can_require_api_keys(file: str) -> None:
     gateway = re.search(r"^  gateway:\n(?:    .*\n)+", (COMPOSE / file).read_text(), re.MULTILINE)
     assert gateway
     assert {"DILASERVE_AUTH", "DILASERVE_DATABASE_URL"} <= set(re.findall(r"^      (\w+):", gateway[0], re.MULTILINE))
 
 
 @pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
-def test_the_profile_is_measured_anew_for_another_model_and_a_given_one_is_kept(file: str, tmp_path: Path) -> None:
+def test_the_profile_is_measured_again_for_another_model_only(file: str, tmp_path: Path) -> None:
     profile, own = tmp_path / "profile.csv", tmp_path / "dilaserve"
     own.write_text(f"#!/bin/sh\necho measured >> {profile}\n")
     own.chmod(0o755)
 
     def start(model: str) -> int:
-        """How often it has been measured since the first start."""
+        """The number of measurements since the first start."""
         environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DILASERVE_MODEL": model}
         subprocess.run(_command(file, tmp_path), env=environ, check=True)
         return profile.read_text().count("measured")
@@ -54,7 +54,7 @@ def test_the_profile_is_measured_anew_for_another_model_and_a_given_one_is_kept(
 
 
 def _command(file: str, cache: Path) -> list[str]:
-    """The profiler's, with every variable's default, and another directory for the volume."""
+    """The profiler's command with the variables' defaults, and another directory for the volume."""
     folded = re.search(
         r"^  profiler:\n(?:    .*\n)*?    command: >\n((?:      .*\n)+)", (COMPOSE / file).read_text(), re.M
     )

@@ -1,4 +1,4 @@
-"""The dashboard and the alerts ask for metrics that there are, and the documents list them all."""
+"""The dashboard and the alerts use exported metrics, and the documents list every metric."""
 
 import re
 from pathlib import Path
@@ -18,17 +18,17 @@ ALERTS = re.findall(
 
 
 @pytest.mark.parametrize("expression", [*dashboard.expressions(), *ALERTS])
-def test_a_query_asks_for_metrics_that_are_exported(expression: str) -> None:
+def test_a_query_uses_exported_metrics_only(expression: str) -> None:
     asked = set(NAME.findall(expression))
     assert asked
     assert asked <= SAMPLES
 
 
-def test_the_alerts_are_read() -> None:
+def test_every_alert_is_parsed() -> None:
     assert len(ALERTS) == (ROOT / "compose/alerts.yml").read_text().count("- alert:")
 
 
-def test_the_panels_have_places_and_names_of_their_own() -> None:
+def test_panels_have_distinct_places_and_titles() -> None:
     panels = dashboard.document()["panels"]
     cells = [
         (x, y)
@@ -41,6 +41,6 @@ def test_the_panels_have_places_and_names_of_their_own() -> None:
     assert max(x for x, _ in cells) < 24
 
 
-def test_the_documents_list_every_metric_with_its_type() -> None:
+def test_the_telemetry_page_lists_every_metric_with_its_type() -> None:
     listed = dict(ROW.findall((ROOT / "docs/telemetry.md").read_text()))
     assert listed == {family.name: family.kind for family in exported()}

@@ -1,4 +1,4 @@
-"""Worker processes started and stopped over the bus, by the launcher at one end and a supervisor at the other."""
+"""Worker processes started and stopped over the bus, by the launcher and a node's supervisor."""
 
 from collections.abc import AsyncIterator
 
@@ -30,7 +30,7 @@ async def launcher(bus: Bus) -> AsyncIterator[Launcher]:
     await supervisor.stop(["worker"], WAIT_S)
 
 
-async def test_a_large_one_gives_way_to_two_small_ones(launcher: Launcher) -> None:
+async def test_a_large_instance_is_replaced_by_two_small_ones(launcher: Launcher) -> None:
     assert list(await launcher.nodes()) == ["local"]
     assert list(await launcher.running()) == [LARGE]
     await launcher.stop(LARGE, WAIT_S)
@@ -39,20 +39,20 @@ async def test_a_large_one_gives_way_to_two_small_ones(launcher: Launcher) -> No
     assert set(await launcher.running()) == {LEFT, RIGHT}
 
 
-async def test_orders_may_come_twice(launcher: Launcher) -> None:
+async def test_repeated_orders_are_safe(launcher: Launcher) -> None:
     await launcher.start(LARGE)
     await launcher.stop(LARGE, WAIT_S)
     await launcher.stop(LARGE, WAIT_S)
     assert list(await launcher.running()) == []
 
 
-async def test_what_another_stands_on_is_refused(launcher: Launcher) -> None:
+async def test_an_instance_on_occupied_slots_is_rejected(launcher: Launcher) -> None:
     with pytest.raises(BadInput, match="worker-local-0-1 runs on its slots"):
         await launcher.start(LEFT)
 
 
-async def test_a_node_without_a_supervisor_is_away(launcher: Launcher, bus: Bus) -> None:
-    with pytest.raises(RetryLater, match="node away does not answer"):
+async def test_a_node_without_a_supervisor_is_unavailable(launcher: Launcher, bus: Bus) -> None:
+    with pytest.raises(RetryLater, match="node unavailable does not answer"):
         await launcher.start(InstanceSpec(node="away", gpus=(0,)))
     with pytest.raises(RetryLater, match="no supervisor"):
         await ProcessLauncher(bus, ["away"]).running()

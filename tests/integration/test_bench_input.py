@@ -1,4 +1,4 @@
-"""What `dilaserve bench` says of wrong input: one line on standard error, exit status 2."""
+"""Invalid input of `dilaserve bench`: one line on standard error, exit status 2."""
 
 import pytest
 
@@ -20,7 +20,7 @@ ROWS = ("--requests", "models/demo/heldout.jsonl")
         ((*ROWS, "--judge-url", "http://127.0.0.1:1", "--judge-model", "x"), "no server answers"),
     ],
 )
-def test_wrong_input_is_one_line_and_status_2(
+def test_invalid_input_prints_one_line_and_exits_2(
     options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["bench", *options]) == 2

@@ -1,4 +1,4 @@
-"""The benchmarks' prompts, from files to questions, and the judgement of replies."""
+"""The benchmarks: questions from files, and grading of replies."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_benchmark_files(tmp_path_factory.mktemp("data"))
 
 
-def test_gsm8k_shows_five_examples_and_asks_for_the_answer(data: Path) -> None:
+def test_gsm8k_prompts_have_five_examples_and_replies_are_graded(data: Path) -> None:
     question = read_benchmark("gsm8k", data)[0]
     assert question.prompt.count("Question: ") == 6
     assert question.prompt.endswith("Question: What is 2 + 0?\nAnswer:")
@@ -22,12 +22,12 @@ def test_gsm8k_shows_five_examples_and_asks_for_the_answer(data: Path) -> None:
     assert not question.right(" 2 + 0 = 3\n#### 3")
 
 
-def test_the_same_examples_are_drawn_each_time(data: Path) -> None:
+def test_the_examples_are_reproducible(data: Path) -> None:
     prompts = [[question.prompt for question in read_benchmark("gsm8k", data)] for _ in range(2)]
     assert prompts[0] == prompts[1]
 
 
-def test_mmlu_pro_names_the_options_and_thinks_step_by_step(data: Path) -> None:
+def test_mmlu_pro_prompts_list_the_options_and_replies_are_graded(data: Path) -> None:
     question = read_benchmark("mmlu-pro", data)[0]
     assert "about math" in question.prompt
     assert "A. 1\nB. 2\nC. 3\nAnswer: Let's think step by step." in question.prompt
@@ -35,7 +35,7 @@ def test_mmlu_pro_names_the_options_and_thinks_step_by_step(data: Path) -> None:
     assert not question.right("So the answer is (C).")
 
 
-def test_mbpp_leaves_out_the_tested_part_and_sends_each_three_times(data: Path) -> None:
+def test_mbpp_leaves_out_the_test_part_and_repeats_questions_three_times(data: Path) -> None:
     questions = read_benchmark("mbpp", data)
     assert len(questions) == 3 * 4  # of the ids 1 to 4 and 11, without 11
     assert questions[0].prompt.count("[BEGIN]") == 4
@@ -45,12 +45,12 @@ def test_mbpp_leaves_out_the_tested_part_and_sends_each_three_times(data: Path) 
 
 
 @pytest.mark.parametrize(("name", "file"), [("gsm8k", "gsm8k_t"), ("mmlu-pro", "mmlu_pro_500"), ("mbpp", "mbpp.jsonl")])
-def test_a_missing_file_is_named(tmp_path: Path, name: str, file: str) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path, name: str, file: str) -> None:
     with pytest.raises(BadInput, match=f"{tmp_path}.*{file}"):
         read_benchmark(name, tmp_path)
 
 
-def test_a_file_of_something_else_is_named(data: Path, tmp_path: Path) -> None:
+def test_an_invalid_file_is_reported(data: Path, tmp_path: Path) -> None:
     (tmp_path / "mbpp.jsonl.gz").write_bytes((data / "mmlu_pro_500.jsonl.gz").read_bytes())
     with pytest.raises(BadInput, match=r"mbpp\.jsonl\.gz: .*task_id"):
         read_benchmark("mbpp", tmp_path)

@@ -26,7 +26,7 @@ async def test_a_stored_outcome_is_read_back_by_its_request(bus: Bus) -> None:
     assert decode(stored.data, Outcome) == outcome
 
 
-async def test_of_two_outcomes_of_a_request_the_first_stands(bus: Bus) -> None:
+async def test_the_first_of_two_outcomes_of_a_request_is_kept(bus: Bus) -> None:
     subject = bus.subjects.outcomes("r1")
     for text in ("29", "30"):
         outcome = Outcome(request_id="r1", status=OutcomeStatus.COMPLETED, text=text)
@@ -35,7 +35,7 @@ async def test_of_two_outcomes_of_a_request_the_first_stands(bus: Bus) -> None:
     assert decode(stored.data or b"", Outcome).text == "29"
 
 
-async def test_what_is_stored_survives_a_killed_server(tmp_path: Path) -> None:
+async def test_stored_messages_survive_a_killed_server(tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     server.start()
     try:
@@ -53,7 +53,7 @@ async def test_what_is_stored_survives_a_killed_server(tmp_path: Path) -> None:
         server.stop()
 
 
-async def test_a_lost_connection_is_said_once_and_so_is_its_return(tmp_path: Path) -> None:
+async def test_a_lost_and_a_restored_connection_are_each_logged_once(tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     server.start()
     try:
@@ -76,16 +76,16 @@ async def test_a_lost_connection_is_said_once_and_so_is_its_return(tmp_path: Pat
         server.stop()
 
 
-async def test_what_a_server_has_forgotten_is_set_up_to_the_end(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_streams_are_set_up_again_completely(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten = bus.subjects.instances_bucket
-    set_up_bucket, tries = bus._set_up_bucket, iter([TimeoutError])
+    create, tries = bus.js.create_key_value, iter([TimeoutError])
 
     async def time_out_once(bucket: KeyValueConfig) -> None:
         for error in tries:
             raise error
-        await set_up_bucket(bucket)
+        await create(bucket)
 
-    monkeypatch.setattr(bus, "_set_up_bucket", time_out_once)
+    monkeypatch.setattr(bus.js, "create_key_value", time_out_once)
     await bus.js.delete_stream(bus.subjects.stream("STEPS"))
     await bus.js.delete_key_value(forgotten)
     again = asyncio.Event()
@@ -99,7 +99,7 @@ async def test_what_a_server_has_forgotten_is_set_up_to_the_end(bus: Bus, monkey
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_it_closes_also_while_the_server_is_away(run: Callable[[Any], None], tmp_path: Path) -> None:
+def test_the_bus_closes_while_the_server_is_unavailable(run: Callable[[Any], None], tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     server.start()
 
@@ -117,7 +117,7 @@ def test_it_closes_also_while_the_server_is_away(run: Callable[[Any], None], tmp
         server.stop()
 
 
-async def test_the_alive_file_is_there_once_the_bus_is_joined(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_the_alive_file_exists_once_the_bus_is_connected(nats_server: NatsServer, tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     bus = await Bus.connect(nats_server.url, "alive", name="test", alive_file=str(alive))
     try:

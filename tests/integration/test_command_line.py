@@ -1,4 +1,4 @@
-"""What the command line says of wrong usage and input: one line on standard error, exit status 2."""
+"""Wrong usage and invalid input on the command line: one line on standard error, exit status 2."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
         ("up --slo inf", "'--slo'"),
         ("up --slo nan", "'--slo'"),
         ("up --slots 0", "'--slots'"),
-        ("up --model /nonexistent", "not a directory, nor a hub id"),
+        ("up --model /nonexistent", "neither a directory nor a hub id"),
         ("up --model MODEL --policy best", "accepted: "),
         ("up --model MODEL --cache huge", "accepted: "),
         ("up --model MODEL --thresholds 1.5", "numbers in (0, 1]"),
@@ -61,7 +61,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
         ("keys list --database-url postgresql://u@host/x?sslmode=require", "?ssl=require"),
     ],
 )
-def test_wrong_usage_is_one_line(
+def test_wrong_usage_prints_one_line(
     arguments: str, said: str, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = run(arguments.replace("MODEL", str(tiny_model_dir)).split())
@@ -70,7 +70,7 @@ def test_wrong_usage_is_one_line(
     assert said in output.err
 
 
-def test_a_traceback_that_is_asked_for_changes_nothing_else(
+def test_the_debug_log_level_adds_a_traceback_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DILASERVE_LOG_LEVEL", "debug")
@@ -90,7 +90,7 @@ def test_a_traceback_that_is_asked_for_changes_nothing_else(
         ("--database-url", "postgresql://u@127.0.0.1:1/x", "Postgres does not answer"),
     ],
 )
-def test_what_up_cannot_use_is_one_line_and_nothing_is_started(
+def test_invalid_options_of_up_print_one_line_and_start_nothing(
     tiny_model_dir: Path, tmp_path: Path, option: str, value: str, said: str
 ) -> None:
     given = {"--model": tiny_model_dir, "--data-dir": tmp_path / "data", "--port": free_port(), option: value}
@@ -100,7 +100,7 @@ def test_what_up_cannot_use_is_one_line_and_nothing_is_started(
     assert not (tmp_path / "data" / "nats").exists()
 
 
-def test_a_taken_port_for_metrics_is_one_line_that_names_its_option(
+def test_a_taken_metrics_port_is_reported_with_its_option(
     tiny_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -112,7 +112,7 @@ def test_a_taken_port_for_metrics_is_one_line_that_names_its_option(
     assert "the port is taken; choose another with --metrics-port" in output.err
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"dilaserve {version('dilaserve')}\n"
 
@@ -126,7 +126,7 @@ def test_the_help_of_every_command_shows_an_example(capsys: pytest.CaptureFixtur
         assert "Example: " in capsys.readouterr().out, arguments
 
 
-def test_a_shell_completes_the_names_of_commands() -> None:
+def test_the_shell_completes_command_names() -> None:
     asked = {"_DILASERVE_COMPLETE": "complete_bash", "COMP_WORDS": "dilaserve sta", "COMP_CWORD": "1"}
     done = subprocess.run(
         [Path(sys.executable).with_name("dilaserve")],
@@ -139,7 +139,7 @@ def test_a_shell_completes_the_names_of_commands() -> None:
     assert done.stdout.split() == ["status"]
 
 
-def test_the_doctor_says_what_is_wrong_and_how_to_mend_it(
+def test_doctor_reports_problems_with_fixes(
     tiny_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -153,14 +153,12 @@ def test_the_doctor_says_what_is_wrong_and_how_to_mend_it(
     assert "--port" in wrong["port"]
 
 
-def test_the_doctor_finds_nothing_wrong_where_a_stack_can_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_reports_no_problem_if_a_stack_can_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--data-dir", str(tmp_path), "--port", str(free_port())]) == 0
     assert "wrong" not in capsys.readouterr().out
 
 
-async def test_a_watched_cluster_is_told_of_also_while_its_bus_is_away(tmp_path: Path) -> None:
+async def test_the_observer_reports_while_the_bus_is_unavailable(tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     server.start()
     try:
@@ -172,7 +170,7 @@ async def test_a_watched_cluster_is_told_of_also_while_its_bus_is_away(tmp_path:
     assert (told.ready, told.scheduler, told.instances) == (False, None, [])
 
 
-async def test_status_watches_until_interrupted(bus: Bus) -> None:
+async def test_status_watch_runs_until_interrupted(bus: Bus) -> None:
     assert bus.nc.connected_url is not None
     url = bus.nc.connected_url.geturl()
     command = ["status", "--watch", "--url", "http://127.0.0.1:1", "--nats-url", url, "--cell", bus.subjects.cell]

@@ -1,4 +1,4 @@
-"""Messages of a pull consumer as they come, also across a restart of the server."""
+"""A pull consumer's messages, also across a restart of the server."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ def own_server(tmp_path: Path) -> Iterator[NatsServer]:
 
 @asynccontextmanager
 async def consuming(bus: Bus) -> AsyncIterator["asyncio.Queue[bytes]"]:
-    """What arrives at a consumer of REQUESTS, acknowledged."""
+    """Acknowledged messages of a consumer of REQUESTS."""
     arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def handle(msg: Msg) -> None:
@@ -42,7 +42,7 @@ async def consuming(bus: Bus) -> AsyncIterator["asyncio.Queue[bytes]"]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_one_message_is_handed_on_without_waiting_for_more(bus: Bus) -> None:
+async def test_a_single_message_is_passed_on_without_waiting_for_more(bus: Bus) -> None:
     async with consuming(bus) as arrived:
         await bus.js.publish(bus.subjects.requests, b"warm")
         await asyncio.wait_for(arrived.get(), LIMIT_S)
@@ -52,7 +52,7 @@ async def test_one_message_is_handed_on_without_waiting_for_more(bus: Bus) -> No
         assert time.monotonic() - started_s < 1.0  # a fetch that waits for its batch takes its whole time-out
 
 
-async def test_more_messages_than_one_pull_request_asks_for_arrive_in_order(bus: Bus) -> None:
+async def test_more_messages_than_one_pull_request_arrive_in_order(bus: Bus) -> None:
     async with consuming(bus) as arrived:
         for i in range(1300):
             await bus.nc.publish(bus.subjects.requests, str(i).encode())
@@ -60,7 +60,7 @@ async def test_more_messages_than_one_pull_request_asks_for_arrive_in_order(bus:
     assert got == list(range(1300))
 
 
-async def test_consumption_goes_on_after_the_server_was_killed(own_server: NatsServer) -> None:
+async def test_consumption_continues_after_the_server_was_killed(own_server: NatsServer) -> None:
     async with connected(own_server, "test") as bus, consuming(bus) as arrived:
         await bus.js.publish(bus.subjects.requests, b"before")
         assert await asyncio.wait_for(arrived.get(), LIMIT_S) == b"before"

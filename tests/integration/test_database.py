@@ -91,7 +91,7 @@ async def postgres(postgres_dir: Path) -> AsyncIterator[PostgresServer]:
 
 @pytest.fixture
 async def database(postgres: PostgresServer) -> AsyncIterator[AsyncEngine]:
-    """Connections to an empty database."""
+    """An engine for an empty database."""
     engine = open_database(postgres.url)
     async with engine.begin() as connection:
         await connection.execute(text("DROP SCHEMA public CASCADE"))
@@ -102,7 +102,7 @@ async def database(postgres: PostgresServer) -> AsyncIterator[AsyncEngine]:
 
 @asynccontextmanager
 async def monitoring(bus: Bus, database: AsyncEngine) -> AsyncIterator[None]:
-    """A monitor at work; should it fail, so does the test."""
+    """A running monitor; its failure fails the test."""
     stop = asyncio.Event()
     async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
         group.create_task(monitor(bus, database, ReconfiguratorMetrics(), stop))
@@ -116,7 +116,7 @@ async def store(bus: Bus, *outcomes: Outcome) -> None:
 
 
 async def all_settled(bus: Bus) -> None:
-    """Until the monitor has acknowledged or buried everything in its streams."""
+    """Wait until the monitor has acknowledged or discarded all messages."""
 
     async def settled() -> bool:
         try:
@@ -133,7 +133,7 @@ async def count_rows(database: AsyncEngine) -> int:
         return (await connection.execute(select(func.count()).select_from(RequestRow))).scalar_one()
 
 
-async def test_migrations_lead_to_the_models(database: AsyncEngine) -> None:
+async def test_migrations_create_the_tables_of_the_models(database: AsyncEngine) -> None:
     await upgrade(database)
 
     def differences(connection: Connection) -> list[object]:
@@ -143,12 +143,12 @@ async def test_migrations_lead_to_the_models(database: AsyncEngine) -> None:
         assert await connection.run_sync(differences) == []
 
 
-async def test_processes_that_start_together_migrate_once(database: AsyncEngine) -> None:
+async def test_concurrent_processes_migrate_once(database: AsyncEngine) -> None:
     await asyncio.gather(*(upgrade(database) for _ in range(4)))
     assert await count_rows(database) == 0
 
 
-async def test_a_database_that_a_newer_version_has_migrated_is_left_as_it_is(database: AsyncEngine) -> None:
+async def test_a_database_migrated_by_a_newer_version_is_left_unchanged(database: AsyncEngine) -> None:
     await upgrade(database)
     async with database.begin() as connection:
         await connection.execute(text("ALTER TABLE requests ADD COLUMN added_later text"))
@@ -160,12 +160,12 @@ async def test_a_database_that_a_newer_version_has_migrated_is_left_as_it_is(dat
 
 
 @pytest.mark.parametrize("url", ["", "sqlite:///x", "http://127.0.0.1"])
-def test_a_url_of_another_kind_is_refused(url: str) -> None:
+def test_an_invalid_database_url_is_rejected(url: str) -> None:
     with pytest.raises(BadInput, match="not a database URL"):
         open_database(url)
 
 
-async def test_an_outcome_becomes_its_row(bus: Bus, database: AsyncEngine) -> None:
+async def test_an_outcome_is_stored_as_a_row(bus: Bus, database: AsyncEngine) -> None:
     await store(bus, SERVED, rejected(1))
     async with monitoring(bus, database):
         await all_settled(bus)
@@ -176,7 +176,7 @@ async def test_an_outcome_becomes_its_row(bus: Bus, database: AsyncEngine) -> No
     assert (refused.status, refused.steps, refused.error) == ("rejected", None, "prompt must not be empty")
 
 
-async def test_a_request_is_a_row_from_its_arrival_on(bus: Bus, database: AsyncEngine) -> None:
+async def test_a_request_has_a_row_from_its_arrival_on(bus: Bus, database: AsyncEngine) -> None:
     waiting = msgspec.structs.replace(ARRIVED, request_id="waiting")
     await store(bus, SERVED)
     for arrival in (ARRIVED, waiting):
@@ -195,7 +195,7 @@ async def test_a_request_is_a_row_from_its_arrival_on(bus: Bus, database: AsyncE
     assert await count_arrivals(database, ARRIVED.arrival_s + 1, ARRIVED.arrival_s + 2) == 0
 
 
-async def test_a_request_cancelled_before_its_first_step_keeps_what_its_arrival_said(
+async def test_a_request_cancelled_before_its_first_step_keeps_its_arrival_data(
     bus: Bus, database: AsyncEngine
 ) -> None:
     await bus.store(bus.subjects.arrivals, ARRIVED)
@@ -207,7 +207,7 @@ async def test_a_request_cancelled_before_its_first_step_keeps_what_its_arrival_
     assert [request.slo_s for request in seen] == [5.0]
 
 
-async def test_a_plan_is_one_row_in_its_last_state(bus: Bus, database: AsyncEngine) -> None:
+async def test_a_plan_is_one_row_with_its_last_state(bus: Bus, database: AsyncEngine) -> None:
     async with monitoring(bus, database):
         for state in (PlanState.RUNNING, PlanState.DONE):
             record = msgspec.structs.replace(PLANNED, state=state)
@@ -219,7 +219,7 @@ async def test_a_plan_is_one_row_in_its_last_state(bus: Bus, database: AsyncEngi
     assert plan.inputs["tokens_per_step"] == {"0.9": 2.5}
 
 
-async def test_each_message_is_one_row_though_postgres_goes_away_in_between(
+async def test_each_message_is_one_row_despite_a_postgres_restart(
     bus: Bus, database: AsyncEngine, postgres: PostgresServer
 ) -> None:
     async with monitoring(bus, database):
@@ -236,14 +236,14 @@ async def test_each_message_is_one_row_though_postgres_goes_away_in_between(
         assert (await connection.execute(select(PlanRow.plan_id))).scalars().all() == [PLANNED.plan_id]
 
 
-async def test_what_waits_for_postgres_waits_as_long_as_is_said(bus: Bus) -> None:
+async def test_messages_for_postgres_are_retained_as_documented(bus: Bus) -> None:
     limits = {feed.stream: (await bus.js.stream_info(bus.subjects.stream(feed.stream))).config for feed in FEEDS}
     day_s = 24 * 3600
     assert (limits["ARRIVALS"].max_age, limits["OUTCOMES"].max_age) == (day_s, day_s)
     assert (limits["PLANS"].max_age, limits["PLANS"].max_msgs) == (0, 1000)
 
 
-async def test_an_outcome_written_twice_counts_once(bus: Bus, database: AsyncEngine) -> None:
+async def test_an_outcome_stored_twice_counts_once(bus: Bus, database: AsyncEngine) -> None:
     async with monitoring(bus, database):
         await store(bus, SERVED)
         await all_settled(bus)
@@ -262,7 +262,7 @@ async def test_an_outcome_written_twice_counts_once(bus: Bus, database: AsyncEng
         b'{"request_id": "b\\u0000d", "status": "completed"}',
     ],
 )
-async def test_what_is_no_outcome_is_buried_and_the_others_are_written(
+async def test_invalid_messages_are_discarded_and_the_others_are_stored(
     bus: Bus, database: AsyncEngine, garbage: bytes
 ) -> None:
     await store(bus, rejected(1))

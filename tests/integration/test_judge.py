@@ -1,4 +1,4 @@
-"""The judge's client against a server of the same kind."""
+"""The judge's client against a fake server."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.support.judge_server import judge_server
 GOOD = '{"score": 8, "explanation": "Right."}'
 
 
-async def test_an_answer_out_of_schema_is_asked_for_once_more_and_then_left_unscored() -> None:
+async def test_an_invalid_answer_is_requested_once_more_then_left_unscored() -> None:
     def reply(content: str, times: int) -> str:
         if "never" in content or ("second" in content and times == 0):
             return "I would say 8."
@@ -24,7 +24,7 @@ async def test_an_answer_out_of_schema_is_asked_for_once_more_and_then_left_unsc
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
-async def test_the_address_may_be_given_with_or_without_v1(suffix: str) -> None:
+async def test_the_url_works_with_and_without_v1(suffix: str) -> None:
     with judge_server(lambda _content, _times: GOOD) as server:
         judge = Judge(server.url.removesuffix("/v1") + suffix, "any")
         await judge.check()
@@ -32,12 +32,12 @@ async def test_the_address_may_be_given_with_or_without_v1(suffix: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "no address"])
-async def test_an_address_without_a_server_is_refused(url: str) -> None:
+async def test_a_url_without_a_server_is_rejected(url: str) -> None:
     with pytest.raises(BadInput, match="--judge-url"):
         await Judge(url, "any").check()
 
 
-async def test_a_server_that_is_gone_leaves_replies_unscored() -> None:
+async def test_an_unavailable_judge_leaves_replies_unscored() -> None:
     with judge_server(lambda _content, _times: GOOD) as server:
         judge = Judge(server.url, "any")
     assert await judge.scores([("p", "r")]) == [None]

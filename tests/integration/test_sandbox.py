@@ -1,4 +1,4 @@
-"""What a program that a model wrote can, and cannot, do."""
+"""Limits of a program that a model wrote."""
 
 import socket
 
@@ -21,16 +21,16 @@ from dilaserve.quality.sandbox import isolation, passes
         ("x = bytearray(1 << 30)", "", False),  # more memory than it may have
     ],
 )
-def test_only_a_program_that_comes_through_its_tests_passes(program: str, tests: str, right: bool) -> None:
+def test_only_a_program_that_completes_its_tests_passes(program: str, tests: str, right: bool) -> None:
     assert passes(program, tests) == right
 
 
-def test_a_program_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "CPU_S", 1)
     assert not passes("while True: pass", "")
 
 
-def test_a_program_reaches_no_network() -> None:
+def test_a_program_has_no_network() -> None:
     if not isolation().no_network:
         pytest.skip("this system permits no network namespace")
     with socket.create_server(("127.0.0.1", 0)) as server:

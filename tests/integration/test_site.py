@@ -1,4 +1,4 @@
-"""The documents as a site: it builds without a warning, and every link in it leads somewhere."""
+"""The documentation site: it builds without a warning, and every link has a target."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_the_site_loads_nothing_from_elsewhere_and_draws_its_diagrams(site: Path) -> None:
+def test_the_site_loads_nothing_from_other_hosts_and_draws_diagrams(site: Path) -> None:
     pages = {page: page.read_text() for page in site.rglob("*.html")}
     loaded = {"".join(found) for text in pages.values() for found in LOADED.findall(text)}
     assert any(path.endswith(".css") for path in loaded)
@@ -42,7 +42,7 @@ def test_the_site_loads_nothing_from_elsewhere_and_draws_its_diagrams(site: Path
     assert all("vendor/mermaid.tiny.js" in text for text in with_diagram)
 
 
-def test_every_link_of_the_site_leads_to_a_file_of_it(site: Path) -> None:
+def test_every_link_of_the_site_has_a_target(site: Path) -> None:
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # whose links are from the root
     assert len(pages) > 10
     broken = [

@@ -28,14 +28,14 @@ def pids(path: Path) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent to look does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-async def test_a_program_that_dies_is_started_again_and_one_that_is_stopped_is_not(tmp_path: Path) -> None:
+async def test_a_dead_program_is_restarted_but_a_stopped_one_is_not(tmp_path: Path) -> None:
     started = tmp_path / "started"
     supervisor = Supervisor()
     supervisor.start(shell("worker-0", f"echo $$ >> {started}; exec sleep 600"))
@@ -58,7 +58,7 @@ async def test_programs_are_stopped_in_the_order_given(tmp_path: Path) -> None:
     assert ended.read_text().split() == ["gateway", "worker", "worker", "nats"]
 
 
-async def test_one_that_does_not_heed_its_signal_is_killed(tmp_path: Path) -> None:
+async def test_a_program_that_ignores_its_signal_is_killed(tmp_path: Path) -> None:
     started = tmp_path / "started"
     supervisor = Supervisor()
     supervisor.start(shell("worker-0", f"trap '' TERM; echo $$ >> {started}; while :; do sleep 0.02; done"))
@@ -67,7 +67,7 @@ async def test_one_that_does_not_heed_its_signal_is_killed(tmp_path: Path) -> No
     assert not alive(pids(started)[0])
 
 
-async def test_a_program_that_refuses_its_settings_is_wrong_input() -> None:
+async def test_a_program_that_rejects_its_settings_is_invalid_input() -> None:
     supervisor = Supervisor()
     supervisor.start(shell("worker-0", "exit 2"))
     with pytest.raises(BadInput, match="worker-0 refuses its settings"):
@@ -76,7 +76,7 @@ async def test_a_program_that_refuses_its_settings_is_wrong_input() -> None:
 
 
 @pytest.mark.parametrize("settled", [False, True])
-async def test_one_that_never_runs_is_given_up_unless_the_stack_is_settled(
+async def test_a_program_that_never_runs_stops_a_stack_that_is_not_ready(
     settled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dilaserve.stack.supervisor.MAX_WAIT_S", 0.1)
@@ -92,7 +92,7 @@ async def test_one_that_never_runs_is_given_up_unless_the_stack_is_settled(
             supervisor.hopeless.result()
 
 
-async def test_output_goes_to_standard_error_line_by_line_with_the_programs_name(
+async def test_output_lines_go_to_standard_error_with_the_program_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     supervisor = Supervisor()
@@ -111,7 +111,7 @@ async def test_output_goes_to_standard_error_line_by_line_with_the_programs_name
     assert [line for line in lines if "|" in line] == [f"worker-0       | {word}" for word in ("one", "two", "three")]
 
 
-async def test_a_stack_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+async def test_a_stack_continues_after_its_output_is_closed(tmp_path: Path) -> None:
     started = tmp_path / "started"
     reading, writing = os.pipe()
     os.close(reading)

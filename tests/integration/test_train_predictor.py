@@ -16,7 +16,7 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_writes_a_predictor_that_the_service_can_load_and_reports_its_errors(
+def test_a_loadable_predictor_is_written_and_its_errors_are_reported(
     tiny_checkpoint_dir: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "predictor"
@@ -45,7 +45,7 @@ def test_it_writes_a_predictor_that_the_service_can_load_and_reports_its_errors(
         ({"--out": "/dev/null/out"}, "accepted: a directory"),
     ],
 )
-def test_wrong_input_is_said_in_one_line(
+def test_invalid_input_is_reported_in_one_line(
     tiny_checkpoint_dir: Path,
     prompts: Path,
     tmp_path: Path,

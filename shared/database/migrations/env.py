@@ -1,4 +1,4 @@
-"""Alembic's environment: migrates over the connection that shared.database.schema hands it."""
+"""Alembic's environment: migrates over the connection that shared.database.schema passes."""
 
 from alembic import context
 

@@ -18,14 +18,14 @@ def reply(arrival_s: float, latency_s: float = 1.0, **values: object) -> LoadRep
     return LoadReply(arrival_s, latency_s, **(served | values))  # type: ignore[arg-type]
 
 
-def test_rows_are_read_and_unknown_fields_ignored(tmp_path: Path) -> None:
+def test_rows_are_read_and_unknown_fields_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text('{"prompt": "a", "answer": "29", "kind": "x"}\n\n{"prompt": "b", "slo_s": 2}\n')
     assert read_requests(path) == [LoadRequest(prompt="a", answer="29"), LoadRequest(prompt="b", slo_s=2.0)]
 
 
 @pytest.mark.parametrize("content", ["", "\n", "{}", "[1]", '{"prompt": 3}', "not json"])
-def test_a_file_that_is_no_workload_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
+def test_an_invalid_request_file_is_rejected_with_its_name(tmp_path: Path, content: str) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text(content)
     with pytest.raises(BadInput, match=r"requests\.jsonl"):
@@ -34,7 +34,7 @@ def test_a_file_that_is_no_workload_is_refused_by_its_name(tmp_path: Path, conte
         read_requests(tmp_path / "absent")
 
 
-def test_arrivals_are_a_poisson_process_that_a_seed_repeats() -> None:
+def test_arrivals_are_a_poisson_process_reproducible_by_seed() -> None:
     times = poisson_arrivals(rate_rps=20, duration_s=100, seed=1)
     assert times == poisson_arrivals(rate_rps=20, duration_s=100, seed=1) == sorted(times)
     assert times[-1] < 100
@@ -43,7 +43,7 @@ def test_arrivals_are_a_poisson_process_that_a_seed_repeats() -> None:
     assert statistics.stdev(gaps) == pytest.approx(1 / 20, rel=0.1)
 
 
-def test_a_failed_request_has_missed_its_slo_and_counts_in_nothing_else() -> None:
+def test_a_failed_request_counts_only_as_a_missed_slo() -> None:
     result = summarize([reply(0.1), LoadReply(0.2, 9.0, error="503"), reply(1.5, 3.0, slo_met=False)], duration_s=2)
     assert (result["requests"], result["completed"], result["failed"]) == (3, 2, 1)
     assert result["slo_attainment"] == pytest.approx(1 / 3)
@@ -58,18 +58,18 @@ def test_the_mean_threshold_is_weighted_by_tokens() -> None:
     assert summarize(replies, duration_s=1)["mean_threshold"] == pytest.approx(0.8)
 
 
-def test_accuracy_is_there_only_where_rows_carry_an_answer() -> None:
+def test_accuracy_is_reported_only_for_rows_with_an_answer() -> None:
     assert "accuracy" not in summarize([reply(0)], duration_s=1)
     assert summarize([reply(0, right=True), reply(0, right=False), reply(0)], duration_s=1)["accuracy"] == 0.5
 
 
-def test_a_load_of_nothing_has_figures_of_nothing() -> None:
+def test_the_result_of_an_empty_load_has_no_figures() -> None:
     result = summarize([], duration_s=1)
     assert result["slo_attainment"] is None
     assert result["latency_s"]["p99"] is None
 
 
-def test_a_trace_gives_arrivals_and_lengths_and_the_prompts_are_of_its_lengths(tmp_path: Path) -> None:
+def test_a_trace_load_has_the_arrivals_and_lengths_of_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens,slo_s,priority\n0.5,3,33,,\n0.2,7,64,2,1\n")
     load = trace_load(path, seed=0)
@@ -79,7 +79,7 @@ def test_a_trace_gives_arrivals_and_lengths_and_the_prompts_are_of_its_lengths(t
     assert list(load.until(0.4).arrivals_s) == [0.2]
 
 
-def test_a_benchmark_asks_each_question_once_or_for_as_long_as_is_said() -> None:
+def test_a_benchmark_sends_each_question_once_or_for_the_given_duration() -> None:
     questions = [BenchmarkQuestion(str(number), lambda _text: True) for number in range(300)]
     load = benchmark_load(questions, rate_rps=10, duration_s=None, seed=0)
     assert [load.request(number).prompt for number in range(len(load.arrivals_s))] == [str(i) for i in range(300)]
@@ -87,7 +87,7 @@ def test_a_benchmark_asks_each_question_once_or_for_as_long_as_is_said() -> None
     assert max(benchmark_load(questions, rate_rps=10, duration_s=60, seed=0).arrivals_s) > 55
 
 
-def test_the_timeline_tells_of_the_instances_seen_last() -> None:
+def test_the_timeline_shows_the_last_observed_instances() -> None:
     seen = [(0.1, {"1": 2}), (1.2, {"2": 1})]
     timeline = summarize([reply(0), reply(1.5), reply(2.5)], 3, seen)["timeline"]
     assert [entry["instances_per_tp"] for entry in timeline] == [{"1": 2}, {"1": 2}, {"2": 1}]

@@ -1,4 +1,4 @@
-"""What `dilaserve up` accepts, and what it says of anything else."""
+"""The options of `dilaserve up` and their error texts."""
 
 from pathlib import Path
 
@@ -22,14 +22,14 @@ from shared.errors import BadInput
 
 
 @pytest.mark.parametrize(("slots", "expected"), [(1, (1,)), (2, (1, 1)), (64, (1, 1))])
-def test_by_default_two_instances_run_where_they_fit(slots: int, expected: tuple[int, ...]) -> None:
+def test_by_default_two_instances_run_if_they_fit(slots: int, expected: tuple[int, ...]) -> None:
     assert read_instances(None, slots) == expected
 
 
 @pytest.mark.parametrize(
     ("cores", "ranks", "threads"), [(1, 1, 1), (2, 1, 1), (2, 2, 1), (8, 1, 7), (8, 2, 4), (16, 4, 4)]
 )
-def test_ranks_share_the_cores_and_leave_the_services_one_if_they_can(cores: int, ranks: int, threads: int) -> None:
+def test_ranks_share_the_cores_except_one_for_the_services(cores: int, ranks: int, threads: int) -> None:
     assert share_cores(cores, ranks) == threads
 
 
@@ -42,55 +42,55 @@ def test_ranks_share_the_cores_and_leave_the_services_one_if_they_can(cores: int
         ("node-1", "http://node-1:80"),
     ],
 )
-def test_the_api_is_reached_where_it_listens(host: str, url: str) -> None:
+def test_client_url_reaches_the_listening_address(host: str, url: str) -> None:
     assert client_url(host, 80) == url
 
 
-def test_instances_are_counted_by_degree() -> None:
+def test_instances_are_parsed_as_counts_of_tp_degrees() -> None:
     assert read_instances("3x1", slots=4) == (1, 1, 1)
     assert read_instances("1x1, 2x1", slots=4) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("text", ["", "2", "x1", "2x", "0x1", "2x0", "-1x1", "2x1,", "axb", "2x1;1x1"])
-def test_malformed_instances_are_refused_with_the_form(text: str) -> None:
+def test_malformed_instances_are_rejected_with_the_accepted_form(text: str) -> None:
     with pytest.raises(BadInput, match="such as 2x1"):
         read_instances(text, slots=8)
 
 
-def test_more_instances_than_slots_are_refused() -> None:
+def test_more_instances_than_slots_are_rejected() -> None:
     with pytest.raises(BadInput, match="needs 3 slots; there are 2"):
         read_instances("3x1", slots=2)
 
 
-def test_a_degree_the_worker_lacks_is_refused() -> None:
+def test_an_unsupported_tp_degree_is_rejected() -> None:
     with pytest.raises(BadInput, match="TP 3 is not supported; accepted: 1, 2, 4"):
         read_instances("1x3", slots=8)
 
 
-def test_the_policy_is_dilaserve_where_the_model_brings_a_step_predictor(tmp_path: Path) -> None:
+def test_the_default_policy_is_dilaserve_if_the_model_has_a_step_predictor(tmp_path: Path) -> None:
     assert default_policy(tmp_path) == "fixed"
     (tmp_path / "predictor").mkdir()
     (tmp_path / "predictor" / "card.json").touch()
     assert default_policy(tmp_path) == "dilaserve"
 
 
-def test_thresholds_come_sorted_and_once() -> None:
+def test_thresholds_are_sorted_and_unique() -> None:
     assert read_thresholds("0.9,0.5, 0.7,0.9") == (0.5, 0.7, 0.9)
 
 
 @pytest.mark.parametrize("text", ["", "high", "0", "1.1", "-0.5", "0.5,,0.9", "nan", "inf"])
-def test_thresholds_outside_their_range_are_refused(text: str) -> None:
+def test_thresholds_outside_their_range_are_rejected(text: str) -> None:
     with pytest.raises(BadInput, match=r"numbers in \(0, 1\]"):
         read_thresholds(text)
 
 
-def test_a_choice_names_what_is_accepted() -> None:
+def test_an_invalid_choice_is_rejected_with_the_accepted_values() -> None:
     assert check_choice("--policy", "fixed", ("fixed",)) == "fixed"
     with pytest.raises(BadInput, match="--policy best: accepted: fixed"):
         check_choice("--policy", "best", ("fixed",))
 
 
-def test_reconfiguring_needs_a_profile_with_every_degree_that_runs(tmp_path: Path) -> None:
+def test_reconfigure_needs_a_profile_with_every_running_tp_degree(tmp_path: Path) -> None:
     assert check_profile(None, [1], reconfigure=False) is None
     with pytest.raises(BadInput, match="--reconfigure needs --profile"):
         check_profile(None, [1], reconfigure=True)
@@ -101,7 +101,7 @@ def test_reconfiguring_needs_a_profile_with_every_degree_that_runs(tmp_path: Pat
         check_profile(path, [1, 2], reconfigure=True)
 
 
-def test_a_model_is_a_directory_with_a_configuration(tmp_path: Path) -> None:
+def test_a_model_directory_needs_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"no config\.json"):
         check_model(str(tmp_path))
 
@@ -114,7 +114,7 @@ def test_a_sync_interval_is_a_duration_or_always(text: str) -> None:
 
 
 @given(last_s=st.floats(0, 100), ran_s=st.floats(0, 100))
-def test_the_wait_grows_to_a_bound_and_starts_anew_after_a_good_run(last_s: float, ran_s: float) -> None:
+def test_the_wait_doubles_up_to_a_bound_and_resets_after_a_stable_run(last_s: float, ran_s: float) -> None:
     wait_s = next_wait_s(last_s, ran_s)
     assert INITIAL_WAIT_S <= wait_s <= MAX_WAIT_S
     assert wait_s == INITIAL_WAIT_S if ran_s >= STABLE_RUN_S else wait_s >= min(last_s, MAX_WAIT_S)

@@ -1,4 +1,4 @@
-"""Requests that are run to learn from: which, under which thresholds, and what is recorded of them."""
+"""Training runs of the step predictor: requests, thresholds, recorded steps."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def engine() -> Engine:
     return Engine(Runner(random_decoder(), cache_slots=4096), CacheMode.DUAL, EngineLimits(4096, 64), "test")
 
 
-def test_every_step_is_recorded_with_its_threshold_and_its_tokens(engine: Engine) -> None:
+def test_every_step_is_recorded_with_threshold_and_tokens(engine: Engine) -> None:
     run = TrainingRun(prompt(1), threshold=0.3, first=(0.6, 0.1))
     [trajectory] = record(engine, MASK_ID, [run], lambda: None).trajectories
     assert trajectory.output_length == 32
@@ -45,7 +45,7 @@ def test_every_step_is_recorded_with_its_threshold_and_its_tokens(engine: Engine
     assert (np.diff(trajectory.confidence_stats[:, [0, 1, 2, 4]], axis=1) >= 0).all(), "min, q25, median, q75"
 
 
-def test_requests_recorded_together_go_as_each_goes_alone(engine: Engine) -> None:
+def test_requests_recorded_together_run_as_each_does_alone(engine: Engine) -> None:
     runs = fixed_runs([prompt(seed, 16 * (1 + seed % 3)) for seed in range(12)], THRESHOLDS)
     done: list[int] = []
     together = record(engine, MASK_ID, runs, lambda: done.append(1)).trajectories
@@ -57,7 +57,7 @@ def test_requests_recorded_together_go_as_each_goes_alone(engine: Engine) -> Non
     assert engine.num_held == 0
 
 
-def test_a_state_reached_under_changing_thresholds_is_continued_under_every_threshold(engine: Engine) -> None:
+def test_a_state_after_changing_thresholds_continues_at_every_threshold(engine: Engine) -> None:
     runs = changing_runs([prompt(3)], THRESHOLDS, steps=3, random=np.random.default_rng(0))
     assert [run.threshold for run in runs] == list(THRESHOLDS)
     assert len({run.first for run in runs}) == 1
@@ -68,7 +68,7 @@ def test_a_state_reached_under_changing_thresholds_is_continued_under_every_thre
         np.testing.assert_allclose(state, states[0], rtol=1e-5)
 
 
-def test_what_is_collected_teaches_every_threshold_at_every_stage(engine: Engine) -> None:
+def test_collected_examples_cover_every_threshold_at_every_stage(engine: Engine) -> None:
     prompts = [prompt(seed) for seed in range(4)]
     done: list[int] = []
     collected = collect(engine, MASK_ID, prompts, THRESHOLDS, 0, lambda: done.append(1))
@@ -79,7 +79,7 @@ def test_what_is_collected_teaches_every_threshold_at_every_stage(engine: Engine
         assert learnt.masks_left.min() < 16 < learnt.masks_left.max()
 
 
-def test_a_request_that_cannot_be_run_is_named(engine: Engine) -> None:
+def test_a_request_that_cannot_run_is_reported(engine: Engine) -> None:
     with pytest.raises(BadInput, match="request 1: "):
         record(engine, MASK_ID, [TrainingRun(Prompt(np.array([999_999], dtype=np.int32), 16, 16), 0.5)], lambda: None)
 
@@ -87,16 +87,14 @@ def test_a_request_that_cannot_be_run_is_named(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("rows", "wanted", "got"), [(600, (100, 50), (100, 50)), (600, (590, 200), (480, 120)), (20, (100, 50), (16, 4))]
 )
-def test_prompts_to_judge_by_are_not_those_learnt_from(
-    rows: int, wanted: tuple[int, int], got: tuple[int, int]
-) -> None:
+def test_held_out_prompts_are_not_training_prompts(rows: int, wanted: tuple[int, int], got: tuple[int, int]) -> None:
     prompts = [prompt(seed) for seed in range(rows)]
     learnt, held_out = split(prompts, *wanted)
     assert (len(learnt), len(held_out)) == got
     assert not {id(p) for p in learnt} & {id(p) for p in held_out}
 
 
-def test_predictions_cost_less_the_fewer_there_are() -> None:
+def test_fewer_predictions_cost_less() -> None:
     trajectories = fixed_trajectories(range(20))
     booster = train(trajectories, trajectories, trajectories, SYNTHETIC_THRESHOLDS).booster
     recorded = RecordedRun(trajectories, iterations=sum(t.num_steps for t in trajectories) // 30, seconds=1.0)
@@ -104,12 +102,12 @@ def test_predictions_cost_less_the_fewer_there_are() -> None:
     assert costs[1] > costs[32] > 0
 
 
-def test_too_few_prompts_are_refused() -> None:
+def test_too_few_prompts_are_rejected() -> None:
     with pytest.raises(BadInput, match="at least"):
         split([prompt(0)], 100, 50)
 
 
-def test_output_lengths_are_the_rows_own_or_taken_in_turn(tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_output_lengths_are_the_rows_or_the_given_ones_in_turn(tiny_model_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in ({"prompt": "a", "output_tokens": 40}, {"prompt": "b"})))
     text = TextModel(tiny_model_dir, "tiny")

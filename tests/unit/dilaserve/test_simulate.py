@@ -49,7 +49,7 @@ def test_a_trace_is_served_and_reported(
         (["--fail", "3:9"], "from 0 to 2"),
     ],
 )
-def test_wrong_input_is_one_line_and_status_2(
+def test_invalid_input_prints_one_line_and_exits_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str], wrong: list[str], said: str
 ) -> None:
     assert run([*arguments, *wrong]) == 2

@@ -1,4 +1,4 @@
-"""What replies are taken to answer."""
+"""Extraction of answers from replies."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from dilaserve.quality.answers import choice_of, number_of, program_of, same_num
         ("", None),
     ],
 )
-def test_the_stated_number_counts_else_the_last(text: str, number: str | None) -> None:
+def test_the_stated_number_is_the_answer_else_the_last_number(text: str, number: str | None) -> None:
     assert number_of(text) == number
 
 
@@ -48,7 +48,7 @@ def test_numbers_are_compared_by_value(found: str | None, wanted: str, same: boo
         ("", None),
     ],
 )
-def test_the_stated_letter_counts_else_the_last_that_stands_alone(text: str, choice: str | None) -> None:
+def test_the_stated_letter_is_the_answer_else_the_last_single_letter(text: str, choice: str | None) -> None:
     assert choice_of(text) == choice
 
 
@@ -61,5 +61,5 @@ def test_the_stated_letter_counts_else_the_last_that_stands_alone(text: str, cho
         "```\ndef f(x):\n    return x",
     ],
 )
-def test_a_program_is_cut_out_of_what_surrounds_it(text: str) -> None:
+def test_a_program_is_extracted_from_its_surroundings(text: str) -> None:
     assert program_of(text) == "def f(x):\n    return x\n"

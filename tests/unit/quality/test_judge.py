@@ -1,4 +1,4 @@
-"""The judge's prompt, and what counts as its score."""
+"""The judge's prompt and its valid scores."""
 
 import pytest
 
@@ -31,6 +31,6 @@ def test_an_integer_from_0_to_10_is_a_score(score: int) -> None:
         '```json\n{"score": 7, "explanation": "x"}\n```',
     ],
 )
-def test_anything_else_is_none(content: str) -> None:
+def test_any_other_answer_is_invalid(content: str) -> None:
     with pytest.raises(ValueError, match="not the required schema"):
         read_score(content)

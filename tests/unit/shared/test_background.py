@@ -1,4 +1,4 @@
-"""What is done a moment later."""
+"""Deferred actions."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from shared.background import DeferredTasks
 from shared.tasks import cancel
 
 
-async def test_actions_are_done_later_in_their_order_and_awaited() -> None:
+async def test_deferred_actions_run_in_order_and_are_awaited() -> None:
     deferred, done = DeferredTasks(), list[str]()
     all_done = asyncio.Event()
 
@@ -27,7 +27,7 @@ async def test_actions_are_done_later_in_their_order_and_awaited() -> None:
     await cancel([running])
 
 
-async def test_what_the_bus_refuses_is_left_undone_and_the_rest_goes_on() -> None:
+async def test_a_bus_error_is_logged_and_later_actions_still_run() -> None:
     deferred, done = DeferredTasks(), list[str]()
 
     async def refused() -> None:

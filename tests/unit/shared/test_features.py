@@ -1,11 +1,11 @@
-"""The features of the step predictor, by hand."""
+"""The step predictor's features, against values computed by hand."""
 
 import numpy as np
 
 from shared.features import STATE_FEATURES, state_features
 
 
-def test_each_feature_is_the_papers() -> None:
+def test_every_feature_matches_the_paper() -> None:
     features = state_features(
         output_length=np.array([64, 96], dtype=np.int32),
         block_length=np.array([32, 32], dtype=np.int32),

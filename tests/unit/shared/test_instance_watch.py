@@ -1,4 +1,4 @@
-"""Which instances count as present."""
+"""Presence of instances by their heartbeats."""
 
 from typing import cast
 

@@ -1,4 +1,4 @@
-"""The lines on standard error."""
+"""Log lines on standard error."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ except ZeroDivisionError:
 """
 
 
-def test_for_collectors_every_line_is_json_also_those_of_libraries() -> None:
+def test_in_json_format_every_line_is_json_including_those_of_libraries() -> None:
     said = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, check=True, timeout=60).stderr
     lines = [json.loads(line) for line in said.splitlines()]
     assert [(line["service"], line["level"]) for line in lines] == [

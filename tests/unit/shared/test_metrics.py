@@ -1,4 +1,4 @@
-"""Where metrics are served."""
+"""The metrics server."""
 
 import socket
 
@@ -10,7 +10,7 @@ from shared.metrics import serve_metrics
 from shared.settings import ServiceSettings
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_taken_port_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(BadInput, match=f"cannot serve metrics on 127.0.0.1:{port}: Address already in use"):

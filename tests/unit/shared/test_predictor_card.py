@@ -1,4 +1,4 @@
-"""A predictor's card: read back as written, interpolated, refused when wrong."""
+"""The predictor's card: reading, interpolation, validation."""
 
 import json
 from pathlib import Path
@@ -14,12 +14,12 @@ CARD = PredictorCard(
 )
 
 
-def test_a_card_is_read_back_as_written(tmp_path: Path) -> None:
+def test_a_card_round_trips(tmp_path: Path) -> None:
     write_predictor_card(tmp_path, CARD)
     assert read_predictor_card(tmp_path) == CARD
 
 
-def test_between_thresholds_of_the_card_the_mean_lies_on_a_line_and_beyond_them_at_the_nearest() -> None:
+def test_tokens_per_step_are_interpolated_and_constant_beyond_the_thresholds() -> None:
     means = CARD.mean_tokens_per_step(np.array([0.1, 0.5, 0.7, 0.9, 1.0]))
     np.testing.assert_allclose(means, [4, 4, 3, 2, 2])
 
@@ -34,7 +34,7 @@ def test_between_thresholds_of_the_card_the_mean_lies_on_a_line_and_beyond_them_
         ({"version": 7}, "Expected"),
     ],
 )
-def test_a_wrong_card_is_refused_in_one_line(tmp_path: Path, wrong: dict[str, object], said: str) -> None:
+def test_an_invalid_card_is_rejected_in_one_line(tmp_path: Path, wrong: dict[str, object], said: str) -> None:
     write_predictor_card(tmp_path, CARD)
     path = tmp_path / CARD_FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
@@ -42,6 +42,6 @@ def test_a_wrong_card_is_refused_in_one_line(tmp_path: Path, wrong: dict[str, ob
         read_predictor_card(tmp_path)
 
 
-def test_a_directory_without_a_card_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_a_card_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no predictor in"):
         read_predictor_card(tmp_path)

@@ -24,28 +24,28 @@ def test_latencies_are_in_seconds() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "latency_s"), [(200, 0.025), (1, 0.020), (0, 0.020), (600, 0.060)])
-def test_between_points_on_a_line_below_clamped_above_in_proportion(tokens: int, latency_s: float) -> None:
+def test_latency_is_interpolated_clamped_below_and_proportional_above(tokens: int, latency_s: float) -> None:
     assert PROFILE.latency_s(1, tokens, RECOMPUTE) == pytest.approx(latency_s)
 
 
-def test_an_array_gives_what_its_elements_give() -> None:
+def test_an_array_lookup_equals_the_lookups_of_its_elements() -> None:
     tokens = np.array([[0, 50, 100], [150, 300, 900]])
     one_by_one = [[PROFILE.latency_s(1, int(n), RECOMPUTE) for n in row] for row in tokens]
     np.testing.assert_array_equal(PROFILE.latency_s(1, tokens, RECOMPUTE), one_by_one)
 
 
-def test_what_was_not_measured_is_refused() -> None:
+def test_a_lookup_without_measurements_is_rejected() -> None:
     with pytest.raises(BadInput, match="no cache rows for tp 2"):
         PROFILE.latency_s(2, 32, CACHE)
 
 
-def test_one_degree_can_be_taken_out() -> None:
+def test_for_tp_returns_the_rows_of_one_degree() -> None:
     assert PROFILE.tp_degrees == [1, 2]
     assert PROFILE.for_tp(2).tp_degrees == [2]
 
 
 @pytest.mark.parametrize("name", ["profile.csv", "profile.csv.gz"])
-def test_a_written_profile_reads_back(tmp_path: Path, name: str) -> None:
+def test_a_profile_round_trips_through_a_file(tmp_path: Path, name: str) -> None:
     write_profile(tmp_path / name, PROFILE)
     again = read_profile(tmp_path / name)
     assert again.to_csv() == PROFILE.to_csv()
@@ -66,7 +66,7 @@ def test_a_written_profile_reads_back(tmp_path: Path, name: str) -> None:
         ("tp,batch_tokens,step_kind,latency_ms\n1,32,cache,5\n1,32,cache,6\n", "two rows"),
     ],
 )
-def test_a_wrong_file_is_named_with_its_fault(tmp_path: Path, text: str, fault: str) -> None:
+def test_an_invalid_file_is_reported_with_its_error(tmp_path: Path, text: str, fault: str) -> None:
     path = tmp_path / "profile.csv"
     path.write_text(text)
     with pytest.raises(BadInput, match=rf"profile\.csv: .*{fault}"):

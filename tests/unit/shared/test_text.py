@@ -1,4 +1,4 @@
-"""The tokenizer of the served model, on the tiny model's directory."""
+"""The tokenizer of the tiny model."""
 
 from pathlib import Path
 
@@ -15,17 +15,17 @@ def text(tiny_model_dir: Path) -> TextModel:
     return TextModel(tiny_model_dir, "tiny-llada")
 
 
-def test_any_text_survives_the_tokenizer(text: TextModel) -> None:
+def test_any_text_round_trips_through_the_tokenizer(text: TextModel) -> None:
     prompt = "Wie viele Äpfel? 苹果 🍎\n  two  spaces"
     assert text.decode(text.encode_prompt(prompt)) == prompt
 
 
-def test_a_conversation_goes_through_the_chat_template(text: TextModel) -> None:
+def test_a_chat_is_encoded_with_the_chat_template(text: TextModel) -> None:
     ids = text.encode_chat([ChatMessage(role="user", content="hi")])
     assert text.decode(ids) == "user: hi\nassistant: "
 
 
-def test_an_empty_prompt_is_refused_by_name(text: TextModel) -> None:
+def test_an_empty_prompt_is_rejected_with_its_field(text: TextModel) -> None:
     with pytest.raises(BadInput) as refused:
         text.encode_prompt("")
     assert refused.value.field == "prompt"
@@ -35,7 +35,7 @@ def test_a_long_text_has_the_same_tokens_as_its_parts(text: TextModel) -> None:
     assert text.encode_prompt("pear " * 1_000).tolist() == text.encode_prompt("pear ").tolist() * 1_000
 
 
-def test_a_text_far_longer_than_the_model_takes_is_refused_unread(text: TextModel) -> None:
+def test_a_far_too_long_text_is_rejected_untokenized(text: TextModel) -> None:
     with pytest.raises(BadInput, match="at most 512 tokens") as refused:
         text.encode_chat([ChatMessage(role="user", content="x" * 4_000_000)])
     assert refused.value.field == "messages"
