@@ -1,4 +1,4 @@
-"""What the KV cache and the threshold each do to the demo model: exact match, steps and latency.
+"""Exact match, steps and latency of the demo model by cache mode and threshold.
 
 python -m experiments.cache_effect --problems 200 --threads 1 --cpu-time
 """
@@ -14,23 +14,22 @@ import typer
 
 from experiments.demo_model.evaluate import ANSWER, read_questions
 from experiments.engine_throughput import BLOCK_LENGTH, read_prompts
-from experiments.machine import environment_header
-from experiments.table import Table
+from experiments.report import RESULTS, Report
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
 from services.worker.model.model_runner import ModelRunner
 from shared.text import TextModel
 
-OUTPUT_LENGTH = 64  # tokens: the answers of the demo model's problems are shorter
+OUTPUT_LENGTH = 64  # tokens; the demo model's answers are shorter
 BATCH = 64
-ALONE = 16  # requests timed one at a time
+TIMED_REQUESTS = 16  # run one at a time
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
-    """Means over all requests; latency: the median of requests that run alone, in seconds."""
+class CacheEffect:
+    """Means over all requests; `latency_s` is the median of requests that run alone."""
 
     exact_match: float
     steps: float
@@ -45,18 +44,18 @@ def measure(
     answers: list[str],
     options: DecodeOptions,
     clock: Callable[[], float] = time.perf_counter,
-) -> Effect:
-    """Exact match and steps over all requests, latency over the first ones, one at a time."""
+) -> CacheEffect:
+    """Decode all requests together, then the first ones one at a time for the latency."""
     traces = []
     for at in range(0, len(requests), BATCH):
         traces += decode_together(requests[at : at + BATCH], runner, options)
     right = [_answer(text.decode(trace.output_ids)) == answer for trace, answer in zip(traces, answers, strict=True)]
     latencies_s = []
-    for request in requests[:ALONE]:
+    for request in requests[:TIMED_REQUESTS]:
         started = clock()
         decode_together([request], runner, options)
         latencies_s.append(clock() - started)
-    return Effect(
+    return CacheEffect(
         exact_match=statistics.mean(right),
         steps=statistics.mean(trace.nfe for trace in traces),
         recompute_steps=statistics.mean(sum(s.kind == "recompute" for s in trace.steps) for trace in traces),
@@ -64,18 +63,18 @@ def measure(
     )
 
 
-def _answer(said: str) -> str | None:
-    found = ANSWER.search(said)
+def _answer(text: str) -> str | None:
+    found = ANSWER.search(text)
     return found[1] if found else None
 
 
 def main(
     model: Annotated[Path, typer.Option(help="Checkpoint directory with a heldout.jsonl.")] = Path("models/demo"),
-    problems: Annotated[int, typer.Option(min=ALONE, help="Held-out problems to answer.")] = 200,
+    problems: Annotated[int, typer.Option(min=TIMED_REQUESTS, help="Held-out problems to answer.")] = 200,
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: all.")] = 0,
     cpu_time: Annotated[
-        bool, typer.Option("--cpu-time", help="Latency in seconds of CPU: for a busy machine, one thread.")
+        bool, typer.Option("--cpu-time", help="Measure CPU time: for a busy machine and one thread.")
     ] = False,
 ) -> None:
     """Measure, print the table, and write it to experiments/results/cache_effect.*."""
@@ -83,22 +82,15 @@ def main(
     requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(read_prompts(model, len(answers)))]
     text = TextModel(model, model.name)
     clock = time.process_time if cpu_time else time.perf_counter
-    said = f"{environment_header()}\n{len(answers)} problems, output {OUTPUT_LENGTH}, block {BLOCK_LENGTH}"
-    columns = [
-        "cache",
-        "threshold",
-        "exact match",
-        "steps",
-        "of these recompute",
-        "latency alone, ms of CPU" if cpu_time else "latency alone, ms",
-    ]
-    table = Table("Cache effect", said, columns)
+    report = Report("Cache effect", f"{len(answers)} problems, output {OUTPUT_LENGTH}, block {BLOCK_LENGTH}")
+    latency = "latency alone, ms of CPU" if cpu_time else "latency alone, ms"
+    report.add_columns("cache", "threshold", "exact match", "steps", "of these recompute", latency)
     with open_runner(ModelChoice(str(model), dtype=dtype, threads=threads), CacheRoom(BATCH)) as runner:
         for mode in CacheMode:
             for threshold in THRESHOLDS:
                 options = DecodeOptions(mode, threshold, BLOCK_LENGTH, OUTPUT_LENGTH, stop_at_eos=True)
                 row = measure(runner, text, requests, answers, options, clock)
-                table.add(
+                report.add_row(
                     mode,
                     threshold,
                     f"{row.exact_match:.1%}",
@@ -106,7 +98,8 @@ def main(
                     f"{row.recompute_steps:.1f}",
                     f"{row.latency_s * 1000:.0f}",
                 )
-    table.write("cache_effect")
+    report.write(RESULTS / "cache_effect.md")
+    report.write_csv(RESULTS / "cache_effect.csv")
 
 
 if __name__ == "__main__":

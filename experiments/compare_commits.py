@@ -26,8 +26,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.machine import environment_header
-from experiments.table import Table
+from experiments.report import Report
 
 NUMBER = r"(-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)"
 
@@ -101,19 +100,19 @@ def main(
     ratios: list[float] = []
     try:
         root = Path(_git(Path.cwd(), "rev-parse", "--show-toplevel"))
-        said = f"{environment_header()}\nbase {_git(root, 'rev-parse', '--short', base)}"
         with worktree(root, base) as base_tree:
-            table = Table("Comparison of two commits", said, ["pair", "base", "this", "this/base"])
+            report = Report("Comparison of two commits", f"base {_git(base_tree, 'rev-parse', '--short', 'HEAD')}")
+            report.add_columns("pair", "base", "this", "this/base")
             for number in range(1, pairs + 1):
                 order = (base_tree, root) if number % 2 else (root, base_tree)
                 figures = {tree: run(tree, command, pattern) for tree in order}
                 ratios.append(figures[root] / figures[base_tree])
-                table.add(number, f"{figures[base_tree]:g}", f"{figures[root]:g}", f"{ratios[-1]:.3f}")
+                report.add_row(number, f"{figures[base_tree]:g}", f"{figures[root]:g}", f"{ratios[-1]:.3f}")
     except ValueError as error:
         sys.stderr.write(f"compare_commits: {error}\n")
         raise typer.Exit(2) from error
     worse = is_worse(ratios, limit, higher_is_better=higher_is_better)
-    print(f"\nthis/base: {summary(ratios)}: {'WORSE than' if worse else 'within'} the limit of {limit:.0%}")
+    report.add(f"this/base: {summary(ratios)}: {'WORSE than' if worse else 'within'} the limit of {limit:.0%}")
     raise typer.Exit(1 if worse else 0)
 
 

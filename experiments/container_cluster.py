@@ -1,4 +1,4 @@
-"""The whole system in containers, from the files in compose/: started for an experiment, and removed after it."""
+"""The whole system in containers, from the files in compose/: started for an experiment and removed after it."""
 
 import os
 import shutil
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import httpx
 from docker import DockerClient
 from docker.errors import APIError
 from docker.models.containers import Container
@@ -19,6 +18,7 @@ from openai import OpenAI
 
 from dilaserve.stack.ports import free_port
 from experiments.docker_engine import CannotRun, docker, swarm
+from experiments.live_cluster import is_ready
 from services.reconfigurator.execution.launchers.containers import CELL, read_spec
 
 COMPOSE = Path(__file__).parents[1] / "compose"
@@ -29,8 +29,8 @@ BASES = {
     "NATS_IMAGE": "nats:2-alpine",
     "POSTGRES_IMAGE": "postgres:17-alpine",
 }
-COPY = ("cp", "/profile.csv", "/var/cache/dilaserve/profile.csv")  # to where the profiler would leave it
-CELL_NAME = "transition"  # beside another system on the same engine
+COPY = ("cp", "/profile.csv", "/var/cache/dilaserve/profile.csv")  # where the profiler would write it
+CELL_NAME = "transition"  # not the default: another system may run on the same engine
 READY_S = 300.0
 
 Places = tuple[tuple[int, ...], ...]
@@ -39,26 +39,26 @@ Places = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class ContainerCluster:
-    """A cluster that is ready. Its workers are those of the cell that have a container."""
+    """A cluster that is ready."""
 
     url: str
     engine: DockerClient
 
     def places(self) -> Places:
-        """Of the workers' containers that run."""
+        """The places of the running worker containers."""
         return _places(self._workers())
 
     def serving(self) -> Places:
-        """The same, or nothing as long as one of them does not serve yet."""
+        """The same, or nothing while one of them does not serve yet."""
         workers = self._workers()
         return _places(workers) if all(worker.health == "healthy" for worker in workers) else ()
 
     def kill_worker(self) -> None:
-        """The one whose container is newest."""
+        """Kill the newest worker container."""
         max(self._workers(), key=lambda worker: str(worker.attrs["Created"])).kill()
 
     def ask_openai_client(self) -> None:
-        """Raises: openai.OpenAIError if there is no answer."""
+        """Send one request. Raises: openai.OpenAIError if it fails."""
         client = OpenAI(base_url=f"{self.url}/v1", api_key="any", timeout=READY_S)
         question = "A shop has 5 apples and buys 7 more. How many apples are there?"
         with client:
@@ -71,7 +71,7 @@ class ContainerCluster:
 
 @contextmanager
 def compose_cluster(*, build: bool) -> Iterator[ContainerCluster]:
-    """`docker-compose up`, on a free port; removed with its data at the end. Raises: CannotRun."""
+    """`docker-compose up` on a free port; removed with its data at the end. Raises: CannotRun."""
     environ = {**_environ(), "COMPOSE_PROJECT_NAME": PROJECT, "NODES": "local:2"}
     if build:
         _build(environ)
@@ -102,7 +102,7 @@ def swarm_cluster(*, build: bool) -> Iterator[ContainerCluster]:
 
 
 class ClusterFactory(Protocol):
-    """Makes a cluster; without `build` from the images that are there."""
+    """Starts a cluster; without `build` from the existing images."""
 
     def __call__(self, *, build: bool) -> AbstractContextManager[ContainerCluster]: ...
 
@@ -114,15 +114,15 @@ CLUSTERS: Mapping[str, ClusterFactory] = {
 
 
 def _environ() -> dict[str, str]:
-    """Variables of the compose files: base images that can be had here, and decisions in quick succession."""
+    """Variables of the compose files: base images available here, and short planning intervals."""
     return {**os.environ, **_bases(), "PORT": str(free_port()), "CELL": CELL_NAME, "INTERVAL_S": "5", "WINDOW_S": "12"}
 
 
 def _bases() -> dict[str, str]:
-    """Nothing where the usual base images are chosen otherwise or can be pulled; else stand-ins, made if need be."""
-    if all(name in os.environ or _can_be_had(image) for name, image in BASES.items()):
+    """Empty if the base images are set by the user or can be pulled; else stand-ins, built if they do not exist."""
+    if all(name in os.environ or _is_available(image) for name, image in BASES.items()):
         return {}
-    print("the base images cannot be pulled; making stand-ins, if they are not there", flush=True)
+    print("the base images cannot be pulled: using stand-ins", flush=True)
     environ = {**os.environ, "PYTHON": sys.executable}
     made = subprocess.run([COMPOSE / "stand-ins.sh"], env=environ, stdout=subprocess.PIPE, text=True, check=False)
     if made.returncode:
@@ -130,7 +130,7 @@ def _bases() -> dict[str, str]:
     return dict(line.split("=", 1) for line in made.stdout.splitlines())
 
 
-def _can_be_had(image: str) -> bool:
+def _is_available(image: str) -> bool:
     try:
         docker("image", "inspect", image)
     except RuntimeError:
@@ -142,11 +142,11 @@ def _can_be_had(image: str) -> bool:
 
 
 def _build(environ: Mapping[str, str]) -> None:
-    """Raises: CannotRun if a build that fetches packages fails, RuntimeError if one that has them does."""
+    """Raises: CannotRun if a build that downloads packages fails, RuntimeError if another build fails."""
     try:
         _compose(environ, "build", "--quiet")
     except RuntimeError as error:
-        if environ.get("BUILD_IMAGE", "").startswith("dilaserve-base/"):  # it carries the packages
+        if environ.get("BUILD_IMAGE", "").startswith("dilaserve-base/"):  # contains the packages
             raise
         raise CannotRun(f"no images: {error}") from error
 
@@ -155,17 +155,10 @@ def _ready(environ: Mapping[str, str]) -> Iterator[ContainerCluster]:
     url = f"http://127.0.0.1:{environ['PORT']}"
     engine = DockerClient.from_env()
     try:
-        _wait_until(lambda: _is_ready(url) and all(found.health == "healthy" for found in _ours(engine)))
+        _wait_until(lambda: is_ready(url) and all(found.health == "healthy" for found in _ours(engine)))
         yield ContainerCluster(url, engine)
     finally:
         engine.close()
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/ready", trust_env=False).is_success
-    except httpx.TransportError:
-        return False
 
 
 def _places(workers: list[Container]) -> Places:
@@ -178,7 +171,7 @@ def _compose(environ: Mapping[str, str], *arguments: str) -> None:
 
 
 def _compose_program() -> list[str]:
-    """Raises: CannotRun if neither kind is installed."""
+    """Raises: CannotRun if neither program is installed."""
     if shutil.which("docker-compose"):
         return ["docker-compose"]
     try:
@@ -189,20 +182,20 @@ def _compose_program() -> list[str]:
 
 
 def _run(command: list[str], environ: Mapping[str, str]) -> None:
-    """Its output goes to standard error. Raises: RuntimeError if it fails."""
+    """Run a command with its output on standard error. Raises: RuntimeError if it fails."""
     done = subprocess.run(command, env=dict(environ), stdout=sys.stderr, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: exit status {done.returncode}")
 
 
 def _remove_stack() -> None:
-    """With the workers' services, which belong to the stack, and its volumes."""
+    """Remove the stack with the workers' services and its volumes."""
     engine = DockerClient.from_env()
     try:
         docker("stack", "rm", PROJECT)
         _wait_until(lambda: not _ours(engine))
-        for container in _ours(engine, ended=True):  # they still hold volumes
-            with suppress(APIError):  # the engine removes it, too
+        for container in _ours(engine, ended=True):  # their volumes cannot be removed before
+            with suppress(APIError):  # the engine may have removed it
                 container.remove(force=True)
         _wait_until(lambda: not _ours(engine, ended=True))
         for volume in engine.volumes.list(filters={"name": PROJECT}):
@@ -212,7 +205,7 @@ def _remove_stack() -> None:
 
 
 def _ours(engine: DockerClient, *, ended: bool = False) -> list[Container]:
-    """All containers that run, workers or not; on request also those that have ended."""
+    """All running containers of the experiment; with `ended` also those that have ended."""
     labels = (f"com.docker.compose.project={PROJECT}", f"com.docker.stack.namespace={PROJECT}")
     return [
         found
@@ -221,10 +214,10 @@ def _ours(engine: DockerClient, *, ended: bool = False) -> list[Container]:
     ]
 
 
-def _wait_until(holds: Callable[[], bool]) -> None:
+def _wait_until(condition: Callable[[], bool]) -> None:
     """Raises: RuntimeError after READY_S seconds."""
     deadline_s = time.monotonic() + READY_S
-    while not holds():
+    while not condition():
         if time.monotonic() > deadline_s:
-            raise RuntimeError(f"not in time; containers:\n{docker('ps', '--all')}")
+            raise RuntimeError(f"timed out after {READY_S:g} s; containers:\n{docker('ps', '--all')}")
         time.sleep(0.5)

@@ -1,7 +1,7 @@
-"""The latency profile of LLaDA-8B's dimensions on a CUDA device, with random weights, beside the device's roofline.
+"""The latency profile of LLaDA-8B's dimensions on a CUDA device, with random weights, against the device's roofline.
 
-The roofline of a step is the longer of two times: its operations at the rate of a large matrix product, its bytes (the
-weights once, and the cached keys and values) at the rate of a large copy; both rates are measured first.
+The roofline of a step is the longer of two times: its operations at the rate of a large matrix product, and its bytes
+(the weights once, and the cached keys and values) at the rate of a large copy. Both rates are measured first.
 
 python -m experiments.cuda_roofline
 """
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from experiments.machine import environment_header
-from experiments.table import Table
+from experiments.report import RESULTS, Report
 from services.worker.cache.kv_store import slots_that_fit
 from services.worker.model.checkpoint import empty_decoder
 from services.worker.model.config import ModelConfig
@@ -42,22 +41,22 @@ LLADA_8B = ModelConfig(
     max_length=4096,
 )
 PLAN = ProfilePlan(batch_tokens=grid(16_384), repeats=7)
-BYTES = 2  # of a bfloat16
+BFLOAT16_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the device was seen to reach."""
+    """The rates that were measured on the device."""
 
     flops_per_s: float
     bytes_per_s: float
 
 
 def work(config: ModelConfig, tokens: int, kind: StepKind) -> tuple[float, float]:
-    """Operations and bytes of a step as the profiler runs it. A multiply-add is two operations."""
+    """Operations and bytes of a step as the profiler runs it; a multiply-add is two operations."""
     sequences = tokens / (BLOCK if kind is StepKind.CACHE else min(tokens, TYPICAL_TOKENS))
     keys = TYPICAL_TOKENS if kind is StepKind.CACHE else min(tokens, TYPICAL_TOKENS)
-    rows = sequences * min(BLOCK, keys // 2)  # the candidates; the last layer ends with them alone
+    rows = sequences * min(BLOCK, keys // 2)  # masked positions; the last layer computes only these to its end
     kv_width = config.num_kv_heads * config.head_dim
     into, after = config.width * (config.width + 2 * kv_width), config.width * (config.width + 3 * config.mlp_width)
     head = config.width * config.vocab_size
@@ -65,17 +64,17 @@ def work(config: ModelConfig, tokens: int, kind: StepKind) -> tuple[float, float
     linear = tokens * (layers * into + (layers - 1) * after) + rows * (after + head)
     attended = layers * tokens * keys * 2 * config.width  # scores and mix
     cached = 2 * layers * sequences * keys * kv_width if kind is StepKind.CACHE else 0
-    return 2 * (linear + attended), BYTES * (layers * (into + after) + head + cached)
+    return 2 * (linear + attended), BFLOAT16_BYTES * (layers * (into + after) + head + cached)
 
 
 def roofline_s(config: ModelConfig, tokens: int, kind: StepKind, ceilings: Ceilings) -> float:
-    """The least time of a step on this device, in seconds."""
+    """The shortest possible time of a step on this device, in seconds."""
     operations, read = work(config, tokens, kind)
     return max(operations / ceilings.flops_per_s, read / ceilings.bytes_per_s)
 
 
 def measure_ceilings(device: torch.device) -> Ceilings:
-    """A product of 8192 x 8192 matrices in bfloat16; a copy of 4 GiB, which reads and writes each byte."""
+    """Time a product of 8192 x 8192 bfloat16 matrices, and a copy of 4 GiB, which reads and writes each byte."""
     square = torch.randn(8192, 8192, dtype=torch.bfloat16, device=device)
     source = torch.empty(4 << 30, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -94,7 +93,7 @@ def _seconds(run: Callable[[], object], repeats: int = 20) -> float:
 
 
 def random_decoder(config: ModelConfig, device: torch.device) -> PackedDecoder:
-    """In bfloat16, weights of the size that trained ones have."""
+    """A bfloat16 decoder with weights as large as trained ones."""
     decoder = empty_decoder(config, torch.bfloat16, device)
     torch.manual_seed(0)
     for parameter in decoder.parameters():
@@ -105,24 +104,25 @@ def random_decoder(config: ModelConfig, device: torch.device) -> PackedDecoder:
 def main() -> int:
     """Print the table, and write it to experiments/results/cuda_roofline.*. Returns: 2 without a CUDA device."""
     if not torch.cuda.is_available():
-        sys.stderr.write("cuda_roofline: no CUDA device is at hand, so nothing was measured\n")
+        sys.stderr.write("cuda_roofline: no CUDA device, nothing measured\n")
         return 2
     device = torch.device("cuda")
     ceilings = measure_ceilings(device)
     reached = f"{ceilings.flops_per_s / 1e12:.0f} TFLOP/s, {ceilings.bytes_per_s / 1e12:.2f} TB/s"
-    said = f"{environment_header()}\n{device_name(device)}, TP-1, bfloat16; measured ceilings: {reached}"
-    columns = ["step", "tokens", "ms", "roofline, ms", "times the roofline", "share of the matrix ceiling"]
-    table = Table("LLaDA-8B's dimensions on a CUDA device", said, columns)
+    note = f"{device_name(device)}, TP-1, bfloat16; measured ceilings: {reached}"
+    report = Report("LLaDA-8B's dimensions on a CUDA device", note)
+    report.add_columns("step", "tokens", "ms", "roofline, ms", "times the roofline", "share of the matrix ceiling")
     decoder = random_decoder(LLADA_8B, device)
-    room = min(room_for(PLAN), slots_that_fit(decoder))  # cache steps are measured as far as it goes
+    room = min(room_for(PLAN), slots_that_fit(decoder))  # limits the cache steps that are measured
     profile = measure(Runner(decoder, room), 1, PLAN)
     for (_, kind), curve in profile.curves.items():
         for tokens, latency_s in zip(curve.batch_tokens.astype(int).tolist(), curve.latency_s.tolist(), strict=True):
             least_s = roofline_s(LLADA_8B, tokens, kind, ceilings)
             share = work(LLADA_8B, tokens, kind)[0] / latency_s / ceilings.flops_per_s
             times = (f"{latency_s * 1e3:.2f}", f"{least_s * 1e3:.2f}", f"{latency_s / least_s:.2f}", f"{share:.0%}")
-            table.add(kind.name.lower(), tokens, *times)
-    table.write("cuda_roofline")
+            report.add_row(kind.name.lower(), tokens, *times)
+    report.write(RESULTS / "cuda_roofline.md")
+    report.write_csv(RESULTS / "cuda_roofline.csv")
     return 0
 
 

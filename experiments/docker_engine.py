@@ -1,4 +1,4 @@
-"""A Docker Engine for experiments and tests: the one that runs, or one started here and stopped at the end."""
+"""A Docker Engine for experiments and tests: the running one, or one started here and stopped at the end."""
 
 import os
 import shutil
@@ -14,12 +14,12 @@ STOP_S = 60.0
 
 
 class CannotRun(Exception):  # noqa: N818  (a fact of the machine)
-    """There is no Docker Engine here, or no image for it; the message says why."""
+    """No Docker Engine or no image is available; the message has the reason."""
 
 
 @contextmanager
 def docker_engine() -> Iterator[None]:
-    """Raises: CannotRun."""
+    """Provide an engine during the body. Raises: CannotRun."""
     if _answers():
         yield
         return
@@ -46,7 +46,7 @@ def docker_engine() -> Iterator[None]:
 
 @contextmanager
 def swarm() -> Iterator[None]:
-    """The engine as a manager of a Swarm: one it is in already, or one of this node alone, left at the end."""
+    """The engine as a Swarm manager: of its current Swarm, or of a new one of this node, left at the end."""
     if docker("info", "--format", "{{.Swarm.LocalNodeState}}").strip() == "active":
         yield
         return
@@ -58,7 +58,7 @@ def swarm() -> Iterator[None]:
 
 
 def docker(*arguments: str) -> str:
-    """What the docker command prints. Raises: RuntimeError with what it says if it fails."""
+    """Run a docker command. Returns: its output. Raises: RuntimeError with its error message if it fails."""
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)  # noqa: S607
     if done.returncode:
         raise RuntimeError(f"docker {' '.join(arguments)}: {done.stderr.strip()}")
@@ -74,6 +74,6 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
     deadline_s = time.monotonic() + START_S
     while not _answers():
         if process.poll() is not None or time.monotonic() > deadline_s:
-            last = (log.read_text(errors="replace").strip().splitlines() or ["it says nothing"])[-1]
+            last = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
             raise CannotRun(f"the Docker Engine does not start: {last}")
         time.sleep(0.2)

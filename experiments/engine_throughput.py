@@ -1,9 +1,9 @@
-"""Tokens and steps per second of the worker's engine, by cache mode and batch size, beside a plain loop.
+"""Tokens and steps per second of the worker's engine by cache mode and batch size, against a plain loop.
 
-The plain loop is the published one: one request at a time, a full forward each step with the logits of every position.
-It runs the same model in the same dtype. Both are measured twice: decoding every block, as published, and leaving out
-the blocks after one that ends the text, as the engine serves; each row is compared with the plain loop that does the
-same. Tokens per second count the tokens of the texts, up to their end.
+The plain loop is the published one: one request at a time, a full forward per step with the logits of every position.
+It runs the same model in the same dtype. Both are measured twice: decoding every block, as published, and stopping
+after the block that ends the text, as the engine serves. Each row is compared with the plain loop that does the same.
+Tokens per second count a text's tokens up to its end.
 
 python -m experiments.engine_throughput --dtype bfloat16 --threads 1 --cpu-time
 """
@@ -20,8 +20,7 @@ import typer
 from torch import Tensor
 
 from experiments.demo_model.model import hidden_rows
-from experiments.machine import environment_header
-from experiments.table import Table
+from experiments.report import RESULTS, Report
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.checkpoint import load
@@ -35,7 +34,7 @@ BLOCK_LENGTH, THRESHOLD = 32, 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class DecodingRate:
     """Units: text tokens and denoising steps, both per second."""
 
     tokens_per_s: float
@@ -43,7 +42,7 @@ class Rate:
 
 
 def read_prompts(model: Path, count: int) -> list[list[int]]:
-    """The first held-out problems as the model gets them."""
+    """The first held-out problems, tokenized with the chat template."""
     text = TextModel(model, model.name)
     rows = [json.loads(line) for line in (model / "heldout.jsonl").read_text().splitlines()]
     return [text.encode_chat([ChatMessage(role="user", content=row["prompt"])]).tolist() for row in rows[:count]]
@@ -55,14 +54,14 @@ def measure(
     options: DecodeOptions,
     most: int,
     clock: Callable[[], float] = time.perf_counter,
-) -> Rate:
-    """All these requests, at most so many in one iteration."""
+) -> DecodingRate:
+    """Decode all prompts, at most `most` in one iteration."""
     requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(prompts)]
     started = clock()
     traces = decode_together(requests, runner, options, most=most)
     took_s = clock() - started
     tokens = sum(_text_length(trace.output_ids, runner.config.eos_token_id) for trace in traces)
-    return Rate(tokens / took_s, sum(trace.nfe for trace in traces) / took_s)
+    return DecodingRate(tokens / took_s, sum(trace.nfe for trace in traces) / took_s)
 
 
 def measure_plainly(
@@ -70,8 +69,8 @@ def measure_plainly(
     prompts: Sequence[list[int]],
     options: DecodeOptions,
     clock: Callable[[], float] = time.perf_counter,
-) -> Rate:
-    """One request after another; of the options, the output length and whether to stop at the end of the text."""
+) -> DecodingRate:
+    """Decode one prompt after another; only the options `output_length` and `stop_at_eos` matter."""
     tokens = steps = 0
     started = clock()
     for prompt in prompts:
@@ -79,7 +78,7 @@ def measure_plainly(
         tokens += _text_length(output.tolist(), decoder.config.eos_token_id)
         steps += own
     took_s = clock() - started
-    return Rate(tokens / took_s, steps / took_s)
+    return DecodingRate(tokens / took_s, steps / took_s)
 
 
 @torch.inference_mode()
@@ -111,11 +110,11 @@ def main(
     model: Annotated[Path, typer.Option(help="Checkpoint directory with a heldout.jsonl.")] = Path("models/demo"),
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: all.")] = 0,
-    batches: Annotated[str, typer.Option(help="Most requests in one iteration, comma-separated.")] = "1,4,16,64",
-    requests: Annotated[int, typer.Option(min=1, help="Requests of each measurement.")] = 64,
-    output_length: Annotated[int, typer.Option(help="Tokens; 128 is what a request gets if it does not say.")] = 128,
+    batches: Annotated[str, typer.Option(help="Maximum requests in one iteration, comma-separated.")] = "1,4,16,64",
+    requests: Annotated[int, typer.Option(min=1, help="Requests per measurement.")] = 64,
+    output_length: Annotated[int, typer.Option(help="Output tokens; 128 is the default of a request.")] = 128,
     cpu_time: Annotated[
-        bool, typer.Option("--cpu-time", help="Seconds of CPU: for a busy machine, one thread.")
+        bool, typer.Option("--cpu-time", help="Measure CPU time: for a busy machine and one thread.")
     ] = False,
 ) -> None:
     """Measure, print the table, and write it to experiments/results/engine_throughput-DTYPE.*."""
@@ -124,25 +123,24 @@ def main(
     with open_runner(choice, CacheRoom(requests)) as runner:
         torch_dtype = choose_dtype(dtype, torch.device("cpu"))
         decoder, name = load(model, torch_dtype, "cpu"), str(torch_dtype).removeprefix("torch.")
-        seconds = "seconds of CPU" if cpu_time else "seconds by the clock"
+        seconds = "CPU seconds" if cpu_time else "elapsed seconds"
         measured = f"{requests} requests, output {output_length}, block {BLOCK_LENGTH}, {name}, {seconds}"
-        said = f"{environment_header()}\n{measured}"
-        table = Table(
-            "Engine throughput", said, ["loop", "blocks", "batch", "tokens/s", "steps/s", "times the plain loop"]
-        )
+        report = Report("Engine throughput", measured)
+        report.add_columns("loop", "blocks", "batch", "tokens/s", "steps/s", "times the plain loop")
         for stop in (True, False):
             blocks = "until the text ends" if stop else "all"
             of_mode = {mode: DecodeOptions(mode, THRESHOLD, BLOCK_LENGTH, output_length, stop) for mode in CacheMode}
             measure_plainly(decoder, prompts[:2], of_mode[CacheMode.NONE])  # warm up
             plain = measure_plainly(decoder, prompts, of_mode[CacheMode.NONE], clock)
-            table.add("plain", blocks, 1, f"{plain.tokens_per_s:.0f}", f"{plain.steps_per_s:.1f}", "1.00")
+            report.add_row("plain", blocks, 1, f"{plain.tokens_per_s:.0f}", f"{plain.steps_per_s:.1f}", "1.00")
             for mode, options in of_mode.items():
                 for batch in map(int, batches.split(",")):
                     measure(runner, prompts[:batch], options, batch)  # warm up
                     rate = measure(runner, prompts, options, batch, clock)
                     times = f"{rate.tokens_per_s / plain.tokens_per_s:.2f}"
-                    table.add(mode, blocks, batch, f"{rate.tokens_per_s:.0f}", f"{rate.steps_per_s:.1f}", times)
-        table.write(f"engine_throughput-{name}")
+                    report.add_row(mode, blocks, batch, f"{rate.tokens_per_s:.0f}", f"{rate.steps_per_s:.1f}", times)
+        report.write(RESULTS / f"engine_throughput-{name}.md")
+        report.write_csv(RESULTS / f"engine_throughput-{name}.csv")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A steady load through HTTP, and what the bus says meanwhile: for experiments and tests that kill processes."""
+"""A steady load over HTTP and a monitor of the bus, for experiments and tests that kill processes."""
 
 import asyncio
 import itertools
@@ -12,29 +12,34 @@ import httpx
 import psutil
 from nats.aio.msg import Msg
 
-from shared.bus.client import Bus, last_token
+from experiments.live_cluster import SUBJECTS, chat_body, subscribed
+from shared.bus.client import last_token
 from shared.bus.codec import decode
 from shared.messages.requests import Outcome
 from shared.messages.stats import SchedulerStats
 
-GIVE_UP_S = 150.0
-BLOCK_LENGTH = 8  # short, so that answers have several blocks and so checkpoints
+TIMEOUT_S = 150.0
+BLOCK_LENGTH = 8  # tokens; short, so that outputs have several blocks and so checkpoints
 
 
 @dataclass(frozen=True, slots=True)
 class FaultReply:
-    """Units: seconds, of time.monotonic."""
+    """Times are of time.monotonic."""
 
     prompt: str
-    request_id: str  # empty: it failed
+    request_id: str  # empty: the request failed
     text: str
     sent_s: float
     ended_s: float
 
+    @property
+    def latency_s(self) -> float:
+        return self.ended_s - self.sent_s
+
 
 @dataclass(slots=True)
 class FaultLoad:
-    """So many clients, each sending its next request when it has the reply to the last."""
+    """The replies to a closed loop of requests."""
 
     replies: list[FaultReply] = field(default_factory=list)
 
@@ -43,116 +48,110 @@ class FaultLoad:
 
 
 @dataclass(slots=True)
-class StatsWatch:
-    """What has been heard on the bus."""
+class BusMonitor:
+    """The outcomes, checkpoints and scheduler stats received from the bus."""
 
-    outcomes: Counter[str] = field(default_factory=Counter)  # messages a request
-    kept_steps: dict[str, int] = field(default_factory=dict)  # by request: steps that a scheduler since killed had done
-    checkpoints: Counter[str] = field(default_factory=Counter)  # messages a request
+    outcomes: Counter[str] = field(default_factory=Counter)  # messages per request
+    kept_steps: dict[str, int] = field(default_factory=dict)  # by request: steps run by a scheduler that was killed
+    checkpoints: Counter[str] = field(default_factory=Counter)  # messages per request
     stats: list[SchedulerStats] = field(default_factory=list)
 
     def open_blocks(self) -> int:
-        """Requests with a finished block that have not ended."""
+        """The number of requests with a finished block and no outcome."""
         return len(self.checkpoints.keys() - self.outcomes.keys())
+
+    def on_outcome(self, msg: Msg) -> None:
+        outcome = decode(msg.data, Outcome)
+        self.outcomes[outcome.request_id] += 1
+        self.kept_steps[outcome.request_id] = outcome.decisions.first_step if outcome.decisions else 0
+
+    def on_checkpoint(self, msg: Msg) -> None:
+        self.checkpoints[last_token(msg.subject)] += 1
+
+    def on_stats(self, msg: Msg) -> None:
+        self.stats.append(decode(msg.data, SchedulerStats))
 
 
 @asynccontextmanager
-async def asking(url: str, prompts: Sequence[str], clients: int) -> AsyncIterator[FaultLoad]:
-    """Keep asking while the body runs, then wait for the last replies."""
+async def closed_loop(url: str, prompts: Sequence[str], clients: int) -> AsyncIterator[FaultLoad]:
+    """During the body each client sends its next request when it has a reply; then wait for the last replies."""
     load, numbers, stopped = FaultLoad(), itertools.count(), asyncio.Event()
-    async with httpx.AsyncClient(base_url=url, timeout=GIVE_UP_S, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False) as http:
 
         async def one_client() -> None:
             while not stopped.is_set():
-                load.replies.append(await _ask(http, prompts[next(numbers) % len(prompts)]))
+                load.replies.append(await _send(http, prompts[next(numbers) % len(prompts)]))
 
-        asked = [asyncio.ensure_future(one_client()) for _ in range(clients)]
+        tasks = [asyncio.ensure_future(one_client()) for _ in range(clients)]
         try:
             yield load
         finally:
             stopped.set()
-            await asyncio.gather(*asked)
+            await asyncio.gather(*tasks)
 
 
-async def _ask(http: httpx.AsyncClient, prompt: str) -> FaultReply:
+async def _send(http: httpx.AsyncClient, prompt: str) -> FaultReply:
     sent_s = time.monotonic()
-    message = {"role": "user", "content": prompt}
-    body = {"model": "demo", "messages": [message], "max_tokens": 64, "block_length": BLOCK_LENGTH, "slo_ms": 60_000}
+    body = chat_body(prompt, max_tokens=64, block_length=BLOCK_LENGTH, slo_ms=60_000)
     try:
-        answer = await http.post("/v1/chat/completions", json=body)
-        told = answer.raise_for_status().json()
-        text, name = told["choices"][0]["message"]["content"], told["dilaserve"]["request_id"]
+        reply = (await http.post("/v1/chat/completions", json=body)).raise_for_status().json()
+        text, request_id = reply["choices"][0]["message"]["content"], reply["dilaserve"]["request_id"]
     except httpx.HTTPError as error:
-        name, text = "", repr(error)
-    return FaultReply(prompt, name, text, sent_s, time.monotonic())
+        request_id, text = "", repr(error)
+    return FaultReply(prompt, request_id, text, sent_s, time.monotonic())
 
 
 @asynccontextmanager
-async def watching(nats_url: str) -> AsyncIterator[StatsWatch]:
-    """Listen while the body runs."""
-    watch, bus = StatsWatch(), await Bus.connect(nats_url, "cell0", name="watch")
-
-    async def hear_outcome(msg: Msg) -> None:
-        outcome = decode(msg.data, Outcome)
-        watch.outcomes[outcome.request_id] += 1
-        watch.kept_steps[outcome.request_id] = outcome.decisions.first_step if outcome.decisions else 0
-
-    async def hear_checkpoint(msg: Msg) -> None:
-        watch.checkpoints[last_token(msg.subject)] += 1
-
-    async def hear_stats(msg: Msg) -> None:
-        watch.stats.append(decode(msg.data, SchedulerStats))
-
-    subjects = bus.subjects
-    await bus.nc.subscribe(subjects.outcomes("*"), cb=hear_outcome)
-    await bus.nc.subscribe(subjects.checkpoints("*"), cb=hear_checkpoint)
-    await bus.nc.subscribe(subjects.stats("scheduler"), cb=hear_stats)
-    try:
-        await bus.nc.flush()
-        yield watch
-        await bus.nc.flush()
-    finally:
-        await bus.close()
+async def bus_monitor(nats_url: str) -> AsyncIterator[BusMonitor]:
+    """Monitor the bus during the body."""
+    monitor = BusMonitor()
+    handlers = {
+        SUBJECTS.outcomes("*"): monitor.on_outcome,
+        SUBJECTS.checkpoints("*"): monitor.on_checkpoint,
+        SUBJECTS.stats("scheduler"): monitor.on_stats,
+    }
+    async with subscribed(nats_url, handlers):
+        yield monitor
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What was killed, when, and what the scheduler had last said."""
+    """A service that was killed, the time, and the scheduler's last stats before."""
 
     service: str
     at_s: float  # of time.monotonic
-    seen: int  # messages of the scheduler before it
-    before: SchedulerStats
+    stats_before: int  # number of the scheduler's stats messages
+    last_stats: SchedulerStats
 
 
-async def kill_service(service: str, parent: psutil.Process, watch: StatsWatch) -> Kill:
-    """kill -9 the first process of a service below `parent`, once requests are amid their blocks."""
-    await until(lambda: bool(watch.stats) and watch.open_blocks() > 1, GIVE_UP_S)
-    kill = Kill(service, time.monotonic(), len(watch.stats), watch.stats[-1])
+async def kill_service(service: str, parent: psutil.Process, monitor: BusMonitor) -> Kill:
+    """SIGKILL the first process of a service below `parent`, once at least two requests are between blocks."""
+    await until(lambda: bool(monitor.stats) and monitor.open_blocks() > 1, TIMEOUT_S)
+    kill = Kill(service, time.monotonic(), len(monitor.stats), monitor.stats[-1])
     next(child for child in parent.children(recursive=True) if f"services.{service}" in child.cmdline()).kill()
     return kill
 
 
-def recovered(kill: Kill, watch: StatsWatch, load: FaultLoad) -> bool:
-    """Whether what was killed works again and requests sent since were served."""
+def recovered(kill: Kill, monitor: BusMonitor, load: FaultLoad) -> bool:
+    """Whether the service works again and more than ten requests sent since the kill have their reply."""
     served = sum(reply.sent_s > kill.at_s for reply in load.replies) > 10
-    since = watch.stats[kill.seen :]
+    since = monitor.stats[kill.stats_before :]
     if not served or not since:
         return False
     match kill.service:
         case "scheduler":
-            return since[-1].epoch > kill.before.epoch
+            return since[-1].epoch > kill.last_stats.epoch
         case "predictor":
-            fallen = [stats for stats in since if stats.predictor_fallbacks > kill.before.predictor_fallbacks]
-            return bool(fallen) and fallen[-1].predictions > fallen[0].predictions
+            failing = [stats for stats in since if stats.predictor_fallbacks > kill.last_stats.predictor_fallbacks]
+            return bool(failing) and failing[-1].predictions > failing[0].predictions
         case _:
-            names = {load.instance_id for load in kill.before.instances}
-            now = {load.instance_id for load in since[-1].instances}
-            return len(now) == len(names) and now != names
+            before = {instance.instance_id for instance in kill.last_stats.instances}
+            now = {instance.instance_id for instance in since[-1].instances}
+            return len(now) == len(before) and now != before
 
 
-async def until(holds: Callable[[], bool], limit_s: float) -> None:
-    """Raises: TimeoutError if it does not come to hold within the limit."""
+async def until(condition: Callable[[], bool], limit_s: float) -> None:
+    """Raises: TimeoutError if the condition does not become true within the limit."""
     async with asyncio.timeout(limit_s):
-        while not holds():  # noqa: ASYNC110  (what is looked at comes from other processes)
+        while not condition():  # noqa: ASYNC110  (other processes change it)
             await asyncio.sleep(0.05)

@@ -1,11 +1,11 @@
-"""What serving adds to computing: from HTTP to the stored outcome, less the time of the iterations that ran its steps.
+"""The overhead of serving: the time from HTTP request to stored outcome, less the iterations that ran its steps.
 
 python -m experiments.gateway_overhead --concurrency 1,32,256
 
-A closed loop: each of N connections sends its next request when it has its reply. At N above what one iteration
-takes, a request also waits for the iterations of others; that wait counts as overhead here. Overhead is told up to the
-time at which the outcome was stored, by the bus, and up to the reply's last byte. Time to first committed text is
-measured on streams, one at a time. What a bare switch between two processes costs on this machine is told beside it.
+The load is a closed loop of N connections. If N exceeds the batch of one iteration, a request also waits for iterations
+of other requests; that wait counts as overhead here. Overhead is given up to the time at which the bus stored the
+outcome, and up to the reply's last byte. Time to first committed text is measured on streams, one at a time. For
+comparison the report has the time of a bare switch between two processes on this machine.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -24,24 +24,22 @@ import typer
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import LoadRequest, read_requests
 from dilaserve.stack.data_dir import read_addresses
-from experiments.live_cluster import live_cluster
-from experiments.machine import environment_header
+from experiments.live_cluster import CELL, chat_body, live_cluster
+from experiments.report import RESULTS, Report
 from experiments.switch_cost import switch_ms
 from shared.bus.client import Bus
 
-RESULTS = Path(__file__).parent / "results" / "gateway_overhead.md"
-CELL = "cell0"
-WANTED_MS = 5.0  # of overhead, at the most, where a request has the cluster for itself
+TARGET_MS = 5.0  # for the median overhead of a request that is alone on the cluster
 WARM_UP = 20  # requests on each cluster, not counted
-HEAD = (
-    "| concurrent | requests | total p50, ms | p99 | steps p50, ms | overhead until stored p50, ms | p99 "
-    "| until replied p50, ms | p99 | steps of a request |\n" + "| --- " * 10 + "|"
+COLUMNS = (
+    *("concurrent", "requests", "total p50, ms", "p99", "steps p50, ms", "overhead until stored p50, ms", "p99"),
+    *("until replied p50, ms", "p99", "steps of a request"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """One request. Units: milliseconds, and Unix time in seconds."""
+class TimedRequest:
+    """Units: milliseconds; `sent_s` is Unix time."""
 
     request_id: str
     sent_s: float
@@ -55,7 +53,7 @@ class Timed:
 
 
 class Connection:
-    """A client light enough not to be measured: one keep-alive connection, one request at a time."""
+    """A client with little overhead of its own: one keep-alive connection, one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -66,7 +64,7 @@ class Connection:
         host, _, port = url.removeprefix("http://").partition(":")
         return cls(*await asyncio.open_connection(host, int(port)))
 
-    async def complete(self, row: LoadRequest) -> Timed:
+    async def complete(self, row: LoadRequest) -> TimedRequest:
         content = self._request(row, stream=False)
         sent_s, start_s = time.time(), time.perf_counter()
         headers = await self._send(content)
@@ -74,10 +72,10 @@ class Connection:
         content = await self._reader.readexactly(length)
         total_ms = 1000 * (time.perf_counter() - start_s)
         served = json.loads(content)["dilaserve"]
-        return Timed(served["request_id"], sent_s, total_ms, served["step_ms"], served["steps"])
+        return TimedRequest(served["request_id"], sent_s, total_ms, served["step_ms"], served["steps"])
 
     async def first_text_ms(self, row: LoadRequest) -> float:
-        """Of a stream, which is then read to its end."""
+        """Time to first committed text of a stream, which is then read to its end."""
         content = self._request(row, stream=True)
         start_s = time.perf_counter()
         await self._send(content)
@@ -89,8 +87,8 @@ class Connection:
         return 1000 * ((first_s or time.perf_counter()) - start_s)
 
     def _request(self, row: LoadRequest, *, stream: bool) -> bytes:
-        content = {"model": "demo", "messages": [{"role": "user", "content": row.prompt}], "slo_ms": 60_000}
-        body = json.dumps(content | {"max_tokens": row.output_tokens or 64, "stream": stream}).encode()
+        content = chat_body(row.prompt, slo_ms=60_000, max_tokens=row.output_tokens or 64, stream=stream)
+        body = json.dumps(content).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nContent-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
 
@@ -112,23 +110,23 @@ def _has_text(line: bytes) -> bool:
     return any(choice["delta"].get("content") for choice in choices)
 
 
-async def closed_loop(url: str, rows: Sequence[LoadRequest], concurrency: int, count: int) -> list[Timed]:
-    """`count` requests, `concurrency` of them at any time."""
+async def closed_loop(url: str, rows: Sequence[LoadRequest], concurrency: int, count: int) -> list[TimedRequest]:
+    """Run `count` requests, `concurrency` of them at a time."""
     numbers = iter(range(count))
-    timed: list[Timed] = []
+    timed: list[TimedRequest] = []
 
     async def one() -> None:
         connection = await Connection.open(url)
         for number in numbers:
-            timed.append(await connection.complete(rows[number % len(rows)]))  # noqa: PERF401  (others append, too)
+            timed.append(await connection.complete(rows[number % len(rows)]))  # noqa: PERF401  (shared by the connections)
         await connection.close()
 
     await asyncio.gather(*(one() for _ in range(concurrency)))
     return timed
 
 
-async def stored_s(nats_url: str, timed: Sequence[Timed]) -> list[float]:
-    """When the outcome of each was stored, by the bus's clock: Unix time."""
+async def stored_s(nats_url: str, timed: Sequence[TimedRequest]) -> list[float]:
+    """The time at which each outcome was stored, by the bus's clock. Units: Unix time."""
     bus = await Bus.connect(nats_url, CELL, name="overhead")
     stream = bus.subjects.stream("OUTCOMES")
     found = [await bus.js.get_last_msg(stream, bus.subjects.outcomes(one.request_id)) for one in timed]
@@ -143,39 +141,35 @@ async def first_texts(url: str, rows: Sequence[LoadRequest], count: int) -> list
     return times_ms
 
 
-def overheads_ms(timed: Sequence[Timed], stored: Sequence[float]) -> list[float]:
-    """From each request's first byte to its stored outcome, less the time of its steps."""
+def overheads_ms(timed: Sequence[TimedRequest], stored: Sequence[float]) -> list[float]:
+    """The time from each request's first byte to its stored outcome, less the time of its steps."""
     return [1000 * (at_s - one.sent_s) - one.step_ms for one, at_s in zip(timed, stored, strict=True)]
 
 
-def line(concurrency: int, timed: Sequence[Timed], stored: Sequence[float]) -> str:
-    """One row of the table."""
-
-    def of(values: Sequence[float], q: int) -> str:
-        return f"{np.percentile(values, q):.2f}"
-
-    total, overhead = [one.total_ms for one in timed], [one.overhead_ms for one in timed]
-    steps_ms, until_stored = [one.step_ms for one in timed], overheads_ms(timed, stored)
-    return (
-        f"| {concurrency} | {len(timed)} | {of(total, 50)} | {of(total, 99)} | {of(steps_ms, 50)} "
-        f"| {of(until_stored, 50)} | {of(until_stored, 99)} | {of(overhead, 50)} | {of(overhead, 99)} "
-        f"| {np.mean([one.steps for one in timed]):.1f} |"
-    )
+def cells(timed: Sequence[TimedRequest], stored: Sequence[float]) -> list[str]:
+    """The figures of one row."""
+    total, steps = [one.total_ms for one in timed], [one.step_ms for one in timed]
+    until_stored, until_replied = overheads_ms(timed, stored), [one.overhead_ms for one in timed]
+    percentiles = ((total, 50), (total, 99), (steps, 50), (until_stored, 50), (until_stored, 99))
+    return [
+        *(f"{np.percentile(values, q):.2f}" for values, q in (*percentiles, (until_replied, 50), (until_replied, 99))),
+        f"{np.mean([one.steps for one in timed]):.1f}",
+    ]
 
 
 def main(
     *,
-    concurrency: Annotated[str, typer.Option(help="Requests at a time.")] = "1,32,256",
-    requests: Annotated[int, typer.Option(help="Requests at each.")] = 300,
+    concurrency: Annotated[str, typer.Option(help="Numbers of concurrent requests, comma-separated.")] = "1,32,256",
+    requests: Annotated[int, typer.Option(help="Requests for each of these.")] = 300,
     instances: Annotated[str, typer.Option(help="As of `dilaserve up`.")] = "1x1",
     policy: Annotated[str, typer.Option(help="As of `dilaserve up`.")] = "dilaserve",
-    out: Annotated[Path, typer.Option(help="Where the table goes.")] = RESULTS,
+    out: Annotated[Path, typer.Option(help="File of the report.")] = RESULTS / "gateway_overhead.md",
 ) -> None:
-    """Start a cluster, measure, print the table."""
+    """Start a cluster, measure, and print the table."""
     rows = read_requests(DEMO_MODEL / "heldout.jsonl")
     switch = f"A bare switch between two processes, the receiver asleep, p50: {switch_ms():.3f} ms."
-    said: list[Any] = [environment_header(), "", switch, "", HEAD]
-    verdict = ""
+    report, verdict = Report("Gateway overhead", switch), ""
+    report.add_columns(*COLUMNS)
     with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
         data_dir = Path(directory) / "data"
         with live_cluster("--instances", instances, "--policy", policy, "--data-dir", data_dir) as url:
@@ -183,22 +177,16 @@ def main(
             for number in map(int, concurrency.split(",")):
                 timed = asyncio.run(closed_loop(url, rows, number, max(requests, 4 * number)))
                 stored = asyncio.run(stored_s(read_addresses(data_dir).nats_url, timed))
-                said.append(line(number, timed, stored))
+                report.add_row(number, len(timed), *cells(timed, stored))
                 if number == 1:
                     alone_ms = float(np.median(overheads_ms(timed, stored)))
-                    verdict = f"Overhead until stored, p50 at 1: {alone_ms:.2f} ms, under {WANTED_MS} wanted: "
-                    verdict += "reached." if alone_ms < WANTED_MS else "MISSED."
+                    verdict = f"Overhead until stored, p50 at 1: {alone_ms:.2f} ms (target: under {TARGET_MS}): "
+                    verdict += "reached." if alone_ms < TARGET_MS else "MISSED."
             first_ms = asyncio.run(first_texts(url, rows, requests))
     p50, p99 = np.percentile(first_ms, [50, 99])
-    said += [
-        "",
-        verdict,
-        "",
-        f"Time to first committed text, one stream at a time: p50 {p50:.2f} ms, p99 {p99:.2f} ms.",
-    ]
-    text = "\n".join(said)
-    print(text)
-    out.write_text(f"# gateway_overhead\n\n{text}\n")
+    first = f"Time to first committed text, one stream at a time: p50 {p50:.2f} ms, p99 {p99:.2f} ms."
+    report.add(*filter(None, (verdict, first)))
+    report.write(out)
 
 
 if __name__ == "__main__":

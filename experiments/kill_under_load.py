@@ -1,9 +1,9 @@
-"""kill -9 of the scheduler, of a predictor, of a worker, each while the embedded cluster serves requests through HTTP.
+"""Kill the scheduler, a predictor and a worker with SIGKILL, each while the embedded cluster serves requests over HTTP.
 
 python -m experiments.kill_under_load
 
-After each kill the load goes on until the service is there again and serves. No request may fail, none may have more
-than one outcome, and what was unmasked before the kill is not computed again.
+After each kill the load continues until the service serves again. No request may fail, each must have exactly one
+outcome, and blocks finished before the kill are not computed again.
 """
 
 import asyncio
@@ -18,82 +18,72 @@ import typer
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import read_requests
 from dilaserve.stack.data_dir import read_addresses
-from experiments.fault_load import FaultLoad, StatsWatch, asking, kill_service, recovered, until, watching
+from experiments.fault_load import BusMonitor, FaultLoad, bus_monitor, closed_loop, kill_service, recovered, until
 from experiments.live_cluster import live_cluster
-from experiments.machine import environment_header
+from experiments.report import RESULTS, Report
 from shared.logs import configure_logs
 
-REPORT = Path(__file__).parent / "results" / "kill_under_load.md"
 RECOVERY_S = 90.0
-HEAD = (
-    "| killed | requests | failed | outcomes | twice | in flight | resumed | steps kept | latency before, s "
-    "| of those in flight, s | added, s | longest, s | fallbacks |\n" + "| --- " * 13 + "|"
+COLUMNS = (
+    *("killed", "requests", "failed", "outcomes", "twice", "in flight", "resumed", "steps kept"),
+    *("latency before, s", "of those in flight, s", "added, s", "longest, s", "fallbacks"),
 )
-TEXT = """# Processes killed under load
-
-{machine}
-
-{clients} clients, each sending its next request when it has the last reply; blocks of 8 tokens, policy dilaserve.
-
-{table}
-
-- outcomes, twice: messages on `outcomes.*`, and requests with more than one.
-- in flight: requests sent before the kill and answered after it. Resumed: those that a new scheduler took up from a
-  checkpoint, with so many steps in all that were not run again. An instance's requests keep every token: the scheduler
-  has them.
-- added: the mean latency of those in flight above the mean before.
-- fallbacks: estimates that the one-shot estimate stood in for, by the scheduler's own count; the run ends when new
-  predictions come.
-"""
+NOTES = """- outcomes: messages on `outcomes.*`; twice: requests with more than one.
+- in flight: requests sent before the kill and answered after it; resumed: requests that a new scheduler continued from
+  a checkpoint; steps kept: their steps that were not run again. After a worker's kill every token is kept: the
+  scheduler holds them.
+- added: the mean latency of the requests in flight above the mean before.
+- fallbacks: the scheduler's count of one-shot estimates used in place of predictions; the run ends when new predictions
+  arrive."""
 
 
 def main(
     *,
     victims: Annotated[str, typer.Option(help="Services to kill, one run each.")] = "scheduler,predictor,worker",
-    clients: Annotated[int, typer.Option(help="Requests under way at any time.")] = 16,
+    clients: Annotated[int, typer.Option(help="Number of concurrent requests.")] = 16,
     before: Annotated[float, typer.Option(help="Seconds of load before the kill.")] = 8.0,
 ) -> None:
     """Print the table, and write it to experiments/results/kill_under_load.md. Exit status 1: a request was lost."""
     configure_logs("kill_under_load", level="error")
-    print(f"{environment_header()}\n\n{HEAD}", flush=True)
-    lines, lost = [], 0
+    note = f"{clients} clients, each with one request at a time; blocks of 8 tokens, policy dilaserve."
+    report = Report("Processes killed under load", note)
+    report.add_columns(*COLUMNS)
+    lost = 0
     for victim in victims.split(","):
         with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
             data_dir = Path(directory) / "data"
             with live_cluster("--policy", "dilaserve", "--cache", "dual", "--data-dir", data_dir) as url:
-                line, failed = asyncio.run(run(victim, url, read_addresses(data_dir).nats_url, clients, before))
-        print(line, flush=True)
-        lines.append(line)
+                cells, failed = asyncio.run(run(victim, url, read_addresses(data_dir).nats_url, clients, before))
+        report.add_row(victim, *cells)
         lost += failed
-    table = "\n".join([HEAD, *lines])
-    REPORT.write_text(TEXT.format(machine=environment_header(), clients=clients, table=table), encoding="utf-8")
+    report.add(NOTES)
+    report.write(RESULTS / "kill_under_load.md")
     raise typer.Exit(1 if lost else 0)
 
 
-async def run(victim: str, url: str, nats_url: str, clients: int, before_s: float) -> tuple[str, int]:
-    """One kill. Returns: the row of the table, and how many requests failed or had not exactly one outcome."""
+async def run(victim: str, url: str, nats_url: str, clients: int, before_s: float) -> tuple[list[object], int]:
+    """Kill one service. Returns: the cells of its row, and how many requests failed or had several outcomes."""
     prompts = [row.prompt for row in read_requests(DEMO_MODEL / "heldout.jsonl")]
-    async with watching(nats_url) as watch:
-        async with asking(url, prompts, clients) as load:
+    async with bus_monitor(nats_url) as monitor:
+        async with closed_loop(url, prompts, clients) as load:
             await asyncio.sleep(before_s)
-            kill = await kill_service(victim, psutil.Process(), watch)
-            await until(lambda: recovered(kill, watch, load), RECOVERY_S)
-        await until(lambda: len(watch.outcomes) >= len(load.replies), RECOVERY_S)
-    return report(victim, load, watch, kill.at_s)
+            kill = await kill_service(victim, psutil.Process(), monitor)
+            await until(lambda: recovered(kill, monitor, load), RECOVERY_S)
+        await until(lambda: len(monitor.outcomes) >= len(load.replies), RECOVERY_S)
+    return figures(load, monitor, kill.at_s)
 
 
-def report(victim: str, load: FaultLoad, watch: StatsWatch, killed_s: float) -> tuple[str, int]:
+def figures(load: FaultLoad, monitor: BusMonitor, killed_s: float) -> tuple[list[object], int]:
     failed = load.failed()
-    twice = sum(count > 1 for count in watch.outcomes.values())
+    twice = sum(count > 1 for count in monitor.outcomes.values())
     earlier = [reply for reply in load.replies if reply.ended_s <= killed_s]
     hit = [reply for reply in load.replies if reply.sent_s <= killed_s < reply.ended_s]
-    kept = [steps for steps in watch.kept_steps.values() if steps]
-    before_s, hit_s = mean(r.ended_s - r.sent_s for r in earlier), mean(r.ended_s - r.sent_s for r in hit)
-    row = (
-        f"| {victim} | {len(load.replies)} | {failed} | {sum(watch.outcomes.values())} | {twice} | {len(hit)} "
-        f"| {len(kept)} | {sum(kept)} | {before_s:.2f} | {hit_s:.2f} | {hit_s - before_s:.2f} "
-        f"| {max(r.ended_s - r.sent_s for r in hit):.2f} | {max(s.predictor_fallbacks for s in watch.stats)} |"
-    )
+    kept = [steps for steps in monitor.kept_steps.values() if steps]
+    before_s, hit_s = (mean(reply.latency_s for reply in replies) for replies in (earlier, hit))
+    slowest_s = max(reply.latency_s for reply in hit)
+    latencies = [f"{value:.2f}" for value in (before_s, hit_s, hit_s - before_s, slowest_s)]
+    counts = [len(load.replies), failed, sum(monitor.outcomes.values()), twice, len(hit), len(kept), sum(kept)]
+    row = [*counts, *latencies, max(stats.predictor_fallbacks for stats in monitor.stats)]
     return row, failed + twice
 
 

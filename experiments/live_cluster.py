@@ -1,25 +1,31 @@
-"""The embedded cluster for an experiment: started by the command that users type, stopped at the end."""
+"""The embedded cluster for an experiment: `dilaserve up`, its chat endpoint and the messages on its bus."""
 
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
+from nats.aio.msg import Msg
 
 from dilaserve.stack.ports import free_port
+from shared.bus.client import Bus
+from shared.bus.subjects import Subjects
 
+CELL = "cell0"
+SUBJECTS = Subjects(CELL)
 READY_S = 180.0
 STOP_S = 60.0
 
 
 @contextmanager
 def live_cluster(*options: object) -> Iterator[str]:
-    """Run `dilaserve up` with these options; its address. Raises: RuntimeError with its log if it does not start."""
+    """Run `dilaserve up` with these options and yield its URL. Raises: RuntimeError with its log if it fails."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
         log = Path(directory) / "log"
@@ -39,14 +45,38 @@ def live_cluster(*options: object) -> Iterator[str]:
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     deadline_s = time.monotonic() + READY_S
-    while not _is_ready(url):
+    while not is_ready(url):
         if process.poll() is not None or time.monotonic() > deadline_s:
             raise RuntimeError(f"the cluster did not start:\n{log.read_text()}")
         time.sleep(0.2)
 
 
-def _is_ready(url: str) -> bool:
+def is_ready(url: str) -> bool:
+    """Whether the gateway at this URL reports that it is ready."""
     try:
-        return httpx.get(f"{url}/ready").is_success
+        return httpx.get(f"{url}/ready", trust_env=False).is_success
     except httpx.TransportError:
         return False
+
+
+def chat_body(prompt: str, **options: object) -> dict[str, object]:
+    """The body of a chat completion with one user message."""
+    return {"model": "demo", "messages": [{"role": "user", "content": prompt}], **options}
+
+
+@asynccontextmanager
+async def subscribed(nats_url: str, handlers: Mapping[str, Callable[[Msg], None]]) -> AsyncIterator[None]:
+    """Call each subject's handler with its messages, until all that arrived during the body are handled."""
+
+    async def receive(handle: Callable[[Msg], None], msg: Msg) -> None:
+        handle(msg)
+
+    bus = await Bus.connect(nats_url, CELL, name="experiment")
+    try:
+        for subject, handle in handlers.items():
+            await bus.nc.subscribe(subject, cb=partial(receive, handle))
+        await bus.nc.flush()
+        yield
+        await bus.nc.flush()
+    finally:
+        await bus.close()

@@ -1,5 +1,5 @@
-"""What a live cluster's instances run, read off its bus: each iteration's steps and how long it computed; of requests
-that are watched, the confidences that each step found."""
+"""The iterations of a live cluster's instances, read from its bus: their steps and computing time; and for requests
+that stream their canvas, the confidences at each step."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from nats.aio.msg import Msg
 
+from experiments.live_cluster import SUBJECTS, subscribed
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
-from shared.bus.client import Bus, last_token
+from shared.bus.client import last_token
 from shared.bus.codec import decode
 from shared.messages.requests import Guesses
 from shared.messages.steps import StepJobs, StepKind, StepResults
 from simulator.trace_replay import Canvas
 
-CELL = "cell0"
 BLOCK = 32
 
 
@@ -26,47 +26,38 @@ class RecordedIteration:
 
     cached: int  # cache steps
     recomputed: int  # recompute steps
-    recomputed_tokens: int  # that these computed together
+    recomputed_tokens: int  # tokens of all recompute steps
     computing_s: float
 
 
 @dataclass(slots=True)
 class Recording:
-    """Messages in the order in which they came."""
+    """Messages in the order of arrival."""
 
     jobs: list[StepJobs] = field(default_factory=list)
     results: list[StepResults] = field(default_factory=list)
     guesses: dict[tuple[str, int], Guesses] = field(default_factory=dict)  # by request and step
 
+    def on_guesses(self, msg: Msg) -> None:
+        guesses = decode(msg.data, Guesses)
+        self.guesses[last_token(msg.subject), guesses.step] = guesses
+
 
 @asynccontextmanager
 async def record(nats_url: str) -> AsyncIterator[Recording]:
-    """Keep what is sent to the instances and what they answer, until the end."""
+    """Record the jobs, step results and guesses sent during the body."""
     recording = Recording()
-
-    async def on_jobs(msg: Msg) -> None:
-        recording.jobs.append(decode(msg.data, StepJobs))
-
-    async def on_results(msg: Msg) -> None:
-        recording.results.append(decode(msg.data, StepResults))
-
-    async def on_guesses(msg: Msg) -> None:
-        guesses = decode(msg.data, Guesses)
-        recording.guesses[last_token(msg.subject), guesses.step] = guesses
-
-    bus = await Bus.connect(nats_url, CELL, name="calibration")
-    try:
-        await bus.nc.subscribe(bus.subjects.steps("*"), cb=on_jobs)
-        await bus.nc.subscribe(bus.subjects.step_results("*"), cb=on_results)
-        await bus.nc.subscribe(bus.subjects.guesses("*"), cb=on_guesses)
-        await bus.nc.flush()
+    handlers = {
+        SUBJECTS.steps("*"): lambda msg: recording.jobs.append(decode(msg.data, StepJobs)),
+        SUBJECTS.step_results("*"): lambda msg: recording.results.append(decode(msg.data, StepResults)),
+        SUBJECTS.guesses("*"): recording.on_guesses,
+    }
+    async with subscribed(nats_url, handlers):
         yield recording
-    finally:
-        await bus.close()
 
 
 def iterations(jobs: Iterable[StepJobs], results: Iterable[StepResults]) -> list[RecordedIteration]:
-    """What was run; iterations with a step whose job is not among `jobs` are left out."""
+    """The iterations, except those with a step whose job is not among `jobs`."""
     kinds = {
         (ticket, step): kind
         for message in jobs
@@ -77,20 +68,19 @@ def iterations(jobs: Iterable[StepJobs], results: Iterable[StepResults]) -> list
             strict=True,
         )
     }
-    run = []
+    found = []
     for message in results:
         names = zip(unpack_int64(message.tickets).tolist(), unpack_int32(message.steps).tolist(), strict=True)
         of_steps = [kinds.get(name) for name in names]
         if of_steps and None not in of_steps:
             cached = of_steps.count(StepKind.CACHE)
             tokens = message.batch_tokens - BLOCK * cached
-            run.append(RecordedIteration(cached, len(of_steps) - cached, tokens, message.latency_s))
-    return run
+            found.append(RecordedIteration(cached, len(of_steps) - cached, tokens, message.latency_s))
+    return found
 
 
 def canvases(recording: Recording, output_length: int) -> dict[str, list[Canvas]]:
-    """By request, each with so many masks at first: its canvas before each step. A step whose guesses were lost is left
-    out."""
+    """By request, each with `output_length` masks at first: its canvas before each step whose guesses were received."""
     name_of = {state.ticket: state.request_id for message in recording.jobs for state in message.states}
     left: dict[str, int] = defaultdict(lambda: output_length)
     found: dict[str, list[Canvas]] = defaultdict(list)

@@ -1,19 +1,19 @@
-"""The policies side by side on the real embedded cluster: the demo model, held-out problems, Poisson load over HTTP.
+"""The policies on the embedded cluster: the demo model, held-out problems, Poisson load over HTTP.
 
 python -m experiments.live_policies --loads 0.4,0.8,0.85 --duration 40
 
-The latency profile is measured first, as `dilaserve profile` does, then the cluster under `infaas`. The SLO is 5 times
-the isolated latency: that of requests at the highest threshold that have the cluster to themselves. A load of 1 is the
-rate that it sustains at the highest threshold: that at which it works off a burst. At 0.85 of it half of the requests
-that keep the highest threshold miss their SLO, since they come in bunches. Every policy gets the same requests
-at the same times, all loads on one cluster. What is in the stored results is not measured again, so a run can be broken
-off and taken up, or done in parts (`--policies`).
+The latency profile is measured first, as by `dilaserve profile`, then the cluster under `infaas`. The SLO is 5 times
+the isolated latency: the latency at the highest threshold of requests that are alone on the cluster. A load of 1 is the
+rate that the cluster sustains at the highest threshold: the rate at which it completes a burst. At a load of 0.85 half
+of the requests at the highest threshold miss their SLO, because arrivals are bursty. Every policy gets the same
+requests at the same times, all loads on one cluster. Stored results are not measured again, so a run can be
+interrupted and resumed, or run in parts (`--policies`).
 
-An instance has one thread. With the default of one instance the services have the other core of two for themselves,
-as they would beside a GPU; with two they and the workers take the cores from each other.
+An instance has one thread. With the default of one instance, the services have the other of two cores to themselves,
+as they have when the model runs on a GPU; with two instances, services and workers compete for the cores.
 
-The candidate thresholds begin at 0.7, as an administrator of the demo model would choose: below that its exact match
-falls steeply (models/demo/README.md).
+The lowest candidate threshold is 0.7, as an administrator of the demo model would choose: below it exact match falls
+steeply (models/demo/README.md).
 """
 
 import asyncio
@@ -33,34 +33,33 @@ from dilaserve.load.client import LoadReply, run_load
 from dilaserve.load.summary import summarize
 from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
 from experiments.live_cluster import live_cluster
-from experiments.machine import environment_header
+from experiments.report import RESULTS, environment_header, markdown_row, markdown_table, target_list
 
 POLICIES = ("dilaserve", "llumnix", "infaas")
-RESULTS = Path(__file__).parent / "results"
 STORE = RESULTS / "live_policies.json"
 PROFILE = RESULTS / "live_policies_profile.csv"
 SLO_SCALE = 5.0  # of the isolated latency
-ISOLATED = 30  # requests that it is measured with
-BURST = 150  # requests at once, to measure the sustained rate
-LEAST_GAIN, MOST_LOSS = 0.30, 0.02  # at the highest load: attainment above both; exact match below the better one
-MOST_SPREAD = 0.01  # of exact match at the lowest load
+ISOLATED_REQUESTS = 30  # that measure the isolated latency
+BURST_REQUESTS = 150  # sent at once, to measure the sustained rate
+MIN_GAIN, MAX_LOSS = 0.30, 0.02  # at the highest load: attainment above both; exact match below the better one
+MAX_SPREAD = 0.01  # of exact match at the lowest load
 
-HEAD = (
-    "| load | requests/s | policy | requests | failed | SLO attainment | exact match | mean threshold | mean steps "
-    "| mean latency, s | p99, s |\n" + "| --- " * 11 + "|"
+COLUMNS = (
+    *("load", "requests/s", "policy", "requests", "failed", "SLO attainment", "exact match", "mean threshold"),
+    *("mean steps", "mean latency, s", "p99, s"),
 )
 
 
-class Results(msgspec.Struct, kw_only=True):
-    """What has been measured so far."""
+class PolicyResults(msgspec.Struct, kw_only=True):
+    """All measurements so far, in live_policies.json."""
 
-    setting: dict[str, str]  # that all cells share
+    setting: dict[str, str]  # options common to all cells
     slo_s: float
     sustained_rps: float
-    cells: list[dict[str, Any]] = []  # a policy at a load
+    cells: list[dict[str, Any]] = []  # one per policy and load
 
     @property
-    def measures(self) -> str:
+    def calibration(self) -> str:
         return (
             f"SLO {self.slo_s:.2f} s, {SLO_SCALE:g} times the isolated latency; "
             f"a load of 1 is {self.sustained_rps:.1f} requests/s"
@@ -72,29 +71,29 @@ class Results(msgspec.Struct, kw_only=True):
 
 def main(
     *,
-    loads: Annotated[str, typer.Option(help="Of the sustained rate, ascending.")] = "0.4,0.8,0.85",
+    loads: Annotated[str, typer.Option(help="Shares of the sustained rate, ascending.")] = "0.4,0.8,0.85",
     duration: Annotated[float, typer.Option(help="Seconds of arrivals at each load.")] = 40.0,
-    policies: Annotated[str, typer.Option(help="Those to run now.")] = ",".join(POLICIES),
-    thresholds: Annotated[str, typer.Option(help="Candidates; baselines take the highest.")] = "0.7,0.8,0.9",
-    output_tokens: Annotated[int, typer.Option(help="Of each request.")] = 64,
+    policies: Annotated[str, typer.Option(help="Policies to run now.")] = ",".join(POLICIES),
+    thresholds: Annotated[str, typer.Option(help="Candidate thresholds; baselines use the highest.")] = "0.7,0.8,0.9",
+    output_tokens: Annotated[int, typer.Option(help="Output tokens of each request.")] = 64,
     cache: Annotated[str, typer.Option(help="KV cache of the workers.")] = "dual",
     instances: Annotated[str, typer.Option(help="As for `dilaserve up`.")] = "1x1",
-    afresh: Annotated[bool, typer.Option("--afresh", help="Forget the stored results.")] = False,
+    afresh: Annotated[bool, typer.Option("--afresh", help="Discard the stored results.")] = False,
 ) -> None:
-    """Print the table; when it is whole, write it with a plot to experiments/results/live_policies.*."""
+    """Print the table; when it is complete, write it with a plot to experiments/results/live_policies.*."""
     up = {"--thresholds": thresholds, "--cache": cache, "--instances": instances}
     setting = {**up, "--duration": f"{duration:g}", "--output-tokens": str(output_tokens)}
     rows = [
         msgspec.structs.replace(row, output_tokens=output_tokens) for row in read_requests(DEMO_MODEL / "heldout.jsonl")
     ]
-    os.environ |= {"DILASERVE_PROFILE": str(PROFILE), "DILASERVE_THREADS": "1"}  # of the workers
-    results = None if afresh or not STORE.exists() else msgspec.json.decode(STORE.read_bytes(), type=Results)
+    os.environ |= {"DILASERVE_PROFILE": str(PROFILE), "DILASERVE_THREADS": "1"}  # for the workers
+    results = None if afresh or not STORE.exists() else msgspec.json.decode(STORE.read_bytes(), type=PolicyResults)
     if results is None or results.setting != setting:
         measure_profile()
         slo_s, sustained_rps = calibrate(rows, up)
-        results = Results(setting=setting, slo_s=slo_s, sustained_rps=sustained_rps)
+        results = PolicyResults(setting=setting, slo_s=slo_s, sustained_rps=sustained_rps)
         store(results)
-    print(f"{environment_header()}\n{results.measures}\n\n{HEAD}", flush=True)
+    print(f"{environment_header()}\n{results.calibration}\n\n{markdown_table(COLUMNS, ())}", flush=True)
     wanted = [float(load) for load in loads.split(",")]
     for policy in policies.split(","):
         measure(results, rows, policy, [load for load in wanted if results.cell(policy, load) is None], duration, up)
@@ -103,7 +102,7 @@ def main(
 
 
 def measure_profile() -> None:
-    """Measure PROFILE, of one thread, as an instance of one core has."""
+    """Measure PROFILE with one thread, like the instance's."""
     options = ("--threads", "1", "--max-tokens", "2048", "--dtype", "float32", "--repeats", "9", "--out", str(PROFILE))
     command = [sys.executable, "-m", "dilaserve", "profile", "--model", str(DEMO_MODEL), *options]
     subprocess.run(command, check=True)
@@ -113,36 +112,44 @@ def calibrate(rows: list[LoadRequest], up: dict[str, str]) -> tuple[float, float
     """The SLO, in seconds, and the rate that the cluster sustains at the highest threshold, in requests/s."""
 
     async def one_by_one() -> list[LoadReply]:
-        return [reply for row in rows[:ISOLATED] for reply in await run_load(url, [row], [0.0], 60.0, tell_failure)]
+        return [
+            reply
+            for row in rows[:ISOLATED_REQUESTS]
+            for reply in await run_load(url, [row], [0.0], 60.0, report_failure)
+        ]
 
     with live_cluster("--policy", "infaas", *options(up)) as url:
-        asyncio.run(run_load(url, rows, poisson_arrivals(4, 5, seed=99), 60.0, tell_failure))  # warms it up
+        asyncio.run(run_load(url, rows, poisson_arrivals(4, 5, seed=99), 60.0, report_failure))  # warm-up
         isolated_s = summarize(asyncio.run(one_by_one()), 1.0)["latency_s"]["mean"]
         began_s = time.perf_counter()
-        asyncio.run(run_load(url, rows, [0.0] * BURST, 600.0, tell_failure))
-        return SLO_SCALE * isolated_s, BURST / (time.perf_counter() - began_s)
+        asyncio.run(run_load(url, rows, [0.0] * BURST_REQUESTS, 600.0, report_failure))
+        return SLO_SCALE * isolated_s, BURST_REQUESTS / (time.perf_counter() - began_s)
 
 
 def measure(
-    results: Results, rows: list[LoadRequest], policy: str, loads: list[float], duration_s: float, up: dict[str, str]
+    results: PolicyResults,
+    rows: list[LoadRequest],
+    policy: str,
+    loads: list[float],
+    duration_s: float,
+    up: dict[str, str],
 ) -> None:
-    """One cluster under one load after another, each ended before the next; a warm-up load first, not counted."""
+    """Measure one policy on one cluster: a warm-up, then one load after another, each completed before the next."""
     if not loads:
         return
     with live_cluster("--policy", policy, *options(up)) as url:
-        asyncio.run(run_load(url, rows, poisson_arrivals(4, 5, seed=99), 60.0, tell_failure))
+        asyncio.run(run_load(url, rows, poisson_arrivals(4, 5, seed=99), 60.0, report_failure))
         for load in loads:
             rate_rps = load * results.sustained_rps
             arrivals_s = poisson_arrivals(rate_rps, duration_s, seed=1)
-            replies = asyncio.run(run_load(url, rows, arrivals_s, results.slo_s, tell_failure))
+            replies = asyncio.run(run_load(url, rows, arrivals_s, results.slo_s, report_failure))
             cell = {"policy": policy, "load": load, "rate": rate_rps, **summarize(replies, duration_s)}
-            print(line(cell), flush=True)
+            print(markdown_row(row(cell)), flush=True)
             results.cells.append(cell | {"timeline": []})
             store(results)
 
 
-def tell_failure(reply: LoadReply) -> None:
-    """Of single replies only failures are told."""
+def report_failure(reply: LoadReply) -> None:
     if reply.error is not None:
         print(f"failed, sent at {reply.arrival_s:.1f} s: {reply.error}", file=sys.stderr, flush=True)
 
@@ -151,53 +158,59 @@ def options(up: dict[str, str]) -> list[str]:
     return [part for option in up.items() for part in option]
 
 
-def store(results: Results) -> None:
+def store(results: PolicyResults) -> None:
     RESULTS.mkdir(exist_ok=True)
     STORE.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
 
 
-def line(cell: dict[str, Any]) -> str:
-    """One row of the table."""
-    return (
-        f"| {cell['load']:g} | {cell['rate']:.1f} | {cell['policy']} | {cell['requests']} | {cell['failed']} "
-        f"| {cell['slo_attainment']:.1%} | {cell['accuracy']:.1%} | {cell['mean_threshold']:.3f} "
-        f"| {cell['mean_steps']:.1f} | {cell['latency_s']['mean']:.2f} | {cell['latency_s']['p99']:.2f} |"
-    )
+def row(cell: dict[str, Any]) -> list[str]:
+    """The cells of a table's row."""
+    return [
+        f"{cell['load']:g}",
+        f"{cell['rate']:.1f}",
+        cell["policy"],
+        f"{cell['requests']}",
+        f"{cell['failed']}",
+        f"{cell['slo_attainment']:.1%}",
+        f"{cell['accuracy']:.1%}",
+        f"{cell['mean_threshold']:.3f}",
+        f"{cell['mean_steps']:.1f}",
+        f"{cell['latency_s']['mean']:.2f}",
+        f"{cell['latency_s']['p99']:.2f}",
+    ]
 
 
-def targets(results: Results, loads: list[float]) -> dict[str, bool]:
-    """What is to be reached, and whether it is."""
+def targets(results: PolicyResults, loads: list[float]) -> dict[str, bool]:
+    """Each target, and whether it is reached."""
     low, high = ([results.cell(policy, load) or {} for policy in POLICIES] for load in (min(loads), max(loads)))
     own, *others = high
     gain = own["slo_attainment"] - max(cell["slo_attainment"] for cell in others)
     loss = max(cell["accuracy"] for cell in others) - own["accuracy"]
     spread = max(cell["accuracy"] for cell in low) - min(cell["accuracy"] for cell in low)
     return {
-        f"highest load: attainment {100 * gain:+.1f} points against the better baseline, 30 wanted": gain >= LEAST_GAIN,
-        f"highest load: exact match {-100 * loss:+.1f} points against the better, -2 allowed": loss <= MOST_LOSS,
+        f"highest load: attainment {100 * gain:+.1f} points against the better baseline (target: 30)": gain >= MIN_GAIN,
+        f"highest load: exact match {-100 * loss:+.1f} points against the better baseline (target: at least -2)": loss
+        <= MAX_LOSS,
         "lowest load: all attain at least 99 %": all(cell["slo_attainment"] >= 0.99 for cell in low),
-        f"lowest load: exact match differs by {100 * spread:.1f} points, 1 allowed": spread <= MOST_SPREAD,
+        f"lowest load: exact match differs by {100 * spread:.1f} points (target: at most 1)": spread <= MAX_SPREAD,
     }
 
 
-def write_report(results: Results, loads: list[float]) -> None:
+def write_report(results: PolicyResults, loads: list[float]) -> None:
     cells = [cell for load in loads for policy in POLICIES if (cell := results.cell(policy, load))]
-    table = "\n".join(line(cell) for cell in cells)
-    reached = "\n".join(
-        f"- {name}: {'reached' if held else 'MISSED'}" for name, held in targets(results, loads).items()
-    )
-    print(f"\n{reached}")
+    verdict = target_list(targets(results, loads))
+    print(f"\n{verdict}")
     text = (
         f"# Policies on the live embedded cluster\n\n{environment_header()}\n\n"
-        f"{results.measures}. {shlex.join(part for option in results.setting.items() for part in option)}\n\n"
-        f"{HEAD}\n{table}\n\n{reached}\n\n![](live_policies.png)\n"
+        f"{results.calibration}. {shlex.join(options(results.setting))}\n\n"
+        f"{markdown_table(COLUMNS, map(row, cells))}\n\n{verdict}\n\n![](live_policies.png)\n"
     )
     (RESULTS / "live_policies.md").write_text(text, encoding="utf-8")
     plot(cells, RESULTS / "live_policies.png")
 
 
 def plot(cells: list[dict[str, Any]], path: Path) -> None:
-    """SLO attainment and exact match over the rate, a line a policy."""
+    """SLO attainment and exact match over the rate, one line per policy."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")

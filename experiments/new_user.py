@@ -1,9 +1,9 @@
-"""A new user's first minutes: a clone, `make serve`, the first answer; and what they see meanwhile.
+"""A new user's first minutes: clone, `make serve`, first answer; their times, and the output of `make serve`.
 
 python -m experiments.new_user
 
-The clone is of this repository, into a temporary directory, with an environment of its own, and no latency profile of
-an earlier start. What pip takes from its cache it does not download; --no-cache has it download everything.
+The command clones this repository into a temporary directory, with its own virtual environment and no stored latency
+profile. pip uses its cache; with --no-cache it downloads everything.
 """
 
 import os
@@ -21,27 +21,25 @@ import typer
 
 from dilaserve.commands.up import QUESTION
 from dilaserve.stack.ports import free_port
-from experiments.machine import environment_header
+from experiments.live_cluster import chat_body
+from experiments.report import RESULTS, environment_header, markdown_table
 
 ROOT = Path(__file__).parents[1]
-REPORT = Path(__file__).parent / "results" / "new_user.md"
 READY = "is ready"
-OWN = {"PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL"}  # of whoever runs this; a new user has none
-PIP_SAYS = ("WARNING: ", "[notice]")  # about the machine's own package indexes, and about newer versions of pip
+OWN_VARIABLES = {"PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL"}  # of this process; a new user has none
+PIP_NOTICES = ("WARNING: ", "[notice]")  # on the machine's package indexes and newer versions of pip
 TEXT = """# A new user's first minutes
 
 {machine}
 
 {cache}
 
-| until | s |
-| --- | --- |
 {phases}
 
 The answer: {answer}
 
-What `make serve` printed, and when (s from its start), without pip's warnings about its own set-up. On a terminal pip
-also shows a bar for each download:
+The output of `make serve` with times in seconds from its start, without pip's warnings about its configuration. On a
+terminal pip also shows a progress bar for each download:
 
 ```text
 {printed}
@@ -49,11 +47,11 @@ also shows a bar for each download:
 """
 
 
-class Serve:
+class MakeServe:
     """`make serve` in a clone, and the lines that it prints."""
 
     def __init__(self, clone: Path, port: int, *, cached: bool) -> None:
-        environ = {name: value for name, value in os.environ.items() if name not in OWN}
+        environ = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         ours = str(Path(sys.executable).parent)
         environ["PATH"] = os.pathsep.join(part for part in environ["PATH"].split(os.pathsep) if part != ours)
         environ["XDG_CACHE_HOME"] = str(clone.with_name("cache"))
@@ -73,22 +71,22 @@ class Serve:
         threading.Thread(target=self._read, daemon=True).start()
 
     def at(self, text: str) -> float:
-        """When `text` was first printed, in seconds from the start."""
+        """The time at which `text` was first printed, in seconds from the start."""
         return next(at_s for at_s, line in self.lines if text in line)
 
-    def passed_s(self) -> float:
+    def elapsed_s(self) -> float:
         return time.monotonic() - self._start_s
 
     def interrupt(self) -> None:
-        """As Ctrl-C does."""
+        """Stop it as Ctrl-C does."""
         os.killpg(self._process.pid, signal.SIGINT)
         self._process.wait(timeout=90)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if not line.startswith(PIP_SAYS):
-                self.lines.append((self.passed_s(), line.rstrip()))
+            if not line.startswith(PIP_NOTICES):
+                self.lines.append((self.elapsed_s(), line.rstrip()))
             if READY in line:
                 self.ready.set()
         self.ready.set()  # it has ended
@@ -96,8 +94,8 @@ class Serve:
 
 def main(
     *,
-    cache: Annotated[bool, typer.Option(help="Let pip use what it has downloaded before.")] = True,
-    limit: Annotated[float, typer.Option(help="Seconds until it must be ready.")] = 1800.0,
+    cache: Annotated[bool, typer.Option(help="Let pip use its cache.")] = True,
+    limit: Annotated[float, typer.Option(help="Time limit for the stack to be ready, in seconds.")] = 1800.0,
 ) -> None:
     """Print the times, and write them to experiments/results/new_user.md. Exit status 1: no answer."""
     machine, port = environment_header(), free_port()
@@ -106,13 +104,13 @@ def main(
         start_s = time.monotonic()
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)  # noqa: S607
         cloned_s = time.monotonic() - start_s
-        serve = Serve(clone, port, cached=cache)
+        serve = MakeServe(clone, port, cached=cache)
         try:
             serve.ready.wait(limit)
             if not any(READY in line for _, line in serve.lines):
                 print("\n".join(line for _, line in serve.lines))
                 raise typer.Exit(1)
-            answer, answered_s = ask(port), serve.passed_s()
+            answer, answered_s = ask(port), serve.elapsed_s()
         finally:
             serve.interrupt()
     phases = {
@@ -123,25 +121,25 @@ def main(
     }
     report = TEXT.format(
         machine=machine,
-        cache="Packages from pip's cache where it has them." if cache else "Every package from the index.",
-        phases="\n".join(f"| {name} | {at_s:.1f} |" for name, at_s in phases.items()),
+        cache="Packages from pip's cache where it has them." if cache else "All packages downloaded.",
+        phases=markdown_table(("until", "s"), ((name, f"{at_s:.1f}") for name, at_s in phases.items())),
         answer=answer,
         printed="\n".join(f"{at_s:6.1f}  {line}" for at_s, line in serve.lines).replace(directory, "/home/user"),
     )
     print(report)
-    REPORT.write_text(report, encoding="utf-8")
+    (RESULTS / "new_user.md").write_text(report, encoding="utf-8")
 
 
 def pip_cache() -> str:
-    """The directory of the user's own."""
-    asked = [sys.executable, "-m", "pip", "cache", "dir"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    """The directory of the current user's cache."""
+    command = [sys.executable, "-m", "pip", "cache", "dir"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def ask(port: int) -> str:
-    """The demo model's reply to the question that the ready stack suggests."""
-    body = {"model": "demo", "messages": [{"role": "user", "content": QUESTION}]}
-    reply = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=60).raise_for_status()
+    """The demo model's reply to the example question that `dilaserve up` prints."""
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    reply = httpx.post(url, json=chat_body(QUESTION), timeout=60).raise_for_status()
     return str(reply.json()["choices"][0]["message"]["content"])
 
 

@@ -1,6 +1,6 @@
-"""How well steps left are predicted, against the estimates that predictions replace; and what predictions cost.
+"""The error of the predicted steps left, against the estimates that predictions replace; and the cost of predictions.
 
-Trains the demo model's predictor anew and judges it by requests it has not learnt from.
+Trains the demo model's predictor again and evaluates it with other requests.
 
 python -m experiments.predictor_accuracy --predictor models/demo/predictor
 """
@@ -16,33 +16,29 @@ import msgspec
 import typer
 
 from dilaserve.commands.up import DEMO_MODEL
-from experiments.live_policies import RESULTS
-from experiments.machine import environment_header
+from experiments.report import RESULTS, environment_header, markdown_table, target_list
 
 REPORT = RESULTS / "predictor_accuracy.md"
-MOST_ERROR = 0.7  # of the one-shot error
-MOST_COST = 0.01  # of step time, at the chosen granularity
+MAX_ERROR = 0.7  # of the one-shot error
+MAX_COST = 0.01  # of step time, at the chosen granularity
 
-TEXT = """# How well the steps left are predicted
+TEXT = """# Accuracy of the predicted steps left
 
 {where}
 
-Predictor {predictor}: {requests[learnt]} requests learnt from ({examples} examples) and {requests[held_out]} others to
-judge by, under the thresholds {thresholds}: each once under every one throughout (fixed), and once under changing
-ones and from there on under every one (changing).
+Predictor {predictor}: trained on {requests[learnt]} requests ({examples} examples), evaluated with {requests[held_out]}
+others, at the thresholds {thresholds}. Each of these runs once at every fixed threshold (fixed), and once at changing
+thresholds and, from each step, to its end at every threshold (changing).
 
 Mean relative error of the steps left, estimated before every step:
 
-| estimate | fixed | against one-shot | changing |
-| --- | --- | --- | --- |
 {errors}
 
-A new prediction after so many newly unmasked tokens; the one-shot estimate before the first, one step less for every
-step in between; fixed and changing together. Cost: the time of all predictions (those due after an iteration
-together, under all thresholds) over that of all steps ({step_ms:.0f} ms an iteration in the mean, up to 32 requests).
+A new prediction is made after this number of newly unmasked tokens. Before the first prediction the one-shot estimate
+is used; between two predictions each step subtracts one. Fixed and changing together. Cost: the time of all
+predictions (those due after an iteration together, for all thresholds) over the time of all steps ({step_ms:.0f} ms per
+iteration on average, up to 32 requests).
 
-| tokens | error | against 1 | cost |
-| --- | --- | --- | --- |
 {granularities}
 
 Chosen, the largest within 5 % of the error at 1: {update_granularity} tokens.
@@ -55,8 +51,8 @@ def main(
     *,
     model: Annotated[Path, typer.Option(help="Checkpoint directory, with its prompts in heldout.jsonl.")] = DEMO_MODEL,
     predictor: Annotated[Path | None, typer.Option(help="Keep the trained predictor in this directory.")] = None,
-    held_out: Annotated[int, typer.Option(help="Requests to judge by.")] = 120,
-    threads: Annotated[int, typer.Option(help="CPU threads of a step, as an instance of a small cluster has.")] = 1,
+    held_out: Annotated[int, typer.Option(help="Requests of the evaluation.")] = 120,
+    threads: Annotated[int, typer.Option(help="CPU threads of a step, as for an instance of a small cluster.")] = 1,
 ) -> None:
     """Print the tables, and write them to experiments/results/predictor_accuracy.md. Exit status 1: a target missed."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -76,21 +72,20 @@ def main(
     report = msgspec.json.decode(done.stdout)
     text = render(report)
     print(text)
-    RESULTS.mkdir(exist_ok=True)
     REPORT.write_text(text, encoding="utf-8")
     raise typer.Exit(0 if all(targets(report).values()) else 1)
 
 
 def targets(report: dict[str, Any]) -> dict[str, bool]:
-    """What is to be reached, and whether it is."""
+    """Each target, and whether it is reached."""
     errors = report["mean_relative_error"]["fixed"]
     own_rate = errors["masks left / own tokens per step so far"]
     cost = report["cost_by_granularity"][str(report["update_granularity"])]
     return {
-        f"all features: at least {1 - MOST_ERROR:.0%} below the one-shot error": errors["all features"]
-        <= MOST_ERROR * errors["one-shot"],
+        f"all features: at least {1 - MAX_ERROR:.0%} below the one-shot error": errors["all features"]
+        <= MAX_ERROR * errors["one-shot"],
         "all features: below the extrapolation of the request's own rate": errors["all features"] < own_rate,
-        f"cost at the chosen granularity: below {MOST_COST:.0%} of step time": cost < MOST_COST,
+        f"cost at the chosen granularity: below {MAX_COST:.0%} of step time": cost < MAX_COST,
     }
 
 
@@ -101,15 +96,21 @@ def render(report: dict[str, Any]) -> str:
     return TEXT.format(
         where=f"{environment_header()}; LightGBM {lightgbm.__version__}",
         thresholds=", ".join(report["tokens_per_step"]),
-        errors="\n".join(
-            f"| {name} | {error:.1%} | {error / fixed['one-shot'] - 1:+.0%} | {changing[name]:.1%} |"
-            for name, error in fixed.items()
+        errors=markdown_table(
+            ("estimate", "fixed", "against one-shot", "changing"),
+            (
+                (name, f"{error:.1%}", f"{error / fixed['one-shot'] - 1:+.0%}", f"{changing[name]:.1%}")
+                for name, error in fixed.items()
+            ),
         ),
-        granularities="\n".join(
-            f"| {tokens} | {error:.1%} | {error / by_tokens['1'] - 1:+.0%} | {costs[tokens]:.2%} |"
-            for tokens, error in by_tokens.items()
+        granularities=markdown_table(
+            ("tokens", "error", "against 1", "cost"),
+            (
+                (tokens, f"{error:.1%}", f"{error / by_tokens['1'] - 1:+.0%}", f"{costs[tokens]:.2%}")
+                for tokens, error in by_tokens.items()
+            ),
         ),
-        targets="\n".join(f"- {name}: {'reached' if held else 'MISSED'}" for name, held in targets(report).items()),
+        targets=target_list(targets(report)),
         **report,
     )
 

@@ -1,15 +1,16 @@
-"""The paper's 16-GPU evaluation on the real-world trace, in virtual time, and what it rests on.
+"""The paper's 16-GPU evaluation on the real-world trace in virtual time, and variants of its assumptions.
 
     python -m experiments.real_world_trace --seeds 0,1,2,3,4
 
-A day of BurstGPT's conversations in two hours, ShareGPT's lengths, LLaDA-8B on H100. A run is kept in build/paper when
-it has ended, so that this may be stopped and started again, or be done in parts: `--studies`, `--systems`, `--seeds`.
+One day of BurstGPT's conversations compressed into two hours, ShareGPT's lengths, LLaDA-8B on H100. Each finished run
+is cached in build/paper, so the command can be stopped and restarted, or run in parts: `--studies`, `--systems`,
+`--seeds`.
 """
 
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,9 +20,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from experiments.machine import environment_header
-from experiments.paper.files import PROFILE, ROOT, STEPS
-from experiments.paper.result_cache import kept
+from experiments.paper.files import PROFILE, STEPS
+from experiments.paper.result_cache import cached
+from experiments.paper.runs import POLICY
+from experiments.report import RESULTS, environment_header, markdown_table
 from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
 from simulator.lengths import DATA, benchmark, sharegpt
@@ -33,8 +35,7 @@ from simulator.steps_table import read_steps
 from simulator.workload import ArrivalTrace, constant_rate, real_world
 
 ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
-RESULTS = ROOT / "experiments" / "results"
-LASTING = 3  # copies of each of a benchmark's samples: once is 82 seconds, most of which is the queue filling up
+LASTING_COPIES = 3  # of each sample of a benchmark: one copy lasts 82 seconds, mostly while the queue fills
 LOW_LOAD_S = 45 * 60.0  # the paper's low-load period is the trace's first 45 minutes
 
 Policy = Literal["dilaserve", "llumnix", "infaas"]
@@ -42,26 +43,26 @@ Policy = Literal["dilaserve", "llumnix", "infaas"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRun:
-    """One simulation; what names it in the store of finished runs."""
+    """One simulation, and its key in the result cache."""
 
     system: str
     seed: int
     policy: Policy
     rps: float = 20.0  # at the peak of the trace
-    lengths: str = "sharegpt"  # or a benchmark's, at a constant rate
+    lengths: str = "sharegpt"  # or a benchmark, at a constant rate
     copies: int = 1  # of each of the benchmark's samples
     roofline: bool = False
     load_control: bool = True
-    margin_steps: float = 0.0  # kept in hand before the deadline: none, as in the paper
+    margin_steps: float = 0.0  # reserved before the deadline: none, as in the paper
     reconfigure: bool = False
 
 
 class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """RESULT.json, and what the study adds. Units: seconds, bytes."""
+    """RESULT.json and the study's own figures. Units: seconds, bytes."""
 
     result: dict[str, Any]
     slo_s: float
-    low_load_s: float  # mean latency of what arrived in the low-load period
+    low_load_s: float  # mean latency of the requests that arrived in the low-load period
     high_load_s: float
     steps: int
     cycles: int
@@ -70,45 +71,34 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
     lengths: str
 
 
-SYSTEMS: Mapping[str, Policy] = {"DiLaServe": "dilaserve", "Llumnix": "llumnix", "INFaaS": "infaas"}
-
-
 def studies(seed: int) -> dict[str, list[TraceRun]]:
-    """What is run, by the name of the study."""
-    each = [{"system": name, "policy": policy, "seed": seed} for name, policy in SYSTEMS.items()]
+    """The runs of each study, by its name."""
+    systems = [TraceRun(system=name, policy=policy, seed=seed) for name, policy in POLICY.items()]
+    [dilaserve] = [run for run in systems if run.system == "DiLaServe"]
 
     def gsm8k(copies: int) -> list[TraceRun]:
-        given = {"rps": 16.0, "lengths": "gsm8k", "copies": copies, "seed": seed}
-        return [
-            TraceRun(system="DiLaServe", policy="dilaserve", **given),  # type: ignore[arg-type]
-            TraceRun(system="without load control", policy="dilaserve", load_control=False, **given),  # type: ignore[arg-type]
-            TraceRun(system="fixed threshold", policy="infaas", **given),  # type: ignore[arg-type]
-        ]
+        run = replace(dilaserve, rps=16.0, lengths="gsm8k", copies=copies)
+        without = replace(run, system="without load control", load_control=False)
+        return [run, without, replace(run, system="fixed threshold", policy="infaas")]
 
     return {
-        "peak20": [TraceRun(**one) for one in each],  # type: ignore[arg-type]
-        "peak10": [TraceRun(**one, rps=10.0) for one in each],  # type: ignore[arg-type]
-        "roofline": [TraceRun(**one, roofline=True) for one in each],  # type: ignore[arg-type]
-        "reconfigure": [
-            TraceRun(system="DiLaServe", policy="dilaserve", seed=seed),
-            TraceRun(system="DiLaServe, reconfigured", policy="dilaserve", seed=seed, reconfigure=True),
-        ],
-        "margin": [
-            TraceRun(system="DiLaServe", policy="dilaserve", seed=seed),
-            TraceRun(system="DiLaServe, a step in hand", policy="dilaserve", margin_steps=1.0, seed=seed),
-        ],
+        "peak20": systems,
+        "peak10": [replace(run, rps=10.0) for run in systems],
+        "roofline": [replace(run, roofline=True) for run in systems],
+        "reconfigure": [dilaserve, replace(dilaserve, system="DiLaServe, reconfigured", reconfigure=True)],
+        "margin": [dilaserve, replace(dilaserve, system="DiLaServe, a step in hand", margin_steps=1.0)],
         "gsm8k": gsm8k(copies=1),
-        "gsm8k_lasting": gsm8k(LASTING),
+        "gsm8k_lasting": gsm8k(LASTING_COPIES),
     }
 
 
 def outcome(run: TraceRun) -> StudyResult:
-    """What came of the run; from the store, if it is there."""
-    return kept({"study": "real_world_trace", "run": run}, StudyResult, lambda: _simulate(run))
+    """The result of a run, from the cache if it is there."""
+    return cached({"study": "real_world_trace", "run": run}, StudyResult, lambda: _simulate(run))
 
 
 def workload(run: TraceRun) -> tuple[ArrivalTrace, str]:
-    """What arrives, and where its lengths are from."""
+    """The arrivals, and the source of their lengths."""
     random = np.random.default_rng(run.seed)
     if run.lengths == "sharegpt":
         lengths = sharegpt(DATA)
@@ -157,7 +147,7 @@ def _mean_latency_s(records: Records, part: np.ndarray) -> float:
 
 
 def figures(outcomes: Sequence[StudyResult]) -> dict[str, float]:
-    """Means over seeds; the columns of the table."""
+    """The columns of the table: means over seeds."""
     result = [one.result for one in outcomes]
     return {
         "attainment, %": 100 * float(np.mean([r["slo_attainment"] for r in result])),
@@ -177,34 +167,31 @@ def figures(outcomes: Sequence[StudyResult]) -> dict[str, float]:
 
 
 def table(found: Mapping[str, Sequence[StudyResult]]) -> str:
-    """Markdown, a row a system."""
+    """A Markdown table with one row per system."""
     rows = {name: figures(outcomes) for name, outcomes in found.items()}
-    head = ["system", "seeds", *next(iter(rows.values()))]
-    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
-    for name, row in rows.items():
-        cells = [
-            name,
-            str(len(found[name])),
-            *(f"{value:.3g}" if value < 10 else f"{value:.1f}" for value in row.values()),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return markdown_table(
+        ["system", "seeds", *next(iter(rows.values()))],
+        (
+            [name, len(found[name]), *(f"{value:.3g}" if value < 10 else f"{value:.1f}" for value in row.values())]
+            for name, row in rows.items()
+        ),
+    )
 
 
 def by_seed(found: Mapping[str, Sequence[StudyResult]]) -> str:
-    """The attainment of each seed, in their order."""
+    """The attainment by seed, in the order of the seeds."""
     each = {name: (f"{100 * one.result['slo_attainment']:.2f}" for one in outcomes) for name, outcomes in found.items()}
     return "Attainment by seed, %: " + "; ".join(f"{name} {', '.join(values)}" for name, values in each.items()) + "."
 
 
 def read_report(file: Path) -> dict[str, str]:
-    """Its sections by study; what stands before the first of them is named ''."""
+    """The sections of the report by study; the text before the first has the key ''."""
     first, *sections = (file.read_text("utf-8") if file.exists() else "# The real-world trace").split("\n## ")
     return {"": first.strip()} | {name: text.strip() for name, _, text in (part.partition("\n") for part in sections)}
 
 
 def write_report(file: Path, report: Mapping[str, str]) -> None:
-    """In the order of the studies."""
+    """Write the sections in the order of the studies."""
     file.parent.mkdir(parents=True, exist_ok=True)
     parts = [f"## {name}\n\n{report[name]}" for name in studies(0) if name in report]
     file.write_text("\n\n".join([report[""], *parts]) + "\n", encoding="utf-8")
@@ -212,12 +199,12 @@ def write_report(file: Path, report: Mapping[str, str]) -> None:
 
 def main(
     *,
-    seeds: Annotated[str, typer.Option(help="Of arrivals, difficulties and chance.")] = "0",
-    only: Annotated[str, typer.Option("--studies", help="Which studies; default: all.")] = "",
-    systems: Annotated[str, typer.Option(help="Which systems, between semicolons; default: all.")] = "",
+    seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated.")] = "0",
+    only: Annotated[str, typer.Option("--studies", help="Studies, comma-separated; default: all.")] = "",
+    systems: Annotated[str, typer.Option(help="Systems, separated by semicolons; default: all.")] = "",
     out: Annotated[Path, typer.Option(help="Directory of the report and the plot.")] = RESULTS,
 ) -> None:
-    """Run, or take from the store, and report; what the report says of other studies stays."""
+    """Run the studies, or read their cached runs, and update their sections of the report."""
     file = out / "real_world_trace.md"
     report = read_report(file)
     numbers = [int(seed) for seed in seeds.split(",")]

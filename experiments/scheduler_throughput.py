@@ -1,21 +1,21 @@
-"""How many step items a second the scheduler's core handles on one core.
+"""The step items per second that the scheduler handles on one core.
 
     python -m experiments.scheduler_throughput
 
-An item is one request's step: its result decoded and read, load control and thresholds run, its next job written.
-Only the scheduler's own CPU time counts. A cycle takes whatever result messages have come while the one before ran:
-one when it is idle, those of every instance when it is the bottleneck; the table shows both ends and between.
+An item is one step of one request: decode and apply its result, run load control and choose thresholds, encode its
+next job. Only the scheduler's own CPU time counts. A cycle handles the result messages that arrived during the previous
+cycle: one when the scheduler is idle, one of every instance when it is the bottleneck. The table shows both and a value
+between.
 """
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 
-from experiments.machine import environment_header
+from experiments.report import RESULTS, Report, target_list
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import (
     EstimatesReceived,
@@ -37,27 +37,24 @@ from shared.messages.steps import StepJobs, StepResults
 BLOCK = 32
 OUTPUT = 256
 PROMPT = 128
-REQUESTS_EACH = 32  # on each instance
-WARM_UP = 4  # rounds of all instances that do not count: memory is touched for the first time
-PER_STEP = 3  # tokens unmasked by a step
+REQUESTS_PER_INSTANCE = 32
+WARM_UP = 4  # rounds of all instances that are not counted
+TOKENS_PER_STEP = 3  # tokens that a step unmasks
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 PROFILE = (
     "tp,batch_tokens,step_kind,latency_ms\n1,32,recompute,20\n1,16384,recompute,900\n1,32,cache,15\n1,16384,cache,700\n"
 )
 SIZES = (16, 64, 256)  # instances
-REPORT = Path(__file__).parent / "results" / "scheduler_throughput.md"
-TEXT = """Of the scheduler's core on one core, in CPU time; 32 requests an instance, 5 thresholds, policy dilaserve,
-dual cache. A cycle takes whatever result messages have come while the one before ran: one where the scheduler is idle,
-so that its fixed costs weigh most (the figure to plan with), one of every instance where it is the bottleneck. Load
-control, which goes over all requests, runs when one comes, else every 50 ms.
-"""
+NOTES = """CPU time of the scheduler's core on one core; 32 requests per instance, 5 thresholds, policy dilaserve, dual
+cache. A cycle handles the result messages that arrived during the previous cycle: one when the scheduler is idle,
+where its fixed costs weigh most (the figure to plan with), one of every instance when it is the bottleneck. Load
+control, which reads all requests, runs at each arrival and otherwise every 50 ms."""
 CARD = ModelCard(name="m", max_length=4096, mask_token_id=0, eos_token_id=1, vocab_size=1000)
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ThroughputSample:
     instances: int
-    messages: int  # result messages that a cycle takes
     items: int
     seconds: float
 
@@ -78,16 +75,16 @@ def arrivals(start: int, number: int) -> Iterator[RequestArrived]:
         yield RequestArrived(request, np.ones(PROMPT, dtype=np.int32), OUTPUT, slo_s=30.0, arrival_s=float(i) / 1e6)
 
 
-class Answers:
-    """Results as an instance would send them, without a model: the next masks of the block, in order."""
+class InstanceStub:
+    """Answers step jobs as an instance does, without a model: it unmasks the next tokens of the block in order."""
 
     def __init__(self) -> None:
         self.left: dict[int, int] = {}  # masks left in the current block
 
-    def to(self, instance_id: str, jobs: StepJobs) -> StepResults:
+    def run(self, instance_id: str, jobs: StepJobs) -> StepResults:
         tickets, blocks = unpack_int64(jobs.tickets), unpack_int32(jobs.blocks)
         left = np.array([self.left.get(ticket, BLOCK) for ticket in tickets.tolist()])
-        counts = np.minimum(left, PER_STEP)
+        counts = np.minimum(left, TOKENS_PER_STEP)
         self.left.update(zip(tickets.tolist(), np.where(left == counts, BLOCK, left - counts).tolist(), strict=True))
         starts = blocks * BLOCK + BLOCK - left
         positions = np.concatenate([np.arange(s, s + c) for s, c in zip(starts, counts, strict=True)])
@@ -104,19 +101,19 @@ class Answers:
         )
 
 
-def measure(instances: int, messages: int, seconds: float = 3.0) -> Measured:
-    """Cycles that take `messages` result messages each, until so many CPU seconds are spent, once it is warm."""
-    core, answers = new_core(), Answers()
-    joined: list[Event] = [
+def measure(instances: int, messages: int, seconds: float = 3.0) -> ThroughputSample:
+    """Run cycles of `messages` result messages each for this CPU time, after the warm-up."""
+    core, stub = new_core(), InstanceStub()
+    registered: list[Event] = [
         InstanceUpdated(
             Instance(instance_id=f"i{n}-x", model=CARD, tp_degree=1, profile=PROFILE, max_batch_tokens=65536)
         )
         for n in range(instances)
     ]
-    active = instances * REQUESTS_EACH
+    active = instances * REQUESTS_PER_INSTANCE
     born, spent_s, items = active, 0.0, 0
-    commands = core.cycle([*joined, *arrivals(0, active)], 1.0)
-    waiting: dict[str, list[StepJobs]] = {}  # by instance, the first first
+    commands = core.cycle([*registered, *arrivals(0, active)], 1.0)
+    waiting: dict[str, list[StepJobs]] = {}  # by instance, oldest first
     _wait(waiting, (c for c in commands if isinstance(c, SendJobs)))
     for cycle in count():
         warm = cycle >= WARM_UP
@@ -124,9 +121,9 @@ def measure(instances: int, messages: int, seconds: float = 3.0) -> Measured:
         predicted = [_predicted(c) for c in commands if isinstance(c, RequestEstimates)]
         fresh = list(arrivals(born, active - len(core.table)))
         born += len(fresh)
-        inbox = [encode(answers.to(name, jobs)) for name, jobs in taken]
+        queue = [encode(stub.run(name, jobs)) for name, jobs in taken]
         started_s = time.process_time()
-        results = [StepResultsReceived(decode(data, StepResults)) for data in inbox]
+        results = [StepResultsReceived(decode(data, StepResults)) for data in queue]
         commands = core.cycle([*fresh, *predicted, *results], 1.0 + spent_s)
         sent = [c for c in commands if isinstance(c, SendJobs)]
         for command in sent:
@@ -137,7 +134,7 @@ def measure(instances: int, messages: int, seconds: float = 3.0) -> Measured:
         if spent_s >= seconds:
             break
         _wait(waiting, sent)
-    return Measured(instances, messages, items, spent_s)
+    return ThroughputSample(instances, items, spent_s)
 
 
 def _wait(waiting: dict[str, list[StepJobs]], sent: Iterable[SendJobs]) -> None:
@@ -147,7 +144,7 @@ def _wait(waiting: dict[str, list[StepJobs]], sent: Iterable[SendJobs]) -> None:
 
 
 def _iteration(waiting: Sequence[StepJobs]) -> StepJobs:
-    """All that waits at an instance runs together, and is answered by one message, as a worker does it."""
+    """All jobs that wait at an instance, as one iteration: like a worker, the stub answers it with one message."""
     return StepJobs(
         epoch=waiting[0].epoch,
         tickets=b"".join(jobs.tickets for jobs in waiting),
@@ -156,47 +153,37 @@ def _iteration(waiting: Sequence[StepJobs]) -> StepJobs:
     )
 
 
-def _predicted(asked: RequestEstimates) -> Event:
-    left = asked.masks_left[:, None] / np.array([6.0, 5.0, 4.0, 3.5, 3.0])
-    return EstimatesReceived(asked.tickets, asked.steps, left)
+def _predicted(request: RequestEstimates) -> Event:
+    left = request.masks_left[:, None] / np.array([6.0, 5.0, 4.0, 3.5, 3.0])
+    return EstimatesReceived(request.tickets, request.steps, left)
 
 
-HEAD = "| instances | requests | messages a cycle | items/s | us/item |\n" + "| --- " * 5 + "|"
-
-
-def line(result: Measured) -> str:
-    """One row of the table."""
-    requests, rate = REQUESTS_EACH * result.instances, result.items_per_s
-    return f"| {result.instances} | {requests} | {result.messages} | {rate:,.0f} | {1e6 / rate:.1f} |"
-
-
-def targets(results: list[Measured]) -> dict[str, bool]:
-    """What is to be reached, and whether it is. Costs are compared where it is idle, and where it is the bottleneck."""
-    least = min(result.items_per_s for result in results if result.instances == 16)
+def targets(results: list[ThroughputSample]) -> dict[str, bool]:
+    """Each target, and whether it is reached; costs are compared for the idle and for the saturated scheduler."""
+    lowest = min(result.items_per_s for result in results if result.instances == 16)
     by_size = {size: [r for r in results if r.instances == size] for size in SIZES}
     idle, busy = (max(by_size[16][i].items_per_s / by_size[size][i].items_per_s for size in SIZES) for i in (0, -1))
-    cost = "cost of an item at up to 256 instances, times that at 16 (2 allowed)"
+    cost = "cost of an item at up to 256 instances, against 16 (target: at most 2 times)"
     return {
-        f"16 instances: at least {least:,.0f} items/s, 30,000 wanted": least >= 30_000,
-        f"{cost}, a message of each a cycle: {busy:.2f}": busy <= 2,
-        f"{cost}, one message a cycle: {idle:.2f}": idle <= 2,
+        f"16 instances: at least {lowest:,.0f} items/s (target: 30,000)": lowest >= 30_000,
+        f"{cost}, one message of each instance per cycle: {busy:.2f}": busy <= 2,
+        f"{cost}, one message per cycle: {idle:.2f}": idle <= 2,
     }
 
 
 def main() -> None:
     """Print the table, and write it to experiments/results/scheduler_throughput.md."""
-    print(f"{environment_header()}\n\n{HEAD}", flush=True)
+    report = Report("Step items per second", NOTES)
+    report.add_columns("instances", "requests", "messages per cycle", "items/s", "us/item")
     results = []
     for instances in SIZES:
         for messages in (1, instances // 4, instances):
-            results.append(measure(instances, messages))
-            print(line(results[-1]), flush=True)
-    verdict = "\n".join(f"- {name}: {'reached' if held else 'MISSED'}" for name, held in targets(results).items())
-    print(f"\n{verdict}")
-    table = "\n".join([HEAD, *map(line, results)])
-    REPORT.write_text(
-        f"# Step items a second\n\n{environment_header()}\n\n{TEXT}\n{table}\n\n{verdict}\n", encoding="utf-8"
-    )
+            result = measure(instances, messages)
+            rate = result.items_per_s
+            report.add_row(instances, REQUESTS_PER_INSTANCE * instances, messages, f"{rate:,.0f}", f"{1e6 / rate:.1f}")
+            results.append(result)
+    report.add(target_list(targets(results)))
+    report.write(RESULTS / "scheduler_throughput.md")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The pictures of the console in the README: a live cluster under load, seen by a headless Chromium.
+"""Take the screenshots of the console: a live cluster under load in a headless Chromium.
 
 python -m experiments.screenshots --out docs/images
 """
@@ -19,19 +19,19 @@ from dilaserve.commands.up import DEMO_MODEL
 from experiments.live_cluster import live_cluster
 
 LIMIT_S = 60.0
-LOAD_S = 45  # long enough for the charts to have something to show
+LOAD_S = 45  # long enough to fill the charts
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
 def find_chromium() -> str | None:
-    """The program, where one is installed."""
+    """The path of the program, or None."""
     return shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
-    parser.add_argument("--url", help="a gateway that serves already, in place of a new cluster")
+    parser.add_argument("--url", help="use this gateway, not a new cluster")
     options = parser.parse_args()
     program = find_chromium()
     if program is None:
@@ -77,7 +77,7 @@ def page(browser: Browser, url: str, theme: str, size: dict[str, int]) -> Iterat
 
 
 def denoise(playground: Page) -> None:
-    """Run both, then go back to where A was nearly done."""
+    """Run both, then show the step of A at 80 %."""
     playground.get_by_role("button", name="Run both").click()
     expect(playground.locator("#comparison")).not_to_be_empty(timeout=LIMIT_S * 1000)
     steps = playground.get_by_label("Step shown of run A")
@@ -86,7 +86,7 @@ def denoise(playground: Page) -> None:
 
 @contextmanager
 def load(url: str) -> Iterator[None]:
-    """Requests of the demo model's held-out problems, for LOAD_S."""
+    """Send the demo model's held-out problems for LOAD_S."""
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "dilaserve", "bench", "--url", url, "--requests", DEMO_MODEL / "heldout.jsonl"]
         command += ["--rate", 8, "--duration", LOAD_S, "--slo", 0.5, "--out", f"{directory}/result.json"]
@@ -96,7 +96,7 @@ def load(url: str) -> Iterator[None]:
 
 
 def most_varied(url: str) -> str:
-    """The request whose steps used the most thresholds."""
+    """The id of the request whose steps used the most thresholds."""
     listed = httpx.get(f"{url}/v1/requests", params={"limit": 200}).json()["data"]
 
     def thresholds(name: str) -> int:

@@ -1,10 +1,10 @@
-"""What simulating costs: CPU time and memory by the size of the cluster, with the rate in proportion.
+"""CPU time and memory of a simulation by the size of the cluster, with the rate in proportion.
 
     python -m experiments.simulator_scale --seconds 20
     python -m experiments.simulator_scale --whole
 
-A part of the real-world trace that begins in its busiest hour, served by `dilaserve`: 16 TP-1 instances at a peak of 20
-requests a second, and 256 at 320. `--whole` runs the whole trace. Each size is a process of its own.
+The trace is the start of the real-world trace's busiest hour, served by the policy `dilaserve`: 16 TP-1 instances at a
+peak of 20 requests/s, up to 256 at 320. `--whole` runs the whole trace. Each size runs in its own process.
 """
 
 import multiprocessing
@@ -17,8 +17,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments.machine import environment_header
-from experiments.paper.files import PROFILE, ROOT, STEPS
+from experiments.paper.files import PROFILE, STEPS
+from experiments.report import RESULTS, Report
 from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
 from simulator.lengths import DATA, sharegpt
@@ -26,16 +26,13 @@ from simulator.scenario import Scenario, simulate
 from simulator.steps_table import read_steps
 from simulator.workload import DAY, HOUR_S, ArrivalTrace, plain, real_world
 
-RESULT = ROOT / "experiments" / "results" / "simulator_scale.md"
-RPS_EACH = 20.0 / 16  # at the peak, for each instance
+RPS_PER_INSTANCE = 20.0 / 16  # at the peak
 INSTANCES = (16, 64, 256)
-HEAD = "| instances | peak RPS | seconds | requests | steps | cycles | CPU, s | us a step | peak memory, MB |\n" + (
-    "| --- " * 9 + "|"
-)
+COLUMNS = "instances", "peak RPS", "seconds", "requests", "steps", "cycles", "CPU, s", "us per step", "peak memory, MB"
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class SimulationCost:
     requests: int
     steps: int
     cycles: int
@@ -44,15 +41,15 @@ class Cost:
 
 
 def busiest(workload: ArrivalTrace, seconds: float) -> ArrivalTrace:
-    """What arrives in so many seconds from the start of the busiest hour."""
+    """The arrivals in the first `seconds` of the busiest hour."""
     start_s = float(DAY.argmax()) * HOUR_S
     part = (workload.arrival_s >= start_s) & (workload.arrival_s < start_s + seconds)
     return plain(workload.arrival_s[part] - start_s, workload.prompt_tokens[part], workload.output_tokens[part])
 
 
-def measure(instances: int, seconds: float | None) -> Cost:
-    """Simulate in this process; `seconds` None: the whole trace."""
-    arriving = real_world(sharegpt(DATA), RPS_EACH * instances, np.random.default_rng(0))
+def measure(instances: int, seconds: float | None) -> SimulationCost:
+    """Simulate in this process; with `seconds` None the whole trace."""
+    arriving = real_world(sharegpt(DATA), RPS_PER_INSTANCE * instances, np.random.default_rng(0))
     if seconds is not None:
         arriving = busiest(arriving, seconds)
     scenario = Scenario(
@@ -65,42 +62,41 @@ def measure(instances: int, seconds: float | None) -> Cost:
     records = simulate(scenario, arriving)
     cpu_s = time.process_time() - start_s
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Cost(len(arriving), records.steps_run, records.cycles, cpu_s, peak_bytes)
-
-
-def line(instances: int, seconds: float | None, cost: Cost) -> str:
-    """A row of the table."""
-    return (
-        f"| {instances} | {RPS_EACH * instances:g} | {f'{seconds:g}' if seconds else 'all'} | {cost.requests:,} "
-        f"| {cost.steps:,} | {cost.cycles:,} | {cost.cpu_s:.1f} | {1e6 * cost.cpu_s / cost.steps:.1f} "
-        f"| {cost.peak_bytes / 1e6:.0f} |"
-    )
+    return SimulationCost(len(arriving), records.steps_run, records.cycles, cpu_s, peak_bytes)
 
 
 def main(
     *,
     instances: Annotated[
-        str, typer.Option(help="Sizes of the cluster.", show_default="16,64,256; the whole trace: 16")
+        str, typer.Option(help="Sizes of the cluster.", show_default="16,64,256; with --whole 16")
     ] = "",
-    seconds: Annotated[float, typer.Option(min=1, help="Of arrivals.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Length of the part that is simulated.")] = 20.0,
     whole: Annotated[
-        bool, typer.Option("--whole", help="All of the trace; at 256 instances it takes half an hour.")
+        bool, typer.Option("--whole", help="Simulate the whole trace; at 256 instances this takes half an hour.")
     ] = False,
-    out: Annotated[
-        Path, typer.Option(help="Write the table to this file; rows are added to one that is there.")
-    ] = RESULT,
+    out: Annotated[Path, typer.Option(help="Write the report to this file; if it exists, append to it.")] = RESULTS
+    / "simulator_scale.md",
 ) -> None:
     """Print the table."""
     part = None if whole else seconds
     sizes = [int(size) for size in instances.split(",")] if instances else [16] if whole else INSTANCES
-    rows = [environment_header(), "", HEAD]
-    print("\n".join(rows), flush=True)
+    report = Report("Cost of a simulation")
+    report.add_columns(*COLUMNS)
     for size in sizes:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            rows.append(line(size, part, pool.apply(measure, (size, part))))
-        print(rows[-1], flush=True)
-    before = f"{out.read_text('utf-8')}\n" if out.exists() else "# What simulating costs\n\n"
-    out.write_text(before + "\n".join(rows) + "\n", encoding="utf-8")
+            cost = pool.apply(measure, (size, part))
+        report.add_row(
+            size,
+            f"{RPS_PER_INSTANCE * size:g}",
+            f"{part:g}" if part else "all",
+            f"{cost.requests:,}",
+            f"{cost.steps:,}",
+            f"{cost.cycles:,}",
+            f"{cost.cpu_s:.1f}",
+            f"{1e6 * cost.cpu_s / cost.steps:.1f}",
+            f"{cost.peak_bytes / 1e6:.0f}",
+        )
+    report.write(out, append=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What this machine itself charges to hand a byte from one process to another that sleeps."""
+"""The time that this machine takes to pass a byte from one process to another that sleeps."""
 
 import os
 import socket
@@ -6,12 +6,12 @@ import time
 
 import numpy as np
 
-PAUSE_S = 0.005  # before each: long enough for an idle core to halt, as it does between a request's messages
+PAUSE_S = 0.005  # before each measurement: long enough for an idle core to halt, as between a request's messages
 COUNT = 300
 
 
 def switch_ms() -> float:
-    """One way over TCP on the loopback address, p50, in milliseconds; Linux and macOS."""
+    """Median time in ms of one way over TCP on the loopback address. Linux and macOS."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
@@ -25,12 +25,12 @@ def switch_ms() -> float:
                 far.send(b"x")
             os._exit(0)
         far.close()
-        times_s = [_there_and_back_s(near) for _ in range(COUNT)]
+        times_s = [_round_trip_s(near) for _ in range(COUNT)]
     os.waitpid(child, 0)
     return 1000 * float(np.median(times_s)) / 2
 
 
-def _there_and_back_s(near: socket.socket) -> float:
+def _round_trip_s(near: socket.socket) -> float:
     time.sleep(PAUSE_S)
     start_s = time.perf_counter()
     near.send(b"x")

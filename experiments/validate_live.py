@@ -1,21 +1,22 @@
-"""Whether the simulator predicts the live embedded cluster: the same requests at the same times, the same policy.
+"""Compare the simulator with the live embedded cluster: the same requests at the same times, the same policy.
 
     python -m experiments.validate_live --loads 0.4,0.8,1.1
 
-Each load is served live in parts. The cluster is measured in place, in a round before the first part and after every
-one (experiments/live_calibration.py): how many tokens steps unmask, how long iterations of all sizes compute, what a
-message takes. Times are those of the two rounds beside a part, but for the machine's speed, which changes from minute
-to minute: by what share the part's own iterations took longer is told, and charged. The first round also gives the
-isolated latency (the SLO is 5 times that) and the rate that a burst is worked off at (a load of 1).
+Each load is served live in parts. The cluster is calibrated in a round before the first part and after each part
+(experiments/live_calibration.py): tokens that steps unmask, computing time of iterations of all sizes, time of a
+message. A part is simulated with the times of the two rounds around it. The machine's speed changes from minute to
+minute, so these times are scaled by the share by which the part's own iterations took longer; the report has that
+share. The first round also gives the isolated latency (the SLO is 5 times that) and the rate at which a burst is
+completed (a load of 1).
 
-Then the same requests are simulated with that, and nothing else of the loads. The scheduler goes by the profile that
-the live instance has registered and asks the same predictor, as it does live; each request unmasks as some request of
-the rounds did: of every step of those it is known how many tokens reached which threshold. Wanted: attainment within 5
-points, mean latency within 20 %.
+The simulation uses nothing else of the live loads. As in the live cluster, the scheduler uses the profile that the
+instance registered, and the same predictor. Each request unmasks like a recorded request of the rounds: for each step
+of these, the number of tokens that reached each threshold is known. Targets: attainment within 5 points, mean latency
+within 20 %.
 
-Lookahead is off on both sides: the paper's mode. Each output is computed to its end, whatever its text: a simulation
-knows of none that ends early. One instance of one thread leaves the services a core of two: that they take cores from
-the workers is what the simulator knows nothing of.
+Lookahead is off on both sides, as in the paper. Each output is computed to its end, because the simulator has no text
+that could end early. One instance with one thread leaves one of two cores to the services, because the simulator does
+not model that they compete with the workers for cores.
 """
 
 import asyncio
@@ -35,10 +36,18 @@ from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
 from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.observer import open_observer
-from experiments.live_calibration import Served, fit_message_s, fit_profile, fit_steps, serve, serve_in_turn, slower
-from experiments.live_cluster import live_cluster
-from experiments.live_iterations import BLOCK, CELL, RecordedIteration, canvases, iterations, record
-from experiments.machine import environment_header
+from experiments.live_calibration import (
+    ServedRequest,
+    fit_message_s,
+    fit_profile,
+    fit_steps,
+    serve,
+    serve_in_turn,
+    slower,
+)
+from experiments.live_cluster import CELL, live_cluster
+from experiments.live_iterations import BLOCK, RecordedIteration, canvases, iterations, record
+from experiments.report import RESULTS, Report
 from services.predictor.model import load_predictor
 from services.scheduler.settings import SchedulerSettings
 from shared.messages.steps import StepKind
@@ -47,32 +56,29 @@ from simulator.scenario import Scenario, simulate
 from simulator.trace_replay import Canvas, RecordedRequests
 from simulator.workload import ArrivalTrace, plain
 
-RESULT = Path(__file__).parent / "results" / "validate_live.md"
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 SLO_SCALE = 5.0
 OUTPUT_TOKENS = 64
-TOGETHER = (1, 2, 4, 8, 16)  # requests at a time
-EACH = 16  # requests at each threshold, and with so many at a time
-BURST = 48  # requests at once
+CONCURRENCY = (1, 2, 4, 8, 16)  # requests at a time
+ROUND_REQUESTS = 16  # at each threshold, and at each concurrency
+BURST_REQUESTS = 48  # sent at once
 SEEDS = 5  # simulations of each part
-PART_S = 20.0  # of arrivals
-PATIENT_S = 120.0  # an SLO that is always met
-POINTS, SHARE = 5.0, 0.20  # how far off attainment and mean latency may be
-HEAD = (
-    "| load | requests | attainment live, % | simulated | off, points | mean latency live, s | simulated | off, % "
-    "| threshold live | simulated | iterations slower than beside, % | within |\n" + "| --- " * 12 + "|"
+PART_S = 20.0  # duration of a part's arrivals
+LOOSE_SLO_S = 120.0  # always met
+MAX_POINTS_OFF, MAX_LATENCY_OFF = 5.0, 0.20  # targets: attainment in points, mean latency as a share
+COLUMNS = (
+    *("load", "requests", "attainment live, %", "simulated", "off, points", "mean latency live, s", "simulated"),
+    *("off, %", "threshold live", "simulated", "iterations slower than in calibration, %", "within"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSample:
-    """One round of measurements."""
-
-    by_threshold: dict[float, list[Served]]
-    alone: list[Served]
-    recorded: list[list[Canvas]]  # of the same requests as under each threshold, at all of these
-    run: list[RecordedIteration]  # of all others
-    burst_s: float  # that BURST requests took
+class CalibrationRound:
+    by_threshold: dict[float, list[ServedRequest]]
+    alone: list[ServedRequest]
+    recorded: list[list[Canvas]]  # by request of `by_threshold`, at all thresholds
+    run: list[RecordedIteration]  # of the other requests
+    burst_s: float  # until the burst was completed
 
     @property
     def slo_s(self) -> float:
@@ -81,30 +87,30 @@ class LiveSample:
 
 @dataclass(frozen=True, slots=True)
 class ValidationRun:
-    """One part of a load, live."""
+    """One part of a load, served live."""
 
     load: float
     arrivals_s: list[float]
-    served: list[Served]
+    served: list[ServedRequest]
     iterations: list[RecordedIteration]
-    beside: slice  # of the rounds: the one before and the one after
+    rounds: slice  # the rounds before and after
 
     def workload(self) -> ArrivalTrace:
-        """The same, for a simulation."""
+        """The same requests, for a simulation."""
         prompts = np.array([one.prompt_tokens for one in self.served])
         return plain(np.array(self.arrivals_s), prompts, np.array([one.output_tokens for one in self.served]))
 
 
 @dataclass(frozen=True, slots=True)
 class LiveComparison:
-    """Live beside simulated."""
+    """Pairs are (live, simulated)."""
 
     load: float
     requests: int
     attainment: tuple[float, float]  # 0..1
     latency_s: tuple[float, float]
     threshold: tuple[float, float]
-    slower: float  # by what share live iterations computed longer than in the rounds beside
+    slower: float  # share by which live iterations took longer than in the rounds around them
 
     @property
     def points_off(self) -> float:
@@ -116,48 +122,53 @@ class LiveComparison:
 
     @property
     def within(self) -> bool:
-        return abs(self.points_off) <= POINTS and abs(self.latency_off) <= SHARE
+        return abs(self.points_off) <= MAX_POINTS_OFF and abs(self.latency_off) <= MAX_LATENCY_OFF
 
-    def __str__(self) -> str:
-        live, simulated = self.attainment
-        return (
-            f"| {self.load:g} | {self.requests} | {100 * live:.1f} | {100 * simulated:.1f} | {self.points_off:+.1f} "
-            f"| {self.latency_s[0]:.3f} | {self.latency_s[1]:.3f} | {100 * self.latency_off:+.1f} "
-            f"| {self.threshold[0]:.3f} | {self.threshold[1]:.3f} | {100 * self.slower:+.1f} "
-            f"| {'yes' if self.within else 'NO'} |"
-        )
+    def cells(self) -> list[object]:
+        """The cells of its row."""
+        return [
+            f"{self.load:g}",
+            self.requests,
+            *(f"{100 * share:.1f}" for share in self.attainment),
+            f"{self.points_off:+.1f}",
+            *(f"{latency_s:.3f}" for latency_s in self.latency_s),
+            f"{100 * self.latency_off:+.1f}",
+            *(f"{threshold:.3f}" for threshold in self.threshold),
+            f"{100 * self.slower:+.1f}",
+            "yes" if self.within else "NO",
+        ]
 
 
-async def look(url: str, nats_url: str, rows: list[LoadRequest]) -> LiveSample:
-    """One round."""
-    async with record(nats_url) as watching:
+async def calibrate(url: str, nats_url: str, rows: list[LoadRequest]) -> CalibrationRound:
+    sample = rows[:ROUND_REQUESTS]
+    async with record(nats_url) as watched:
         by_threshold = {
-            # its deadline past, a request takes the lowest threshold that its floor allows
-            floor: await serve(url, rows[:EACH], [0.1 * i for i in range(EACH)], 0.001, floor, watched=True)
+            # past its deadline a request gets its quality floor as threshold
+            floor: await serve(url, sample, [0.1 * i for i in range(len(sample))], 0.001, floor, watched=True)
             for floor in THRESHOLDS
         }
-    found = canvases(watching, OUTPUT_TOKENS)
+    found = canvases(watched, OUTPUT_TOKENS)
     recorded = [
         [canvas for one in same for canvas in found[one.request_id]]
         for same in zip(*by_threshold.values(), strict=True)
     ]
     async with record(nats_url) as recording:
-        in_turn = [await serve_in_turn(url, rows[:EACH], together, PATIENT_S) for together in TOGETHER]
+        in_turn = [await serve_in_turn(url, sample, together, LOOSE_SLO_S) for together in CONCURRENCY]
         began_s = time.perf_counter()
-        await serve(url, rows[:BURST], [0.0] * BURST, PATIENT_S)
+        await serve(url, rows[:BURST_REQUESTS], [0.0] * BURST_REQUESTS, LOOSE_SLO_S)
         burst_s = time.perf_counter() - began_s
-    return LiveSample(by_threshold, in_turn[0], recorded, iterations(recording.jobs, recording.results), burst_s)
+    return CalibrationRound(by_threshold, in_turn[0], recorded, iterations(recording.jobs, recording.results), burst_s)
 
 
 async def registered_profile(url: str, nats_url: str) -> LatencyProfile:
-    """What the scheduler is told of the instance: measured by its engine as it started, beside nothing."""
+    """The profile in the instance's registration, which its engine measured at the start without other load."""
     async with open_observer(url, nats_url, CELL) as observer:
         [instance] = (await observer.report()).instances
     return LatencyProfile.from_csv(instance.profile)
 
 
-def scenario_of(rounds: Sequence[LiveSample], registered: LatencyProfile, policy: str) -> Scenario:
-    """What all rounds have measured, as it is simulated."""
+def scenario_of(rounds: Sequence[CalibrationRound], registered: LatencyProfile, policy: str) -> Scenario:
+    """The scenario with the measurements of all rounds."""
     by_threshold = {floor: [one for seen in rounds for one in seen.by_threshold[floor]] for floor in THRESHOLDS}
     profile, launch_s = fit_profile(_run_in(rounds))
     return Scenario(
@@ -177,37 +188,39 @@ def scenario_of(rounds: Sequence[LiveSample], registered: LatencyProfile, policy
     )
 
 
-def timed_as(run: ValidationRun, beside: Sequence[LiveSample], scenario: Scenario) -> tuple[Scenario, float]:
-    """The scenario with the times of the rounds beside one part of a load, at the speed that the machine had in it; and
-    how much slower that was than in those rounds."""
-    measured = _run_in(beside)
+def timed_as(run: ValidationRun, rounds: Sequence[CalibrationRound], scenario: Scenario) -> tuple[Scenario, float]:
+    """The scenario with the times of the rounds around one part of a load, scaled to the machine's speed in that part.
+
+    Returns: it, and the share by which the part was slower than the rounds.
+    """
+    measured = _run_in(rounds)
     share = slower(run.iterations, *fit_profile(measured))
     profile, launch_s = fit_profile(measured, share)
-    return replace(scenario, profile=profile, shared_launch_s=launch_s, message_s=_message_s(beside)), share
+    return replace(scenario, profile=profile, shared_launch_s=launch_s, message_s=_message_s(rounds)), share
 
 
-def _run_in(rounds: Sequence[LiveSample]) -> list[RecordedIteration]:
+def _run_in(rounds: Sequence[CalibrationRound]) -> list[RecordedIteration]:
     return [iteration for seen in rounds for iteration in seen.run]
 
 
-def _message_s(rounds: Sequence[LiveSample]) -> float:
+def _message_s(rounds: Sequence[CalibrationRound]) -> float:
     return fit_message_s([one for seen in rounds for one in seen.alone])
 
 
 async def run_live(
-    load: float, url: str, nats_url: str, rows: list[LoadRequest], rounds: list[LiveSample]
+    load: float, url: str, nats_url: str, rows: list[LoadRequest], rounds: list[CalibrationRound]
 ) -> ValidationRun:
-    """One part of a load."""
+    """Serve one part of a load."""
     async with record(nats_url) as recording:
-        arrivals_s = poisson_arrivals(load * BURST / rounds[0].burst_s, PART_S, seed=len(rounds))
+        arrivals_s = poisson_arrivals(load * BURST_REQUESTS / rounds[0].burst_s, PART_S, seed=len(rounds))
         sent = [rows[number % len(rows)] for number in range(len(arrivals_s))]
         served = await serve(url, sent, arrivals_s, rounds[0].slo_s)
-    beside = slice(len(rounds) - 1, len(rounds) + 1)
-    return ValidationRun(load, arrivals_s, served, iterations(recording.jobs, recording.results), beside)
+    around = slice(len(rounds) - 1, len(rounds) + 1)
+    return ValidationRun(load, arrivals_s, served, iterations(recording.jobs, recording.results), around)
 
 
 def compare(runs: Sequence[ValidationRun], measured: Sequence[tuple[Scenario, float]]) -> LiveComparison:
-    """A load's parts as they were served live, beside SEEDS simulations of each."""
+    """Compare the parts of a load with SEEDS simulations of each."""
     served = [one for run in runs for one in run.served]
     simulated = [
         simulate(replace(scenario, seed=seed), run.workload())
@@ -232,12 +245,11 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def told(scenario: Scenario) -> str:
-    """What was measured, in words."""
+def calibration_text(scenario: Scenario) -> str:
     cache_ms = 1000 * scenario.profile.latency_s(1, np.array([BLOCK, 8 * BLOCK]), StepKind.CACHE)
     recompute_ms = 1000 * scenario.profile.latency_s(1, 3 * BLOCK, StepKind.RECOMPUTE)
     return (
-        f"SLO {scenario.slo_s:.2f} s. Tokens by step: {np.round(scenario.steps.tokens_per_step, 2).tolist()} "
+        f"SLO {scenario.slo_s:.2f} s. Tokens per step: {np.round(scenario.steps.tokens_per_step, 2).tolist()} "
         f"at {list(THRESHOLDS)}. A cache step takes {cache_ms[0]:.1f} ms, eight {cache_ms[1]:.1f} ms, a recompute step "
         f"of {3 * BLOCK} tokens {recompute_ms:.1f} ms, a message {1000 * scenario.message_s:.1f} ms."
     )
@@ -245,35 +257,37 @@ def told(scenario: Scenario) -> str:
 
 def main(
     *,
-    loads: Annotated[str, typer.Option(help="Of the sustained rate.")] = "0.4,0.8,1.1",
-    parts: Annotated[int, typer.Option(min=1, help=f"Of each load, {PART_S:g} s of arrivals each.")] = 2,
+    loads: Annotated[str, typer.Option(help="Shares of the sustained rate.")] = "0.4,0.8,1.1",
+    parts: Annotated[int, typer.Option(min=1, help=f"Parts of each load, {PART_S:g} s of arrivals each.")] = 2,
     policy: Annotated[str, typer.Option(help="dilaserve, llumnix or infaas.")] = "dilaserve",
-    out: Annotated[Path, typer.Option(help="Write the table to this file.")] = RESULT,
+    out: Annotated[Path, typer.Option(help="File of the report.")] = RESULTS / "validate_live.md",
 ) -> None:
-    """Print the table, and whether the simulator is near enough."""
+    """Print the table, and whether the simulator meets the targets."""
     os.environ |= {"DILASERVE_LOOKAHEAD": "0", "DILASERVE_STOP_AT_EOS": "false", "DILASERVE_THREADS": "1"}
     heldout = read_requests(DEMO_MODEL / "heldout.jsonl")
     rows = [msgspec.structs.replace(row, output_tokens=OUTPUT_TOKENS) for row in heldout]
-    lines = [f"# The simulator beside the live cluster\n\n{environment_header()}\n"]
+    report = Report("The simulator against the live cluster")
     runs: dict[float, list[ValidationRun]] = {float(load): [] for load in loads.split(",")}
     with (
         tempfile.TemporaryDirectory(prefix="dilaserve-") as data_dir,
         live_cluster("--policy", policy, "--instances", "1x1", "--data-dir", data_dir) as url,
     ):
         nats_url = read_addresses(Path(data_dir)).nats_url
-        asyncio.run(serve_in_turn(url, rows[:EACH], max(TOGETHER), PATIENT_S))  # warms it up
+        asyncio.run(serve_in_turn(url, rows[:ROUND_REQUESTS], max(CONCURRENCY), LOOSE_SLO_S))  # warm-up
         registered = asyncio.run(registered_profile(url, nats_url))
-        rounds = [asyncio.run(look(url, nats_url, rows))]
+        rounds = [asyncio.run(calibrate(url, nats_url, rows))]
         for load in list(runs) * parts:
             runs[load].append(asyncio.run(run_live(load, url, nats_url, rows, rounds)))
-            rows = [*rows[BURST:], *rows[:BURST]]  # others in the next round
-            rounds.append(asyncio.run(look(url, nats_url, rows)))
+            rows = [*rows[BURST_REQUESTS:], *rows[:BURST_REQUESTS]]  # others in the next round
+            rounds.append(asyncio.run(calibrate(url, nats_url, rows)))
     scenario = scenario_of(rounds, registered, policy)
-    lines += [f"{policy}, a load of 1 is {BURST / rounds[0].burst_s:.1f} requests/s. {told(scenario)}\n", HEAD]
+    report.add(
+        f"{policy}, a load of 1 is {BURST_REQUESTS / rounds[0].burst_s:.1f} requests/s. {calibration_text(scenario)}"
+    )
+    report.add_columns(*COLUMNS)
     for of_load in runs.values():
-        lines.append(str(compare(of_load, [timed_as(run, rounds[run.beside], scenario) for run in of_load])))
-    print("\n".join(lines))
-    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        report.add_row(*compare(of_load, [timed_as(run, rounds[run.rounds], scenario) for run in of_load]).cells())
+    report.write(out)
 
 
 if __name__ == "__main__":

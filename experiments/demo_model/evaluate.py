@@ -13,6 +13,7 @@ from torch import Tensor
 
 from experiments.demo_model.model import hidden_rows
 from experiments.demo_model.tokenizer import ASSISTANT, USER
+from experiments.report import markdown_table
 from services.worker.model.decoder import PackedDecoder
 
 BLOCK_LENGTH = 32
@@ -131,6 +132,5 @@ def score(
 
 def table(scores: Iterable[EvaluationScore]) -> str:
     """The scores as the Markdown table of the model card."""
-    lines = ["| threshold | exact match | mean steps |", "| --- | --- | --- |"]
-    lines += [f"| {s.threshold:.1f} | {s.exact_match:.1%} | {s.mean_steps:.1f} |" for s in scores]
-    return "\n".join(lines)
+    rows = ((f"{s.threshold:.1f}", f"{s.exact_match:.1%}", f"{s.mean_steps:.1f}") for s in scores)
+    return markdown_table(("threshold", "exact match", "mean steps"), rows)

@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.paper.files import STEPS
 from experiments.paper.plots import Panels
-from experiments.paper.result_cache import kept
+from experiments.paper.result_cache import cached
 from experiments.paper.study import Comparison, Row, Study, main, number, pick
 from services.predictor.training import TrainingReport, train
 from simulator.predictor_training import run_under_each
@@ -22,7 +22,7 @@ BY_KIND, BY_TOKENS = "by estimate", "by tokens between two predictions"
 
 def measure(quick: bool) -> list[Row]:
     requests = LEARNT // 5 if quick else LEARNT
-    report = kept({"study": "prediction error", "requests": requests}, TrainingReport, lambda: _train(requests))
+    report = cached({"study": "prediction error", "requests": requests}, TrainingReport, lambda: _train(requests))
     kinds: list[Row] = [
         {"figure": BY_KIND, "estimate": name, "thresholds": thresholds, "error, %": 100 * error}
         for thresholds, errors in (("fixed", report.fixed), ("changing", report.changing))

@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.paper.files import PROFILE, STEPS
 from experiments.paper.plots import Panels
-from experiments.paper.result_cache import kept
+from experiments.paper.result_cache import cached
 from experiments.paper.study import Comparison, Row, Study, main, number, pick
 from services.reconfigurator.monitoring.workload_stats import PlanningSettings, RequestSample, class_loads, workload
 from services.reconfigurator.planning.plan import Placement, PlannedInstance
@@ -46,7 +46,7 @@ def measure(quick: bool) -> list[Row]:
 def _next(arriving: ArrivalTrace, peak: float, window: int, running: list[PlannedInstance]) -> list[PlannedInstance]:
     """What runs after the window of that number: the plan for it, if that is worth the while."""
     question = {"study": "reconfiguration", "peak": peak, "window": window, "running": running}
-    return kept(question, list[PlannedInstance], lambda: _plan(arriving, window, running))
+    return cached(question, list[PlannedInstance], lambda: _plan(arriving, window, running))
 
 
 def _plan(arriving: ArrivalTrace, window: int, running: Sequence[Placement]) -> list[PlannedInstance]:

@@ -1,4 +1,4 @@
-"""What took long is kept: the same question is not computed again."""
+"""A cache of slow results in files, by the JSON of what identifies them."""
 
 import hashlib
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import msgspec
 
 from experiments.paper.files import ROOT
 
-KEPT = ROOT / "build" / "paper"  # delete it to compute all anew, as after a change to the simulator or the scheduler
+CACHE = ROOT / "build" / "paper"  # delete it to compute all again, as after a change to the simulator or the scheduler
 T = TypeVar("T")
 
 
@@ -18,15 +18,15 @@ class _Entry(msgspec.Struct):
     answer: msgspec.Raw
 
 
-def kept(question: object, kind: type[T], compute: Callable[[], T], directory: Path = KEPT) -> T:
-    """The answer to the question, which JSON can tell from all others: the one kept, or one computed and then kept."""
-    asked = msgspec.json.encode(question)
-    file = directory / f"{hashlib.sha256(asked).hexdigest()[:20]}.json"
+def cached(key: object, kind: type[T], compute: Callable[[], T], directory: Path = CACHE) -> T:
+    """The stored result for the key, or else the result of `compute`, which is then stored."""
+    encoded = msgspec.json.encode(key)
+    file = directory / f"{hashlib.sha256(encoded).hexdigest()[:20]}.json"
     if file.exists():
         return msgspec.json.decode(msgspec.json.decode(file.read_bytes(), type=_Entry).answer, type=kind)
-    answer = compute()
+    result = compute()
     directory.mkdir(parents=True, exist_ok=True)
-    partly = file.with_suffix(".part")
-    partly.write_bytes(msgspec.json.encode(_Entry(msgspec.Raw(asked), msgspec.Raw(msgspec.json.encode(answer)))))
-    partly.rename(file)
-    return answer
+    partial = file.with_suffix(".part")
+    partial.write_bytes(msgspec.json.encode(_Entry(msgspec.Raw(encoded), msgspec.Raw(msgspec.json.encode(result)))))
+    partial.rename(file)
+    return result

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from experiments.paper.files import PROFILE, STEPS
-from experiments.paper.result_cache import kept
+from experiments.paper.result_cache import cached
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import Int64
@@ -55,7 +55,7 @@ class SimulationRun:
 def figures(run: SimulationRun) -> Mapping[str, float]:
     """What came of the run; its keys are the columns of tables."""
     named = replace(run, rps=float(run.rps), slo_multiple=float(run.slo_multiple))  # 5 is 5.0
-    return kept(named, dict[str, float], lambda: _simulate(run))
+    return cached(named, dict[str, float], lambda: _simulate(run))
 
 
 def workload(run: SimulationRun) -> ArrivalTrace:

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -13,6 +13,7 @@ import typer
 from experiments.paper.files import QUICK, ROOT
 from experiments.paper.plots import Panels, draw
 from experiments.paper.runs import SimulationRun, figures
+from experiments.report import markdown_table
 
 Value = str | float
 Row = Mapping[str, Value]
@@ -110,17 +111,15 @@ def show(value: Value) -> str:
 
 def markdown(rows: Sequence[Row]) -> str:
     """A table; all rows have the keys of the first."""
-    head = list(rows[0])
-    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
-    return "\n".join(lines + [f"| {' | '.join(show(row[key]) for key in head)} |" for row in rows])
+    return markdown_table(rows[0], ([show(row[key]) for key in rows[0]] for row in rows))
 
 
 def section(study: Study, rows: Sequence[Row], image: str) -> str:
     """The study's part of the report. `image` is the plot's address in it."""
-    compared = "\n".join(f"| {entry.what} | {entry.paper} | {entry.ours} |" for entry in study.compare(rows))
+    compared = markdown_table(("figure", "paper", "here"), map(astuple, study.compare(rows)))
     return (
         f"## {study.title}\n\nThe paper: {study.source}. By itself: `python -m experiments.paper.{study.name}`.\n\n"
-        f"| | paper | here |\n| --- | --- | --- |\n{compared}\n\n{study.remarks}\n\n"
+        f"{compared}\n\n{study.remarks}\n\n"
         f"![{study.title}]({image})\n\n<details><summary>All figures</summary>\n\n"
         f"{markdown(study.table(rows))}\n\n</details>\n"
     )

@@ -12,7 +12,7 @@ from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import read_requests
 from dilaserve.stack.data_dir import read_addresses
 from experiments import fault_load
-from experiments.fault_load import asking, kill_service, recovered, watching
+from experiments.fault_load import bus_monitor, closed_loop, kill_service, recovered
 from tests.support.demo_questions import answer
 from tests.support.stack import Stack, new_data_dir, running_stack
 from tests.support.waiting import until
@@ -59,14 +59,14 @@ async def test_killed_services_lose_and_repeat_nothing_and_a_new_scheduler_goes_
     prompts = [row.prompt for row in read_requests(DEMO_MODEL / "heldout.jsonl")[:PROMPTS]]
     parent = psutil.Process(stack.process.pid)
     async with (
-        watching(read_addresses(stack.data_dir).nats_url) as watch,
-        asking(stack.url, prompts, CLIENTS) as load,
+        bus_monitor(read_addresses(stack.data_dir).nats_url) as monitor,
+        closed_loop(stack.url, prompts, CLIENTS) as load,
     ):
         for victim in ("predictor", "worker", "scheduler"):
-            kill = await kill_service(victim, parent, watch)
-            await fault_load.until(partial(recovered, kill, watch, load), LIMIT_S)
+            kill = await kill_service(victim, parent, monitor)
+            await fault_load.until(partial(recovered, kill, monitor, load), LIMIT_S)
     assert load.failed() == 0
     texts = {(reply.prompt, reply.text) for reply in load.replies}
     assert len(texts) == PROMPTS
-    assert {watch.outcomes[reply.request_id] for reply in load.replies} == {1}
-    assert sum(watch.kept_steps.values()) > 0
+    assert {monitor.outcomes[reply.request_id] for reply in load.replies} == {1}
+    assert sum(monitor.kept_steps.values()) > 0

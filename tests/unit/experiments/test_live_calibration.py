@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.live_calibration import Served, charge_s, fit_message_s, fit_profile, fit_steps, read, slower
+from experiments.live_calibration import ServedRequest, charge_s, fit_message_s, fit_profile, fit_steps, read, slower
 from experiments.live_iterations import RecordedIteration, Recording, canvases, iterations
 from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.errors import BadInput
@@ -12,8 +12,8 @@ from shared.messages.requests import Guesses
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 
 
-def served(steps: int = 9, output: int = 32, latency_s: float = 1.0, computing_s: float = 1.0) -> Served:
-    return Served("a", 100, output, latency_s, True, 0.9, steps, computing_s)
+def served(steps: int = 9, output: int = 32, latency_s: float = 1.0, computing_s: float = 1.0) -> ServedRequest:
+    return ServedRequest("a", 100, output, latency_s, True, 0.9, steps, computing_s)
 
 
 def iteration(cached: int, recomputed: int) -> RecordedIteration:

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.paper import controller, reconfiguration
 from experiments.paper.plots import Panels
-from experiments.paper.result_cache import kept
+from experiments.paper.result_cache import cached
 from experiments.paper.runs import SimulationRun, run_lengths, workload
 from experiments.paper.study import Comparison, Row, Study, gains, make, markdown, told
 
@@ -46,7 +46,7 @@ def test_what_was_computed_is_not_computed_again(tmp_path: Path) -> None:
         return {"a": 0.5}
 
     for question in ({"x": 1}, {"x": 1}, {"x": 2}):
-        assert kept(question, dict[str, float], compute, tmp_path) == {"a": 0.5}
+        assert cached(question, dict[str, float], compute, tmp_path) == {"a": 0.5}
     assert len(asked) == 2
 
 
