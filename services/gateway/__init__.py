@@ -1,1 +1,1 @@
-"""The REST face of a cell: OpenAI's API in, requests on the bus out, committed text back."""
+"""The REST API of a cell: receives OpenAI requests, publishes them on the bus, returns the committed text."""

@@ -1,4 +1,4 @@
-"""Wiring: read settings, listen, connect, serve, drain."""
+"""Entry point: reads the settings, listens, connects, serves, drains."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,6 @@ import resource
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -20,16 +19,15 @@ from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.idempotency import IdempotencyKeys
 from services.gateway.app import build_app
 from services.gateway.app_context import AppContext
+from services.gateway.batches.batch_consumer import BatchConsumer
 from services.gateway.batches.batch_runner import BatchRunner
 from services.gateway.batches.batch_store import BatchStore
 from services.gateway.batches.file_store import FileStore
 from services.gateway.bus_connection import BusConnection
 from services.gateway.console.cluster_monitor import ClusterMonitor
 from services.gateway.inflight import InFlightRequests
-from services.gateway.metrics import GatewayMetrics
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
-from shared.bus.instance_watch import InstanceWatch
 from shared.errors import BadInput
 from shared.gc_tuning import freeze_startup_objects
 from shared.logs import configure_logs
@@ -50,9 +48,9 @@ def main() -> int:
     try:
         settings = read_settings(GatewaySettings, os.environ)
         configure_logs("gateway", level=settings.log_level, form=settings.log_format)
-        allow_connections()
+        raise_connection_limit()
         listener = listen(settings.host, settings.port)
-        open_keys(settings)  # or BadInput
+        open_api_keys(settings)  # reports a wrong URL before the start
         directory = find_model(settings.model, weights=False)
         text = TextModel(directory, settings.model_name or default_model_name(settings.model))
     except BadInput as error:
@@ -67,18 +65,18 @@ def main() -> int:
     return 0
 
 
-def allow_connections() -> None:
-    """Have as many as the system lets this process have: it begins with 1,024 on most, fewer than it holds requests."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # where the system has a lower limit of another kind
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+def raise_connection_limit() -> None:
+    """Raise the limit on open files to the system's maximum; the usual 1,024 is less than the requests it serves."""
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # another limit of the system is lower
+        resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
-def open_keys(settings: GatewaySettings) -> "ApiKeyCache | None":
-    """The keys that clients are asked for, if they are. Raises: BadInput if the database's URL is none."""
+def open_api_keys(settings: GatewaySettings) -> "ApiKeyCache | None":
+    """None without `auth`. Raises: BadInput if the database URL is invalid."""
     if not settings.auth:
         return None
-    from services.gateway.admission.api_keys import ApiKeyCache  # noqa: PLC0415  (with it come the database's packages, slow to import)
+    from services.gateway.admission.api_keys import ApiKeyCache  # noqa: PLC0415  (imports the database packages: slow)
 
     return ApiKeyCache(settings.database_url)
 
@@ -101,69 +99,56 @@ async def serve_until_signal(settings: GatewaySettings, text: TextModel, listene
 
 
 async def serve(settings: GatewaySettings, text: TextModel, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Serve until `stop`; then refuse new requests, let open ones end, and return."""
-    link = BusConnection()
-    instances = InstanceWatch(accept=lambda instance: instance.model.name == text.card.name)
-    readiness = Readiness(link, instances)
-    calls = InFlightRequests(link, text.card, settings.request_timeout_s)
-    watch = ClusterMonitor(settings.cell, text.card.name, instances, readiness)
-    keys = open_keys(settings)
-    forecast = SloAdmission(settings.default_slo_s) if settings.shed else None
-    gate = AdmissionController(keys, calls, settings.max_active_requests, forecast)
-    files, batches = FileStore(link), BatchStore(link)
-    parts = AppContext(
-        text=text,
-        link=link,
-        gate=gate,
-        claims=IdempotencyKeys(link),
-        files=files,
-        batches=batches,
-        readiness=readiness,
-        calls=calls,
-        metrics=GatewayMetrics(),
-        watch=watch,
-        started_s=time.time(),
-    )
-    runner = BatchRunner(text, calls, files, batches)
-    server = Server(build_app(parts))
-    async with keys.kept() if keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
-        connecting = tasks.create_task(connect(settings, link, instances, readiness, watch, forecast, runner))
-        watching = tasks.create_task(watch.run())
+    """Serve until `stop` is set; then refuse new requests, let open ones end, and return."""
+    api_keys = open_api_keys(settings)
+    context = build_context(settings, text, api_keys)
+    server = Server(build_app(context))
+    async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
+        connecting = tasks.create_task(connect(settings, context))
+        monitoring = tasks.create_task(context.monitor.run())
         serving = tasks.create_task(server.serve([listener]))
         log.info("listening", url="http://{}:{}".format(*listener.getsockname()[:2]), model=text.card.name)
         await stop.wait()
-        log.info("draining", requests=calls.active)
-        readiness.draining = True
-        await cancel([connecting])  # batches go back to the bus
-        await calls.idle(settings.drain_timeout_s)
-        watch.close()
+        log.info("draining", requests=context.inflight.count)
+        context.readiness.draining = True
+        await cancel([connecting])  # gives batches back to the bus
+        await context.inflight.drain(settings.drain_timeout_s)
+        context.monitor.close()
         server.should_exit = True
-        watching.cancel()
+        monitoring.cancel()
         await serving
-    await link.close()
+    await context.connection.close()
 
 
-async def connect(
-    settings: GatewaySettings,
-    link: BusConnection,
-    instances: InstanceWatch,
-    readiness: Readiness,
-    watch: ClusterMonitor,
-    forecast: SloAdmission | None,
-    runner: BatchRunner,
-) -> None:
-    """Connect, listen, and run batches until cancelled."""
-    bus = await link.connect(settings.nats_url, settings.cell, settings.alive_file)
-    await instances.start(bus)
-    await readiness.listen(bus)
-    if forecast is not None:
-        await forecast.listen(bus)
-    await watch.listen(bus)
-    await runner.run(bus)
+def build_context(settings: GatewaySettings, text: TextModel, api_keys: "ApiKeyCache | None") -> AppContext:
+    connection = BusConnection()
+    readiness = Readiness(connection, text.card.name)
+    inflight = InFlightRequests(connection, text.card, settings.request_timeout_s)
+    slo_admission = SloAdmission(settings.default_slo_s) if settings.shed else None
+    return AppContext(
+        text=text,
+        connection=connection,
+        admission=AdmissionController(api_keys, inflight, settings.max_active_requests, slo_admission),
+        idempotency=IdempotencyKeys(connection),
+        files=FileStore(connection),
+        batches=BatchStore(connection),
+        readiness=readiness,
+        inflight=inflight,
+        monitor=ClusterMonitor(settings.cell, text.card.name, readiness),
+    )
+
+
+async def connect(settings: GatewaySettings, context: AppContext) -> None:
+    """Connect to the bus, subscribe, and run batches until cancelled."""
+    bus = await context.connection.connect(settings.nats_url, settings.cell, settings.alive_file)
+    for part in (context.readiness, context.admission, context.monitor):
+        await part.subscribe(bus)
+    runner = BatchRunner(context.text, context.inflight, context.files, context.batches)
+    await BatchConsumer(runner).run(bus)
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with signals left to `serve`, which drains first."""
+    """uvicorn without signal handlers: `serve` drains first."""
 
     def __init__(self, app: object) -> None:
         config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=2)  # type: ignore[arg-type]

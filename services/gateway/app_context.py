@@ -1,6 +1,7 @@
-"""What the routes need, put together once."""
+"""The parts of one gateway, which its routes share."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from services.gateway.admission.admission import AdmissionController
 from services.gateway.api.idempotency import IdempotencyKeys
@@ -16,16 +17,14 @@ from shared.text import TextModel
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    """The parts of one gateway. `started_s` is Unix time in seconds."""
-
     text: TextModel
-    link: BusConnection
-    gate: AdmissionController
-    claims: IdempotencyKeys
+    connection: BusConnection
+    admission: AdmissionController
+    idempotency: IdempotencyKeys
     files: FileStore
     batches: BatchStore
     readiness: Readiness
-    calls: InFlightRequests
-    metrics: GatewayMetrics
-    watch: ClusterMonitor
-    started_s: float
+    inflight: InFlightRequests
+    monitor: ClusterMonitor
+    metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
+    started_s: float = field(default_factory=time.time)  # Unix time, seconds

@@ -1,17 +1,17 @@
-"""The gateway's connection to the bus, which may be away when the gateway starts and at any time after."""
+"""The gateway's connection to the bus, which may be unavailable at the start and at any time after."""
 
 from shared.bus.client import Bus
 from shared.errors import RetryLater
 
 
 class BusConnection:
-    """Gives the bus, or says that it is away."""
+    """Holds the bus once it is connected."""
 
     def __init__(self) -> None:
         self._bus: Bus | None = None
 
     async def connect(self, url: str, cell: str, alive_file: str = "") -> Bus:
-        """Wait for the bus for as long as it takes; later losses mend themselves."""
+        """Wait without a limit for the bus; it reconnects by itself after a loss."""
         self._bus = await Bus.connect(url, cell, name="gateway", alive_file=alive_file)
         return self._bus
 
@@ -23,6 +23,6 @@ class BusConnection:
         return self._bus
 
     async def close(self) -> None:
-        """Disconnect, sending what is under way if the bus is there."""
+        """Send pending messages if the bus is available, then disconnect."""
         if self._bus is not None:
             await self._bus.close()

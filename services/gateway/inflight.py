@@ -1,7 +1,7 @@
-"""Requests under way: published on the bus, followed to their outcome, cancelled when nobody waits any more.
+"""Requests in flight: published on the bus, followed to their outcome, cancelled when their client leaves.
 
-Progress and outcome come as plain messages, which a reconnect can lose; the outcome is also in its stream, where
-it is looked up every LOOKUP_S.
+Progress and outcome arrive as plain messages, which a reconnect can lose. The outcome is also stored in its stream,
+where it is looked up every LOOKUP_S.
 """
 
 import asyncio
@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 
-import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import NotFoundError
 from opentelemetry import trace
 
 from services.gateway.api.errors import ApiError
@@ -23,6 +22,7 @@ from services.gateway.bus_connection import BusConnection
 from shared.arrays import Float32, Int32, unpack_float32, unpack_int32
 from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
+from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import message_kind
 from shared.errors import BadInput, RetryLater
 from shared.messages.instances import ModelCard
@@ -31,66 +31,65 @@ from shared.messages.requests import Cancel, Guesses, Outcome, Progress, Request
 log = structlog.get_logger(__name__)
 tracer = trace.get_tracer(__name__)
 
-LOOKUP_S = 3.0
-BATCHES = "batches"  # in place of a key, for the lines of batches: they use up nobody's room
+LOOKUP_S = 3.0  # between lookups of the stored outcome
+BATCH_OWNER = "batches"  # the owner of all batch lines, which count towards no limit
 
 
 @dataclass(frozen=True, slots=True)
-class Unmasked:
-    """Tokens unmasked by one step, or only guessed; n of each. Positions count from the start of the output."""
+class StepTokens:
+    """Tokens that one step unmasked or guessed; n of each. Positions count from the start of the output."""
 
     step: int
     positions: Int32
     tokens: Int32
     confidences: Float32
-    committed: bool = True  # else guessed for positions that are masked still
+    committed: bool = True  # False: guesses for positions that are still masked
 
 
 class InFlightRequest:
-    """One request under way. `close` must follow, however it ends."""
+    """One request. Its `InFlightRequests` must `close` it, however it ends."""
 
-    def __init__(self, bus: Bus, request: Request, card: ModelCard, timeout_s: float, *, lasting: bool) -> None:
-        """A `lasting` request goes on when nobody waits any more: its outcome will be fetched."""
+    def __init__(self, bus: Bus, request: Request, card: ModelCard, timeout_s: float, *, durable: bool) -> None:
+        """A `durable` request may have been published before, and is served even if its client leaves."""
         self.request = request
-        self._lasting = lasting
+        self.cancel_on_close = not durable
+        self._durable = durable
         self._bus = bus
         self._card = card
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
-        self._events: asyncio.Queue[Unmasked | Outcome | RetryLater] = asyncio.Queue()
+        self._queue: asyncio.Queue[StepTokens | Outcome | RetryLater] = asyncio.Queue()
         self._subscription: Subscription | None = None
         self._ended = False
         self._closed = False
         self._span = tracer.start_span("request", attributes={"dilaserve.request_id": request.request_id})
 
     async def start(self) -> None:
-        """Listen, then publish, so that nothing is missed. Raises: RetryLater if the bus does not take it.
+        """Subscribe, then publish the request, unless it is durable and has an outcome already.
 
-        A lasting request may have been sent before: the outcome that is there stands.
+        Raises: RetryLater if the bus does not store the request.
         """
-        if self._lasting and (outcome := await find_outcome(self._bus, self.request.request_id)):
-            self._events.put_nowait(outcome)
+        subjects, request_id = self._bus.subjects, self.request.request_id
+        if self._durable and (outcome := await find_outcome(self._bus, request_id)):
+            self._queue.put_nowait(outcome)
             return
-        subjects, name = self._bus.subjects, self.request.request_id
-        # One subscription, so that progress, guesses and outcome stay in their order.
-        subject = subjects.request_messages(name) if self.request.stream else subjects.outcomes(name)
-        try:
-            self._subscription = await self._bus.nc.subscribe(subject, cb=self._hear)
-        except nats.errors.Error as error:
-            raise RetryLater("the bus is not connected") from error
+        # One subscription keeps progress, guesses and outcome in order.
+        subject = subjects.request_messages(request_id) if self.request.stream else subjects.outcomes(request_id)
+        with bus_errors("subscribe to the outcome"):
+            self._subscription = await self._bus.nc.subscribe(subject, cb=self._receive)
         with trace.use_span(self._span):
             await self._bus.store(subjects.requests, self.request)
 
-    async def events(self) -> AsyncIterator[Unmasked | Outcome]:
-        """What happens to the request; the outcome comes last.
+    async def events(self) -> AsyncIterator[StepTokens | Outcome]:
+        """The request's tokens, if it is streamed, then its outcome.
 
-        Raises: ApiError 504 after the time-out; RetryLater once it is broken off.
+        Raises: ApiError 504 after the time-out; RetryLater after `abort`.
         """
         clock = asyncio.get_running_loop().time
         while not (self._ended or self._closed):
-            event: Unmasked | Outcome | RetryLater | None
+            event: StepTokens | Outcome | RetryLater | None
             try:
                 async with asyncio.timeout(min(LOOKUP_S, self._deadline_s - clock())):
-                    event = await self._events.get()
+                    event = await self._queue.get()
             except TimeoutError:
                 event = await self._look_up()
             if isinstance(event, Outcome):
@@ -101,146 +100,140 @@ class InFlightRequest:
             if event is not None:
                 yield event
             elif clock() > self._deadline_s:
-                self.give_up()
-                raise ApiError(504, "the request was not served in time and is cancelled", code="timeout")
+                self.cancel_on_close = True
+                raise ApiError(504, "the request timed out and was cancelled", code="timeout")
 
     async def outcome(self) -> Outcome:
-        """How the request ended. Raises: as `events`."""
+        """Wait for the outcome. Raises: as `events`."""
         async for event in self.events():
             if isinstance(event, Outcome):
                 return event
-        raise RetryLater("the gateway waits no more")  # closed meanwhile
+        raise RetryLater("the request was closed before its outcome")
 
-    def break_off(self, reason: str) -> None:
-        """Tell whoever follows the request that no more will come."""
-        self._events.put_nowait(RetryLater(reason))
-
-    def give_up(self) -> None:
-        """Have even a lasting request cancelled when it is closed."""
-        self._lasting = False
+    def abort(self, reason: str) -> None:
+        """End `events` with RetryLater(reason)."""
+        self._queue.put_nowait(RetryLater(reason))
 
     async def close(self) -> None:
-        """Stop listening; a request without an outcome is cancelled, unless it is a lasting one."""
+        """Unsubscribe; cancel the request if it has no outcome and `cancel_on_close` is set."""
         self._closed = True
-        if self._subscription is not None:
-            with contextlib.suppress(nats.errors.Error):
+        with contextlib.suppress(*BUS_ERRORS):
+            if self._subscription is not None:
                 await self._subscription.unsubscribe()
-        if not (self._ended or self._lasting):
-            with contextlib.suppress(nats.errors.Error):
+        if self.cancel_on_close and not self._ended:
+            with contextlib.suppress(*BUS_ERRORS):
                 subject = self._bus.subjects.cancel(self.request.request_id)
-                await self._bus.publish(subject, Cancel(reason="the gateway waits no more"))
+                await self._bus.publish(subject, Cancel(reason="the client left or the request timed out"))
         self._span.end()
 
     async def _look_up(self) -> Outcome | None:
         try:
             return await find_outcome(self._bus, self.request.request_id)
         except RetryLater as error:
-            log.warning("outcome not looked up", request_id=self.request.request_id, error=str(error))
+            log.warning("outcome lookup failed", request_id=self.request.request_id, error=str(error))
             return None
 
-    async def _hear(self, msg: Msg) -> None:
+    async def _receive(self, msg: Msg) -> None:
         match message_kind(msg.subject):
             case "outcomes":
                 outcome = try_decode(msg, Outcome)
                 if outcome is not None:
-                    self._events.put_nowait(outcome)
+                    self._queue.put_nowait(outcome)
             case "progress":
-                self._hear_tokens(try_decode(msg, Progress))
+                self._receive_tokens(try_decode(msg, Progress))
             case "guesses":
-                self._hear_tokens(try_decode(msg, Guesses))
+                self._receive_tokens(try_decode(msg, Guesses))
 
-    def _hear_tokens(self, progress: Progress | Guesses | None) -> None:
-        if progress is None:
+    def _receive_tokens(self, message: Progress | Guesses | None) -> None:
+        if message is None:
             return
         try:
-            self._events.put_nowait(read_progress(progress, self.request.output_tokens, self._card.vocab_size))
+            self._queue.put_nowait(unpack_tokens(message, self.request.output_tokens, self._card.vocab_size))
         except ValueError as error:
-            log.warning("unusable progress dropped", request_id=self.request.request_id, error=str(error))
+            log.warning("invalid progress dropped", request_id=self.request.request_id, error=str(error))
 
 
 class InFlightRequests:
-    """Opens calls and knows those under way."""
+    """Opens, counts and closes the gateway's requests."""
 
-    def __init__(self, link: BusConnection, card: ModelCard, timeout_s: float) -> None:
-        self._link = link
+    def __init__(self, connection: BusConnection, card: ModelCard, timeout_s: float) -> None:
+        self._connection = connection
         self._card = card
         self._timeout_s = timeout_s
-        self._active: dict[InFlightRequest, str] = {}  # with the key they came with
-        self._active_of: Counter[str] = Counter()
+        self._open: dict[InFlightRequest, str] = {}  # value: the owner
+        self._count_of: Counter[str] = Counter()  # by owner
         self._closing: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
-    def active(self) -> int:
-        return len(self._active)
+    def count(self) -> int:
+        return len(self._open)
 
-    def active_of(self, key_id: str) -> int:
-        """Requests under way that came with this key."""
-        return self._active_of[key_id]
+    def count_of(self, owner: str) -> int:
+        return self._count_of[owner]
 
     async def open(
-        self, request: Request, key_id: str = "", *, lasting: bool = False, timeout_s: float | None = None
+        self, request: Request, owner: str, *, durable: bool = False, timeout_s: float | None = None
     ) -> InFlightRequest:
-        """Publish `request`. Raises: RetryLater if the bus is away."""
-        call = InFlightRequest(self._link.bus, request, self._card, timeout_s or self._timeout_s, lasting=lasting)
-        self._active[call] = key_id
-        self._active_of[key_id] += 1
+        """Publish `request`. `owner`: an API key's id, or BATCH_OWNER. Raises: RetryLater if the bus is unavailable."""
+        inflight = InFlightRequest(
+            self._connection.bus, request, self._card, timeout_s or self._timeout_s, durable=durable
+        )
+        self._open[inflight] = owner
+        self._count_of[owner] += 1
         self._idle.clear()
         try:
-            await call.start()
+            await inflight.start()
         except BaseException:
-            self.close(call)
+            self.close(inflight)
             raise
-        return call
+        return inflight
 
-    def close(self, call: InFlightRequest) -> None:
-        """Have `call` closed; safe to use where one is being cancelled, as it waits for nothing."""
-        task = asyncio.get_running_loop().create_task(call.close())
+    def close(self, inflight: InFlightRequest) -> None:
+        """Close in a task of its own, so that the caller may be cancelled."""
+        task = asyncio.get_running_loop().create_task(inflight.close())
         self._closing.add(task)
-        task.add_done_callback(partial(self._closed, call))
+        task.add_done_callback(partial(self._on_closed, inflight))
 
-    async def idle(self, within_s: float) -> None:
-        """Wait until no call is under way; those that are then still are broken off."""
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until all requests are closed; abort those that are still open after `timeout_s`."""
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
         except TimeoutError:
-            for call in self._active:
-                call.break_off("the gateway is shutting down")
+            for inflight in self._open:
+                inflight.abort("the gateway is shutting down")
 
-    def _closed(self, call: InFlightRequest, task: asyncio.Task[None]) -> None:
+    def _on_closed(self, inflight: InFlightRequest, task: asyncio.Task[None]) -> None:
         self._closing.discard(task)
-        if (key_id := self._active.pop(call, None)) is not None:
-            self._active_of[key_id] -= 1
-            if not self._active_of[key_id]:
-                del self._active_of[key_id]
-        if not self._active:
+        if (owner := self._open.pop(inflight, None)) is not None:
+            self._count_of[owner] -= 1
+        if not self._open:
             self._idle.set()
 
 
-def read_progress(progress: Progress | Guesses, output_tokens: int, vocab_size: int) -> Unmasked:
-    """The arrays of a message. Raises: ValueError if they do not fit together or the request."""
-    positions, tokens = unpack_int32(progress.positions), unpack_int32(progress.tokens)
-    confidences = unpack_float32(progress.confidences)
+def unpack_tokens(message: Progress | Guesses, output_tokens: int, vocab_size: int) -> StepTokens:
+    """Raises: ValueError if the arrays do not fit together or the request."""
+    positions, tokens = unpack_int32(message.positions), unpack_int32(message.tokens)
+    confidences = unpack_float32(message.confidences)
     if not len(positions) == len(tokens) == len(confidences):
         raise ValueError(f"{len(positions)} positions, {len(tokens)} tokens, {len(confidences)} confidences")
     if len(positions) and not (positions.min() >= 0 and positions.max() < output_tokens):
         raise ValueError(f"positions outside 0..{output_tokens - 1}")
     if len(tokens) and not (tokens.min() >= 0 and tokens.max() < vocab_size):
         raise ValueError(f"tokens outside 0..{vocab_size - 1}")
-    return Unmasked(progress.step, positions, tokens, confidences, committed=isinstance(progress, Progress))
+    return StepTokens(message.step, positions, tokens, confidences, committed=isinstance(message, Progress))
 
 
 async def find_outcome(bus: Bus, request_id: str) -> Outcome | None:
-    """The stored outcome; None if there is none. Raises: RetryLater if the bus does not answer."""
+    """The stored outcome, or None. Raises: RetryLater if the bus does not answer."""
     subjects = bus.subjects
-    try:
-        stored = await bus.js.get_last_msg(subjects.stream("OUTCOMES"), subjects.outcomes(request_id), direct=True)
-    except NotFoundError:
-        return None
-    except (nats.errors.Error, APIError, TimeoutError) as error:
-        raise RetryLater(f"the outcomes are not answered: {error!r}") from error
+    with bus_errors("look up an outcome"):
+        try:
+            stored = await bus.js.get_last_msg(subjects.stream("OUTCOMES"), subjects.outcomes(request_id), direct=True)
+        except NotFoundError:
+            return None
     try:
         return decode(stored.data or b"", Outcome)
     except BadInput as error:

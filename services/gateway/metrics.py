@@ -1,4 +1,4 @@
-"""The gateway's metrics, as Prometheus reads them. Units: seconds, tokens."""
+"""The gateway's Prometheus metrics. Units: seconds, tokens."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -8,7 +8,7 @@ LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 8
 
 
 class GatewayMetrics:
-    """One registry for each gateway, so that two in one process do not meet."""
+    """Has a registry of its own, so that two gateways in one process do not share metrics."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -29,20 +29,19 @@ class GatewayMetrics:
             registry=self.registry,
         )
 
-    def ended(self, outcome: str) -> None:
-        """Count a request that ended without being completed: refused, failed, left by its client."""
-        self._requests.labels(outcome).inc()
+    def not_completed(self, reason: str) -> None:
+        """Count a request that was refused, failed or left by its client."""
+        self._requests.labels(reason).inc()
 
     def completed(self, outcome: Outcome, latency_s: float) -> None:
-        """Count a request that got its text."""
         self._requests.labels(outcome.status.value).inc()
         self._tokens.labels("prompt").inc(outcome.prompt_tokens)
         self._tokens.labels("completion").inc(outcome.completion_tokens)
         self._latency.observe(latency_s)
 
-    def first_text(self, after_s: float) -> None:
-        self._first_text.observe(after_s)
+    def first_text(self, latency_s: float) -> None:
+        self._first_text.observe(latency_s)
 
     def text(self) -> bytes:
-        """The exposition format."""
+        """All metrics in the exposition format."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""Whether the gateway can take requests, and the reason if not."""
+"""Whether the gateway can accept requests, and the reason if not."""
 
 import time
 
@@ -11,28 +11,29 @@ from shared.errors import RetryLater
 from shared.messages.instances import InstanceState
 from shared.messages.plans import PlanRecord, PlanState
 
-PLAN_TIMEOUT_S = 600.0  # a running plan without news for so long is abandoned
+PLAN_TIMEOUT_S = 600.0  # silence after which a running plan counts as abandoned
 
 
 class Readiness:
     """Ready: connected to the bus, not draining, and an instance is ready or a running plan will start one."""
 
-    def __init__(self, link: BusConnection, instances: InstanceWatch) -> None:
-        self._link = link
-        self._instances = instances
-        self._plan_until_s = 0.0  # monotonic; a plan runs until then
+    def __init__(self, connection: BusConnection, model_name: str) -> None:
+        self.instances = InstanceWatch(accept=lambda instance: instance.model.name == model_name)
         self.draining = False
+        self._connection = connection
+        self._plan_until_s = 0.0  # monotonic clock; until then a plan counts as running
 
-    async def listen(self, bus: Bus) -> None:
-        """Subscribe to plans."""
+    async def subscribe(self, bus: Bus) -> None:
+        """Receive heartbeats and plans."""
+        await self.instances.start(bus)
         await bus.nc.subscribe(bus.subjects.plans("*"), cb=self._receive_plan)
 
     def check(self) -> None:
-        """Raises: RetryLater with the reason when no request can be taken."""
+        """Raises: RetryLater with the reason if no request can be accepted."""
         if self.draining:
             raise RetryLater("the gateway is shutting down")
-        _ = self._link.bus
-        ready = any(instance.state is InstanceState.READY for instance in self._instances.instances())
+        _ = self._connection.bus
+        ready = any(instance.state is InstanceState.READY for instance in self.instances.instances())
         if not ready and time.monotonic() >= self._plan_until_s:
             raise RetryLater("no instance is ready")
 

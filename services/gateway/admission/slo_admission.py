@@ -1,4 +1,4 @@
-"""Whether a request can still meet its SLO: the least time it can take, by what the scheduler last said of its load."""
+"""Whether a request can meet its SLO: its minimum latency under the load that the scheduler last published."""
 
 import math
 
@@ -10,46 +10,47 @@ from shared.messages.requests import Request
 from shared.messages.stats import STATS_S, SchedulerStats
 from shared.text import round_up_to_blocks
 
-STALE_S = 3 * STATS_S  # the scheduler's word counts no longer
+MAX_STATS_AGE_S = 3 * STATS_S
+MAX_LATE_S = 3600.0
 
 
 class SloAdmission:
-    """Hears the scheduler, and counts what has been let in since it spoke."""
+    """Combines the scheduler's load with the work admitted since it was published."""
 
     def __init__(self, default_slo_s: float) -> None:
         self._default_slo_s = default_slo_s
         self._stats: SchedulerStats | None = None
-        self._admitted_tokens = 0.0  # still to be computed, of requests let in since then
+        self._admitted_tokens = 0.0  # tokens to compute for requests admitted since `_stats`
 
-    async def listen(self, bus: Bus) -> None:
-        await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=self._hear)
+    async def subscribe(self, bus: Bus) -> None:
+        await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=self._receive)
 
-    def take(self, stats: SchedulerStats) -> None:
+    def update(self, stats: SchedulerStats) -> None:
         self._stats, self._admitted_tokens = stats, 0.0
 
     def admit(self, request: Request, now_s: float) -> float:
-        """Let a request in, unless it would be late. Returns: by how many seconds at least; 0.0 if it is let in."""
+        """Returns: 0.0 if the request is admitted, else the seconds by which it would at least be late."""
         stats = self._stats
-        if stats is None or stats.load is None or not stats.tokens_per_step or stats.at_s < now_s - STALE_S:
+        if stats is None or stats.load is None or not stats.tokens_per_step or stats.at_s < now_s - MAX_STATS_AGE_S:
             return 0.0
-        own_tokens = least_tokens(request, stats)
+        request_tokens = min_tokens(request, stats)
         ahead_tokens = max(0.0, stats.load.least_tokens) + self._admitted_tokens
         throughput = stats.load.throughput_tokens_per_s
-        least_s = (ahead_tokens + own_tokens) / throughput if throughput > 0 else math.inf
-        late_s = least_s - (request.slo_s or self._default_slo_s)
+        latency_s = (ahead_tokens + request_tokens) / throughput if throughput > 0 else math.inf
+        late_s = latency_s - (request.slo_s or self._default_slo_s)
         if late_s > 0:
-            return min(late_s, 3600.0)
-        self._admitted_tokens += own_tokens
+            return min(late_s, MAX_LATE_S)
+        self._admitted_tokens += request_tokens
         return 0.0
 
-    async def _hear(self, msg: Msg) -> None:
+    async def _receive(self, msg: Msg) -> None:
         stats = try_decode(msg, SchedulerStats)
         if stats is not None:
-            self.take(stats)
+            self.update(stats)
 
 
-def least_tokens(request: Request, stats: SchedulerStats) -> float:
-    """Tokens to be computed for a whole request at the lowest threshold it may use.
+def min_tokens(request: Request, stats: SchedulerStats) -> float:
+    """Tokens to compute for a whole request at the lowest threshold that its quality floor allows.
 
     Source: ReqLoad of Algorithms 2 and 4, as the scheduler's load control counts it.
     """

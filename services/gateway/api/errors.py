@@ -1,4 +1,4 @@
-"""Every error as OpenAI shapes it: {"error": {"message", "type", "param", "code"}}."""
+"""Errors in OpenAI's format: {"error": {"message", "type", "param", "code"}}."""
 
 import math
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from shared.messages.requests import Outcome, OutcomeStatus
 
 log = structlog.get_logger(__name__)
 
-RETRY_AFTER_S = 2  # what a client is told to wait while the cell is not ready
-LONGEST_NAME = 100  # characters of a field's name repeated in a message
+RETRY_AFTER_S = 2  # Retry-After of a 503
+MAX_NAME_LENGTH = 100  # characters of a client's field or model name that a message repeats
 
 
 class ApiError(Exception):
-    """A reply that is an error. `param` names the field at fault; `retry_after_s` is when to try again."""
+    """An error reply. `param` names the wrong field."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class ApiError(Exception):
 
 
 def no_such_model(name: str, served: str) -> ApiError:
-    message = f"the model {name[:LONGEST_NAME]!r} does not exist; {served!r} is served"
+    message = f"the model {name[:MAX_NAME_LENGTH]!r} does not exist; {served!r} is served"
     return ApiError(404, message, param="model", code="model_not_found")
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """The reply to one of the project's or the framework's errors."""
+    """The reply to any error; 500 if it is unexpected."""
     match error:
         case ApiError():
             return error
@@ -68,17 +68,23 @@ def as_api_error(error: Exception) -> ApiError:
         case RetryLater():
             return ApiError(503, str(error), code="unavailable")
         case ValidationError() | RequestValidationError():
-            wrong = error.errors()[0]
-            in_url = isinstance(error, RequestValidationError)  # then it first says where: path or query
-            return _invalid(wrong, wrong["loc"][in_url:])
+            first = error.errors()[0]
+            in_url = isinstance(error, RequestValidationError)  # its location then begins with "path" or "query"
+            return _invalid(first, first["loc"][in_url:])
         case HTTPException():
             return ApiError(error.status_code, error.detail, code=_CODE_OF_STATUS.get(error.status_code))
         case _:
-            return ApiError(500, "internal error; the gateway's log says more", code="internal_error")
+            return ApiError(500, "internal error; see the gateway's log", code="internal_error")
+
+
+def log_internal_error(error: Exception, request_id: str) -> None:
+    """Log the traceback of an unexpected error that is not raised further."""
+    if as_api_error(error).code == "internal_error":
+        log.error("request failed", request_id=request_id, exc_info=error)
 
 
 def outcome_error(outcome: Outcome) -> ApiError | None:
-    """The error of an outcome; None when it is completed."""
+    """The error of an outcome; None if it is completed."""
     error = outcome.error
     message = error.message if error else f"the request was {outcome.status.value}"
     match outcome.status:
@@ -92,13 +98,13 @@ def outcome_error(outcome: Outcome) -> ApiError | None:
             return ApiError(500, message, code="failed")
 
 
-def install_handlers(app: FastAPI) -> None:
-    """Answer every error of `app` in the one shape."""
+def install_error_handlers(app: FastAPI) -> None:
+    """Have every error of `app` answered in OpenAI's format."""
 
     async def handle(_request: Request, error: Exception) -> JSONResponse:
         response = as_api_error(error).response()
         if isinstance(error, HTTPException) and error.headers:
-            response.headers.update(error.headers)  # the methods that a path allows
+            response.headers.update(error.headers)  # such as the methods that a path allows
         return response
 
     for kind in (ApiError, BadInput, RetryLater, ValidationError, RequestValidationError, HTTPException, Exception):
@@ -107,29 +113,29 @@ def install_handlers(app: FastAPI) -> None:
 
 _CODE_OF_STATUS: Mapping[int, str] = {404: "not_found", 405: "method_not_allowed"}
 
-# Codes and messages by pydantic's error types; {param} is the field, {said} is pydantic's own sentence.
+# Code and message by pydantic's error type; {param} is the field, {reason} is pydantic's own message.
 _INVALID: Mapping[str, tuple[str, str]] = {
-    "json_invalid": ("invalid_json", "the body is not valid JSON: {said}"),
+    "json_invalid": ("invalid_json", "the body is not valid JSON: {reason}"),
     "model_type": ("invalid_type", "{param} must be a JSON object"),
     "missing": ("missing_required_parameter", "{param} is required"),
     "extra_forbidden": ("unknown_parameter", "{param} is not a known field"),
     "none_required": ("unsupported_parameter", "{param} is not supported"),
-    "literal_error": ("unsupported_value", "{param} {said}"),
-    "unsupported": ("unsupported_value", "{param} {said}"),
+    "literal_error": ("unsupported_value", "{param} {reason}"),
+    "unsupported": ("unsupported_value", "{param} {reason}"),
 }
 
 
 def _invalid(error: ErrorDetails | Mapping[str, Any], loc: tuple[int | str, ...]) -> ApiError:
     param = _path(loc)
-    said = str(error["msg"]).removeprefix("Invalid JSON: ").removeprefix("Value error, ")
-    said = said.replace("Input should be", "must be")
-    code, form = _INVALID.get(error["type"], ("invalid_value", "{param} {said}"))
-    return ApiError(400, form.format(param=param or "the body", said=said), param=param or None, code=code)
+    reason = str(error["msg"]).removeprefix("Invalid JSON: ").removeprefix("Value error, ")
+    reason = reason.replace("Input should be", "must be")
+    code, template = _INVALID.get(error["type"], ("invalid_value", "{param} {reason}"))
+    return ApiError(400, template.format(param=param or "the body", reason=reason), param=param or None, code=code)
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
-    """`messages[0].content` of ("messages", 0, "content"); the name may be anything a client sent."""
+    """`messages[0].content` for ("messages", 0, "content"). A client chooses the name of an unknown field."""
     path = ""
     for part in loc:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path[:LONGEST_NAME].encode("utf-8", "replace").decode()
+    return path[:MAX_NAME_LENGTH].encode("utf-8", "replace").decode()

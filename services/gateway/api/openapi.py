@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's own, with the bodies that routes read themselves, bounded in size."""
+"""The OpenAPI document: FastAPI's, plus the bodies that routes read themselves to bound their size."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from services.gateway.api.response_models import ErrorBody
 REF = "#/components/schemas/{model}"
 BODIES: Sequence[type[BaseModel]] = (ChatBody, TextBody, BatchBody)
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "what is wrong with the request, and with which field"},
-    "5XX": {"model": ErrorBody, "description": "the server's fault, or not now: 503 comes with Retry-After"},
+    "4XX": {"model": ErrorBody, "description": "The request is invalid or refused; `param` names the wrong field."},
+    "5XX": {"model": ErrorBody, "description": "The server failed, or is unavailable: 503 has `Retry-After`."},
 }
 IDEMPOTENCY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "the same key with the same body is the same request, for a day: it has one outcome",
+    "description": "Repeating a key with the same body within a day returns the same outcome.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
 }
 _FORM = {
@@ -33,21 +33,21 @@ FILE_FORM = {"requestBody": {"required": True, "content": {"multipart/form-data"
 
 
 def json_body(body: type[BaseModel]) -> dict[str, Any]:
-    """For a route's `openapi_extra`: it takes a `body`, one of BODIES."""
+    """The `openapi_extra` of a route that reads a `body`, one of BODIES."""
     content = {"application/json": {"schema": {"$ref": REF.format(model=body.__name__)}}}
     described: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
     return described | {"parameters": [IDEMPOTENCY]} if issubclass(body, CompletionBody) else described
 
 
-def document(app: FastAPI) -> None:
-    """Give `app` its document, made when first asked for."""
+def install_openapi(app: FastAPI) -> None:
+    """Have `app` build its document at the first request for it."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             _, bodies = models_json_schema([(body, "validation") for body in BODIES], ref_template=REF)
-            made["components"]["schemas"] |= bodies["$defs"]
-            app.openapi_schema = made
+            schema["components"]["schemas"] |= bodies["$defs"]
+            app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -1,30 +1,36 @@
-"""Replies as OpenAI shapes them, for chat and for plain completions, whole and in chunks. Pure."""
+"""Replies in OpenAI's format, for chat and for plain completions, whole and in chunks. Pure."""
 
-from typing import Any, Protocol
+from typing import Any
 
+from services.gateway.api.request_models import ChatBody, CompletionBody, StreamOptions
 from shared.messages.requests import FinishReason, Outcome
 
 Json = dict[str, Any]
 
 
-class ReplyFormat(Protocol):
-    """What differs between the kinds of completion."""
+class TextFormat:
+    """A plain completion."""
 
-    id_prefix: str
-    whole: str  # `object` of a whole reply
-    chunk: str  # `object` of a chunk
+    id_prefix = "cmpl-"
+    whole = "text_completion"  # `object` of a whole reply
+    chunk = "text_completion"  # `object` of a chunk
 
     def choice(self, text: str, finish_reason: FinishReason | None) -> Json:
         """The choice of a whole reply."""
+        return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
 
     def delta(self, text: str, finish_reason: FinishReason | None) -> Json:
         """The choice of a chunk."""
+        return self.choice(text, finish_reason)
 
     def opening(self) -> list[Json]:
-        """The choice of the chunk that comes before any text, if the kind has one."""
+        """The choices of the chunks before any text."""
+        return []
 
 
-class ChatFormat:
+class ChatFormat(TextFormat):
+    """A chat completion."""
+
     id_prefix = "chatcmpl-"
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
@@ -41,77 +47,59 @@ class ChatFormat:
         return [self.delta("", None) | {"delta": {"role": "assistant", "content": ""}}]
 
 
-class TextFormat:
-    id_prefix = "cmpl-"
-    whole = chunk = "text_completion"
-
-    def choice(self, text: str, finish_reason: FinishReason | None) -> Json:
-        return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
-
-    def delta(self, text: str, finish_reason: FinishReason | None) -> Json:
-        return self.choice(text, finish_reason)
-
-    def opening(self) -> list[Json]:
-        return []
-
-
 class Replies:
-    """Writes the replies to one request."""
+    """Builds the reply to one request."""
 
-    def __init__(
-        self, form: ReplyFormat, model: str, request_id: str, created_s: float, *, include_usage: bool
-    ) -> None:
-        """`include_usage` is about streams; a whole reply always says it."""
-        self._form = form
-        self._include_usage = include_usage
-        self._head: Json = {"id": form.id_prefix + request_id, "created": int(created_s), "model": model}
+    def __init__(self, body: CompletionBody, request_id: str, created_s: float) -> None:
+        self._format = ChatFormat() if isinstance(body, ChatBody) else TextFormat()
+        self._options = body.stream_options or StreamOptions()
+        self._head: Json = {"id": self._format.id_prefix + request_id, "created": int(created_s), "model": body.model}
 
     def whole(self, outcome: Outcome) -> Json:
         return {
             **self._head,
-            "object": self._form.whole,
-            "choices": [self._form.choice(outcome.text, outcome.finish_reason)],
-            "usage": usage(outcome),
+            "object": self._format.whole,
+            "choices": [self._format.choice(outcome.text, outcome.finish_reason)],
+            "usage": usage(outcome.prompt_tokens, outcome.completion_tokens),
             "dilaserve": serving(outcome),
         }
 
     def opening(self) -> list[Json]:
-        return [self._chunk([choice]) for choice in self._form.opening()]
+        return [self._chunk([choice]) for choice in self._format.opening()]
 
-    def text(self, text: str, used: Json | None = None) -> Json:
-        """A piece of the text; `used` is the usage so far, where that is wanted."""
-        chunk = self._chunk([self._form.delta(text, None)])
-        return chunk if used is None else chunk | {"usage": used}
+    def text(self, text: str, prompt_tokens: int, completion_tokens: int) -> Json:
+        """A chunk of text, with the usage so far if the client wants it."""
+        chunk = self._chunk([self._format.delta(text, None)])
+        if self._options.continuous_usage_stats:
+            chunk["usage"] = usage(prompt_tokens, completion_tokens)
+        return chunk
 
     def last(self, outcome: Outcome) -> list[Json]:
-        """The chunk that ends the text and, if it was asked for, the one with the usage."""
-        ending = self._chunk([self._form.delta("", outcome.finish_reason)])
+        """The chunk that ends the text and, if the client wants it, the chunk with the usage."""
+        ending = self._chunk([self._format.delta("", outcome.finish_reason)])
         chunks = [ending | {"dilaserve": serving(outcome)}]
-        if self._include_usage:
-            chunks.append(self._chunk([]) | {"usage": usage(outcome), "dilaserve": serving(outcome)})
+        if self._options.include_usage:
+            total = usage(outcome.prompt_tokens, outcome.completion_tokens)
+            chunks.append(self._chunk([]) | {"usage": total, "dilaserve": serving(outcome)})
         return chunks
 
     def _chunk(self, choices: list[Json]) -> Json:
-        chunk = {**self._head, "object": self._form.chunk, "choices": choices}
-        return chunk | {"usage": None} if self._include_usage else chunk
+        chunk = {**self._head, "object": self._format.chunk, "choices": choices}
+        return chunk | {"usage": None} if self._options.include_usage else chunk
 
 
-def usage(outcome: Outcome) -> Json:
-    """Units: tokens."""
-    return used_tokens(outcome.prompt_tokens, outcome.completion_tokens)
-
-
-def used_tokens(prompt: int, completion: int) -> Json:
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+def usage(prompt_tokens: int, completion_tokens: int) -> Json:
+    total_tokens = prompt_tokens + completion_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total_tokens}
 
 
 def serving(outcome: Outcome) -> Json:
-    """How the request was served, in the `dilaserve` object of every reply."""
-    told: Json = {"request_id": outcome.request_id, "output_tokens": outcome.output_tokens}
-    if outcome.stats is None:
-        return told
+    """The `dilaserve` object of every reply: how the request was served."""
+    served: Json = {"request_id": outcome.request_id, "output_tokens": outcome.output_tokens}
     stats = outcome.stats
-    return told | {
+    if stats is None:
+        return served
+    return served | {
         "steps": stats.steps,
         "recompute_steps": stats.recompute_steps,
         "mean_threshold": stats.mean_threshold,

@@ -1,4 +1,4 @@
-"""Reads a request's body: bounded in size, JSON, of the declared shape."""
+"""Reads and validates a request's JSON body, bounded in size and time."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,13 +11,13 @@ from starlette.requests import ClientDisconnect
 from services.gateway.api.errors import ApiError
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
-SILENT_S = 60.0  # a client that sends nothing for so long, amid a body, has gone
+PART_TIMEOUT_S = 60.0  # between two parts of a body
 
 B = TypeVar("B", bound=BaseModel)
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
-    """Raises: ApiError 413 if the body is too large; pydantic's ValidationError if it is not a `kind`."""
+    """Raises: ApiError as `bounded`; pydantic's ValidationError if the body is not a `kind`."""
     data = bytearray()
     async for part in bounded(request, MAX_BODY_BYTES):
         data += part
@@ -25,9 +25,10 @@ async def read_body(request: Request, kind: type[B]) -> B:
 
 
 async def bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes]:
-    """The body, part by part.
+    """The parts of the body.
 
-    Raises: ApiError 413 if it is larger, declared or not; 400 if it breaks off; 408 if no more of it comes.
+    Raises: ApiError 413 if it is too large, declared or not; 400 if it is incomplete; 408 after PART_TIMEOUT_S without
+    a part.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
@@ -44,12 +45,12 @@ async def bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes]:
 async def _next_of(parts: AsyncGenerator[bytes]) -> bytes | None:
     """None at the end. Raises: ApiError 400 or 408."""
     try:
-        async with asyncio.timeout(SILENT_S):
+        async with asyncio.timeout(PART_TIMEOUT_S):
             return await anext(parts, None)
     except ClientDisconnect:
         raise ApiError(400, "the body is incomplete") from None
     except TimeoutError:
-        message, close = f"no more of the body has come for {SILENT_S:g} s", {"Connection": "close"}
+        message, close = f"no part of the body arrived for {PART_TIMEOUT_S:g} s", {"Connection": "close"}
         raise ApiError(408, message, code="timeout", headers=close) from None
 
 

@@ -1,4 +1,4 @@
-"""From what a client sent to the request on the bus: tokens, whole blocks, limits."""
+"""Builds the bus request from a client's body: tokenizes the prompt, rounds the output to whole blocks."""
 
 import asyncio
 
@@ -8,11 +8,11 @@ from shared.errors import BadInput
 from shared.messages.requests import MAX_OUTPUT_TOKENS, ChatMessage, Request
 from shared.text import LONG_TEXT, TextModel, round_up_to_blocks
 
-DEFAULT_OUTPUT_TOKENS = 128  # where the client gives no limit and the model has the room
+DEFAULT_OUTPUT_TOKENS = 128
 
 
-async def compose(body: CompletionBody, text: TextModel, request_id: str, now_s: float) -> Request:
-    """The request of `body`, as of now (Unix time, s). Raises: BadInput naming the field at fault."""
+async def build_request(body: CompletionBody, text: TextModel, request_id: str, arrival_s: float) -> Request:
+    """`arrival_s` is Unix time. Raises: BadInput naming the wrong field."""
     prompt_ids = await _encode(body, text)
     return Request(
         request_id=request_id,
@@ -27,15 +27,15 @@ async def compose(body: CompletionBody, text: TextModel, request_id: str, now_s:
         stop=body.stop or [],
         stream=bool(body.stream),
         guesses=body.canvas,
-        arrival_s=now_s,
+        arrival_s=arrival_s,
     )
 
 
 async def _encode(body: CompletionBody, text: TextModel) -> Int32:
     match body:
         case ChatBody():
-            messages = [ChatMessage(role=_role(turn.role), content=turn.content) for turn in body.messages]
-            if sum(len(turn.role) + len(turn.content) for turn in messages) > LONG_TEXT:  # empty turns count, too
+            messages = [ChatMessage(role=_role(message.role), content=message.content) for message in body.messages]
+            if sum(len(message.role) + len(message.content) for message in messages) > LONG_TEXT:
                 return await asyncio.to_thread(text.encode_chat, messages)
             return text.encode_chat(messages)
         case TextBody(prompt=str(prompt)):
@@ -48,27 +48,27 @@ async def _encode(body: CompletionBody, text: TextModel) -> Int32:
 
 
 def _role(role: str) -> str:
-    """Chat templates know the developer's instructions as the system's."""
+    """Chat templates have no role `developer`."""
     return "system" if role == "developer" else role
 
 
 def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int) -> int:
-    """Whole blocks: what was asked for, or the default within the model's room."""
+    """The client's limit in whole blocks, or the default as far as the model's length allows."""
     room = text.card.max_length - prompt_tokens
-    field, asked = body.output_limit
+    field, limit = body.output_limit
     if room < body.block_length:
         prompt = "messages" if isinstance(body, ChatBody) else "prompt"
         raise BadInput(
-            f"{prompt} has {prompt_tokens} tokens; the model takes at most {text.card.max_length} together with "
-            f"the output, which is at least one block of {body.block_length}",
+            f"{prompt} has {prompt_tokens} tokens; the model's maximum is {text.card.max_length} with the output, "
+            f"which has at least one block of {body.block_length}",
             prompt,
         )
-    if asked is None:
+    if limit is None:
         return min(
             round_up_to_blocks(DEFAULT_OUTPUT_TOKENS, body.block_length), room // body.block_length * body.block_length
         )
-    output_tokens = round_up_to_blocks(asked, body.block_length)
+    output_tokens = round_up_to_blocks(limit, body.block_length)
     if output_tokens > MAX_OUTPUT_TOKENS:
-        raise BadInput(f"{field} is {output_tokens} in whole blocks; at most {MAX_OUTPUT_TOKENS} are served", field)
+        raise BadInput(f"{field} is {output_tokens} in whole blocks; the maximum is {MAX_OUTPUT_TOKENS}", field)
     text.check_length(prompt_tokens, output_tokens, field)
     return output_tokens

@@ -1,6 +1,7 @@
-"""What clients may send. A field that this server cannot honour is declared with the values that ask for nothing,
-so that any other value is refused by name, and never passed over in silence. The first wrong item of a list ends its
-reading: telling of a hundred thousand would hold up every stream.
+"""The bodies that clients send.
+
+An unsupported field is declared with the values that have no effect; any other value is refused by name, never ignored.
+Lists fail at their first wrong item, as reporting a hundred thousand would block the event loop.
 """
 
 from typing import Annotated, Any, Literal
@@ -10,8 +11,8 @@ from pydantic_core import PydanticCustomError
 
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH, MAX_OUTPUT_TOKENS
 
-LONGEST_SLO_MS = 24 * 3600 * 1000
-LONGEST_STOP = 1000  # characters
+MAX_SLO_MS = 24 * 3600 * 1000
+MAX_STOP_LENGTH = 1000  # characters
 
 Priority = Annotated[int, Field(ge=-100, le=100)]
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -19,20 +20,18 @@ BlockLength = Annotated[int, Field(ge=1, le=1024)]
 
 
 class Strict(BaseModel):
-    """No guessing: a number in a string is a string, an unknown field is an error."""
+    """Without type coercion or unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class TextPart(Strict):
-    """A part of a message's content."""
-
     type: Literal["text"]
     text: str
 
 
 def _join_parts(content: Any) -> Any:
-    """A list of text parts as one text."""
+    """Join a list of text parts to one text."""
     if not isinstance(content, list):
         return content
     for i, part in enumerate(content):
@@ -45,10 +44,10 @@ def _join_parts(content: Any) -> Any:
 
 
 def _one_prompt(prompt: Any) -> Any:
-    """The one prompt of a list of prompts."""
+    """Unwrap a list of one prompt."""
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
         if len(prompt) > 1:
-            raise _unsupported("holds several prompts; send one request for each")
+            raise _unsupported("has several prompts; send one request for each")
         prompt = prompt[0]
     if isinstance(prompt, str) or (isinstance(prompt, list) and all(type(token) is int for token in prompt)):
         return prompt
@@ -60,16 +59,16 @@ def _as_list(stop: Any) -> Any:
 
 
 def _null_means(default: object, kind: Any) -> BeforeValidator:
-    """Null, which some clients send for what they do not set, stands for the default of a field of this `kind`."""
+    """Replace null, which some clients send for unset fields, by the default of a field of this `kind`."""
     return BeforeValidator(lambda value: default if value is None else value, json_schema_input_type=kind | None)
 
 
 def _unsupported(message: str) -> PydanticCustomError:
-    return PydanticCustomError("unsupported", "{said}", {"said": message})
+    return PydanticCustomError("unsupported", "{message}", {"message": message})
 
 
 class Message(Strict):
-    """One turn of a conversation. Fields that replies carry may come back, with nothing in them."""
+    """A message of a conversation. The other fields of a reply are accepted if they are empty."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str, BeforeValidator(_join_parts, json_schema_input_type=str | list[TextPart])]
@@ -83,7 +82,7 @@ class Message(Strict):
 
 class StreamOptions(Strict):
     include_usage: bool = False
-    continuous_usage_stats: bool = False  # vLLM's: the usage so far, in every chunk with text
+    continuous_usage_stats: bool = False  # vLLM's: the usage so far in every chunk with text
     include_obfuscation: Literal[False] = False
 
 
@@ -92,17 +91,17 @@ class ResponseFormat(Strict):
 
 
 class CompletionBody(Strict):
-    """What both kinds of completion take."""
+    """Fields of both kinds of completion."""
 
     model: str
     max_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # absent: 0, greedy
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # None: 0, greedy
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: (
         Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]],
+            list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]],
             Field(max_length=4, fail_fast=True),
             BeforeValidator(_as_list, json_schema_input_type=str | Annotated[list[str], Field(max_length=4)]),
         ]
@@ -110,15 +109,15 @@ class CompletionBody(Strict):
     ) = None
     user: str | None = None
 
-    # Beyond OpenAI's
-    slo_ms: Annotated[float, Field(gt=0, le=LONGEST_SLO_MS, allow_inf_nan=False)] | None = None
+    # DiLaServe's own
+    slo_ms: Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)] | None = None
     priority: Annotated[Priority, _null_means(0, Priority)] = 0
     min_threshold: Annotated[Threshold, _null_means(0.0, Threshold)] = 0.0
     block_length: Annotated[BlockLength, _null_means(DEFAULT_BLOCK_LENGTH, BlockLength)] = DEFAULT_BLOCK_LENGTH
-    # Whether the stream also carries each step's tokens and guesses
+    # Whether the stream also has each step's tokens and guesses
     canvas: Annotated[bool, _null_means(default=False, kind=bool)] = False
 
-    # Only what asks for nothing
+    # Accepted only with values that have no effect
     n: Literal[1] | None = None
     top_p: Annotated[float, Field(ge=1, le=1)] | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
@@ -128,12 +127,12 @@ class CompletionBody(Strict):
 
     @property
     def output_limit(self) -> tuple[str, int | None]:
-        """The field that limits the output and its value in tokens, None when the client gave none."""
+        """The name of the field that limits the output and its value in tokens; None without a limit."""
         return "max_tokens", self.max_tokens
 
     @field_validator("stream_options", "canvas")
     @classmethod
-    def _need_a_stream(cls, value: StreamOptions | bool | None, info: ValidationInfo) -> StreamOptions | bool | None:
+    def _require_stream(cls, value: StreamOptions | bool | None, info: ValidationInfo) -> StreamOptions | bool | None:
         if value and not info.data.get("stream"):
             raise _unsupported("is only allowed with stream: true")
         return value

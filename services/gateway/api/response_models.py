@@ -1,7 +1,6 @@
-"""The replies of /v1 as the OpenAPI document describes them; OpenAI's own, and what DiLaServe adds.
+"""The replies of /v1 in the OpenAPI document.
 
-The hot routes write their replies as plain JSON (replies.py) and only document these shapes; a test holds the two
-together.
+Completion routes write their replies as plain JSON (replies.py) and only document these models; a test compares both.
 """
 
 from typing import Any, Literal
@@ -12,69 +11,69 @@ from shared.messages.gateway import BatchStatus
 from shared.messages.requests import FinishReason, OutcomeStatus
 
 
-class Shape(BaseModel):
+class ResponseModel(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class ErrorDetail(Shape):
+class ErrorDetail(ResponseModel):
     message: str
     type: Literal["invalid_request_error", "server_error"]
-    param: str | None = Field(description="the field at fault")
+    param: str | None = Field(description="the wrong field")
     code: str | None
 
 
-class ErrorBody(Shape):
-    """Every error."""
+class ErrorBody(ResponseModel):
+    """The body of every error."""
 
     error: ErrorDetail
 
 
-class Usage(Shape):
-    """Tokens."""
+class Usage(ResponseModel):
+    """Units: tokens."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
 
 
-class Serving(Shape):
-    """How a request was served. Only the first two are there where no step ran."""
+class Serving(ResponseModel):
+    """How a request was served. Without a step, only the first two fields are present."""
 
     request_id: str
-    output_tokens: int = Field(description="the output length, in whole blocks")
+    output_tokens: int = Field(description="output length in whole blocks")
     steps: int | None = Field(None, description="denoising steps run")
-    recompute_steps: int | None = Field(None, description="of these, forwards over the whole sequence")
-    mean_threshold: float | None = Field(None, description="of the tokens unmasked")
-    min_threshold: float | None = Field(None, description="lowest used")
+    recompute_steps: int | None = Field(None, description="recompute steps among them")
+    mean_threshold: float | None = Field(None, description="mean confidence threshold, weighted by unmasked tokens")
+    min_threshold: float | None = Field(None, description="lowest confidence threshold used")
     slo_ms: float | None = None
-    latency_ms: float | None = Field(None, description="from arrival to the last token")
-    step_ms: float | None = Field(None, description="of the latency, computing")
+    latency_ms: float | None = Field(None, description="time from arrival to the last token")
+    step_ms: float | None = Field(None, description="compute time within the latency")
     slo_met: bool | None = None
-    instances: list[str] | None = Field(None, description="in the order of first use")
+    instances: list[str] | None = Field(None, description="instances in the order of first use")
     migrations: int | None = None
 
 
-class ReplyMessage(Shape):
+class ReplyMessage(ResponseModel):
     role: Literal["assistant"]
     content: str
     refusal: None
 
 
-class ChatChoice(Shape):
+class Choice(ResponseModel):
     index: Literal[0]
+    logprobs: None
+    finish_reason: FinishReason | None
+
+
+class ChatChoice(Choice):
     message: ReplyMessage
-    logprobs: None
-    finish_reason: FinishReason | None
 
 
-class TextChoice(Shape):
-    index: Literal[0]
+class TextChoice(Choice):
     text: str
-    logprobs: None
-    finish_reason: FinishReason | None
 
 
-class Completion(Shape):
+class Completion(ResponseModel):
     id: str
     created: int = Field(description="Unix time, seconds")
     model: str
@@ -92,26 +91,26 @@ class TextCompletion(Completion):
     choices: list[TextChoice]
 
 
-class Model(Shape):
+class Model(ResponseModel):
     id: str
     object: Literal["model"] = "model"
     created: int = Field(description="Unix time, seconds")
     owned_by: str
-    max_model_len: int = Field(description="tokens, prompt and output together")
+    max_model_len: int = Field(description="maximum tokens of prompt and output together")
 
 
-class ModelList(Shape):
+class ModelList(ResponseModel):
     object: Literal["list"] = "list"
     data: list[Model]
 
 
-class StoredRequestError(Shape):
+class StoredRequestError(ResponseModel):
     message: str
     param: str | None
 
 
-class StoredRequest(Shape):
-    """How a request ended."""
+class StoredRequest(ResponseModel):
+    """The outcome of a request."""
 
     object: Literal["dilaserve.request"] = "dilaserve.request"
     id: str
@@ -121,14 +120,14 @@ class StoredRequest(Shape):
     usage: Usage
     error: StoredRequestError | None
     dilaserve: Serving
-    steps: list[dict[str, Any]] = Field(description="each step's threshold and instance against the deadline")
+    steps: list[dict[str, Any]] = Field(description="threshold, instance and time left of each step")
 
 
-class Status(Shape):
+class Status(ResponseModel):
     status: str
 
 
-class FileObject(Shape):
+class FileObject(ResponseModel):
     id: str
     object: Literal["file"] = "file"
     bytes: int
@@ -139,37 +138,37 @@ class FileObject(Shape):
     status: Literal["processed"] = "processed"
 
 
-class FileList(Shape):
+class FileList(ResponseModel):
     object: Literal["list"] = "list"
     data: list[FileObject]
     has_more: bool = False
 
 
-class Deleted(Shape):
+class DeletedFile(ResponseModel):
     id: str
     object: Literal["file"] = "file"
     deleted: bool = True
 
 
-class BatchFault(Shape):
+class BatchErrorItem(ResponseModel):
     code: str
     message: str
     line: int | None
     param: str | None = None
 
 
-class BatchErrors(Shape):
+class BatchErrors(ResponseModel):
     object: Literal["list"] = "list"
-    data: list[BatchFault]
+    data: list[BatchErrorItem]
 
 
-class BatchCounts(Shape):
+class BatchCounts(ResponseModel):
     total: int
     completed: int
     failed: int
 
 
-class BatchObject(Shape):
+class BatchObject(ResponseModel):
     """A batch. Times are Unix times in seconds."""
 
     id: str
@@ -194,7 +193,7 @@ class BatchObject(Shape):
     metadata: dict[str, str]
 
 
-class BatchList(Shape):
+class BatchList(ResponseModel):
     object: Literal["list"] = "list"
     data: list[BatchObject]
     first_id: str | None = None

@@ -1,20 +1,18 @@
-"""A request's steps as a client reads them: one object a step. Pure."""
+"""The `steps` of a stored request. Pure."""
 
 import math
-from typing import Any
 
+from services.gateway.api.replies import Json
 from shared.arrays import unpack_float32, unpack_int32
 from shared.messages.decisions import StepDecisions
 from shared.messages.steps import StepKind
 
-Json = dict[str, Any]
-
 
 def step_list(decisions: StepDecisions | None, slo_s: float) -> list[Json]:
-    """What was decided for each step, and by which numbers.
+    """One object per step: its decision and the numbers behind it.
 
-    Units: milliseconds; `t_ms` from arrival to when the step was sent, `time_left_ms` as predicted from then to the
-    last token (None: not predicted), `slo_left_ms` from then to the deadline.
+    Units: ms. `t_ms` is from arrival until the step was sent; from then, `time_left_ms` is predicted to the last token
+    (None: no prediction) and `slo_left_ms` is to the deadline.
     """
     if decisions is None:
         return []
@@ -39,14 +37,14 @@ def step_list(decisions: StepDecisions | None, slo_s: float) -> list[Json]:
             "kind": StepKind(kind).name.lower(),
             "threshold": round(threshold, 6),
             "allowed_threshold": round(allowed, 6),
-            "instance": decisions.instances[place],
+            "instance": decisions.instances[instance],
             "batch_requests": requests,
             "batch_tokens": tokens,
             "step_latency_ms": round(latency_s * 1000, 3),
             "time_left_ms": None if math.isnan(left_s) else round(left_s * 1000, 3),
             "slo_left_ms": round((slo_s - at_s) * 1000, 3),
         }
-        for step, (at_s, block, kind, threshold, allowed, left_s, place, requests, tokens, latency_s) in enumerate(
+        for step, (at_s, block, kind, threshold, allowed, left_s, instance, requests, tokens, latency_s) in enumerate(
             columns, decisions.first_step
         )
     ]

@@ -1,8 +1,7 @@
-"""Decides which text of a stream is final: the committed prefix, decoded piece by piece.
+"""Determines the final text of a stream: the committed prefix, decoded piece by piece.
 
-Tokens are unmasked in any order; text is given out up to the first mask. Held back is what a later token could
-still change: an incomplete character, and what may be the beginning of a stop string. So the pieces, joined,
-equal the text of the outcome.
+Tokens are unmasked in any order; text is released up to the first mask. A later token can still change an incomplete
+character and a possible beginning of a stop string, so these are held back. The pieces join to the outcome's text.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -12,14 +11,14 @@ import numpy as np
 from shared.arrays import Int32
 from shared.text import first_stop
 
-REPLACEMENT = "\ufffd"  # what an incomplete character decodes to
+REPLACEMENT = "\ufffd"  # the decoded form of an incomplete character
 MASKED = -1
 
 Decode = Callable[[Sequence[int]], str]
 
 
 class TextChanged(Exception):  # noqa: N818  (named for what happened)
-    """The final text does not continue what was given out: the request was served again from the start."""
+    """The outcome's text does not begin with the released text: the request restarted."""
 
 
 class TextStream:
@@ -30,31 +29,31 @@ class TextStream:
         self._end_ids = end_ids
         self._stop = stop
         self._output = np.full(output_tokens, MASKED, dtype=np.int32)
-        self._frontier = 0  # first position not yet read
-        self._ended = False  # whether the end of the text has been read
-        self._end_read = False  # whether that was the model's own end token
-        self._context: list[int] = []  # tokens of the piece before, for tokenizers that join words by neighbours
-        self._piece: list[int] = []  # tokens read whose text is not complete
-        self._pending = ""  # decoded, held back
-        self.text = ""  # given out
+        self._frontier = 0  # first position not read
+        self._ended = False  # whether the text has ended, by an end token or a stop string
+        self._end_read = False  # whether an end token was read
+        self._context: list[int] = []  # tokens of the previous piece: some tokenizers decode by neighbours
+        self._piece: list[int] = []  # tokens read and not yet decoded
+        self._pending = ""  # decoded text, held back
+        self.text = ""  # released text
 
     @property
     def tokens_read(self) -> int:
-        """Tokens of the committed text so far, without the one that ends it."""
+        """Tokens of the committed prefix, without the end token."""
         return self._frontier - self._end_read
 
     def add(self, positions: Int32, tokens: Int32) -> str:
-        """Take tokens unmasked by a step. Returns: the text that has become final, often empty.
+        """Add tokens unmasked by a step. Returns: the text that became final, often empty.
 
-        Positions count from the start of the output; one that is already known keeps its first token.
+        Positions count from the start of the output; a known position keeps its first token.
         """
-        fresh = self._output[positions] == MASKED
-        self._output[positions[fresh]] = tokens[fresh]
+        masked = self._output[positions] == MASKED
+        self._output[positions[masked]] = tokens[masked]
         self._read_prefix()
         return self._release()
 
     def finish(self, text: str) -> str:
-        """What is left of the outcome's text. Raises: TextChanged if that text is another one."""
+        """The rest of the outcome's text. Raises: TextChanged if it does not begin with the released text."""
         if not text.startswith(self.text):
             raise TextChanged
         rest = text[len(self.text) :]
@@ -77,18 +76,18 @@ class TextStream:
             self._context, self._piece = self._piece, []
 
     def _release(self) -> str:
-        """Give out the pending text before any stop string and before what may become one."""
+        """Release the pending text before a stop string or a possible beginning of one."""
         cut = first_stop(self._pending, self._stop)
         if cut is not None:
             self._ended = True
-        safe = min(len(self._pending) if cut is None else cut, _possible_stop(self._pending, self._stop))
-        released, self._pending = self._pending[:safe], self._pending[safe:]
+        end = min(len(self._pending) if cut is None else cut, _possible_stop(self._pending, self._stop))
+        released, self._pending = self._pending[:end], self._pending[end:]
         self.text += released
         return released
 
 
 def _possible_stop(text: str, stop: Sequence[str]) -> int:
-    """Where the longest end of `text` begins that is the beginning of a stop string; its length if none is."""
-    longest = max((len(mark) for mark in stop), default=1) - 1
-    starts = range(max(0, len(text) - longest), len(text))
-    return next((start for start in starts if any(mark.startswith(text[start:]) for mark in stop)), len(text))
+    """The start of the longest suffix of `text` that begins a stop string; len(text) if there is none."""
+    max_length = max((len(string) for string in stop), default=1) - 1
+    starts = range(max(0, len(text) - max_length), len(text))
+    return next((start for start in starts if any(string.startswith(text[start:]) for string in stop)), len(text))

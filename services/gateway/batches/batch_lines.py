@@ -1,8 +1,9 @@
-"""The lines of a batch, as OpenAI shapes them: read from its input file, written to output and error files. Pure."""
+"""The lines of a batch in OpenAI's format: read from the input file, written to output and error files. Pure."""
 
 import io
 import json
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -12,12 +13,12 @@ from services.gateway.api.request_models import ChatBody, CompletionBody, TextBo
 from shared.messages.gateway import BatchError
 
 MAX_LINES = 50_000
-MAX_ERRORS = 20  # of a wrong input file, told
+MAX_ERRORS = 20  # reported errors of an input file
 BODIES: dict[str, type[CompletionBody]] = {"/v1/chat/completions": ChatBody, "/v1/completions": TextBody}
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One request of a batch. Its body is read when its turn comes: a wrong one ends that request, not the batch."""
+    """One request of a batch. Its body is parsed when it is served, so an invalid body fails only its line."""
 
     custom_id: str
     method: str
@@ -25,12 +26,34 @@ class Line(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
+@dataclass(frozen=True, slots=True)
+class LineResult:
+    """The reply to line `number`, counted from 0."""
+
+    number: int
+    line: Line
+    request_id: str
+    reply: Json | ApiError
+
+    @property
+    def failed(self) -> bool:
+        return isinstance(self.reply, ApiError)
+
+    def to_json(self, batch_id: str) -> Json:
+        """The row of the output or error file."""
+        reply = self.reply
+        status, body = (reply.status, reply.body()) if isinstance(reply, ApiError) else (200, reply)
+        response = {"status_code": status, "request_id": self.request_id, "body": body}
+        row_id = f"{batch_id}-{self.number}"
+        return {"id": row_id, "custom_id": self.line.custom_id, "response": response, "error": None}
+
+
 def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchError]]:
-    """Returns: the lines, and what is wrong with the file, as far as it is read: with anything wrong none is to be run,
-    and a file may be nothing but millions of wrong lines."""
+    """Returns: the lines and the file's errors. Stops at MAX_ERRORS, as a file may have millions of invalid lines; a
+    file with errors is not served."""
     lines: list[Line] = []
     errors: list[BatchError] = []
-    seen: set[str] = set()
+    custom_ids: set[str] = set()
     for number, row in enumerate(io.BytesIO(content), 1):
         if len(errors) >= MAX_ERRORS or len(lines) > MAX_LINES:
             break
@@ -44,24 +67,19 @@ def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchErr
         if line.method != "POST" or line.url != endpoint:
             message = f"method and url must be POST {endpoint}"
             errors.append(BatchError(message=message, line=number, code="invalid_url"))
-        if line.custom_id in seen:
-            message = f"custom_id {line.custom_id[:100]!r} is there twice"
+        if line.custom_id in custom_ids:
+            message = f"duplicate custom_id {line.custom_id[:100]!r}"
             errors.append(BatchError(message=message, line=number, code="duplicate_custom_id"))
-        seen.add(line.custom_id)
+        custom_ids.add(line.custom_id)
         lines.append(line)
     if not lines and not errors:
-        errors.append(BatchError(message="the file has no line", code="empty_file"))
+        errors.append(BatchError(message="the file has no lines", code="empty_file"))
     if len(lines) > MAX_LINES:
         errors.append(BatchError(message=f"the file has more than {MAX_LINES} requests", code="too_many"))
     return lines, errors[:MAX_ERRORS]
 
 
-def written(batch_id: str, number: int, line: Line, request_id: str, reply: Json | ApiError) -> Json:
-    """The line of the output file, or of the error file."""
-    status, body = (reply.status, reply.body()) if isinstance(reply, ApiError) else (200, reply)
-    response: dict[str, Any] = {"status_code": status, "request_id": request_id, "body": body}
-    return {"id": f"{batch_id}-{number}", "custom_id": line.custom_id, "response": response, "error": None}
-
-
-def as_file(lines: list[Json]) -> bytes:
-    return b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+def write_results(batch_id: str, results: Iterable[LineResult]) -> bytes:
+    """The content of an output or error file."""
+    rows = (json.dumps(result.to_json(batch_id), ensure_ascii=False) for result in results)
+    return b"".join(row.encode() + b"\n" for row in rows)

@@ -1,38 +1,38 @@
-"""Batches as records on the bus: made, found, listed, told to stop. Running them is batch_runner's."""
+"""The records of batches on the bus."""
 
-import asyncio
 import contextlib
 import time
 import uuid
 from collections.abc import Callable
 
-import msgspec
-import nats.errors
-from nats.js.errors import Error as JetStreamError
-from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
+from msgspec.structs import replace
+from nats.js.api import DeliverPolicy
+from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from services.gateway.api.errors import ApiError
 from services.gateway.bus_connection import BusConnection
+from services.gateway.stream_reader import read_stream
+from shared.bus.client import try_decode
 from shared.bus.codec import decode, encode
-from shared.errors import BadInput, RetryLater
+from shared.bus.errors import bus_errors
+from shared.errors import BadInput
 from shared.messages.gateway import Batch, BatchStatus, BatchWork
 
 WINDOW_S = 24 * 3600
-LIST_S = 10.0  # how long all of them may take to come: the bus may go away before the last
 
 
 class BatchStore:
     """The cell's batches. Every method raises RetryLater if the bus does not answer."""
 
-    def __init__(self, link: BusConnection) -> None:
-        self._link = link
+    def __init__(self, connection: BusConnection) -> None:
+        self._connection = connection
 
-    async def add(self, owner: str, endpoint: str, input_file_id: str, metadata: dict[str, str]) -> Batch:
-        """Store a batch and its work; whichever gateway is free runs it."""
+    async def create(self, owner: str, endpoint: str, input_file_id: str, metadata: dict[str, str]) -> Batch:
+        """Store a batch and queue it for the next free gateway."""
         now_s = int(time.time())
         batch = Batch(
-            batch_id=f"batch-{uuid.uuid4().hex[:24]}",  # with a line's number still a request's id
+            batch_id=f"batch-{uuid.uuid4().hex[:24]}",  # with a line's number, a valid request id
             owner=owner,
             endpoint=endpoint,
             input_file_id=input_file_id,
@@ -40,98 +40,85 @@ class BatchStore:
             expires_s=now_s + WINDOW_S,
             metadata=metadata,
         )
-        try:
+        with bus_errors("store the batch"):
             await (await self._bucket()).create(batch.batch_id, encode(batch))
-        except (nats.errors.Error, JetStreamError, TimeoutError) as error:
-            raise _away(error) from error
-        await self._link.bus.store(self._link.bus.subjects.batches, BatchWork(batch_id=batch.batch_id))
+        bus = self._connection.bus
+        await bus.store(bus.subjects.batches, BatchWork(batch_id=batch.batch_id))
         return batch
 
     async def get(self, batch_id: str, owner: str | None) -> Batch:
-        """`owner` None: whoever's. Raises: ApiError 404 if the owner has no such batch."""
+        """`owner` None: any owner. Raises: ApiError 404 if the owner has no such batch."""
         batch, _ = await self._read(batch_id)
         if owner is not None and batch.owner != owner:
             raise no_such_batch(batch_id)
         return batch
 
-    async def of(self, owner: str) -> list[Batch]:
-        """The owner's batches, the latest first."""
-        bucket = await self._bucket()
-        try:
-            async with asyncio.timeout(LIST_S):
-                batches = await _all(bucket)
-        except (nats.errors.Error, JetStreamError, TimeoutError) as error:
-            raise _away(error) from error
-        found = [batch for batch in batches if batch.owner == owner]
-        return sorted(found, key=lambda batch: (-batch.created_s, batch.batch_id))
+    async def owned_by(self, owner: str) -> list[Batch]:
+        """The owner's batches, newest first."""
+        bus = self._connection.bus
+        bucket, policy = bus.subjects.batches_bucket, DeliverPolicy.LAST_PER_SUBJECT
+        with bus_errors("list the batches"):
+            msgs = await read_stream(bus, f"KV_{bucket}", f"$KV.{bucket}.>", deliver_policy=policy)
+        batches = [batch for msg in msgs if (batch := try_decode(msg, Batch)) is not None]
+        owned = [batch for batch in batches if batch.owner == owner]
+        return sorted(owned, key=lambda batch: (-batch.created_s, batch.batch_id))
 
     async def cancel(self, batch_id: str, owner: str) -> Batch:
-        """Have it stop; what has ended is kept. One that waits for its turn ends at once.
-        Raises: ApiError 404, or 409 if it has ended."""
+        """Stop a running batch, which keeps its results; end a queued one.
+
+        Raises: ApiError 404 if the owner has no such batch, 409 if it has ended.
+        """
         await self.get(batch_id, owner)
         now_s = int(time.time())
 
-        def stop(batch: Batch) -> Batch:
+        def cancelled(batch: Batch) -> Batch:
             if batch.ended:
                 raise ApiError(409, f"the batch is {batch.status.value}", code="batch_ended")
             if batch.status is BatchStatus.CANCELLING:
                 return batch
             if batch.began_s is None:
-                return msgspec.structs.replace(batch, status=BatchStatus.CANCELLED, cancelling_s=now_s, ended_s=now_s)
-            return msgspec.structs.replace(batch, status=BatchStatus.CANCELLING, cancelling_s=now_s)
+                return replace(batch, status=BatchStatus.CANCELLED, cancelling_s=now_s, ended_s=now_s)
+            return replace(batch, status=BatchStatus.CANCELLING, cancelling_s=now_s)
 
-        return await self.change(batch_id, stop)
+        return await self.update(batch_id, cancelled)
 
-    async def change(self, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
-        """Replace the record by what `change` makes of it, again if another was quicker. Returns: the new one."""
+    async def set(self, batch_id: str, **fields: object) -> Batch:
+        """Set fields of a batch unless it has ended. Returns: the stored batch."""
+        return await self.update(batch_id, lambda batch: batch if batch.ended else replace(batch, **fields))
+
+    async def set_unless_cancelling(self, batch_id: str, **fields: object) -> Batch:
+        """Set fields of a batch unless it is being cancelled or has ended. Returns: the stored batch."""
+
+        def changed(batch: Batch) -> Batch:
+            fixed = batch.ended or batch.status is BatchStatus.CANCELLING
+            return batch if fixed else replace(batch, **fields)
+
+        return await self.update(batch_id, changed)
+
+    async def update(self, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
+        """Replace the record by `change(record)`, repeated after a concurrent change. Returns: the stored batch."""
         while True:
             batch, revision = await self._read(batch_id)
             changed = change(batch)
             if changed == batch:
                 return batch
-            try:
+            with bus_errors("update the batch"), contextlib.suppress(KeyWrongLastSequenceError):
                 await (await self._bucket()).update(batch_id, encode(changed), last=revision)
-            except KeyWrongLastSequenceError:
-                continue
-            except (nats.errors.Error, JetStreamError, TimeoutError) as error:
-                raise _away(error) from error
-            return changed
+                return changed
 
     async def _read(self, batch_id: str) -> tuple[Batch, int | None]:
-        try:
-            entry = await (await self._bucket()).get(batch_id)
-            return decode(entry.value or b"", Batch), entry.revision
-        except (KeyNotFoundError, InvalidKeyError, BadInput):
-            raise no_such_batch(batch_id) from None
-        except (nats.errors.Error, JetStreamError, TimeoutError) as error:
-            raise _away(error) from error
+        with bus_errors("read the batch"):
+            bucket = await self._bucket()
+            try:
+                entry = await bucket.get(batch_id)
+                return decode(entry.value or b"", Batch), entry.revision
+            except (KeyNotFoundError, InvalidKeyError, BadInput):
+                raise no_such_batch(batch_id) from None
 
     async def _bucket(self) -> KeyValue:
-        bus = self._link.bus
-        try:
-            return await bus.js.key_value(bus.subjects.batches_bucket)
-        except (NotFoundError, nats.errors.Error, TimeoutError) as error:
-            raise _away(error) from error
-
-
-async def _all(bucket: KeyValue) -> list[Batch]:
-    """Everyone's, in one go."""
-    watcher = await bucket.watchall(inactive_threshold=LIST_S)  # a short one: the bus keeps what follows for so long
-    batches = []
-    try:
-        async for entry in watcher:
-            if entry is None:  # there are no more
-                break
-            with contextlib.suppress(BadInput):
-                batches.append(decode(entry.value or b"", Batch))
-    finally:
-        await watcher.stop()  # type: ignore[no-untyped-call]
-    return batches
+        bus = self._connection.bus
+        return await bus.js.key_value(bus.subjects.batches_bucket)
 
 
 def no_such_batch(batch_id: str) -> ApiError:
-    return ApiError(404, f"there is no batch {batch_id[:100]!r}", param="batch_id", code="not_found")
-
-
-def _away(error: Exception) -> RetryLater:
-    return RetryLater(f"the batches are not answered: {error!r}")
+    return ApiError(404, f"no batch has the id {batch_id[:100]!r}", param="batch_id", code="not_found")

@@ -1,4 +1,4 @@
-"""The cluster as nodes, instances and load. Pure."""
+"""Builds the views of load, nodes and instances. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,7 +8,7 @@ from shared.messages.stats import InstanceLoad, SchedulerStats
 
 
 def load_of(stats: SchedulerStats, now_s: float) -> LoadView:
-    """The point of the charts that the scheduler's own numbers make, heard `now_s` (Unix time, s)."""
+    """The point of the charts for stats received at `now_s` (Unix time, s)."""
     return LoadView(
         t_s=now_s,
         rps=stats.rps,
@@ -27,7 +27,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def nodes(instances: Iterable[Instance], loads: Iterable[InstanceLoad]) -> list[NodeView]:
-    """The nodes that have instances, by name."""
+    """The nodes that have instances, sorted by name."""
     by_node: dict[str, list[Instance]] = {}
     for instance in instances:
         by_node.setdefault(instance.node, []).append(instance)

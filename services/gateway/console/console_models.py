@@ -1,53 +1,47 @@
-"""What the gateway tells of the cluster, as the OpenAPI document describes it."""
+"""Models of the console's API: cluster, load, requests and plans."""
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from services.gateway.api.response_models import Serving, StoredRequestError
+from services.gateway.api.response_models import ResponseModel, Serving, StoredRequestError
 from shared.messages.requests import OutcomeStatus
 
 
-class View(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class LoadView(View):
-    """The cell over the last half minute, as its scheduler tells it. None: nothing to tell it by."""
+class LoadView(ResponseModel):
+    """The cell's load over the last 30 s, from its scheduler. None: no data."""
 
     t_s: float  # Unix time, seconds
-    rps: float | None = None  # requests that arrived, a second
+    rps: float | None = None  # arrivals per second
     slo_attainment: float | None = None  # 0 to 1
-    mean_threshold: float | None = None  # weighted by tokens
+    mean_threshold: float | None = None  # weighted by unmasked tokens
     latency_p50_ms: float | None = None
     latency_p99_ms: float | None = None
-    tokens_per_s: float | None = None  # unmasked
-    running: int | None = None  # requests now on instances
-    waiting: int | None = None  # requests now without a place
+    tokens_per_s: float | None = None  # unmasked tokens
+    running: int | None = None  # requests on instances
+    waiting: int | None = None  # requests that no instance has room for
 
 
-class InstanceView(View):
-    """One instance: one TP group. What it carries is None where no scheduler tells."""
+class InstanceView(ResponseModel):
+    """One instance. Its load is None if no scheduler leads."""
 
     id: str
     state: str  # starting, ready or draining
     tp_degree: int
-    gpus: list[int]  # of its node; empty on a CPU
+    gpus: list[int]  # numbers on its node; empty on a CPU
     device: str
-    requests: int | None  # placed on it
-    max_requests: int  # of one batch
+    requests: int | None  # requests placed on it
+    max_requests: int  # maximum per batch
     tokens: int | None  # prompt and output tokens of its requests
-    max_tokens: int  # of one batch
-    step_latency_ms: float | None  # of a recompute step of all its requests
+    max_tokens: int  # maximum per batch
+    step_latency_ms: float | None  # latency of a recompute step of all its requests
 
 
-class NodeView(View):
+class NodeView(ResponseModel):
     name: str
     instances: list[InstanceView]
 
 
-class ClusterView(View):
-    """The cell as the gateway sees it."""
+class ClusterView(ResponseModel):
+    """The state of the cell."""
 
     cell: str
     model: str
@@ -57,40 +51,40 @@ class ClusterView(View):
     nodes: list[NodeView]
 
 
-class Update(View):
+class Update(ResponseModel):
     """One event of GET /events."""
 
-    loads: list[LoadView]  # since the event before; in the first event the last minutes
+    loads: list[LoadView]  # since the previous event; in the first event the last minutes
     cluster: ClusterView
-    ended: int  # counts requests that ended
-    plans: int  # counts what was heard of decisions
+    ended: int  # number of finished requests
+    plans: int  # number of plan messages received
 
 
-class RequestSummary(View):
-    """A request that has ended."""
+class RequestSummary(ResponseModel):
+    """A finished request."""
 
     id: str
     status: OutcomeStatus
     arrival_s: float  # Unix time, seconds
-    text: str  # its beginning
+    text: str  # its first characters
     error: StoredRequestError | None
     dilaserve: Serving
 
 
-class RequestList(View):
+class RequestList(ResponseModel):
     object: Literal["list"]
     data: list[RequestSummary]
 
 
-class PlaceView(View):
-    """Where an instance stands: one TP rank a GPU."""
+class PlacementView(ResponseModel):
+    """The GPUs of an instance, one per TP rank."""
 
     node: str
     gpus: list[int]
 
 
-class ClassView(View):
-    """What was seen of one request class: requests a second; means in tokens and seconds."""
+class ClassView(ResponseModel):
+    """The observed rate of a request class and the means of its requests."""
 
     name: str
     rps: float
@@ -99,12 +93,12 @@ class ClassView(View):
     slo_s: float
 
 
-class PlanEventView(View):
+class PlanEventView(ResponseModel):
     at_s: float  # Unix time, seconds
     text: str
 
 
-class PlanView(View):
+class PlanView(ResponseModel):
     """One decision of the reconfigurator."""
 
     plan_id: str
@@ -113,15 +107,15 @@ class PlanView(View):
     state: str  # stayed, running, done or failed
     reason: str
     status: str  # optimal, feasible or fallback; empty: no plan was made
-    mean_threshold: float | None  # as planned
-    slack_s: float | None  # as planned
+    mean_threshold: float | None  # planned
+    slack_s: float | None  # planned
     solve_s: float | None
     classes: list[ClassView]
-    before: list[PlaceView]
-    target: list[PlaceView]
+    before: list[PlacementView]
+    target: list[PlacementView]
     events: list[PlanEventView]
 
 
-class PlanList(View):
+class PlanList(ResponseModel):
     object: Literal["list"] = "list"
     data: list[PlanView]

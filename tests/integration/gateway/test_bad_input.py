@@ -167,7 +167,7 @@ async def test_a_body_over_the_limit_is_refused_declared_or_not(lonely_gateway: 
 async def test_a_client_that_stops_amid_its_body_is_let_go(
     lonely_gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.api.request_body.SILENT_S", 0.1)
+    monkeypatch.setattr("services.gateway.api.request_body.PART_TIMEOUT_S", 0.1)
     url = httpx.URL(lonely_gateway.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     try:
@@ -177,7 +177,7 @@ async def test_a_client_that_stops_amid_its_body_is_let_go(
     finally:
         writer.close()
     assert reply.startswith(b"HTTP/1.1 408 ")
-    assert b"no more of the body has come" in reply
+    assert b"no part of the body arrived" in reply
 
 
 async def test_unknown_paths_and_methods_have_the_same_shape(lonely_gateway: RunningGateway) -> None:

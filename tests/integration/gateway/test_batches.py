@@ -145,7 +145,7 @@ async def test_a_batch_that_another_gateway_has_ended_meanwhile_stays_as_it_is(
             async with asyncio.timeout(LIMIT_S):
                 await scheduler.served.get()
             other = {"status": BatchStatus.COMPLETED, "ended_s": 1, "output_file_id": "file-1"}
-            await BatchStore(link).change(batch.id, lambda found: msgspec.structs.replace(found, **other))
+            await BatchStore(link).set(batch.id, **other)
             await until(lambda: is_let_go(bus))
             assert (await api.batches.retrieve(batch.id)).output_file_id == "file-1"
             assert [file.id async for file in await api.files.list()] == [batch.input_file_id]
@@ -178,7 +178,7 @@ async def test_a_batch_that_waits_for_its_turn_is_cancelled_at_once(
     await link.connect(settings.nats_url, settings.cell)
     try:
         batches = BatchStore(link)
-        batch = await batches.add("", ENDPOINT, "file-1", {})
+        batch = await batches.create("", ENDPOINT, "file-1", {})
         assert (await batches.cancel(batch.batch_id, "")).status is BatchStatus.CANCELLED
         async with running(settings, text):
             await until(lambda: is_let_go(bus))
@@ -234,7 +234,7 @@ async def test_a_file_that_is_deleted_while_it_is_read_holds_nobody_up(
         store = await bus.js.object_store(bus.subjects.files_store)
         chunks = f"$O.{bus.subjects.files_store}.C.{(await store.get_info(file.id)).nuid}"
         await bus.js.purge_stream(f"OBJ_{bus.subjects.files_store}", subject=chunks)  # as deleting begins
-        monkeypatch.setattr(file_store, "ANSWER_S", 0.2)
+        monkeypatch.setattr(file_store, "ACCESS_TIMEOUT_S", 0.2)
         with pytest.raises(openai.InternalServerError) as told:
             await api.files.content(file.id)
         assert told.value.status_code == 503
@@ -263,7 +263,7 @@ async def test_a_batch_whose_file_has_gone_fails_and_says_so(
     link = BusConnection()
     await link.connect(settings.nats_url, settings.cell)
     try:
-        batch = await BatchStore(link).add("", ENDPOINT, "file-gone", {})
+        batch = await BatchStore(link).create("", ENDPOINT, "file-gone", {})
         async with client(gateway) as api:
             failed = await ended(api, batch.batch_id)
     finally:

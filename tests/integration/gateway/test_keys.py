@@ -107,7 +107,7 @@ async def test_keys_open_and_limit_and_outlive_the_database(
             return (await http.get("/v1/models", headers=bearing(secret))).status_code == 401
 
         await until(is_revoked)
-        monkeypatch.setattr("services.gateway.admission.api_keys.ANSWER_S", 0.5)
+        monkeypatch.setattr("services.gateway.admission.api_keys.READ_TIMEOUT_S", 0.5)
         async with engine.begin() as holding:  # the keys can be asked for, and no answer comes
             await holding.execute(sql("LOCK TABLE api_keys"))
             assert refused(await http.get("/v1/models", headers=bearing("dls-new"))) == (503, "unavailable")

@@ -1,6 +1,6 @@
 """Which requests are refused because they would be late."""
 
-from services.gateway.admission.slo_admission import STALE_S, SloAdmission, least_tokens
+from services.gateway.admission.slo_admission import MAX_STATS_AGE_S, SloAdmission, min_tokens
 from shared.arrays import pack_int32
 from shared.messages.requests import Request
 from shared.messages.stats import SchedulerStats
@@ -17,15 +17,15 @@ def request(slo_s: float | None = 5.0, min_threshold: float = 0.0) -> Request:
 def late_s(said: SchedulerStats | None, asked: Request, now_s: float = NOW_S) -> float:
     forecast = SloAdmission(default_slo_s=2.0)
     if said is not None:
-        forecast.take(said)
+        forecast.update(said)
     return forecast.admit(asked, now_s)
 
 
 def test_the_least_work_is_that_of_the_lowest_threshold_it_may_use() -> None:
-    assert least_tokens(request(), loaded_stats(NOW_S)) == 8 * 100
-    assert least_tokens(request(min_threshold=0.6), loaded_stats(NOW_S)) == 32 * 100
-    assert least_tokens(request(min_threshold=0.95), loaded_stats(NOW_S)) == 32 * 100
-    assert least_tokens(request(), loaded_stats(NOW_S, caching=True)) == 2 * 100 + 6 * 32
+    assert min_tokens(request(), loaded_stats(NOW_S)) == 8 * 100
+    assert min_tokens(request(min_threshold=0.6), loaded_stats(NOW_S)) == 32 * 100
+    assert min_tokens(request(min_threshold=0.95), loaded_stats(NOW_S)) == 32 * 100
+    assert min_tokens(request(), loaded_stats(NOW_S, caching=True)) == 2 * 100 + 6 * 32
 
 
 def test_what_would_be_late_behind_the_work_there_is_is_refused_with_the_time() -> None:
@@ -36,14 +36,14 @@ def test_what_would_be_late_behind_the_work_there_is_is_refused_with_the_time() 
 
 def test_what_was_let_in_since_the_scheduler_spoke_counts() -> None:
     forecast = SloAdmission(default_slo_s=2.0)
-    forecast.take(loaded_stats(NOW_S, 3500))
+    forecast.update(loaded_stats(NOW_S, 3500))
     assert forecast.admit(request(), NOW_S) == 0.0
     assert forecast.admit(request(), NOW_S) > 0
-    forecast.take(loaded_stats(NOW_S, 3500))
+    forecast.update(loaded_stats(NOW_S, 3500))
     assert forecast.admit(request(), NOW_S) == 0.0
 
 
 def test_without_recent_word_nothing_is_refused() -> None:
     assert late_s(None, request(slo_s=0.001)) == 0.0
     assert late_s(loaded_stats(NOW_S, None), request(slo_s=0.001)) == 0.0
-    assert late_s(loaded_stats(NOW_S, 10**9), request(), now_s=NOW_S + STALE_S + 0.1) == 0.0
+    assert late_s(loaded_stats(NOW_S, 10**9), request(), now_s=NOW_S + MAX_STATS_AGE_S + 0.1) == 0.0

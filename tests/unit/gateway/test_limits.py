@@ -8,18 +8,18 @@ from services.gateway.admission.rate_limits import RateLimits, TokenBucket
 
 def test_a_minutes_requests_may_come_at_once_and_then_one_when_it_has_come_due() -> None:
     bucket = TokenBucket(per_minute=6)
-    assert [bucket.take(100.0) for _ in range(6)] == [0.0] * 6
-    assert bucket.take(100.0) == 10.0
-    assert bucket.take(104.0) == 6.0
-    assert bucket.take(110.0) == 0.0
+    assert [bucket.acquire(100.0) for _ in range(6)] == [0.0] * 6
+    assert bucket.acquire(100.0) == 10.0
+    assert bucket.acquire(104.0) == 6.0
+    assert bucket.acquire(110.0) == 0.0
 
 
 def test_keys_do_not_share_and_a_new_limit_counts_from_now_on() -> None:
     rates = RateLimits()
-    assert rates.take("a", 1, 0.0) == 0.0
-    assert rates.take("a", 1, 0.0) > 0
-    assert rates.take("b", 1, 0.0) == 0.0
-    assert rates.take("a", 2, 0.0) == 0.0
+    assert rates.acquire("a", 1, 0.0) == 0.0
+    assert rates.acquire("a", 1, 0.0) > 0
+    assert rates.acquire("b", 1, 0.0) == 0.0
+    assert rates.acquire("a", 2, 0.0) == 0.0
 
 
 @given(per_minute=st.integers(1, 600), waits_s=st.lists(st.floats(0, 30), max_size=200))
@@ -29,5 +29,5 @@ def test_over_any_time_no_more_pass_than_a_minutes_worth_and_what_came_due(
     bucket, now_s, passed = TokenBucket(per_minute), 50.0, 0
     for wait_s in waits_s:
         now_s += wait_s
-        passed += bucket.take(now_s) == 0.0
+        passed += bucket.acquire(now_s) == 0.0
     assert passed <= per_minute + (now_s - 50.0) * per_minute / 60 + 1e-6

@@ -1,1 +1,1 @@
-"""The paths that clients ask for, by topic."""
+"""The HTTP routes, by path."""

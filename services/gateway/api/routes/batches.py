@@ -1,6 +1,6 @@
-"""/v1/files and /v1/batches: many requests from one file, as OpenAI has it."""
+"""/v1/files and /v1/batches: OpenAI's batch API."""
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -14,123 +14,115 @@ from services.gateway.api.request_body import bounded, read_body
 from services.gateway.api.request_models import BatchBody
 from services.gateway.api.response_models import (
     BatchCounts,
+    BatchErrorItem,
     BatchErrors,
-    BatchFault,
     BatchList,
     BatchObject,
-    Deleted,
+    DeletedFile,
     FileList,
     FileObject,
 )
 from services.gateway.app_context import AppContext
 from services.gateway.batches.file_store import MAX_FILE_BYTES
-from shared.messages.gateway import Batch, BatchStatus
+from shared.messages.gateway import Batch
 
 L = TypeVar("L", FileObject, BatchObject)
 Limit = Annotated[int, Query(ge=1, le=100)]
+FileLimit = Annotated[int, Query(ge=1, le=10_000)]
 
 
-def file_routes(parts: AppContext) -> APIRouter:
+def file_routes(context: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/files")
 
     @router.post("", openapi_extra=FILE_FORM)
     async def add_file(http: Request) -> FileObject:
-        """A file of requests, one a line; kept for 30 days."""
-        filename, content = await _uploaded(http)
-        return await parts.files.add(content, filename, "batch", key_of(http).key_id)
+        """Upload a file of requests, one per line. It is kept for 30 days."""
+        filename, content = await _read_upload(http)
+        return await context.files.add(content, filename, "batch", key_of(http).key_id)
 
     @router.get("")
     async def list_files(
-        http: Request,
-        limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
-        after: str | None = None,
-        purpose: str | None = None,
+        http: Request, limit: FileLimit = 10_000, after: str | None = None, purpose: str | None = None
     ) -> FileList:
-        """This key's files, the latest first; with `after` those that follow that one."""
-        found = await parts.files.of(key_of(http).key_id)
-        rest = _following(found, after)
-        chosen = [file for file in rest if purpose in (None, file.purpose)]
-        return FileList(data=chosen[:limit], has_more=len(chosen) > limit)
+        """The API key's files, newest first; `after` is the id of the last file of the previous page."""
+        files = _after(await context.files.owned_by(key_of(http).key_id), after)
+        files = [file for file in files if purpose in (None, file.purpose)]
+        return FileList(data=files[:limit], has_more=len(files) > limit)
 
     @router.get("/{file_id}")
     async def get_file(http: Request, file_id: str) -> FileObject:
-        """What is known of a file."""
-        return await parts.files.about(file_id, key_of(http).key_id)
+        """A file's metadata."""
+        return await context.files.get(file_id, key_of(http).key_id)
 
     @router.get(
         "/{file_id}/content",
         response_class=Response,
-        responses={200: {"content": {"application/octet-stream": {}}, "description": "the file as it is"}},
+        responses={200: {"content": {"application/octet-stream": {}}, "description": "The file's content."}},
     )
     async def get_content(http: Request, file_id: str) -> Response:
-        """The file itself."""
-        content = await parts.files.content(file_id, key_of(http).key_id)
+        """A file's content."""
+        content = await context.files.content(file_id, key_of(http).key_id)
         return Response(content, media_type="application/octet-stream")
 
     @router.delete("/{file_id}")
-    async def delete_file(http: Request, file_id: str) -> Deleted:
-        """Forget a file."""
-        await parts.files.delete(file_id, key_of(http).key_id)
-        return Deleted(id=file_id)
+    async def delete_file(http: Request, file_id: str) -> DeletedFile:
+        """Delete a file."""
+        await context.files.delete(file_id, key_of(http).key_id)
+        return DeletedFile(id=file_id)
 
     return router
 
 
-def batch_routes(parts: AppContext) -> APIRouter:
+def batch_routes(context: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/batches")
 
     @router.post("", openapi_extra=json_body(BatchBody))
     async def add_batch(http: Request) -> BatchObject:
-        """Serve every line of a file, at low priority, within a day."""
+        """Serve every line of a file within a day, at low priority."""
         owner, body = key_of(http).key_id, await read_body(http, BatchBody)
-        await parts.files.about(body.input_file_id, owner)
-        return shown(await parts.batches.add(owner, body.endpoint, body.input_file_id, body.metadata or {}))
+        await context.files.get(body.input_file_id, owner)
+        return batch_object(await context.batches.create(owner, body.endpoint, body.input_file_id, body.metadata or {}))
 
     @router.get("")
     async def list_batches(http: Request, limit: Limit = 20, after: str | None = None) -> BatchList:
-        """This key's batches, the latest first; with `after` those that follow that one."""
-        found = await parts.batches.of(key_of(http).key_id)
-        rest = _following([shown(batch) for batch in found], after)
-        page = rest[:limit]
-        return BatchList(
-            data=page,
-            first_id=page[0].id if page else None,
-            last_id=page[-1].id if page else None,
-            has_more=len(rest) > limit,
-        )
+        """The API key's batches, newest first; `after` is the id of the last batch of the previous page."""
+        batches = _after([batch_object(batch) for batch in await context.batches.owned_by(key_of(http).key_id)], after)
+        page = batches[:limit]
+        first_id, last_id = (page[0].id, page[-1].id) if page else (None, None)
+        return BatchList(data=page, first_id=first_id, last_id=last_id, has_more=len(batches) > limit)
 
     @router.get("/{batch_id}")
     async def get_batch(http: Request, batch_id: str) -> BatchObject:
-        """How far a batch is, and its files once it has ended."""
-        return shown(await parts.batches.get(batch_id, key_of(http).key_id))
+        """A batch's progress and, once it has ended, its files."""
+        return batch_object(await context.batches.get(batch_id, key_of(http).key_id))
 
     @router.post("/{batch_id}/cancel")
     async def cancel_batch(http: Request, batch_id: str) -> BatchObject:
-        """Stop a batch; what has ended is in its files."""
-        return shown(await parts.batches.cancel(batch_id, key_of(http).key_id))
+        """Cancel a batch. Its files hold the lines served so far."""
+        return batch_object(await context.batches.cancel(batch_id, key_of(http).key_id))
 
     return router
 
 
-def _following(found: list[L], after: str | None) -> list[L]:
-    """What comes behind the one with the id `after`, all without it. Raises: ApiError 404 if there is none such."""
+def _after(items: list[L], after: str | None) -> list[L]:
+    """The items after the one with the id `after`. Raises: ApiError 404 if there is none with it."""
     if after is None:
-        return found
-    at = next((at for at, item in enumerate(found) if item.id == after), None)
-    if at is None:
+        return items
+    index = next((index for index, item in enumerate(items) if item.id == after), None)
+    if index is None:
         raise ApiError(404, f"nothing has the id {after[:100]!r}", param="after", code="not_found")
-    return found[at + 1 :]
+    return items[index + 1 :]
 
 
-async def _uploaded(http: Request) -> tuple[str, bytes]:
-    """Name and content of the form's file. Raises: ApiError naming the field at fault."""
+async def _read_upload(http: Request) -> tuple[str, bytes]:
+    """Name and content of the form's file. Raises: ApiError naming the wrong field."""
     if not http.headers.get("content-type", "").startswith("multipart/form-data"):
         raise ApiError(400, "the body must be a multipart/form-data form", code="invalid_type")
     try:
         form = await MultiPartParser(http.headers, bounded(http, MAX_FILE_BYTES)).parse()
     except (MultiPartException, KeyError) as error:
         message = error.message if isinstance(error, MultiPartException) else "it has no boundary"
-        raise ApiError(400, f"the form cannot be read: {message}", code="invalid_type") from None
+        raise ApiError(400, f"cannot read the form: {message}", code="invalid_type") from None
     try:
         file, purpose = form.get("file"), form.get("purpose")
         if purpose != "batch":
@@ -142,15 +134,15 @@ async def _uploaded(http: Request) -> tuple[str, bytes]:
         await form.close()
 
 
-def shown(batch: Batch) -> BatchObject:
-    def ended_as(status: BatchStatus) -> int | None:
-        return batch.ended_s if batch.status is status else None
-
-    faults = [BatchFault(code=error.code, message=error.message, line=error.line) for error in batch.errors]
+def batch_object(batch: Batch) -> BatchObject:
+    errors = [BatchErrorItem(code=error.code, message=error.message, line=error.line) for error in batch.errors]
+    ended_at: dict[str, Any] = (
+        {f"{batch.status.value}_at": batch.ended_s} if batch.ended else {}
+    )  # such as completed_at
     return BatchObject(
         id=batch.batch_id,
         endpoint=batch.endpoint,
-        errors=BatchErrors(data=faults) if faults else None,
+        errors=BatchErrors(data=errors) if errors else None,
         input_file_id=batch.input_file_id,
         completion_window="24h",
         status=batch.status,
@@ -160,11 +152,8 @@ def shown(batch: Batch) -> BatchObject:
         in_progress_at=batch.began_s,
         expires_at=batch.expires_s,
         finalizing_at=batch.finalizing_s,
-        completed_at=ended_as(BatchStatus.COMPLETED),
-        failed_at=ended_as(BatchStatus.FAILED),
-        expired_at=ended_as(BatchStatus.EXPIRED),
         cancelling_at=batch.cancelling_s,
-        cancelled_at=ended_as(BatchStatus.CANCELLED),
         request_counts=BatchCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
         metadata=batch.metadata,
+        **ended_at,
     )

@@ -1,4 +1,4 @@
-"""The console: GET / and what its page loads, files as they are."""
+"""GET / and /console: the web console's static files."""
 
 import os
 from pathlib import Path
@@ -11,14 +11,14 @@ from starlette.types import Scope
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "console" / "static"
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",  # nothing from elsewhere
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",  # asked again by its ETag: never a stale file after an upgrade
+    "Cache-Control": "no-cache",  # revalidated by ETag, so no file is stale after an upgrade
 }
 
 
 class Assets(StaticFiles):
-    """Files with our headers."""
+    """Static files with HEADERS."""
 
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200

@@ -1,4 +1,4 @@
-"""GET /health, /ready and /metrics: for supervisors, load balancers, some of which ask with HEAD, and Prometheus."""
+"""GET /health, /ready and /metrics. The first two also answer HEAD, which some load balancers send."""
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
@@ -8,26 +8,26 @@ from services.gateway.api.response_models import Status
 from services.gateway.app_context import AppContext
 
 
-def health_routes(parts: AppContext) -> APIRouter:
+def health_routes(context: AppContext) -> APIRouter:
     router = APIRouter()
 
     @router.head("/health", include_in_schema=False)
     @router.get("/health")
     async def health() -> Status:
-        """The process lives."""
+        """200 while the process is alive."""
         return Status(status="ok")
 
     @router.head("/ready", include_in_schema=False)
     @router.get("/ready")
     async def ready() -> Status:
-        """Requests can be served; else 503 with the reason."""
-        parts.readiness.check()
+        """200 if requests can be served, else 503 with the reason."""
+        context.readiness.check()
         return Status(status="ready")
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """For Prometheus."""
-        parts.metrics.active.set(parts.calls.active)
-        return Response(parts.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        """Prometheus metrics."""
+        context.metrics.active.set(context.inflight.count)
+        return Response(context.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return router

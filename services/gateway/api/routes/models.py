@@ -7,19 +7,19 @@ from services.gateway.api.response_models import Model, ModelList
 from services.gateway.app_context import AppContext
 
 
-def model_routes(parts: AppContext) -> APIRouter:
+def model_routes(context: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/models")
-    card = parts.text.card
-    model = Model(id=card.name, created=int(parts.started_s), owned_by="dilaserve", max_model_len=card.max_length)
+    card = context.text.card
+    model = Model(id=card.name, created=int(context.started_s), owned_by="dilaserve", max_model_len=card.max_length)
 
     @router.get("")
     async def list_models() -> ModelList:
-        """The one model that is served."""
+        """The served model."""
         return ModelList(data=[model])
 
     @router.get("/{name:path}")
     async def get_model(name: str) -> Model:
-        """The served model, by its name."""
+        """The served model by its name."""
         if name != card.name:
             raise no_such_model(name, card.name)
         return model

@@ -1,0 +1,67 @@
+"""Serves single lines of one batch as requests at low priority."""
+
+import asyncio
+import time
+
+from msgspec.structs import replace
+
+from services.gateway.api.errors import as_api_error, log_internal_error, no_such_model, outcome_error
+from services.gateway.api.replies import Json, Replies
+from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
+from services.gateway.api.request_builder import build_request
+from services.gateway.batches.batch_lines import BODIES, Line, LineResult
+from services.gateway.inflight import BATCH_OWNER, InFlightRequests
+from shared.messages.gateway import Batch
+from shared.retry import retry
+from shared.text import TextModel
+
+MAX_PRIORITY = -50  # of a line, below that of interactive requests
+RETRY_S = 1.0  # first wait before a line is sent again
+INVALID_LINE_PAUSE_S = 0.005  # yields the event loop, as an invalid line is read without waiting
+
+
+class LineServer:
+    def __init__(
+        self, batch: Batch, text: TextModel, inflight: InFlightRequests, invalid_line_lock: asyncio.Lock
+    ) -> None:
+        """`invalid_line_lock` is shared by all batches: the gateway reads one invalid line per INVALID_LINE_PAUSE_S."""
+        self.cancel_requests = False  # whether `serve`, when cancelled, also cancels its request
+        self._batch = batch
+        self._text = text
+        self._inflight = inflight
+        self._invalid_line_lock = invalid_line_lock
+
+    async def serve(self, number: int, line: Line) -> LineResult:
+        """Serve one line, repeating it while the bus or the instances are unavailable."""
+        request_id = f"{self._batch.batch_id}-{number}"
+        try:
+            reply = await retry(lambda: self._reply(line, request_id), wait_initial_s=RETRY_S)
+        except Exception as error:
+            log_internal_error(error, request_id)
+            async with self._invalid_line_lock:
+                await asyncio.sleep(INVALID_LINE_PAUSE_S)
+            return LineResult(number, line, request_id, as_api_error(error))
+        return LineResult(number, line, request_id, reply)
+
+    async def _reply(self, line: Line, request_id: str) -> Json:
+        """Raises: any error of the line; ApiError if the request is not completed; RetryLater."""
+        if len(bytes(line.body)) > MAX_BODY_BYTES:
+            raise too_large(MAX_BODY_BYTES)
+        body = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
+        if body.model != self._text.card.name:
+            raise no_such_model(body.model, self._text.card.name)
+        now_s = time.time()
+        left_s = max(1.0, self._batch.expires_s - now_s)
+        request = await build_request(body, self._text, request_id, now_s)
+        priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
+        request = replace(request, stream=False, guesses=False, priority=priority, slo_s=slo_s)
+        inflight = await self._inflight.open(request, BATCH_OWNER, durable=True, timeout_s=left_s)
+        try:
+            outcome = await inflight.outcome()
+        finally:
+            inflight.cancel_on_close |= self.cancel_requests
+            self._inflight.close(inflight)
+        error = outcome_error(outcome)
+        if error is not None:
+            raise error
+        return Replies(body, request_id, outcome.arrival_s).whole(outcome)
