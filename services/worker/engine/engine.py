@@ -14,7 +14,7 @@ import structlog
 import torch
 
 from services.worker.cache.cache_mode import CacheMode, fault, is_over, part_for
-from services.worker.cache.slot_allocator import SlotAllocator
+from services.worker.cache.kv_allocator import SlotAllocator
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.provisional_tokens import ProvisionalTokens, guess
 from services.worker.engine.sequence_state import SequenceState, open_sequence

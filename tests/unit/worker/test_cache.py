@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.cache.slot_allocator import SlotAllocator
+from services.worker.cache.kv_allocator import SlotAllocator
 from services.worker.engine.batch import ForwardBatch
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import Runner, TokenPredictions
