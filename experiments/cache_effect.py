@@ -17,7 +17,7 @@ from experiments.engine_throughput import BLOCK_LENGTH, read_prompts
 from experiments.report import RESULTS, Report
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
-from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
+from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from services.worker.model.model_runner import ModelRunner
 from shared.text import TextModel
 
@@ -85,7 +85,7 @@ def main(
     report = Report("Cache effect", f"{len(answers)} problems, output {OUTPUT_LENGTH}, block {BLOCK_LENGTH}")
     latency = "latency alone, ms of CPU" if cpu_time else "latency alone, ms"
     report.add_columns("cache", "threshold", "exact match", "steps", "of these recompute", latency)
-    with open_runner(ModelChoice(str(model), dtype=dtype, threads=threads), CacheRoom(BATCH)) as runner:
+    with open_runner(ModelChoice(str(model), dtype=dtype, threads=threads), CacheSize(BATCH)) as runner:
         for mode in CacheMode:
             for threshold in THRESHOLDS:
                 options = DecodeOptions(mode, threshold, BLOCK_LENGTH, OUTPUT_LENGTH, stop_at_eos=True)

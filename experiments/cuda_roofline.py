@@ -20,7 +20,7 @@ from services.worker.model.config import ModelConfig
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_loading import device_name
 from services.worker.model.model_runner import Runner
-from services.worker.profile.profiler import BLOCK, TYPICAL_TOKENS, ProfilePlan, grid, measure, room_for
+from services.worker.profile.profiler import BLOCK, TYPICAL_TOKENS, ProfilePlan, batch_sizes, cache_tokens_for, measure
 from shared.messages.steps import StepKind
 
 LLADA_8B = ModelConfig(
@@ -40,7 +40,7 @@ LLADA_8B = ModelConfig(
     eos_token_id=126081,
     max_length=4096,
 )
-PLAN = ProfilePlan(batch_tokens=grid(16_384), repeats=7)
+PLAN = ProfilePlan(batch_tokens=batch_sizes(16_384), repeats=7)
 BFLOAT16_BYTES = 2
 
 
@@ -113,7 +113,7 @@ def main() -> int:
     report = Report("LLaDA-8B's dimensions on a CUDA device", note)
     report.add_columns("step", "tokens", "ms", "roofline, ms", "times the roofline", "share of the matrix ceiling")
     decoder = random_decoder(LLADA_8B, device)
-    room = min(room_for(PLAN), slots_that_fit(decoder))  # limits the cache steps that are measured
+    room = min(cache_tokens_for(PLAN), slots_that_fit(decoder))  # limits the cache steps that are measured
     profile = measure(Runner(decoder, room), 1, PLAN)
     for (_, kind), curve in profile.curves.items():
         for tokens, latency_s in zip(curve.batch_tokens.astype(int).tolist(), curve.latency_s.tolist(), strict=True):

@@ -25,7 +25,7 @@ from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.checkpoint import load
 from services.worker.model.decoder import PackedDecoder
-from services.worker.model.model_loading import CacheRoom, ModelChoice, choose_dtype, open_runner
+from services.worker.model.model_loading import CacheSize, ModelChoice, choose_dtype, open_runner
 from services.worker.model.model_runner import ModelRunner
 from shared.messages.requests import ChatMessage
 from shared.text import TextModel
@@ -120,7 +120,7 @@ def main(
     """Measure, print the table, and write it to experiments/results/engine_throughput-DTYPE.*."""
     clock = time.process_time if cpu_time else time.perf_counter
     choice, prompts = ModelChoice(str(model), dtype=dtype, threads=threads), read_prompts(model, requests)
-    with open_runner(choice, CacheRoom(requests)) as runner:
+    with open_runner(choice, CacheSize(requests)) as runner:
         torch_dtype = choose_dtype(dtype, torch.device("cpu"))
         decoder, name = load(model, torch_dtype, "cpu"), str(torch_dtype).removeprefix("torch.")
         seconds = "CPU seconds" if cpu_time else "elapsed seconds"

@@ -36,7 +36,7 @@ def decode(
 
     from services.worker.cache.cache_mode import CacheMode  # noqa: PLC0415
     from services.worker.engine.offline_decoder import DecodeOptions, Trace, decode_together  # noqa: PLC0415
-    from services.worker.model.model_loading import NO_CACHE, CacheRoom, ModelChoice, open_runner  # noqa: PLC0415
+    from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
 
     configure_logs("decode", level="warning")
@@ -49,7 +49,7 @@ def decode(
     requests = _read_case(input)
     groups = [requests] if batch else [[request] for request in requests]
     lengths = [sum(len(request.prompt_ids) + output_length for request in group) for group in groups]
-    room = NO_CACHE if options.mode is CacheMode.NONE else CacheRoom(len(requests), max(lengths))
+    room = NO_CACHE if options.mode is CacheMode.NONE else CacheSize(len(requests), max(lengths))
     with open_runner(ModelChoice(model, dtype=dtype, tp=tp, threads=threads), room) as runner:
         traces = []
         with _progress() as progress:

@@ -30,8 +30,8 @@ def profile(
 ) -> None:
     """Measure seconds per step by tokens of the batch, for recompute and cache steps, and write PROFILE.csv."""
     from dilaserve.stack.options import check_choice  # noqa: PLC0415
-    from services.worker.model.model_loading import CacheRoom, ModelChoice, device_name, open_runner  # noqa: PLC0415
-    from services.worker.profile.profiler import ProfilePlan, grid, measure, room_for  # noqa: PLC0415
+    from services.worker.model.model_loading import CacheSize, ModelChoice, device_name, open_runner  # noqa: PLC0415
+    from services.worker.profile.profiler import ProfilePlan, batch_sizes, cache_tokens_for, measure  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import default_model_name  # noqa: PLC0415
     from shared.profile import LatencyProfile, write_profile  # noqa: PLC0415
@@ -43,7 +43,7 @@ def profile(
     check_file("--out", out)
     if database_url is not None:
         _check_database(database_url)
-    plan = ProfilePlan(grid(max_tokens), repeats)
+    plan = ProfilePlan(batch_sizes(max_tokens), repeats)
     measured, on = [], ""
     with _progress() as progress:
         task = progress.add_task("", total=2 * len(plan.batch_tokens) * len(degrees))
@@ -54,7 +54,7 @@ def profile(
                 progress.update(task, advance=1, description=text)
 
             choice = ModelChoice(model, device, dtype, degree, threads)
-            with open_runner(choice, CacheRoom(1, room_for(plan))) as runner:
+            with open_runner(choice, CacheSize(1, cache_tokens_for(plan))) as runner:
                 measured.append(measure(runner, degree, plan, say))
                 on = device_name(runner.device)
     whole = LatencyProfile({key: curve for part in measured for key, curve in part.curves.items()})

@@ -12,7 +12,7 @@ from dilaserve.prediction.training_runs import Prompt, changing_runs, fixed_runs
 from services.predictor.trajectories import Trajectory
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
-from services.worker.model.model_loading import NO_CACHE, CacheRoom, ModelChoice, open_runner
+from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner
 from shared.errors import BadInput
 
 LIMITS = EngineLimits(tokens=8192, requests=64)
@@ -39,7 +39,7 @@ def open_engine(model: Path, cache: str, threads: int) -> Iterator[Engine]:
     """
     if cache not in tuple(CacheMode):
         raise BadInput(f"--cache {cache}: accepted: {', '.join(CacheMode)}")
-    room = NO_CACHE if cache == CacheMode.NONE else CacheRoom(LIMITS.requests)
+    room = NO_CACHE if cache == CacheMode.NONE else CacheSize(LIMITS.requests)
     with open_runner(ModelChoice(str(model), device="auto", threads=threads), room) as runner:
         yield Engine(runner, CacheMode(cache), LIMITS, "in-process")
 

@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.io.registration import Registration
-from services.worker.io.startup_registration import announced
-from services.worker.model.model_loading import NO_CACHE, CacheRoom, ModelChoice, check, device_name, open_runner
+from services.worker.io.startup_registration import startup_registration
+from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, check_model, device_name, open_runner
 from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import ParallelRunner
 from services.worker.monitoring.metrics import WorkerMetrics
-from services.worker.profile.stored_profile import default_cache, given_profile, stored_profile
+from services.worker.profile.stored_profile import default_directory, given_profile, stored_profile
 from services.worker.service import WorkerService
 from services.worker.settings import WorkerSettings
 from shared.bus.client import Bus
@@ -51,20 +51,20 @@ def main(environ: Mapping[str, str]) -> int:
             settings.model, settings.device, settings.dtype, settings.tp, settings.threads, settings.gpus
         )
         given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
-        check(choice)
+        check_model(choice)
         instance = _describe(settings)
         metrics = WorkerMetrics(instance)
         serve_metrics(metrics.registry, settings)
         with ExitStack() as starting:
-            starting.enter_context(announced(settings, instance))
+            starting.enter_context(startup_registration(settings, instance))
             with open_runner(choice, _cache_room(settings)) as runner:
-                profile = given or stored_profile(choice, runner, default_cache(environ))
+                profile = given or stored_profile(choice, runner, default_directory(environ))
                 starting.close()
                 loaded = replace(
                     instance,
                     device=device_name(runner.device),
                     profile=profile.to_csv(),
-                    cache_tokens=runner.cache_slots,
+                    cache_tokens=runner.cache_tokens,
                 )
                 return _run(settings, runner, loaded, metrics)
     except BadInput as error:
@@ -83,10 +83,10 @@ def _run(settings: WorkerSettings, runner: Runner | ParallelRunner, instance: In
     return 0
 
 
-def _cache_room(settings: WorkerSettings) -> CacheRoom:
+def _cache_room(settings: WorkerSettings) -> CacheSize:
     if CacheMode(settings.cache) is CacheMode.NONE:
         return NO_CACHE
-    return CacheRoom(settings.max_batch_requests, settings.cache_tokens)
+    return CacheSize(settings.max_batch_requests, settings.cache_tokens)
 
 
 def _describe(settings: WorkerSettings) -> Instance:

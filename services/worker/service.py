@@ -90,7 +90,7 @@ class WorkerService:
                 self._inbox.put((message, read_jobs(message)))
             except BadInput as error:
                 log.warning("step jobs dropped", error=error.message)
-            self._deferred.defer(partial(self._metrics.jobs_came, message, received_s))
+            self._deferred.defer(partial(self._metrics.jobs_received, message, received_s))
             self._deferred.defer(partial(self._spans.take, message))
         self._deferred.defer(msg.ack)  # whether or not they have run: after a crash nobody could run them
 
@@ -138,7 +138,7 @@ class WorkerService:
                 iteration = self._engine.run()
                 ran = iteration is not None  # else what waits lacks room, which only a message can make
                 if iteration is not None:
-                    tell(IterationOutput(iteration, self._engine.take_guesses()))
+                    tell(IterationOutput(iteration, self._engine.pop_provisional_tokens()))
         finally:
             tell(None)
 

@@ -8,7 +8,7 @@ import torch
 from experiments.engine_throughput import read_prompts
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
-from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
+from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"
 computes_bfloat16 = pytest.mark.skipif(
@@ -22,7 +22,7 @@ computes_bfloat16 = pytest.mark.skipif(
 def test_alone_and_in_company_every_step_is_the_same(mode: CacheMode, dtype: str) -> None:
     requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(read_prompts(DEMO, 12))]
     options = DecodeOptions(mode, threshold=0.8, block_length=32, output_length=64)
-    with open_runner(ModelChoice(str(DEMO), dtype=dtype, threads=1), CacheRoom(len(requests))) as runner:
+    with open_runner(ModelChoice(str(DEMO), dtype=dtype, threads=1), CacheSize(len(requests))) as runner:
         together = decode_together(requests, runner, options)
         alone = [trace for request in requests for trace in decode_together([request], runner, options)]
     assert together == alone

@@ -13,7 +13,7 @@ from services.gateway.settings import GatewaySettings
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.io.registration import Registration
-from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
+from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from services.worker.monitoring.metrics import WorkerMetrics
 from services.worker.service import WorkerService
 from shared.bus.client import Bus
@@ -50,10 +50,10 @@ async def test_nothing_is_left_of_requests_whose_clients_have_gone(
         said.put_nowait(decode(msg.data, SchedulerStats))
 
     await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=hear)
-    choice, room = ModelChoice(str(tiny_checkpoint_dir), threads=1), CacheRoom(REQUESTS, CACHE_TOKENS)
+    choice, room = ModelChoice(str(tiny_checkpoint_dir), threads=1), CacheSize(REQUESTS, CACHE_TOKENS)
     with open_runner(choice, room) as runner, service("scheduler", scheduling, tmp_path / "scheduler.log"):
         engine = Engine(runner, CacheMode.DUAL, EngineLimits(8192, 64), instance.instance_id)
-        all_slots, stop = engine.free_slots, asyncio.Event()
+        all_tokens, stop = engine.free_cache_tokens, asyncio.Event()
         working = asyncio.create_task(
             WorkerService(bus, engine, Registration(bus, instance), WorkerMetrics(instance)).run(stop)
         )
@@ -63,7 +63,7 @@ async def test_nothing_is_left_of_requests_whose_clients_have_gone(
             await asyncio.gather(*(begin_and_leave(gateway.url, name, number) for number in range(REQUESTS)))
 
             async def is_forgotten() -> bool:
-                return engine.num_held == 0 and not engine.waiting and engine.free_slots == all_slots
+                return engine.num_held == 0 and not engine.waiting and engine.free_cache_tokens == all_tokens
 
             await until(is_forgotten)
             await gateway.metric("dilaserve_gateway_active_requests 0.0")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
+from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from tests.support.engines import MODES, assert_traces, decode_cases
 from tests.support.golden import GOLDEN, SETS, threshold_cases
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.mark.parametrize("name", SETS)
 def test_ranks_together_decode_every_case_as_the_reference_does(name: str, tp: int) -> None:
     choice = ModelChoice(str(GOLDEN / name), dtype="float32", tp=tp, threads=1)
-    with open_runner(choice, CacheRoom(64, 4096)) as ranks:
+    with open_runner(choice, CacheSize(64, 4096)) as ranks:
         for mode in MODES:
             if cases := threshold_cases((name,), (mode,)):
                 assert_traces(decode_cases(cases, ranks), cases)

@@ -1,4 +1,4 @@
-"""Ranks that fail on the way, that are told to stop, and that have unequal room."""
+"""Ranks that fail on the way, that are signalled to stop, and that have unequal room."""
 
 import multiprocessing
 import os
@@ -15,7 +15,7 @@ import torch
 
 from services.worker.engine.batch import ForwardBatch
 from services.worker.model import model_loading
-from services.worker.model.model_loading import CacheRoom, ModelChoice, open_runner
+from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import RankGroup, parallel_runner
 from shared.errors import BadInput
@@ -65,7 +65,7 @@ def _run_a_step() -> None:
 
 def test_ranks_take_the_room_of_the_least_and_end_in_order_when_all_are_signalled() -> None:
     ours, theirs = multiprocessing.Pipe()
-    instance = multiprocessing.get_context("spawn").Process(target=_serve_until_told, args=(theirs,))
+    instance = multiprocessing.get_context("spawn").Process(target=_serve_until_signalled, args=(theirs,))
     instance.start()
     try:
         assert ours.poll(LIMIT_S)
@@ -78,19 +78,19 @@ def test_ranks_take_the_room_of_the_least_and_end_in_order_when_all_are_signalle
         instance.kill()
 
 
-def _serve_until_told(ready: Connection) -> None:
+def _serve_until_signalled(ready: Connection) -> None:
     os.setsid()
-    told = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    signalled = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: signalled.set())
     with parallel_runner(DEVICES, _unequal) as ranks:
-        ready.send(ranks.cache_slots)
-        told.wait(LIMIT_S)
+        ready.send(ranks.cache_tokens)
+        signalled.wait(LIMIT_S)
 
 
 def _unequal(group: RankGroup) -> Runner:
     decoder = random_decoder()
-    with patch.object(model_loading, "slots_that_fit", return_value=300 - 100 * group.shard.rank):
-        return Runner(decoder, model_loading._cache_slots(CacheRoom(requests=64), decoder, group))
+    with patch.object(model_loading, "tokens_that_fit", return_value=300 - 100 * group.shard.rank):
+        return Runner(decoder, model_loading._num_cache_tokens(CacheSize(requests=64), decoder, group))
 
 
 @pytest.mark.slow
@@ -100,5 +100,5 @@ def test_a_cache_that_no_memory_can_hold_is_told_in_one_line() -> None:
 
 def _ask_for_too_much() -> None:
     choice = ModelChoice(str(COPY / "llada/seed1"), tp=2, threads=1)
-    with pytest.raises(BadInput, match="no memory for a cache"), open_runner(choice, CacheRoom(1, tokens=10**12)):
+    with pytest.raises(BadInput, match="no memory for a cache"), open_runner(choice, CacheSize(1, tokens=10**12)):
         pass

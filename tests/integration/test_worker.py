@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from services.worker.__main__ import main
-from services.worker.io.startup_registration import announced
+from services.worker.io.startup_registration import startup_registration
 from services.worker.settings import WorkerSettings
 from shared.bus.client import Bus
 from shared.bus.codec import decode
@@ -154,7 +154,7 @@ async def test_while_its_model_is_loaded_an_instance_is_registered_as_starting(
     own = {"nats_url": nats_server.url, "cell": bus.subjects.cell, "alive_file": alive}
     settings = read_settings(WorkerSettings, to_environ(own))
     instance = Instance(instance_id="w-1", model=read_model_card(MODEL, "m"), tp_degree=1)
-    with announced(settings, instance):
+    with startup_registration(settings, instance):
         starting = await registered.instance(InstanceState.STARTING)
         assert alive.exists()  # for who watches it, however long the model takes
     assert starting.instance_id == "w-1"

@@ -88,10 +88,10 @@ class ScriptedModel:
     """Predicts the tokens of the texts. Fails if a batch holds or reads from the cache another request's tokens."""
 
     texts: dict[int, Text]
-    cache_slots: int
+    cache_tokens: int
     config: ModelConfig = field(default_factory=lambda: parse_config(LLADA))
     is_small: bool = False  # whether two requests at once exceed the device's memory
-    cached: dict[int, tuple[int, int]] = field(default_factory=dict)  # slot -> request and position of its keys
+    cached: dict[int, tuple[int, int]] = field(default_factory=dict)  # entry -> request and position of its keys
 
     def run(self, batch: ForwardBatch) -> TokenPredictions:
         if self.is_small and len(batch.lengths) > 1:
@@ -113,10 +113,11 @@ class ScriptedModel:
             output_position = position - text.prompt_length
             expected = PROMPT_ID if output_position < 0 else text.token(output_position)
             assert token in (expected, MASK_ID), "a token of another text"
-        if self.cache_slots:
-            for owner, position, slot in zip(owners, batch.positions.tolist(), batch.write_slots.tolist(), strict=True):
-                self.cached[slot] = (owner, position)
-            read = iter(batch.read_slots.tolist())
+        if self.cache_tokens:
+            columns = (owners, batch.positions.tolist(), batch.write_entries.tolist())
+            for owner, position, entry in zip(*columns, strict=True):
+                self.cached[entry] = (owner, position)
+            read = iter(batch.read_entries.tolist())
             for i in range(batch.num_recompute, len(batch.lengths)):
                 for position in range(int(batch.key_lengths[i])):
                     assert self.cached[next(read)] == (int(batch.seeds[i]), position), "keys of another request"
@@ -167,7 +168,7 @@ class EngineCell:
             drain_until_s=drain_until_s or 0.0,
             max_batch_requests=MAX_REQUESTS,
             max_batch_tokens=1000,
-            cache_tokens=self.models[name].cache_slots,
+            cache_tokens=self.models[name].cache_tokens,
         )
 
     def start_worker(self, name: str) -> None:

@@ -1,1 +1,1 @@
-"""The KV cache: slots, stored keys and values, and cache modes."""
+"""The KV cache: entries, stored keys and values, and cache modes."""

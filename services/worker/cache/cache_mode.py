@@ -38,7 +38,7 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
     return Part(sequence, job.step, job.block, 0, len(sequence.canvas), first_only)
 
 
-def fault(job: StepJob, sequence: SequenceState) -> str | None:
+def validate_job(job: StepJob, sequence: SequenceState) -> str | None:
     """Why this job can never run; None if it can."""
     if not 0.0 <= job.threshold <= 1.0:
         return f"the threshold must be in [0, 1], got {job.threshold}"
@@ -49,7 +49,7 @@ def fault(job: StepJob, sequence: SequenceState) -> str | None:
     return None
 
 
-def is_over(job: StepJob, sequence: SequenceState, config: ModelConfig) -> bool:
+def is_obsolete(job: StepJob, sequence: SequenceState, config: ModelConfig) -> bool:
     """Whether there is nothing to run: the job was sent ahead, and the step before it has ended the block or text."""
     start, stop = sequence.block_range(job.block)
     if not (sequence.canvas[start:stop] == config.mask_token_id).any():

@@ -1,4 +1,4 @@
-"""The cached keys and values themselves, on the model's device, by the slots that `pool` hands out."""
+"""The cached keys and values themselves, on the model's device, by the entries that `pool` hands out."""
 
 import os
 import re
@@ -13,37 +13,37 @@ CPU_SHARE, CUDA_SHARE = 0.25, 0.85  # of the free memory; a CPU's is shared with
 
 
 class KvStore:
-    """Preallocated. Shapes: keys and values [layers, slots + 1, K, D], rotated, with K heads of size D.
+    """Preallocated. Shapes: keys and values [layers, entries + 1, K, D], rotated, with K heads of size D.
 
-    The slot `scrap`, the last, takes what fills up a batch.
+    The entry `padding_entry`, the last, takes what fills up a batch.
     """
 
-    def __init__(self, decoder: PackedDecoder, slots: int) -> None:
+    def __init__(self, decoder: PackedDecoder, entries: int) -> None:
         weight = decoder.head.weight
-        self.scrap = slots
-        shape = (decoder.config.num_layers, slots + 1, _kv_heads(decoder), decoder.config.head_dim)
+        self.padding_entry = entries
+        shape = (decoder.config.num_layers, entries + 1, _kv_heads(decoder), decoder.config.head_dim)
         self._keys = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         self._values = torch.empty(shape, dtype=weight.dtype, device=weight.device)
-        self._keys[:, slots] = self._values[:, slots] = 0  # a number, since what is masked still enters a sum
+        self._keys[:, entries] = self._values[:, entries] = 0  # a number, since what is masked still enters a sum
 
-    def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Shapes: slots [T], k and v [T, K, D]."""
-        self._keys[layer].index_copy_(0, slots, k)
-        self._values[layer].index_copy_(0, slots, v)
+    def write(self, layer: int, entries: Tensor, k: Tensor, v: Tensor) -> None:
+        """Shapes: entries [T], k and v [T, K, D]."""
+        self._keys[layer].index_copy_(0, entries, k)
+        self._values[layer].index_copy_(0, entries, v)
 
-    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Shapes: slots [S] -> keys and values [S, K, D]."""
-        return self._keys[layer].index_select(0, slots), self._values[layer].index_select(0, slots)
+    def read(self, layer: int, entries: Tensor) -> tuple[Tensor, Tensor]:
+        """Shapes: entries [S] -> keys and values [S, K, D]."""
+        return self._keys[layer].index_select(0, entries), self._values[layer].index_select(0, entries)
 
 
 def bytes_per_token(decoder: PackedDecoder) -> int:
-    """What one slot takes, keys and values in all layers."""
+    """What one entry takes, keys and values in all layers."""
     config, itemsize = decoder.config, decoder.head.weight.dtype.itemsize
     return 2 * config.num_layers * _kv_heads(decoder) * config.head_dim * itemsize
 
 
-def slots_that_fit(decoder: PackedDecoder) -> int:
-    """How many slots the free memory of the decoder's device has room for, leaving the rest of it to the forward."""
+def tokens_that_fit(decoder: PackedDecoder) -> int:
+    """How many entries the free memory of the decoder's device has room for, leaving the rest of it to the forward."""
     device = decoder.head.weight.device
     if device.type == "cuda":
         torch.cuda.empty_cache()  # else what torch keeps of freed memory counts as taken

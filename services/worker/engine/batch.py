@@ -25,8 +25,8 @@ class ForwardBatch:
     lengths: Int64  # [N], tokens fed of each request; their sum is T
     key_lengths: Int64  # [N], tokens attended to by each
     num_recompute: int  # the first so many requests attend to what they feed, the others to cached slots
-    write_slots: Int64  # [T], where the keys and values of what is fed are cached; [0] without a cache
-    read_slots: Int64  # [sum of key_lengths of the others], whose keys they attend to
+    write_entries: Int64  # [T], where the keys and values of what is fed are cached; [0] without a cache
+    read_entries: Int64  # [sum of key_lengths of the others], whose keys they attend to
     counts: Int64  # [N], candidates of each request, at least 1
     candidates: Int64  # [R], positions of the candidates, each counted from its own request's start
     rows: Int64  # [R], the fed token whose logits predict each candidate
@@ -72,8 +72,8 @@ def pack(parts: Sequence[Part], config: ModelConfig) -> ForwardBatch:
         lengths=lengths,
         key_lengths=np.array([len(part.sequence.canvas) for part in parts], dtype=np.int64),
         num_recompute=num_recompute,
-        write_slots=np.concatenate([part.sequence.slots[part.start : part.stop] for part in parts]),
-        read_slots=np.concatenate([NONE, *(part.sequence.slots for part in parts[num_recompute:])]),
+        write_entries=np.concatenate([part.sequence.kv_entries[part.start : part.stop] for part in parts]),
+        read_entries=np.concatenate([NONE, *(part.sequence.kv_entries for part in parts[num_recompute:])]),
         counts=counts,
         candidates=flat,
         rows=predicted_by + np.repeat(offsets, counts),

@@ -13,10 +13,10 @@ import numpy as np
 import structlog
 import torch
 
-from services.worker.cache.cache_mode import CacheMode, fault, is_over, part_for
-from services.worker.cache.kv_allocator import SlotAllocator
+from services.worker.cache.cache_mode import CacheMode, is_obsolete, part_for, validate_job
+from services.worker.cache.kv_allocator import KvAllocator
 from services.worker.engine.batch import Part, pack
-from services.worker.engine.provisional_tokens import ProvisionalTokens, guess
+from services.worker.engine.provisional_tokens import ProvisionalTokens, provisional_tokens
 from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.engine.step_jobs import StepJob, read_jobs, to_forget
 from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport, unmask
@@ -44,7 +44,7 @@ class Engine:
         self._mode = mode
         self._limits = limits
         self._instance_id = instance_id
-        self._pool = SlotAllocator(runner.cache_slots)
+        self._pool = KvAllocator(runner.cache_tokens)
         self._epoch = -1
         self._held: dict[int, SequenceState] = {}
         self._queue: deque[StepJob] = deque()
@@ -62,12 +62,12 @@ class Engine:
         return len(self._held)
 
     @property
-    def cache_slots(self) -> int:
+    def cache_tokens(self) -> int:
         """Tokens that the cache holds at most."""
         return self._pool.size
 
     @property
-    def free_slots(self) -> int:
+    def free_cache_tokens(self) -> int:
         """Tokens that the cache has room for."""
         return self._pool.free
 
@@ -112,7 +112,7 @@ class Engine:
         latency_s = time.perf_counter() - started
         return IterationResult(self._instance_id, self._epoch, outcome, [job for _, job in picked], report, latency_s)
 
-    def take_guesses(self) -> list[ProvisionalTokens]:
+    def pop_provisional_tokens(self) -> list[ProvisionalTokens]:
         """What the last iteration guessed for requests that are watched."""
         guesses, self._guesses = self._guesses, []
         return guesses
@@ -123,8 +123,8 @@ class Engine:
         batch = pack(parts, self._config)
         predictions = self._runner.run(batch)
         outcome = unmask(parts, batch, predictions, thresholds)
-        if any(part.sequence.watched for part in parts):
-            self._guesses += guess(parts, batch, predictions, self._config.mask_token_id)
+        if any(part.sequence.wants_provisional for part in parts):
+            self._guesses += provisional_tokens(parts, batch, predictions, self._config.mask_token_id)
         for part in parts:
             part.sequence.last_step = part.step
             if part.recomputes:
@@ -167,22 +167,22 @@ class Engine:
             return None
         if job.step <= sequence.last_step:
             return None  # the same name never runs twice
-        reason = fault(job, sequence)
+        reason = validate_job(job, sequence)
         if reason is None and self._needs_room(sequence) and len(sequence.canvas) > self._pool.size:
             reason = f"{len(sequence.canvas)} tokens; this instance's cache holds {self._pool.size}"
         if reason is not None:
             self._report.fail(job.ticket, reason)
             return None
-        return None if is_over(job, sequence, self._config) else sequence
+        return None if is_obsolete(job, sequence, self._config) else sequence
 
     def _needs_room(self, sequence: SequenceState) -> bool:
-        return self._mode is not CacheMode.NONE and not len(sequence.slots)
+        return self._mode is not CacheMode.NONE and not len(sequence.kv_entries)
 
     def _make_room(self, sequence: SequenceState) -> bool:
-        slots = self._pool.take(len(sequence.canvas))
-        if slots is not None:
-            sequence.slots = slots
-        return slots is not None
+        entries = self._pool.take(len(sequence.canvas))
+        if entries is not None:
+            sequence.kv_entries = entries
+        return entries is not None
 
     def _shrink(self, picked: list[tuple[Part, StepJob]]) -> None:
         """The device ran out of memory: smaller batches from now on; a request that alone is too large fails."""
@@ -216,7 +216,7 @@ class Engine:
     def _close(self, ticket: int) -> None:
         sequence = self._held.pop(ticket, None)
         if sequence is not None:
-            self._pool.give(sequence.slots)
+            self._pool.give(sequence.kv_entries)
 
     def _forget_all(self) -> None:
         for ticket in list(self._held):

@@ -85,7 +85,7 @@ class _Decode:
     ended: bool = False
 
 
-def check(request: CaseRequest, options: DecodeOptions, runner: ModelRunner) -> None:
+def check_request(request: CaseRequest, options: DecodeOptions, runner: ModelRunner) -> None:
     """Raises: BadInput naming the request, if the model cannot take it."""
     config, total = runner.config, len(request.prompt_ids) + options.output_length
     wrong = next((i for i in request.prompt_ids if not 0 <= i < config.vocab_size or i == config.mask_token_id), None)
@@ -116,7 +116,7 @@ def decode_together(
     Raises: BadInput if a request cannot be run.
     """
     for request in requests:
-        check(request, options, runner)
+        check_request(request, options, runner)
     fed = sum(len(request.prompt_ids) + options.output_length for request in requests)
     engine = Engine(runner, options.mode, EngineLimits(tokens=fed, requests=most or len(requests)), "decode")
     mask = runner.config.mask_token_id

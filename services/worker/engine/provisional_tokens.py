@@ -19,14 +19,14 @@ class ProvisionalTokens:
     message: Guesses
 
 
-def guess(
+def provisional_tokens(
     parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions, mask_id: int
 ) -> list[ProvisionalTokens]:
     """Once a batch's tokens are written: for each watched request its candidates that are still masked."""
     guesses = []
     for part, end, count in zip(parts, np.cumsum(batch.counts).tolist(), batch.counts.tolist(), strict=True):
         sequence = part.sequence
-        if not sequence.watched:
+        if not sequence.wants_provisional:
             continue
         own = np.arange(end - count, end)
         left = own[sequence.canvas[batch.candidates[own]] == mask_id]

@@ -9,7 +9,7 @@ from shared.arrays import Float32, Int32, Int64, unpack_int32
 from shared.errors import BadInput
 from shared.messages.steps import RequestState
 
-NO_SLOTS: Int64 = np.zeros(0, dtype=np.int64)
+NO_ENTRIES: Int64 = np.zeros(0, dtype=np.int64)
 NO_IDS: Int32 = np.zeros(0, dtype=np.int32)
 
 
@@ -25,9 +25,9 @@ class SequenceState:
     temperature: float
     seed: int
     request_id: str = ""
-    watched: bool = False  # whether its client wants guesses
-    slots: Int64 = field(
-        default_factory=lambda: NO_SLOTS
+    wants_provisional: bool = False  # whether its client wants guesses
+    kv_entries: Int64 = field(
+        default_factory=lambda: NO_ENTRIES
     )  # of the KV cache, one a token of the canvas; none until its first step with a cache
     cached_block: int = -1  # the block at whose start the cache was filled
     last_step: int = -1
@@ -66,7 +66,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         confidences=np.full(output_length, np.nan, dtype=np.float32),
         temperature=state.temperature,
         seed=state.seed,
-        watched=state.guesses,
+        wants_provisional=state.guesses,
         end_ids=end_ids,
     )
 

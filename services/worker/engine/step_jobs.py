@@ -9,7 +9,7 @@ from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.errors import BadInput
 from shared.messages.steps import StepJobs
 
-MOST_TAKEN = 8192  # messages remembered: of half a minute, after which one that was not acknowledged comes again
+MAX_REMEMBERED = 8192  # messages remembered: of half a minute, after which one that was not acknowledged comes again
 
 
 class StepJob(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class MessageDeduplicator:
         name = message.epoch, message.number
         is_new = not message.number or name not in self._names
         self._names[name] = None
-        if len(self._names) > MOST_TAKEN:
+        if len(self._names) > MAX_REMEMBERED:
             self._names.popitem(last=False)
         return is_new
 

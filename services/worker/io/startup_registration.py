@@ -19,7 +19,7 @@ END_S = 5.0  # how long the thread may take to end; the entry expires anyway
 
 
 @contextmanager
-def announced(settings: WorkerSettings, instance: Instance) -> Iterator[None]:
+def startup_registration(settings: WorkerSettings, instance: Instance) -> Iterator[None]:
     """Keep the instance registered as starting."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(_keep(settings, replace(instance, state=InstanceState.STARTING)))

@@ -24,8 +24,8 @@ def attention(batch: ForwardBatch, store: KvStore | None, device: torch.device, 
 
     Everything fed is written to the store first, so the slots of a cache part hold its fresh keys, too.
     """
-    write = torch.from_numpy(batch.write_slots).to(device)
-    read = torch.from_numpy(batch.read_slots).to(device)
+    write = torch.from_numpy(batch.write_entries).to(device)
+    read = torch.from_numpy(batch.read_entries).to(device)
     mix = _flash(batch, store, read) if backend(device, dtype) == "flash-attn" else _fused(batch, store, read)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

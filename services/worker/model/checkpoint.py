@@ -1,6 +1,6 @@
-"""Loads and saves a decoder as safetensors, under exactly the parameter names of the published checkpoints.
+"""Loads and saves a decoder as safetensors, under the parameter names of the published checkpoints.
 
-The decoder keeps query, key and value, and gate and up, as one matrix each; the files keep them apart. A `Slot`
+The decoder keeps query, key and value, and gate and up, as one matrix each; the files keep them apart. A `WeightTarget`
 is one published parameter with its place in the decoder.
 """
 
@@ -24,33 +24,33 @@ INDEX_FILE = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """Rows [start, stop) of the decoder's parameter `own` are the published parameter `published`, or of that one the
-    part from `first` on along `axis`, `axis_length` long in all (-1: all of it)."""
+class WeightTarget:
+    """Rows [start, stop) of the decoder's parameter `name` hold the parameter `published` of the checkpoint: all of it,
+    or one rank's share, which begins at `first` along `axis`."""
 
     published: str
-    own: str
+    name: str
     start: int
     stop: int
-    axis: int = -1
+    axis: int = -1  # -1: not split
     first: int = 0
-    axis_length: int = 0
+    axis_length: int = 0  # of the published parameter, along `axis`
 
     def shape(self, rows: Tensor) -> list[int]:
-        """Of the published parameter, of which these rows hold a part."""
-        whole = list(rows.shape)
+        """The published parameter's shape."""
+        shape = list(rows.shape)
         if self.axis >= 0:
-            whole[self.axis] = self.axis_length
-        return whole
+            shape[self.axis] = self.axis_length
+        return shape
 
-    def take(self, published: Tensor, rows: Tensor) -> Tensor:
-        """What of the published tensor goes into these rows."""
+    def share(self, published: Tensor, rows: Tensor) -> Tensor:
+        """The part of the published tensor that belongs in these rows."""
         return published if self.axis < 0 else published.narrow(self.axis, self.first, rows.shape[self.axis])
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """One family's published names; those of a layer stand below its prefix."""
+    """One family's published names. Those in `inner` follow the prefix `layer` and the layer's index."""
 
     layer: str
     outer: dict[str, str]
@@ -89,24 +89,24 @@ _NAMES = {
 }
 
 
-def slots(decoder: PackedDecoder) -> Iterator[Slot]:
-    """Yield every published parameter of the decoder, with its place."""
+def weight_targets(decoder: PackedDecoder) -> Iterator[WeightTarget]:
+    """Every published parameter, with its place in the decoder."""
     config, shard, names = decoder.config, decoder.shard, _NAMES[decoder.config.family]
-    for own, parameter in decoder.named_parameters():
-        module, _, kind = own.rpartition(".")
+    for name, parameter in decoder.named_parameters():
+        module, _, kind = name.rpartition(".")
         if module in names.outer:
             split = (0, shard.rank * len(parameter), config.vocab_size) if module == "head" else (-1, 0, 0)
-            yield Slot(f"{names.outer[module]}.{kind}", own, 0, len(parameter), *split)
+            yield WeightTarget(f"{names.outer[module]}.{kind}", name, 0, len(parameter), *split)
             continue
         _, index, inner = module.split(".")
         start = 0
         for part, rows, *split_rows in zip(names.inner[inner], *_split(inner, parameter, decoder), strict=True):
-            yield Slot(f"{names.layer}.{index}.{part}.{kind}", own, start, start + rows, *split_rows[0])
+            yield WeightTarget(f"{names.layer}.{index}.{part}.{kind}", name, start, start + rows, *split_rows[0])
             start += rows
 
 
 def _split(inner: str, parameter: Tensor, decoder: PackedDecoder) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """Of a layer's parameter: the rows of each published part, and each part's (axis, first, length) of the split."""
+    """A layer's parameter: the number of rows of each published part, and its (axis, first, axis_length)."""
     config, shard = decoder.config, decoder.shard
     size, head = shard.size, config.head_dim
     if inner == "qkv":
@@ -123,22 +123,23 @@ def _split(inner: str, parameter: Tensor, decoder: PackedDecoder) -> tuple[list[
 
 
 def check_weights(directory: Path) -> None:
-    """Read the headers of a model directory's weights, nothing more.
+    """Check the headers of a model directory's weights.
 
     Raises: ValueError, one line, for a missing, unknown or mis-shaped parameter or an unreadable file.
     """
     with torch.device("meta"):
         decoder = PackedDecoder(read_config(directory))
-    own = dict(decoder.named_parameters())
-    missing = {slot.published: slot.shape(own[slot.own][slot.start : slot.stop]) for slot in slots(decoder)}
+    missing = {target.published: target.shape(rows) for target, rows in _target_rows(decoder)}
     for path in _files(directory):
-        with _opened(path) as file:
+        with _open_file(path) as file:
             for name in file.keys():  # noqa: SIM118 - a file, not a dict
                 if name not in missing:
-                    raise ValueError(f"{path} holds {name}, which is no parameter of a {decoder.config.family} model")
-                shape, wanted = file.get_slice(name).get_shape(), missing.pop(name)
-                if shape != wanted:
-                    raise ValueError(f"{path}: {name} is {shape}, its config.json asks {wanted}")
+                    raise ValueError(
+                        f"{path} holds {name}, which is not a parameter of a {decoder.config.family} model"
+                    )
+                shape, expected = file.get_slice(name).get_shape(), missing.pop(name)
+                if shape != expected:
+                    raise ValueError(f"{path}: {name} is {shape}, its config.json requires {expected}")
     if missing:
         raise ValueError(f"{directory} lacks {len(missing)} parameters, the first is {min(missing)}")
 
@@ -150,22 +151,20 @@ def load(
     shard: Shard = WHOLE,
     reduce: Reduce = lambda x: x,
 ) -> PackedDecoder:
-    """Load a model directory, in one file or in several, straight into the wanted dtype and device.
+    """Load a model directory, from one file or several, into this dtype and device.
 
-    With a `shard` only that rank's share is kept; `reduce` then sums over the ranks.
+    With a `shard`, keep only that rank's share; `reduce` then sums over the ranks.
 
     Returns: the decoder in evaluation mode, its parameters without gradients. Raises: ValueError as `check_weights`.
     """
     check_weights(directory)
     decoder = empty_decoder(read_config(directory), dtype, device, shard, reduce)
-    wanted = {slot.published: slot for slot in slots(decoder)}
-    own = dict(decoder.named_parameters())
+    targets = {target.published: (target, rows) for target, rows in _target_rows(decoder)}
     for path in _files(directory):
-        with _opened(path) as file:
+        with _open_file(path) as file:
             for name in file.keys():  # noqa: SIM118 - a file, not a dict
-                slot = wanted[name]
-                rows = own[slot.own][slot.start : slot.stop]
-                rows.copy_(slot.take(file.get_tensor(name), rows))
+                target, rows = targets[name]
+                rows.copy_(target.share(file.get_tensor(name), rows))
     return decoder
 
 
@@ -176,32 +175,35 @@ def empty_decoder(
     shard: Shard = WHOLE,
     reduce: Reduce = lambda x: x,
 ) -> PackedDecoder:
-    """A decoder in evaluation mode, its parameters without gradients and still to be written."""
+    """A decoder in evaluation mode, its parameters without gradients and not yet initialized."""
     with torch.device("meta"):
         decoder = PackedDecoder(config, shard, reduce)
-    # Not by `to_empty`, for which torch imports its compiler, too.
+    # `to_empty` would make torch import its compiler.
     empty = {name: torch.empty(p.shape, dtype=dtype, device=device) for name, p in decoder.named_parameters()}
     decoder.load_state_dict(empty, assign=True)
     return decoder.requires_grad_(requires_grad=False).eval()
 
 
 def save(decoder: PackedDecoder, directory: Path, dtype: torch.dtype) -> None:
-    """Write the weights to `model.safetensors`, under the published names; config.json is the caller's."""
-    own = {name: parameter.detach() for name, parameter in decoder.named_parameters()}
-    published = {
-        slot.published: own[slot.own][slot.start : slot.stop].to("cpu", dtype, copy=True) for slot in slots(decoder)
-    }
+    """Write the weights to `model.safetensors`, under the published names. The caller writes config.json."""
+    published = {target.published: rows.detach().to("cpu", dtype, copy=True) for target, rows in _target_rows(decoder)}
     directory.mkdir(parents=True, exist_ok=True)
     save_file(published, directory / SINGLE_FILE, metadata={"format": "pt"})
 
 
+def _target_rows(decoder: PackedDecoder) -> Iterator[tuple[WeightTarget, Tensor]]:
+    parameters = dict(decoder.named_parameters())
+    for target in weight_targets(decoder):
+        yield target, parameters[target.name][target.start : target.stop]
+
+
 def _files(directory: Path) -> list[Path]:
-    """The weight files: the shards of the index where there is one, else the single file."""
+    """The weight files: the shards that the index names, or the single file."""
     index = directory / INDEX_FILE
     if not index.exists():
         pickles = sorted(path.name for path in directory.glob("*.bin") if not (directory / SINGLE_FILE).exists())
         if pickles:
-            raise ValueError(f"{directory} has its weights in pickles ({pickles[0]}); only safetensors are loaded")
+            raise ValueError(f"{directory} stores its weights as pickles ({pickles[0]}); only safetensors are loaded")
         return [directory / SINGLE_FILE]
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
@@ -211,8 +213,8 @@ def _files(directory: Path) -> list[Path]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """One file of weights; its tensors are read one at a time."""
+def _open_file(path: Path) -> Iterator[Any]:
+    """A file of weights, which reads one tensor at a time."""
     try:
         with safe_open(path, framework="pt") as file:
             yield file

@@ -17,14 +17,16 @@ from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import ForwardBatch
 from services.worker.model.decoder import Attend, PackedDecoder
 
-MOST_REQUESTS = 16
-MOST_TOKENS = 512  # fed
-FEWEST_KEYS = 256
-MOST_GRAPHS = 64  # kept; each takes some MB of the device's memory
+MAX_REQUESTS = 16  # in a batch that a graph serves
+MAX_TOKENS = 512  # fed by such a batch
+MIN_KEYS = 256  # keys of the smallest bucket
+MAX_GRAPHS = 64  # graphs kept; each takes some MB of the device's memory
+
+Bucket = tuple[int, int, int]  # (n, B, K)
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
+class PaddedBatch:
     """A batch of cache steps in its bucket; the requests that fill it up come last."""
 
     tokens: Tensor  # [n * B]
@@ -38,35 +40,35 @@ class Padded:
         return self.tokens, self.positions, self.write, self.read, self.attended
 
 
-def bucket(batch: ForwardBatch) -> tuple[int, int, int] | None:
+def bucket(batch: ForwardBatch) -> Bucket | None:
     """(n, B, K), or None for a batch that no graph serves: recompute parts, unequal lengths, too much to compute."""
     lengths = batch.lengths
-    if batch.num_recompute or len(lengths) > MOST_REQUESTS or (lengths != lengths[0]).any():
+    if batch.num_recompute or len(lengths) > MAX_REQUESTS or (lengths != lengths[0]).any():
         return None
     requests, length = _power_of_two(len(lengths)), int(lengths[0])
-    if requests * length > MOST_TOKENS:
+    if requests * length > MAX_TOKENS:
         return None
-    return requests, length, _power_of_two(max(FEWEST_KEYS, int(batch.key_lengths.max())))
+    return requests, length, _power_of_two(max(MIN_KEYS, int(batch.key_lengths.max())))
 
 
-def pad(batch: ForwardBatch, requests: int, keys: int, scrap: int) -> Padded:
-    """Fill up to so many requests and keys. What is filled in writes to the slot `scrap`, and attends to it."""
+def pad(batch: ForwardBatch, requests: int, keys: int, padding_entry: int) -> PaddedBatch:
+    """Fill up to so many requests and keys. What is filled in writes to the slot `padding_entry`, and attends to it."""
     missing = requests * int(batch.lengths[0]) - len(batch.tokens)
     attended = np.arange(keys) < batch.key_lengths[:, None]  # [N, K]
-    read = np.full((requests, keys), scrap, dtype=np.int64)
-    read[: len(attended)][attended] = batch.read_slots
+    read = np.full((requests, keys), padding_entry, dtype=np.int64)
+    read[: len(attended)][attended] = batch.read_entries
     filler = np.zeros((requests - len(attended), keys), dtype=np.bool_)
     filler[:, 0] = True  # a softmax over nothing is not a number
-    return Padded(
+    return PaddedBatch(
         tokens=torch.from_numpy(np.pad(batch.tokens, (0, missing))),
         positions=torch.from_numpy(np.pad(batch.positions, (0, missing))),
-        write=torch.from_numpy(np.pad(batch.write_slots, (0, missing), constant_values=scrap)),
+        write=torch.from_numpy(np.pad(batch.write_entries, (0, missing), constant_values=padding_entry)),
         read=torch.from_numpy(read.ravel()),
         attended=torch.from_numpy(np.concatenate((attended, filler))[:, None, None]),
     )
 
 
-def forward(decoder: PackedDecoder, store: KvStore, padded: Padded) -> Tensor:
+def forward(decoder: PackedDecoder, store: KvStore, padded: PaddedBatch) -> Tensor:
     """The decoder on a padded batch, without any shape that depends on what is in it. Shapes: -> hidden [n * B, W]."""
     hidden: Tensor = decoder(padded.tokens, padded.positions, _masked(store, padded))
     return hidden
@@ -79,16 +81,16 @@ class CacheStepGraphs:
         self._decoder = decoder
         self._store = store
         self._pool = torch.cuda.graph_pool_handle()
-        self._graphs: OrderedDict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Padded, Tensor]] = OrderedDict()
+        self._graphs: OrderedDict[Bucket, tuple[torch.cuda.CUDAGraph, PaddedBatch, Tensor]] = OrderedDict()
 
     def run(self, batch: ForwardBatch) -> Tensor | None:
         """The hidden states of what is fed [T, W], valid until the next run; None if no graph serves this batch."""
         key = bucket(batch)
         if key is None:
             return None
-        padded = pad(batch, key[0], key[2], self._store.scrap)
+        padded = pad(batch, key[0], key[2], self._store.padding_entry)
         if key not in self._graphs:
-            if len(self._graphs) == MOST_GRAPHS:
+            if len(self._graphs) == MAX_GRAPHS:
                 self._graphs.popitem(last=False)  # not used for longest
             self._graphs[key] = self._capture(padded)
         self._graphs.move_to_end(key)
@@ -98,9 +100,9 @@ class CacheStepGraphs:
         graph.replay()
         return hidden[: len(batch.tokens)]
 
-    def _capture(self, padded: Padded) -> tuple[torch.cuda.CUDAGraph, Padded, Tensor]:
+    def _capture(self, padded: PaddedBatch) -> tuple[torch.cuda.CUDAGraph, PaddedBatch, Tensor]:
         device = self._decoder.head.weight.device
-        inputs = Padded(*(part.to(device) for part in padded.parts))
+        inputs = PaddedBatch(*(part.to(device) for part in padded.parts))
         with torch.cuda.device(device):  # whose streams these are; each thread begins on the first device
             beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             beside.wait_stream(torch.cuda.current_stream())
@@ -114,7 +116,7 @@ class CacheStepGraphs:
         return graph, inputs, hidden
 
 
-def _masked(store: KvStore, padded: Padded) -> Attend:
+def _masked(store: KvStore, padded: PaddedBatch) -> Attend:
     count = len(padded.attended)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 import torch
 
-from services.worker.cache.kv_store import slots_that_fit
+from services.worker.cache.kv_store import tokens_that_fit
 from services.worker.model.attention import backend
 from services.worker.model.checkpoint import check_weights, load
 from services.worker.model.config import read_config
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class CacheRoom:
+class CacheSize:
     """How many tokens the cache holds: `tokens`, or with 0 as the free memory allows, but no more than so many
     requests of the longest can fill. No requests: no cache."""
 
@@ -34,7 +34,7 @@ class CacheRoom:
     tokens: int = 0
 
 
-NO_CACHE = CacheRoom(requests=0)
+NO_CACHE = CacheSize(requests=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class ModelChoice:
 
 
 @contextmanager
-def open_runner(choice: ModelChoice, room: CacheRoom) -> Iterator[Runner | ParallelRunner]:
+def open_runner(choice: ModelChoice, room: CacheSize) -> Iterator[Runner | ParallelRunner]:
     """Load the model, and end its ranks at the end. Raises: BadInput, one line, if it cannot be run."""
-    directory, devices = check(choice)
+    directory, devices = check_model(choice)
     threads = choice.threads or max(1, num_cores() // choice.tp)
     load_rank = partial(_load_rank, directory, choose_dtype(choice.dtype, devices[0]), threads, room)
     if choice.tp == 1:
@@ -65,7 +65,7 @@ def open_runner(choice: ModelChoice, room: CacheRoom) -> Iterator[Runner | Paral
         yield ranks
 
 
-def check(choice: ModelChoice) -> tuple[Path, list[torch.device]]:
+def check_model(choice: ModelChoice) -> tuple[Path, list[torch.device]]:
     """The model's directory, and the device of each rank. Raises: BadInput for what can be refused before anything is
     loaded."""
     directory, device = find_model(choice.model), choose_device(choice.device)
@@ -112,7 +112,7 @@ def _load_rank(
     directory: Path,
     dtype: torch.dtype,
     threads: int,
-    room: CacheRoom,
+    room: CacheSize,
     group: RankGroup | None,
     device: torch.device | None = None,
 ) -> Runner:
@@ -128,7 +128,7 @@ def _load_rank(
         raise BadInput("the model does not fit in the device's memory", "model") from None
     except ValueError as error:
         raise BadInput(str(error), "model") from None
-    slots = _cache_slots(room, decoder, group)
+    slots = _num_cache_tokens(room, decoder, group)
     try:
         return Runner(decoder, slots, group)
     except RuntimeError:  # without enough memory torch raises just this on a CPU
@@ -144,12 +144,12 @@ def _keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, (1 << 31) - 1)
 
 
-def _cache_slots(room: CacheRoom, decoder: PackedDecoder, group: RankGroup | None) -> int:
+def _num_cache_tokens(room: CacheSize, decoder: PackedDecoder, group: RankGroup | None) -> int:
     """The same on every rank."""
     longest = decoder.config.max_length
     if room.tokens or not room.requests:
         return room.tokens
-    fit = slots_that_fit(decoder)
+    fit = tokens_that_fit(decoder)
     slots = min(fit if group is None else group.least(fit), room.requests * longest)
     if slots < longest:
         raise BadInput(
@@ -166,5 +166,5 @@ def _say(choice: ModelChoice, runner: Runner | ParallelRunner) -> None:
         dtype=str(runner.dtype).removeprefix("torch."),
         tp=choice.tp,
         attention=backend(runner.device, runner.dtype),
-        cache_tokens=runner.cache_slots,
+        cache_tokens=runner.cache_tokens,
     )

@@ -14,12 +14,12 @@ from services.worker.model.attention import attention
 from services.worker.model.config import ModelConfig
 from services.worker.model.cuda_graphs import CacheStepGraphs
 from services.worker.model.decoder import PackedDecoder
-from services.worker.model.sampling import Noise, Vocabulary, best_of, decide
+from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards
 from shared.arrays import Float64, Int64
 
 # Below so many rows the CPU's matrix routine sums in another order; with at least so many, a row's result
 # is the same bits whatever rows stand beside it.
-STEADY_ROWS = 16
+MIN_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class ModelRunner(Protocol):
     @property
     def config(self) -> ModelConfig: ...
     @property
-    def cache_slots(self) -> int:
+    def cache_tokens(self) -> int:
         """Tokens that its cache holds; 0 without a cache."""
 
     def run(self, batch: ForwardBatch) -> TokenPredictions: ...
 
 
-class Ranks(Protocol):
+class GatherGroup(Protocol):
     """The other ranks that a vocabulary is shared out over."""
 
     def gather(self, x: Tensor) -> Tensor:
@@ -52,27 +52,27 @@ class Ranks(Protocol):
 class Runner:
     """A decoder, or one rank's share of it, and its cache on one device."""
 
-    def __init__(self, decoder: PackedDecoder, cache_slots: int = 0, ranks: Ranks | None = None) -> None:
+    def __init__(self, decoder: PackedDecoder, cache_tokens: int = 0, ranks: GatherGroup | None = None) -> None:
         self.config = decoder.config
-        self.cache_slots = cache_slots
+        self.cache_tokens = cache_tokens
         self.device = decoder.head.weight.device
         self.dtype = decoder.head.weight.dtype
         self._decoder = decoder
         self._ranks = ranks
         first = decoder.shard.rank * decoder.head.out_features
         self._vocabulary = Vocabulary(first, self.config.mask_token_id)
-        self._store = KvStore(decoder, cache_slots) if cache_slots else None
+        self._store = KvStore(decoder, cache_tokens) if cache_tokens else None
         on_cuda = self.device.type == "cuda" and ranks is None
         self._graphs = CacheStepGraphs(decoder, self._store) if self._store and on_cuda else None
 
     @torch.inference_mode()
     def run(self, batch: ForwardBatch) -> TokenPredictions:
         """One forward, and the head for the candidates' rows only."""
-        rows = np.pad(batch.rows, (0, max(0, STEADY_ROWS - len(batch.rows))), mode="edge")
+        rows = np.pad(batch.rows, (0, max(0, MIN_ROWS - len(batch.rows))), mode="edge")
         logits = self._decoder.logits(self._hidden(batch, self._put(rows)))[: len(batch.rows)]  # [R, V of this rank]
-        altered = self.config.family == "dream"
-        best = best_of(logits, self._noise(batch), self._vocabulary, altered=altered)
-        tokens, confidences = decide(best.unsqueeze(0) if self._ranks is None else self._ranks.gather(best))
+        after_temperature = self.config.family == "dream"
+        best = best_of(logits, self._noise(batch), self._vocabulary, after_temperature=after_temperature)
+        tokens, confidences = combine_shards(best.unsqueeze(0) if self._ranks is None else self._ranks.gather(best))
         return TokenPredictions(tokens.cpu().numpy(), confidences.cpu().numpy())
 
     def _hidden(self, batch: ForwardBatch, rows: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class Vocabulary:
     mask_token_id: int
 
 
-def best_of(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *, altered: bool) -> Tensor:
+def best_of(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *, after_temperature: bool) -> Tensor:
     """The best token of each row, among those of `vocabulary`, in float64.
 
     Greedy: the most probable one. With a temperature T it is drawn from softmax(logits / T).
@@ -38,15 +38,19 @@ def best_of(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *, alte
     dtype, here it is always float64; and the mask itself is never taken, or a step might unmask nothing.
 
     Shapes: logits [R, V] -> [4, R]: what it was chosen by, its logit, its id, the logsumexp of the row's logits.
-    The last three tell its probability: in the raw softmax (LLaDA), or with `altered` in the one it was drawn from.
+    The last three give its probability: in the raw softmax (LLaDA), or with `after_temperature` in the one it was
+    drawn from (Dream).
     """
     size = max(1, CHUNK_ELEMENTS // logits.shape[1])
     chunks = [slice(start, start + size) for start in range(0, len(logits), size)]
-    parts = [_best_of_rows(logits[chunk], _rows(noise, chunk), vocabulary, altered=altered) for chunk in chunks]
+    parts = [
+        _best_of_rows(logits[chunk], _rows(noise, chunk), vocabulary, after_temperature=after_temperature)
+        for chunk in chunks
+    ]
     return torch.cat(parts, dim=1)
 
 
-def decide(best: Tensor) -> tuple[Tensor, Tensor]:
+def combine_shards(best: Tensor) -> tuple[Tensor, Tensor]:
     """Put the parts of the vocabulary together. Shapes: best [parts, 4, R] -> tokens int64, confidences float64 [R]."""
     score, logit, token, total = best.unbind(dim=1)  # [parts, R] each
     winner = score.argmax(dim=0, keepdim=True)
@@ -60,12 +64,12 @@ def _rows(noise: Noise | None, chunk: slice) -> Noise | None:
     return Noise(noise.temperature[chunk], noise.seed[chunk], noise.step[chunk], noise.position[chunk])
 
 
-def _best_of_rows(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *, altered: bool) -> Tensor:
+def _best_of_rows(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *, after_temperature: bool) -> Tensor:
     exact = logits.to(torch.float64, copy=True)  # [R, V]
     scale = None
     if noise is not None:
         scale = noise.temperature.unsqueeze(1)  # [R, 1], of the noise
-        if altered:
+        if after_temperature:
             warm = scale > 0
             exact /= torch.where(warm, scale, 1.0)
             scale = warm.double()

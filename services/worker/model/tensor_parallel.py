@@ -30,7 +30,7 @@ from shared.errors import BadInput
 
 log = structlog.get_logger(__name__)
 
-PATIENCE = timedelta(days=365)  # how long a rank waits for its next batch: an idle instance is no error
+GROUP_TIMEOUT = timedelta(days=365)  # how long a rank waits for its next batch: an idle instance is no error
 STOP_S = 10.0  # how long the others may take to end
 
 LoadRank = Callable[["RankGroup"], Runner]
@@ -45,7 +45,7 @@ class RankGroup:
         self.shard = shard
         self.device = device
         place = f"file://{rendezvous}"
-        dist.init_process_group("gloo", place, rank=shard.rank, world_size=shard.size, timeout=PATIENCE)
+        dist.init_process_group("gloo", place, rank=shard.rank, world_size=shard.size, timeout=GROUP_TIMEOUT)
         self._compute = dist.new_group(backend="nccl") if device.type == "cuda" else dist.group.WORLD
 
     def sum(self, x: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class ParallelRunner:
 
     def __init__(self, own: Runner, group: RankGroup) -> None:
         self.config = own.config
-        self.cache_slots = own.cache_slots
+        self.cache_tokens = own.cache_tokens
         self.device = own.device
         self.dtype = own.dtype
         self._own = own

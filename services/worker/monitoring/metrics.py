@@ -32,10 +32,10 @@ class WorkerMetrics:
     def watch(self, engine: Engine) -> None:
         """Show what the engine holds from now on."""
         self._held.set_function(lambda: engine.num_held)
-        self._size.set(engine.cache_slots)
-        self._used.set_function(lambda: engine.cache_slots - engine.free_slots)
+        self._size.set(engine.cache_tokens)
+        self._used.set_function(lambda: engine.cache_tokens - engine.free_cache_tokens)
 
-    def jobs_came(self, jobs: StepJobs, received_s: float) -> None:
+    def jobs_received(self, jobs: StepJobs, received_s: float) -> None:
         """Clocks of different machines may differ; a delay is never below 0. Units: Unix time."""
         if jobs.sent_s:
             self._delay.observe(max(0.0, received_s - jobs.sent_s))

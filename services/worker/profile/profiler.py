@@ -28,24 +28,24 @@ class ProfilePlan:
 
     batch_tokens: tuple[int, ...]
     repeats: int = 5
-    enough_s: float = float("inf")  # steps of one size that took as long together need no more repeats
-    longest_s: float = float("inf")  # a step that took longer ends its kind: above it, the profile goes by tokens
+    budget_s: float = float("inf")  # steps of one size that took as long together need no more repeats
+    max_step_s: float = float("inf")  # a step that took longer ends its kind: above it, the profile goes by tokens
 
 
-QUICK = ProfilePlan(
-    batch_tokens=(32, 128, 512, 2048), repeats=3, enough_s=0.2, longest_s=1.0
+QUICK_PLAN = ProfilePlan(
+    batch_tokens=(32, 128, 512, 2048), repeats=3, budget_s=0.2, max_step_s=1.0
 )  # for a start without a profile
 
 
-def grid(most_tokens: int) -> tuple[int, ...]:
-    """32, 64, 128 and so on, and `most_tokens` last."""
+def batch_sizes(max_tokens: int) -> tuple[int, ...]:
+    """32, 64, 128 and so on, and `max_tokens` last."""
     sizes = [BLOCK]
-    while sizes[-1] * 2 < most_tokens:
+    while sizes[-1] * 2 < max_tokens:
         sizes.append(sizes[-1] * 2)
-    return (*sizes, most_tokens) if most_tokens > sizes[-1] else tuple(sizes)
+    return (*sizes, max_tokens) if max_tokens > sizes[-1] else tuple(sizes)
 
 
-def room_for(plan: ProfilePlan) -> int:
+def cache_tokens_for(plan: ProfilePlan) -> int:
     """Tokens of cache that measuring cache steps takes."""
     return max(plan.batch_tokens) // BLOCK * TYPICAL_TOKENS
 
@@ -54,7 +54,7 @@ def measure(
     runner: ModelRunner, tp: int, plan: ProfilePlan, on_point: Callable[[StepKind, int], object] = lambda *_: None
 ) -> LatencyProfile:
     """The profile of one TP degree; without a cache it has no cache rows. `on_point` hears what comes next."""
-    kinds = [StepKind.RECOMPUTE, StepKind.CACHE] if runner.cache_slots else [StepKind.RECOMPUTE]
+    kinds = [StepKind.RECOMPUTE, StepKind.CACHE] if runner.cache_tokens else [StepKind.RECOMPUTE]
     return LatencyProfile.from_rows(row for kind in kinds for row in _measure_kind(runner, tp, plan, kind, on_point))
 
 
@@ -72,7 +72,7 @@ def _measure_kind(
         times_s, fed = timed
         latency_s = statistics.median(times_s)
         yield tp, fed, kind, latency_s
-        if latency_s > plan.longest_s:
+        if latency_s > plan.max_step_s:
             return
 
 
@@ -93,7 +93,7 @@ def _time(
         fed = ran[-1].batch_tokens
         if step >= len(first):
             times_s.append(ran[-1].latency_s)
-            if sum(times_s) >= plan.enough_s:
+            if sum(times_s) >= plan.budget_s:
                 break
     return times_s, fed
 
@@ -128,7 +128,7 @@ def _states(runner: ModelRunner, tokens: int, kind: StepKind) -> list[RequestSta
     longest = min(TYPICAL_TOKENS, config.max_length)
     if kind is StepKind.CACHE:
         count, length, block = tokens // BLOCK, longest, BLOCK
-        if count * length > runner.cache_slots:
+        if count * length > runner.cache_tokens:
             return None
     else:
         count = -(-tokens // longest)

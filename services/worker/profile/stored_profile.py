@@ -11,7 +11,7 @@ from services.worker.model.attention import backend
 from services.worker.model.model_loading import ModelChoice, device_name
 from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import ParallelRunner
-from services.worker.profile.profiler import QUICK, measure
+from services.worker.profile.profiler import QUICK_PLAN, measure
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile, read_profile, write_profile
@@ -35,12 +35,12 @@ def stored_profile(choice: ModelChoice, runner: Runner | ParallelRunner, cache: 
         except BadInput as error:
             log.warning("stored profile not used", error=error.message)
     log.info("measuring a quick latency profile", stored=str(path))
-    profile = measure(runner, choice.tp, QUICK)
+    profile = measure(runner, choice.tp, QUICK_PLAN)
     _store(path, profile)
     return profile
 
 
-def default_cache(environ: Mapping[str, str]) -> Path:
+def default_directory(environ: Mapping[str, str]) -> Path:
     """Where the user's caches are kept."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dilaserve" / "profiles"
 
@@ -48,7 +48,7 @@ def default_cache(environ: Mapping[str, str]) -> Path:
 def _key(choice: ModelChoice, runner: Runner | ParallelRunner) -> str:
     """What a latency depends on."""
     computes = device_name(runner.device), backend(runner.device, runner.dtype), str(runner.dtype)
-    facts = (runner.config, *computes, choice.tp, choice.threads, runner.cache_slots > 0)
+    facts = (runner.config, *computes, choice.tp, choice.threads, runner.cache_tokens > 0)
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 

@@ -32,7 +32,7 @@ def prompt(seed: int, output_length: int = 32) -> Prompt:
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(Runner(random_decoder(), cache_slots=4096), CacheMode.DUAL, EngineLimits(4096, 64), "test")
+    return Engine(Runner(random_decoder(), cache_tokens=4096), CacheMode.DUAL, EngineLimits(4096, 64), "test")
 
 
 def test_every_step_is_recorded_with_threshold_and_tokens(engine: Engine) -> None:

@@ -47,8 +47,10 @@ def varlen(
 def sequence(ticket: int, prompt: int) -> SequenceState:
     tokens = np.random.default_rng(ticket).integers(0, 50, prompt)
     canvas = np.r_[tokens, [MASK_ID] * BLOCK].astype(np.int32)
-    slots = np.arange(64 * ticket, 64 * ticket + len(canvas))
-    return SequenceState(ticket, prompt, BLOCK, canvas, np.full(BLOCK, np.nan, dtype=np.float32), 0.0, 0, slots=slots)
+    entries = np.arange(64 * ticket, 64 * ticket + len(canvas))
+    return SequenceState(
+        ticket, prompt, BLOCK, canvas, np.full(BLOCK, np.nan, dtype=np.float32), 0.0, 0, kv_entries=entries
+    )
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.cache.kv_allocator import SlotAllocator
+from services.worker.cache.kv_allocator import KvAllocator
 from services.worker.engine.batch import ForwardBatch
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import Runner, TokenPredictions
@@ -26,7 +26,7 @@ ROOM = 100  # tokens
 
 @pytest.fixture(scope="module")
 def runner() -> Runner:
-    return Runner(random_decoder(), cache_slots=ROOM)
+    return Runner(random_decoder(), cache_tokens=ROOM)
 
 
 def engine_of(runner: Runner) -> Engine:
@@ -104,12 +104,12 @@ def test_a_thousand_requests_with_cancellations_leak_nothing(runner: Runner) -> 
                 drops.append(ticket)
                 del running[ticket]
     run(engine, StepJobs(epoch=1, drops=pack_int64(drops)))
-    assert (engine.free_slots, engine.num_held, engine.waiting) == (ROOM, 0, False)
+    assert (engine.free_cache_tokens, engine.num_held, engine.waiting) == (ROOM, 0, False)
 
 
 def test_a_thousand_requests_that_move_half_way_leak_nothing() -> None:
     room = 8 * (2 + 32)
-    here, there = (engine_of(Runner(random_decoder(), cache_slots=room)) for _ in range(2))
+    here, there = (engine_of(Runner(random_decoder(), cache_tokens=room)) for _ in range(2))
     for first in range(0, 1000, 8):
         moving = [request(ticket, prompt=2) for ticket in range(first, first + 8)]
         for decode in moving:
@@ -121,18 +121,18 @@ def test_a_thousand_requests_that_move_half_way_leak_nothing() -> None:
         read_results(_some(run(there, taken_up)), moving)
         assert all(d.done for d in moving)
         run(there, StepJobs(epoch=1, drops=gone))
-    assert [(e.free_slots, e.num_held, e.waiting) for e in (here, there)] == [(room, 0, False)] * 2
+    assert [(e.free_cache_tokens, e.num_held, e.waiting) for e in (here, there)] == [(room, 0, False)] * 2
 
 
 def test_a_new_scheduler_frees_the_cache(runner: Runner) -> None:
     engine = engine_of(runner)
     run(engine, jobs_for([request(1), request(2)], epoch=1))
     run(engine, StepJobs(epoch=2))
-    assert engine.free_slots == ROOM
+    assert engine.free_cache_tokens == ROOM
 
 
 def test_a_batch_that_does_not_fit_in_memory_runs_in_smaller_ones() -> None:
-    engine = engine_of(SmallDevice(random_decoder(), cache_slots=ROOM))
+    engine = engine_of(SmallDevice(random_decoder(), cache_tokens=ROOM))
     assert tickets(run(engine, jobs_for([request(1), request(2)]))) == [1]
     assert tickets(engine.iterate()) == [2]
 
@@ -148,20 +148,20 @@ def test_the_next_try_has_the_memory_of_the_one_that_failed() -> None:
             made.append(weakref.ref(activations))
             return super().run(batch)
 
-    runner = Watched(random_decoder(), cache_slots=ROOM)
+    runner = Watched(random_decoder(), cache_tokens=ROOM)
     assert tickets(run(engine_of(runner), jobs_for([request(1), request(2)]))) == [1]
     assert kept == [0, 0]
 
 
 def test_a_request_that_alone_does_not_fit_in_memory_fails() -> None:
-    results = run(engine_of(SmallDevice(random_decoder(), cache_slots=ROOM)), jobs_for([request(1, prompt=30)]))
+    results = run(engine_of(SmallDevice(random_decoder(), cache_tokens=ROOM)), jobs_for([request(1, prompt=30)]))
     assert results is not None
     assert "62 tokens does not fit" in results.failures[0].message
 
 
 @given(st.lists(st.integers(0, 30), max_size=30), st.randoms())
 def test_slots_are_handed_out_once_and_come_back(sizes: list[int], order: Random) -> None:
-    pool = SlotAllocator(64)
+    pool = KvAllocator(64)
     held: list[Int64] = []
     for size in sizes:
         slots = pool.take(size)

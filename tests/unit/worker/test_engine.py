@@ -20,7 +20,7 @@ from tests.support.steps import Decode, jobs_for, read_results
 
 @pytest.fixture(scope="module")
 def runner() -> Runner:
-    return Runner(random_decoder(), cache_slots=1024)
+    return Runner(random_decoder(), cache_tokens=1024)
 
 
 def engine_of(runner: Runner, *, mode: CacheMode = CacheMode.NONE, tokens: int = 4096, requests: int = 64) -> Engine:
@@ -73,7 +73,7 @@ def test_in_company_each_request_decodes_as_it_does_alone(runner: Runner, mode: 
 @pytest.mark.skipif(not torch.cpu.get_capabilities().get("avx512_bf16"), reason="this CPU does not compute in bfloat16")
 @pytest.mark.parametrize("mode", CacheMode)
 def test_in_bfloat16_company_changes_nothing_either(mode: CacheMode) -> None:
-    runner = Runner(random_decoder(torch.bfloat16), cache_slots=1024)
+    runner = Runner(random_decoder(torch.bfloat16), cache_tokens=1024)
     together, alone = several(mode, 0.0), several(mode, 0.0)
     decode_together(engine_of(runner, mode=mode), together)
     for decode in alone:

@@ -14,7 +14,7 @@ from tests.support.golden import GOLDEN, SETS, threshold_cases
 
 @cache
 def runner_of(model: Path) -> Runner:
-    return Runner(load(model, torch.float32, "cpu"), cache_slots=4096)
+    return Runner(load(model, torch.float32, "cpu"), cache_tokens=4096)
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -12,11 +12,11 @@ from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import ForwardBatch, Part, pack
 from services.worker.engine.sequence_state import SequenceState
 from services.worker.model.attention import attention
-from services.worker.model.cuda_graphs import CacheStepGraphs, Padded, bucket, forward, pad
+from services.worker.model.cuda_graphs import CacheStepGraphs, PaddedBatch, bucket, forward, pad
 from services.worker.model.decoder import PackedDecoder
 from tests.support.random_model import MASK_ID, random_decoder
 
-BLOCK, SLOTS = 16, 512
+BLOCK, CACHE_TOKENS = 16, 512
 CPU = torch.device("cpu")
 
 
@@ -26,9 +26,9 @@ def sequences(prompts: list[int]) -> list[SequenceState]:
     for ticket, prompt in enumerate(prompts):
         tokens = np.random.default_rng(ticket).integers(0, 50, prompt)
         canvas = np.r_[tokens, [MASK_ID] * 2 * BLOCK].astype(np.int32)
-        slots = np.arange(first, first := first + len(canvas))
+        entries = np.arange(first, first := first + len(canvas))
         known = np.full(2 * BLOCK, np.nan, dtype=np.float32)
-        held.append(SequenceState(ticket, prompt, BLOCK, canvas, known, 0.0, 0, slots=slots))
+        held.append(SequenceState(ticket, prompt, BLOCK, canvas, known, 0.0, 0, kv_entries=entries))
     return held
 
 
@@ -50,18 +50,18 @@ def run_packed(batch: ForwardBatch, decoder: PackedDecoder, store: KvStore, devi
 @pytest.mark.parametrize("prompts", [[5], [5, 5, 9], [1, 2, 30, 31, 40]])
 def test_a_padded_batch_computes_what_the_packed_one_does(prompts: list[int]) -> None:
     decoder = random_decoder()
-    store = KvStore(decoder, SLOTS)
+    store = KvStore(decoder, CACHE_TOKENS)
     batch = cache_steps(prompts, decoder, store)
     shape = bucket(batch)
     assert shape is not None
-    padded = pad(batch, shape[0], shape[2], store.scrap)
+    padded = pad(batch, shape[0], shape[2], store.padding_entry)
     own = forward(decoder, store, padded)[: len(batch.tokens)]
     torch.testing.assert_close(own, run_packed(batch, decoder, store, CPU), atol=1e-4, rtol=0)
 
 
 def test_buckets_are_powers_of_two() -> None:
     decoder = random_decoder()
-    store = KvStore(decoder, SLOTS)
+    store = KvStore(decoder, CACHE_TOKENS)
     assert bucket(cache_steps([5, 5, 9], decoder, store)) == (4, BLOCK, 256)
     assert bucket(cache_steps([5] * 8, decoder, store)) == (8, BLOCK, 256)
 
@@ -81,9 +81,9 @@ class OnCpu(CacheStepGraphs):
 
     captured = 0
 
-    def _capture(self, padded: Padded) -> Any:
+    def _capture(self, padded: PaddedBatch) -> Any:
         self.captured += 1
-        inputs = Padded(*(part.clone() for part in padded.parts))
+        inputs = PaddedBatch(*(part.clone() for part in padded.parts))
         hidden = forward(self._decoder, self._store, inputs)
 
         def replay() -> None:
@@ -97,7 +97,7 @@ def test_a_bucket_is_captured_once_until_too_many_others_were_used_since(monkeyp
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(services.worker.model.cuda_graphs, "MOST_GRAPHS", 2)
     decoder = random_decoder()
-    store = KvStore(decoder, SLOTS)
+    store = KvStore(decoder, CACHE_TOKENS)
     graphs, captured = OnCpu(decoder, store), []
     for prompts in ([5], [5, 5], [9], [5, 5, 5], [7], [9, 5]):
         batch = cache_steps(prompts, decoder, store)
@@ -113,7 +113,7 @@ def test_a_bucket_is_captured_once_until_too_many_others_were_used_since(monkeyp
 def test_a_replayed_graph_computes_what_the_eager_forward_does() -> None:
     device = torch.device("cuda")
     decoder = random_decoder().to(device)
-    store = KvStore(decoder, SLOTS)
+    store = KvStore(decoder, CACHE_TOKENS)
     graphs = CacheStepGraphs(decoder, store)
     for prompts in ([5, 9], [7, 30], [5, 5, 9]):  # the second one replays what the first one captured
         batch = cache_steps(prompts, decoder, store, device)

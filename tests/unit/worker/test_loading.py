@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.worker.cache.kv_store import CPU_SHARE, bytes_per_token, slots_that_fit
-from services.worker.model.model_loading import CacheRoom, ModelChoice, check, open_runner
+from services.worker.cache.kv_store import CPU_SHARE, bytes_per_token, tokens_that_fit
+from services.worker.model.model_loading import CacheSize, ModelChoice, check_model, open_runner
 from services.worker.settings import WorkerSettings
 from shared.errors import BadInput
 from shared.settings import read_settings
@@ -33,7 +33,7 @@ def test_ranks_are_on_the_gpus_of_their_instance(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    devices = check(ModelChoice(MODEL, device="auto", tp=tp, gpus=gpus))[1]
+    devices = check_model(ModelChoice(MODEL, device="auto", tp=tp, gpus=gpus))[1]
     assert devices == [torch.device("cuda", gpu) for gpu in wanted]
 
 
@@ -43,7 +43,7 @@ def test_a_gpu_that_is_none_is_told_in_one_line() -> None:
 
 
 def test_a_cache_that_no_memory_can_hold_is_told_in_one_line() -> None:
-    room = CacheRoom(1, tokens=10**12)
+    room = CacheSize(1, tokens=10**12)
     with pytest.raises(BadInput, match="no memory for a cache"), open_runner(ModelChoice(MODEL, threads=1), room):
         pass
 
@@ -52,7 +52,7 @@ def test_memory_that_holds_copies_of_files_is_free_for_the_cache() -> None:
     decoder = random_decoder()
     told = Path("/proc/meminfo").read_text(encoding="ascii").split()
     available = 1024 * int(told[told.index("MemAvailable:") + 1])
-    fit = slots_that_fit(decoder) * bytes_per_token(decoder)
+    fit = tokens_that_fit(decoder) * bytes_per_token(decoder)
     assert fit == pytest.approx(CPU_SHARE * available, rel=0.5)  # others take and free some meanwhile
 
 
@@ -60,7 +60,7 @@ def test_ranks_share_the_cores_that_the_process_may_use(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(5)))
     threads = torch.get_num_threads()
     try:
-        with open_runner(ModelChoice(MODEL), CacheRoom(requests=0)):
+        with open_runner(ModelChoice(MODEL), CacheSize(requests=0)):
             assert torch.get_num_threads() == 5
     finally:
         torch.set_num_threads(threads)

@@ -18,7 +18,7 @@ from services.worker.model.decoder import PackedDecoder
 from tests.support.golden import GOLDEN, SETS
 
 LOGITS_ATOL = 5e-4  # fp32, the bound published with the vectors
-SLOTS = 256
+CACHE_TOKENS = 256
 
 
 @cache
@@ -27,17 +27,17 @@ def decoder_of(name: str) -> PackedDecoder:
 
 
 def sequence(ids: Tensor) -> SequenceState:
-    """All of it output, in one block; with slots of its own cache."""
+    """All of it output, in one block; with its own cache entries."""
     canvas = ids.numpy().astype(np.int32)
     known = np.full(len(ids), np.nan, dtype=np.float32)
-    return SequenceState(0, 0, len(ids), canvas, known, 0.0, 0, slots=np.arange(SLOTS)[: len(ids)])
+    return SequenceState(0, 0, len(ids), canvas, known, 0.0, 0, kv_entries=np.arange(CACHE_TOKENS)[: len(ids)])
 
 
 def forward(decoder: PackedDecoder, parts: list[Part], store: KvStore | None = None) -> list[Tensor]:
     """The logits of what each part feeds: [stop - start, V]."""
     if store is None:
         for part in parts:
-            part.sequence.slots = part.sequence.slots[:0]
+            part.sequence.kv_entries = part.sequence.kv_entries[:0]
     batch = pack(parts, decoder.config)
     attend = attention(batch, store, torch.device("cpu"), torch.float32)
     hidden = decoder(torch.from_numpy(batch.tokens), torch.from_numpy(batch.positions), attend)
@@ -76,7 +76,7 @@ def test_a_cached_forward_attends_to_the_keys_of_the_block_s_start(name: str, mo
     cases = sorted({key.rpartition("/")[0] for key in files if key.startswith("cached/")})
     assert cases
     for case in cases:
-        store, held = KvStore(decoder, SLOTS), sequence(files[f"{case}/cache_input_ids"][0])
+        store, held = KvStore(decoder, CACHE_TOKENS), sequence(files[f"{case}/cache_input_ids"][0])
         start, stop = files[f"{case}/block"].tolist()
         length = len(held.canvas)
         forward(decoder, [Part(held, 0, 0, 0, length)], store)

@@ -8,7 +8,7 @@ import services.worker.profile.stored_profile
 from services.worker.engine.batch import ForwardBatch
 from services.worker.model.model_loading import ModelChoice
 from services.worker.model.model_runner import Runner, TokenPredictions
-from services.worker.profile.profiler import ProfilePlan, grid, measure
+from services.worker.profile.profiler import ProfilePlan, batch_sizes, measure
 from services.worker.profile.stored_profile import given_profile, stored_profile
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
@@ -21,7 +21,7 @@ CHOICE = ModelChoice("random", threads=1)
 
 
 def test_both_kinds_of_step_are_measured_at_each_batch_size() -> None:
-    profile = measure(Runner(random_decoder(), cache_slots=8 * 128), 1, PLAN)
+    profile = measure(Runner(random_decoder(), cache_tokens=8 * 128), 1, PLAN)
     assert {key: curve.batch_tokens.tolist() for key, curve in profile.curves.items()} == {
         (1, StepKind.RECOMPUTE): [32, 64, 256],
         (1, StepKind.CACHE): [32, 64, 256],
@@ -34,17 +34,17 @@ def test_without_a_cache_there_are_no_cache_rows() -> None:
 
 
 def test_cache_steps_that_have_no_room_are_left_out() -> None:
-    profile = measure(Runner(random_decoder(), cache_slots=2 * 128), 1, PLAN)
+    profile = measure(Runner(random_decoder(), cache_tokens=2 * 128), 1, PLAN)
     assert profile.curves[1, StepKind.CACHE].batch_tokens.tolist() == [32, 64]
 
 
 def test_a_step_that_took_too_long_is_the_last_of_its_kind() -> None:
-    profile = measure(Runner(random_decoder()), 1, ProfilePlan((32, 64), repeats=2, longest_s=0.0))
+    profile = measure(Runner(random_decoder()), 1, ProfilePlan((32, 64), repeats=2, max_step_s=0.0))
     assert profile.curves[1, StepKind.RECOMPUTE].batch_tokens.tolist() == [32]
 
 
 def test_a_step_that_does_not_fit_in_memory_ends_its_kind() -> None:
-    runner = SmallDevice(random_decoder(), cache_slots=8 * 128)
+    runner = SmallDevice(random_decoder(), cache_tokens=8 * 128)
     runner.room = 128
     profile = measure(runner, 1, ProfilePlan((32, 64, 128, 256), repeats=2))
     assert [curve.batch_tokens.tolist() for curve in profile.curves.values()] == [[32, 64, 128]] * 2
@@ -58,7 +58,7 @@ def test_filling_the_cache_takes_no_larger_batches_than_are_measured() -> None:
             fed.append(len(batch.tokens))
             return super().run(batch)
 
-    measure(Watched(random_decoder(), cache_slots=8 * 128), 1, PLAN)
+    measure(Watched(random_decoder(), cache_tokens=8 * 128), 1, PLAN)
     assert max(fed) == max(PLAN.batch_tokens)
 
 
@@ -73,16 +73,16 @@ class Counted(Runner):
 
 
 @pytest.mark.parametrize(("enough_s", "runs"), [(float("inf"), (1 + 3) + (2 + 3)), (0.0, (1 + 1) + (2 + 1))])
-def test_steps_are_repeated_until_they_took_long_enough_together(enough_s: float, runs: int) -> None:
-    runner = Counted(random_decoder(), cache_slots=128)
-    measure(runner, 1, ProfilePlan((32,), repeats=3, enough_s=enough_s))
+def test_steps_are_repeated_until_they_took_long_enough_together(budget_s: float, runs: int) -> None:
+    runner = Counted(random_decoder(), cache_tokens=128)
+    measure(runner, 1, ProfilePlan((32,), repeats=3, budget_s=budget_s))
     assert runner.runs == runs
 
 
 def test_the_grid_doubles_up_to_the_most() -> None:
-    assert grid(256) == (32, 64, 128, 256)
-    assert grid(300) == (32, 64, 128, 256, 300)
-    assert grid(32) == (32,)
+    assert batch_sizes(256) == (32, 64, 128, 256)
+    assert batch_sizes(300) == (32, 64, 128, 256, 300)
+    assert batch_sizes(32) == (32,)
 
 
 def test_a_measured_profile_is_kept_for_the_next_start(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from services.worker.model import sampling
-from services.worker.model.sampling import Noise, Vocabulary, best_of, decide
+from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards
 
 VOCAB = 8  # the last is the mask, which the logits here make improbable
 
@@ -16,14 +16,14 @@ def logits(rows: int) -> Tensor:
     return values
 
 
-def pick(values: Tensor, noise: Noise | None, *, altered: bool, parts: int = 1) -> tuple[Tensor, Tensor]:
+def pick(values: Tensor, noise: Noise | None, *, after_temperature: bool, parts: int = 1) -> tuple[Tensor, Tensor]:
     """As if the vocabulary were shared out over so many ranks."""
     columns = VOCAB // parts
     best = [
-        best_of(part, noise, Vocabulary(i * columns, VOCAB - 1), altered=altered)
+        best_of(part, noise, Vocabulary(i * columns, VOCAB - 1), after_temperature=after_temperature)
         for i, part in enumerate(torch.split(values, columns, dim=1))
     ]
-    return decide(torch.stack(best))
+    return combine_shards(torch.stack(best))
 
 
 def noise(rows: int, temperature: float, seed: int = 1, step: int = 0) -> Noise:
@@ -36,54 +36,56 @@ def noise(rows: int, temperature: float, seed: int = 1, step: int = 0) -> Noise:
 
 
 def test_greedy_takes_the_most_probable_token_and_its_float64_probability() -> None:
-    tokens, confidences = pick(logits(5), None, altered=False)
+    tokens, confidences = pick(logits(5), None, after_temperature=False)
     best = logits(5).double().softmax(dim=-1).max(dim=-1)
     assert torch.equal(tokens, best.indices)
     torch.testing.assert_close(confidences, best.values, atol=1e-12, rtol=0)
 
 
 def test_temperature_zero_is_greedy_whatever_the_seed() -> None:
-    assert torch.equal(pick(logits(5), noise(5, 0.0), altered=False)[0], pick(logits(5), None, altered=False)[0])
+    assert torch.equal(
+        pick(logits(5), noise(5, 0.0), after_temperature=False)[0], pick(logits(5), None, after_temperature=False)[0]
+    )
 
 
 def test_tokens_are_drawn_from_the_softmax_at_the_temperature() -> None:
     rows = 20_000
     one = logits(1)
-    tokens, _ = pick(one.expand(rows, VOCAB), noise(rows, 1.5), altered=False)
+    tokens, _ = pick(one.expand(rows, VOCAB), noise(rows, 1.5), after_temperature=False)
     shares = torch.bincount(tokens, minlength=VOCAB) / rows
     torch.testing.assert_close(shares.double(), (one[0].double() / 1.5).softmax(dim=-1), atol=0.012, rtol=0)
 
 
 def test_the_confidence_is_the_raw_probability_of_the_drawn_token() -> None:
-    tokens, confidences = pick(logits(9), noise(9, 1.0), altered=False)
+    tokens, confidences = pick(logits(9), noise(9, 1.0), after_temperature=False)
     wanted = logits(9).double().softmax(dim=-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(confidences, wanted)
 
 
 def test_an_altered_confidence_is_of_the_distribution_drawn_from() -> None:
-    tokens, confidences = pick(logits(9), noise(9, 0.5), altered=True)
+    tokens, confidences = pick(logits(9), noise(9, 0.5), after_temperature=True)
     wanted = (logits(9).double() / 0.5).softmax(dim=-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(confidences, wanted)
 
 
 def test_a_row_draws_the_same_in_any_company() -> None:
-    whole = pick(logits(9), noise(9, 1.0), altered=False)[0]
+    whole = pick(logits(9), noise(9, 1.0), after_temperature=False)[0]
     row = noise(9, 1.0)
     alone = Noise(row.temperature[4:5], row.seed[4:5], row.step[4:5], row.position[4:5])
-    assert pick(logits(9)[4:5], alone, altered=False)[0] == whole[4]
+    assert pick(logits(9)[4:5], alone, after_temperature=False)[0] == whole[4]
 
 
 def test_another_seed_or_step_draws_other_numbers() -> None:
     same = logits(1).expand(200, VOCAB)
-    first = pick(same, noise(200, 1.0, seed=1, step=0), altered=False)[0]
-    assert not torch.equal(first, pick(same, noise(200, 1.0, seed=2, step=0), altered=False)[0])
-    assert not torch.equal(first, pick(same, noise(200, 1.0, seed=1, step=1), altered=False)[0])
+    first = pick(same, noise(200, 1.0, seed=1, step=0), after_temperature=False)[0]
+    assert not torch.equal(first, pick(same, noise(200, 1.0, seed=2, step=0), after_temperature=False)[0])
+    assert not torch.equal(first, pick(same, noise(200, 1.0, seed=1, step=1), after_temperature=False)[0])
 
 
 def test_the_mask_is_never_taken_but_counts_in_the_softmax() -> None:
     values = logits(5)
     values[:, -1] = 10
-    tokens, confidences = pick(values, None, altered=False)
+    tokens, confidences = pick(values, None, after_temperature=False)
     assert (tokens < VOCAB - 1).all()
     torch.testing.assert_close(confidences, values.double().softmax(dim=-1)[:, :-1].max(dim=-1).values)
 
@@ -96,6 +98,6 @@ def test_the_largest_random_number_is_finite(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("parts", [2, 4])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_shared_out_vocabulary_gives_the_same(parts: int, temperature: float) -> None:
-    whole, shared = (pick(logits(50), noise(50, temperature), altered=False, parts=n) for n in (1, parts))
+    whole, shared = (pick(logits(50), noise(50, temperature), after_temperature=False, parts=n) for n in (1, parts))
     assert torch.equal(whole[0], shared[0])
     torch.testing.assert_close(whole[1], shared[1])
