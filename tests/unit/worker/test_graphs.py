@@ -95,7 +95,7 @@ class OnCpu(CacheStepGraphs):
 @torch.inference_mode()
 def test_a_bucket_is_captured_once_until_too_many_others_were_used_since(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(services.worker.model.cuda_graphs, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(services.worker.model.cuda_graphs, "MAX_GRAPHS", 2)
     decoder = random_decoder()
     store = KvStore(decoder, CACHE_TOKENS)
     graphs, captured = OnCpu(decoder, store), []

@@ -72,7 +72,7 @@ class Counted(Runner):
         return super().run(batch)
 
 
-@pytest.mark.parametrize(("enough_s", "runs"), [(float("inf"), (1 + 3) + (2 + 3)), (0.0, (1 + 1) + (2 + 1))])
+@pytest.mark.parametrize(("budget_s", "runs"), [(float("inf"), (1 + 3) + (2 + 3)), (0.0, (1 + 1) + (2 + 1))])
 def test_steps_are_repeated_until_they_took_long_enough_together(budget_s: float, runs: int) -> None:
     runner = Counted(random_decoder(), cache_tokens=128)
     measure(runner, 1, ProfilePlan((32,), repeats=3, budget_s=budget_s))
