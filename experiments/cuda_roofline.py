@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from experiments.report import RESULTS, Report
-from services.worker.cache.kv_store import slots_that_fit
+from services.worker.cache.kv_store import tokens_that_fit
 from services.worker.model.checkpoint import empty_decoder
 from services.worker.model.config import ModelConfig
 from services.worker.model.decoder import PackedDecoder
@@ -113,7 +113,7 @@ def main() -> int:
     report = Report("LLaDA-8B's dimensions on a CUDA device", note)
     report.add_columns("step", "tokens", "ms", "roofline, ms", "times the roofline", "share of the matrix ceiling")
     decoder = random_decoder(LLADA_8B, device)
-    room = min(cache_tokens_for(PLAN), slots_that_fit(decoder))  # limits the cache steps that are measured
+    room = min(cache_tokens_for(PLAN), tokens_that_fit(decoder))  # limits the cache steps that are measured
     profile = measure(Runner(decoder, room), 1, PLAN)
     for (_, kind), curve in profile.curves.items():
         for tokens, latency_s in zip(curve.batch_tokens.astype(int).tolist(), curve.latency_s.tolist(), strict=True):
