@@ -1,4 +1,4 @@
-"""What tests of every kind share: a real NATS server, a bus with its own cell, a tiny model directory."""
+"""Fixtures for all tests: a real NATS server, a bus with its own cell, a tiny model directory."""
 
 import itertools
 import os
@@ -14,20 +14,20 @@ from shared.bus.client import Bus
 from tests.support.nats import NatsServer
 from tests.support.tiny_model import write_tiny_model, write_tiny_weights
 
-# One thread a process: several tests run at once, and threads that wait for one another waste a busy machine. Before
-# any test imports torch or LightGBM, so that it holds for both, and for every process that a test starts.
+# One thread per process: tests run in parallel, and threads that wait for one another waste a busy machine. Set before
+# any test imports torch or LightGBM, so that both read it, and every process that a test starts inherits it.
 os.environ |= {"OMP_NUM_THREADS": "1", "DILASERVE_THREADS": "1"}
 
 _numbers = itertools.count()
 
-# An example's time says how busy the machine is, not whether the code is right.
+# An example's time depends on the machine's load, so it has no deadline.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What workers keep between their starts, such as latency profiles: for this run, not in the user's cache."""
+    """Workers cache latency profiles and the like for this run, not in the user's cache."""
     run = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         run = run.parent  # shared by all of pytest's workers
@@ -38,14 +38,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_logs() -> Iterator[None]:
-    """What a command that ran in this process set up for its logs does not outlive the test."""
+    """Reset the log configuration of a command that ran in this process."""
     yield
     structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
 def own_threads() -> Iterator[None]:
-    """Nor does the number of threads that it chose."""
+    """Reset the number of threads that such a command chose."""
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
@@ -53,7 +53,7 @@ def own_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """One server for the run; tests keep apart by their cells. A test that stops its server starts its own."""
+    """One server for the run; each test has its own cell. A test that stops its server starts its own."""
     server = NatsServer(tmp_path_factory.mktemp("nats"))
     server.start()
     yield server
@@ -62,7 +62,7 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
 
 @pytest.fixture
 async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
-    """Connected to a cell of its own, whose streams and buckets are set up."""
+    """A bus connected to its own cell, with streams and buckets set up."""
     connected = await Bus.connect(nats_server.url, f"test{next(_numbers)}", name="test")
     await connected.set_up()
     yield connected

@@ -1,7 +1,6 @@
-"""Messages stored by earlier versions stay readable: one sample of each, kept as it was first written.
+"""Messages stored by earlier versions stay readable: one sample per type, as first written.
 
-A sample is added by running this file as a program after a message type has been added to SAMPLES; one that is
-there is never written again.
+To add a sample, add the message to SAMPLES and run this file as a program. It never overwrites a sample.
 """
 
 import math
@@ -234,7 +233,7 @@ def path_of(message: msgspec.Struct) -> Path:
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
-def test_a_message_as_first_stored_still_means_the_same(message: msgspec.Struct) -> None:
+def test_a_message_stored_by_an_earlier_version_decodes_to_the_same_value(message: msgspec.Struct) -> None:
     assert decode(path_of(message).read_bytes(), type(message)) == message
 
 
@@ -251,7 +250,7 @@ def test_requests_and_outcomes_are_the_same_in_json(message: msgspec.Struct) -> 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"{", b"[]", b"\x01", b'"x"', b"\x93\x01\x02\x03", DEEP])
 @pytest.mark.parametrize("kind", [type(message) for message in SAMPLES], ids=lambda kind: kind.__name__)
-def test_what_is_no_message_is_bad_input(kind: type[msgspec.Struct], data: bytes) -> None:
+def test_an_undecodable_message_is_bad_input(kind: type[msgspec.Struct], data: bytes) -> None:
     with pytest.raises(BadInput, match=kind.__name__):
         decode(data, kind)
 
@@ -266,7 +265,7 @@ def test_what_is_no_message_is_bad_input(kind: type[msgspec.Struct], data: bytes
         ("arrival_s", 1_795_238_620_360),  # in milliseconds
     ],
 )
-def test_a_request_with_a_value_that_no_service_can_work_with_is_bad_input(field: str, value: object) -> None:
+def test_a_request_with_an_unusable_value_is_bad_input(field: str, value: object) -> None:
     with pytest.raises(BadInput) as refused:
         decode(msgspec.msgpack.encode({"request_id": "a", "prompt": "x", field: value}), Request)
     assert refused.value.field == field

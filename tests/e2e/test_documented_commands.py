@@ -1,7 +1,7 @@
-"""The commands of README.md and docs/ as a reader gives them, one after the other, against one running stack.
+"""Runs the commands of README.md and docs/ in order against one running stack.
 
-They run in a folder that looks like the repository, with the stack's data directory in it. A comment
-`<!-- not run: REASON -->` above a block leaves it out; tests/support/documented.py names those that other tests give.
+They run in a folder that looks like the repository and holds the stack's data directory. A comment
+`<!-- not run: REASON -->` above a block excludes it; tests/support/documented.py names the commands of other tests.
 """
 
 import os
@@ -20,23 +20,23 @@ from tests.support.documented import RUN, to_run
 from tests.support.shell_blocks import ROOT, Block, blocks
 from tests.support.stack import Stack, new_data_dir, running_stack
 
-LIMIT_S = 60.0  # for one block
-OWN = {".data", ".git", ".venv", ".site"}  # not of the repository
+LIMIT_S = 60.0  # time limit per block
+UNTRACKED = {".data", ".git", ".venv", ".site"}
 DOCUMENTS = [path for path in RUN if any(map(to_run, blocks(path)))]
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")]
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Somebody with a checkout, its programs on the PATH and a stack that runs."""
+    """A reader of the documents: a checkout, its programs on the PATH and a running stack."""
 
     stack: Stack
     directory: Path
     programs: Path
 
-    def gives(self, block: Block) -> subprocess.CompletedProcess[str]:
-        """The block in one shell, which ends at the first command that fails."""
+    def run(self, block: Block) -> subprocess.CompletedProcess[str]:
+        """Run the block in one shell, which ends at the first failed command."""
         text = block.text.replace("127.0.0.1:8000", f"127.0.0.1:{self.stack.port}")
         command = ["bash", "-euo", "pipefail", "-c", text]
         if block.language == "python":
@@ -55,7 +55,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """As `dilaserve up` starts it, with one instance: it is there sooner."""
+    """A stack with one instance, which starts sooner than two."""
     with new_data_dir() as data_dir, running_stack(DEMO_MODEL, data_dir, "--instances", "1x1") as running:
         yield running
 
@@ -66,7 +66,7 @@ def reader(stack: Stack, tmp_path: Path) -> Reader:
     checkout.mkdir()
     programs.mkdir()
     for entry in ROOT.iterdir():
-        if entry.name not in OWN:
+        if entry.name not in UNTRACKED:
             (checkout / entry.name).symlink_to(entry)
     (checkout / ".data").symlink_to(stack.data_dir)
     for name, arguments in {"dilaserve": "-m dilaserve", "python": ""}.items():
@@ -78,7 +78,7 @@ def reader(stack: Stack, tmp_path: Path) -> Reader:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_what_a_document_shows_works(reader: Reader, path: Path) -> None:
+def test_the_commands_of_a_document_succeed(reader: Reader, path: Path) -> None:
     for block in filter(to_run, blocks(path)):
-        ended = reader.gives(block)
+        ended = reader.run(block)
         assert ended.returncode == 0, f"{block.where}\n{block.text}\n{ended.stdout}\n{ended.stderr}"

@@ -14,20 +14,20 @@ from tests.support.reconfiguring_stack import HEAVY_RPS, LIGHT_RPS, LIMIT_S, rec
 from tests.support.stack import Stack, dilaserve
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.timeout(400)  # processes start many times, and other tests run beside
+pytestmark = pytest.mark.timeout(400)  # many process starts, beside other tests
 
 
 def ended(bus: Bus, number: int) -> Callable[[], Awaitable[bool]]:
-    """Whether so many plans have been carried out."""
+    """Whether `number` plans have been executed."""
 
-    async def holds() -> bool:
+    async def condition() -> bool:
         return len([plan for plan in await changes(bus) if plan.state is not PlanState.RUNNING]) >= number
 
-    return holds
+    return condition
 
 
 async def changes(bus: Bus) -> list[PlanRecord]:
-    """The plans that changed something, the oldest first."""
+    """The plans that changed the instances, oldest first."""
     return [plan for plan in reversed(await read_plans(bus, 100)) if plan.state is not PlanState.STAYED]
 
 
@@ -48,15 +48,15 @@ async def test_more_load_turns_one_tp_2_into_two_tp_1_and_less_turns_them_back(
 
 
 @pytest.mark.slow
-async def test_a_killed_reconfigurator_and_a_killed_worker_do_not_keep_it_from_its_target(
+async def test_a_plan_completes_despite_a_killed_reconfigurator_and_worker(
     tiny_checkpoint_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with reconfiguring_stack(tiny_checkpoint_dir, tmp_path, monkeypatch) as stack:
         async with under_load(stack) as (load, bus):
             load.rps = HEAVY_RPS
-            await until(under_way(bus), LIMIT_S)
+            await until(running_plan(bus), LIMIT_S)
             stack.program("services.reconfigurator").kill()
-            await until(partial(runs, stack, 1), LIMIT_S)
+            await until(partial(serves, stack, 1), LIMIT_S)
             stack.program("services.worker").kill()
             await until(ended(bus, 1), LIMIT_S)
             [plan] = await changes(bus)
@@ -65,16 +65,16 @@ async def test_a_killed_reconfigurator_and_a_killed_worker_do_not_keep_it_from_i
         assert stack.stop() == 0
 
 
-async def runs(stack: Stack, tp_degree: int) -> bool:
-    """Whether an instance of this TP degree serves."""
+async def serves(stack: Stack, tp_degree: int) -> bool:
+    """Whether an instance of this TP degree is ready."""
     report = json.loads(dilaserve("status", "--json", "--data-dir", stack.data_dir).stdout)
     return any(i["tp_degree"] == tp_degree and i["state"] == "ready" for i in report["instances"])
 
 
-def under_way(bus: Bus) -> Callable[[], Awaitable[bool]]:
-    """Whether a plan is being carried out."""
+def running_plan(bus: Bus) -> Callable[[], Awaitable[bool]]:
+    """Whether a plan is running."""
 
-    async def holds() -> bool:
+    async def condition() -> bool:
         return any(plan.state is PlanState.RUNNING for plan in await changes(bus))
 
-    return holds
+    return condition

@@ -1,4 +1,4 @@
-"""What a client sees of the whole system: real NATS, real Postgres, every service its own process, the demo model."""
+"""The whole system from a client's side: real NATS, real Postgres, each service in its own process, the demo model."""
 
 import asyncio
 import json
@@ -19,13 +19,13 @@ from tests.support.judge_server import judge_server
 from tests.support.stack import Stack, dilaserve, new_data_dir, running_stack
 
 SLO_S = 120
-# A request's text then depends on nothing but itself: one threshold, every step on the whole sequence.
+# With one threshold and no cache, a request's text is independent of other requests.
 OPTIONS = ("--instances", "2x1", "--policy", "fixed", "--thresholds", "0.9", "--cache", "none")
 
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """Two instances of the demo model. The tests leave it whole."""
+    """Two instances of the demo model, shared by all tests."""
     with new_data_dir() as data_dir, running_stack(DEMO_MODEL, data_dir, *OPTIONS) as running:
         yield running
         assert running.stop() == 0
@@ -48,7 +48,7 @@ def test_an_openai_client_asks_about_apples_and_gets_the_right_number(stack: Sta
     assert served["mean_threshold"] == pytest.approx(0.9)
 
 
-def test_a_stream_brings_the_same_text_piece_by_piece(stack: Stack) -> None:
+def test_a_stream_delivers_the_same_text_in_pieces(stack: Stack) -> None:
     pieces_of_each = []
     for i in range(4):
         messages: Any = [{"role": "user", "content": question(i)}]
@@ -63,7 +63,7 @@ def test_a_stream_brings_the_same_text_piece_by_piece(stack: Stack) -> None:
     assert max(pieces_of_each) > 1  # a text whose first token is decided last comes as one piece
 
 
-async def test_200_requests_at_once_each_get_the_text_they_get_alone(stack: Stack) -> None:
+async def test_200_concurrent_requests_get_the_same_texts_as_alone(stack: Stack) -> None:
     async with httpx.AsyncClient(base_url=stack.url, timeout=110, limits=httpx.Limits(max_connections=200)) as http:
         together = await asyncio.gather(*[answer(http, i) for i in range(200)])
         for i in range(0, 200, 8):
@@ -80,7 +80,7 @@ async def test_a_producer_on_the_bus_is_served_by_the_same_instances(stack: Stac
     await bus.close()
 
 
-async def test_garbage_on_every_subject_is_buried_and_serving_goes_on(stack: Stack) -> None:
+async def test_garbage_on_every_subject_is_discarded_and_serving_continues(stack: Stack) -> None:
     bus = await nats.connect(read_addresses(stack.data_dir).nats_url)
     subjects = ["requests", "cancel.x", "steps.x", "step-results.x", "outcomes.x", "progress.x", "checkpoints.x"]
     keys = await (await bus.jetstream().key_value("instances-cell0")).keys()
@@ -124,7 +124,7 @@ def test_malformed_json_is_a_400(stack: Stack) -> None:
     assert "JSON" in reply.json()["error"]["message"]
 
 
-# --- `dilaserve bench` is a client, too ---
+# --- `dilaserve bench` ---
 
 
 def bench(stack: Stack, *options: object) -> dict[str, Any]:
@@ -133,29 +133,27 @@ def bench(stack: Stack, *options: object) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def test_a_trace_is_sent_at_its_times_with_its_lengths(stack: Stack, tmp_path: Path) -> None:
+def test_bench_replays_a_trace_with_its_times_and_lengths(stack: Stack, tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens,slo_s,priority\n0,20,32,,\n1.2,40,64,0.001,5\n")
     out, plot = tmp_path / "result.json", tmp_path / "timeline.png"
     result = bench(stack, "--trace", trace, "--out", out, "--plot", plot)
     assert (result["requests"], result["completed"]) == (2, 2)
-    assert result["slo_attainment"] == 0.5  # the second asks for the impossible
+    assert result["slo_attainment"] == 0.5  # the second has an SLO of 1 ms
     assert [entry["rps"] for entry in result["timeline"]] == [1, 1]
     assert result["timeline"][0]["instances_per_tp"] == {"1": 2}
     assert json.loads(out.read_bytes()) == result
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_benchmark_asks_each_question_once_and_grades_the_reply(stack: Stack, tmp_path: Path) -> None:
+def test_bench_sends_each_question_once_and_grades_the_reply(stack: Stack, tmp_path: Path) -> None:
     result = bench(stack, "--benchmark", "mmlu-pro", "--data", write_benchmark_files(tmp_path), "--rate", 10)
     assert (result["requests"], result["completed"]) == (1, 1)
     assert result["accuracy"] in (0, 1)
     assert "judge" not in result
 
 
-def test_a_judge_scores_replies_is_asked_again_and_what_it_does_not_score_is_counted(
-    stack: Stack, tmp_path: Path
-) -> None:
+def test_bench_retries_the_judge_and_counts_unscored_replies(stack: Stack, tmp_path: Path) -> None:
     def reply(content: str, times: int) -> str:
         if "What is 2 + 0?" in content or ("What is 2 + 1?" in content and times == 0):
             return "I would say 7 out of 10."

@@ -1,4 +1,4 @@
-"""One request, followed through every service by its trace, and found in the metrics of each."""
+"""One request in the trace and the metrics of every service."""
 
 import time
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ Scraped = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request, and what was told of it: by its reply, its spans by service, and the metrics of all services."""
+    """A request's reply, its spans by service, and the metrics of all services after it."""
 
     reply: dict[str, Any]
     spans: dict[str, list[Span]]
@@ -38,7 +38,7 @@ class Served:
 def served() -> Iterator[Served]:
     with collecting() as collector, new_data_dir() as data_dir, pytest.MonkeyPatch.context() as patch:
         patch.setenv("DILASERVE_OTLP_ENDPOINT", collector.url)
-        first = free_run(len(METRICS_ORDER))
+        first = consecutive_free_ports(len(METRICS_ORDER))
         with running_stack(DEMO_MODEL, data_dir, "--instances", "1x1", "--slots", 1, "--metrics-port", first) as stack:
             body = {"model": "demo", "prompt": "Tom has 5 apples and buys 7 more.", "max_tokens": 64, "slo_ms": 60_000}
             headers = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
@@ -46,12 +46,12 @@ def served() -> Iterator[Served]:
             assert reply.status_code == 200, reply.text
             urls = [stack.url, *(f"http://127.0.0.1:{port}" for port in range(first, first + len(METRICS_ORDER)))]
             metrics = scrape_until(urls, "dilaserve_scheduler_requests_total", "dilaserve_reconfigurator_rows_total")
-            assert stack.stop() == 0  # what is left of the spans is sent
+            assert stack.stop() == 0  # sends the remaining spans
         yield Served(reply.json(), collector.trace(TRACE_ID), metrics)
 
 
-def free_run(count: int) -> int:
-    """The first of so many ports that nobody listens on now."""
+def consecutive_free_ports(count: int) -> int:
+    """The first of `count` consecutive free ports."""
     while True:
         first = free_port()
         try:
@@ -63,13 +63,13 @@ def free_run(count: int) -> int:
 
 
 def scrape_until(urls: list[str], *names: str) -> Scraped:
-    """Until these, which are told of only after the request has ended, are above 0."""
+    """Poll until these metrics, which change only after the request has ended, are above 0."""
     deadline_s = time.monotonic() + START_S
     while True:
         metrics = scrape(urls)
         if all(metrics.get(name) for name in names):
             return metrics
-        assert time.monotonic() < deadline_s, f"{names} are not told of"
+        assert time.monotonic() < deadline_s, f"{names} stay at 0"
         time.sleep(0.1)
 
 
@@ -82,7 +82,7 @@ def scrape(urls: list[str]) -> Scraped:
     return metrics
 
 
-def test_one_trace_leads_from_http_to_worker_and_predictor(served: Served) -> None:
+def test_one_trace_covers_gateway_scheduler_predictor_and_worker(served: Served) -> None:
     spans = served.spans
     assert set(spans) == {f"dilaserve-{name}" for name in ("gateway", "scheduler", "predictor", "worker")}
     of_gateway = {span.name: span for span in spans["dilaserve-gateway"]}
@@ -92,15 +92,15 @@ def test_one_trace_leads_from_http_to_worker_and_predictor(served: Served) -> No
     assert steps["dilaserve-scheduler"] == steps["dilaserve-worker"] == served.reply["dilaserve"]["steps"]
 
 
-def test_every_service_tells_of_it_in_its_metrics(served: Served) -> None:
-    told, metrics = served.reply["dilaserve"], served.metrics
+def test_every_service_counts_the_request_in_its_metrics(served: Served) -> None:
+    stats, metrics = served.reply["dilaserve"], served.metrics
     assert metrics["dilaserve_gateway_requests_total"] == 1
     assert metrics["dilaserve_scheduler_slo_met_total"] == metrics["dilaserve_scheduler_arrivals_total"] == 1
-    assert metrics["dilaserve_scheduler_request_steps_sum"] == told["steps"]
-    assert metrics["dilaserve_scheduler_request_recompute_steps_sum"] == told["recompute_steps"]
-    assert metrics["dilaserve_scheduler_request_threshold_sum"] == pytest.approx(told["mean_threshold"])
-    assert metrics["dilaserve_worker_batch_requests_sum"] == told["steps"]
-    assert metrics["dilaserve_worker_step_seconds_sum"] * 1000 == pytest.approx(told["step_ms"], rel=0.01)
+    assert metrics["dilaserve_scheduler_request_steps_sum"] == stats["steps"]
+    assert metrics["dilaserve_scheduler_request_recompute_steps_sum"] == stats["recompute_steps"]
+    assert metrics["dilaserve_scheduler_request_threshold_sum"] == pytest.approx(stats["mean_threshold"])
+    assert metrics["dilaserve_worker_batch_requests_sum"] == stats["steps"]
+    assert metrics["dilaserve_worker_step_seconds_sum"] * 1000 == pytest.approx(stats["step_ms"], rel=0.01)
     for name in (
         "scheduler_request_predicted_steps_count",
         "scheduler_cycle_seconds_count",
@@ -114,7 +114,7 @@ def test_every_service_tells_of_it_in_its_metrics(served: Served) -> None:
         assert metrics[f"dilaserve_{name}"] > 0, name
 
 
-def test_no_service_tells_what_is_not_in_the_list(served: Served) -> None:
+def test_services_export_only_the_listed_metrics(served: Served) -> None:
     samples = {name for name in served.metrics if name.startswith("dilaserve_")}
     known = {sample for family in exported() for sample in family.samples}
     assert {name for name in samples if not name.endswith("_created")} <= known

@@ -43,7 +43,7 @@ def test_a_request_is_served_by_one_of_the_two_instances(stack: Stack) -> None:
     assert set(served["instances"]) <= stack.instances()
 
 
-def test_a_killed_worker_is_started_again(stack: Stack) -> None:
+def test_a_killed_worker_is_restarted(stack: Stack) -> None:
     reached(lambda: len(stack.instances()) == 2)
     before = stack.instances()
     stack.program("services.worker").kill()
@@ -52,7 +52,7 @@ def test_a_killed_worker_is_started_again(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("server", ["nats-server", "postgres"])
-def test_serving_goes_on_after_a_killed_server(stack: Stack, server: str) -> None:
+def test_serving_continues_after_a_killed_server(stack: Stack, server: str) -> None:
     killed = stack.program(server)
     killed.kill()
     reached(lambda: any(program.pid != killed.pid for program in stack.programs(server)))
@@ -60,7 +60,7 @@ def test_serving_goes_on_after_a_killed_server(stack: Stack, server: str) -> Non
     reached(lambda: len(stack.instances()) == 2)
 
 
-def test_a_taken_port_and_a_used_directory_are_one_line_each(
+def test_a_taken_port_and_a_used_directory_are_one_line_errors(
     stack: Stack, tiny_checkpoint_dir: Path, tmp_path: Path
 ) -> None:
     model = ("--model", tiny_checkpoint_dir)
@@ -75,7 +75,7 @@ def test_a_taken_port_and_a_used_directory_are_one_line_each(
     assert f"in use by another `dilaserve up` (process {stack.process.pid})" in used.stderr
 
 
-async def test_it_uses_running_servers_and_a_second_interrupt_leaves_only_those(
+async def test_a_second_interrupt_leaves_only_the_external_servers(
     tiny_checkpoint_dir: Path, nats_server: NatsServer
 ) -> None:
     with new_data_dir() as data_dir:
@@ -98,10 +98,8 @@ async def test_it_uses_running_servers_and_a_second_interrupt_leaves_only_those(
             database.stop()
 
 
-def test_it_drains_leaves_nothing_behind_and_finds_its_data_again_in_a_copy(
-    stack: Stack, tiny_checkpoint_dir: Path
-) -> None:
-    """The last one: it ends the stack."""
+def test_it_drains_leaves_no_process_and_a_copy_of_its_data_works(stack: Stack, tiny_checkpoint_dir: Path) -> None:
+    """The last test of the module, because it stops the stack."""
     request_id = stack.complete("how many plums?").json()["dilaserve"]["request_id"]
     assert dilaserve("keys", "create", "alice", "--data-dir", stack.data_dir).returncode == 0
     children = stack.children()

@@ -1,4 +1,4 @@
-"""Processes of a whole stack killed under load: every accepted request still ends, with the text it gets in peace."""
+"""Kills processes of a whole stack under load: each accepted request still ends, with the text it has without kills."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.support.waiting import until
 REQUESTS = 40
 CLIENTS, PROMPTS = 4, 10
 LIMIT_S = 60.0
-# One threshold, so that a request's text is the same whenever and wherever it is served.
+# A fixed threshold: the text of a request is independent of time and instance.
 OPTIONS = ("--instances", "2x1", "--policy", "dilaserve", "--thresholds", "0.9", "--cache", "none")
 
 
@@ -41,7 +41,7 @@ async def test_no_request_is_lost_when_the_bus_is_killed_under_load(stack: Stack
         expected = [await answer(http, i) for i in range(0, REQUESTS, 10)]
         before = pids()
         load = [asyncio.ensure_future(answer(http, i)) for i in range(REQUESTS)]
-        await asyncio.wait(load, return_when=asyncio.FIRST_COMPLETED)  # the load is under way
+        await asyncio.wait(load, return_when=asyncio.FIRST_COMPLETED)  # the load is running
         stack.program(program).kill()
         texts = await asyncio.gather(*load)
         assert texts[::10] == expected
@@ -53,7 +53,7 @@ async def test_no_request_is_lost_when_the_bus_is_killed_under_load(stack: Stack
 
 
 @pytest.mark.timeout(240)
-async def test_killed_services_lose_and_repeat_nothing_and_a_new_scheduler_goes_on_from_the_last_block(
+async def test_killed_services_lose_and_repeat_nothing_and_checkpoints_are_resumed(
     stack: Stack,
 ) -> None:
     prompts = [row.prompt for row in read_requests(DEMO_MODEL / "heldout.jsonl")[:PROMPTS]]
