@@ -6,9 +6,7 @@ RUN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # A command as the documents show it, and the test that runs it (with other arguments).
 ELSEWHERE = {
-    "dilaserve doctor": (
-        "tests/integration/test_command_line.py::test_the_doctor_finds_nothing_wrong_where_a_stack_can_start"
-    ),
+    "dilaserve doctor": ("tests/integration/test_command_line.py::test_doctor_reports_no_problem_if_a_stack_can_start"),
     "dilaserve profile --model models/demo --tp 1,2 --out PROFILE.csv": (
         "tests/integration/test_profile.py::test_the_command_writes_what_it_measured_to_a_file_and_to_the_database"
     ),
@@ -17,8 +15,7 @@ ELSEWHERE = {
         "tests/unit/dilaserve/test_simulate.py::test_a_trace_is_served_and_reported"
     ),
     "dilaserve train-predictor --model models/demo --prompts models/demo/heldout.jsonl --out predictor": (
-        "tests/integration/test_train_predictor.py"
-        "::test_it_writes_a_predictor_that_the_service_can_load_and_reports_its_errors"
+        "tests/integration/test_train_predictor.py::test_a_loadable_predictor_is_written_and_its_errors_are_reported"
     ),
     "dilaserve up --port 8000 --reconfigure --profile PROFILE.csv": (
         "tests/e2e/test_reconfigure.py::test_more_load_turns_one_tp_2_into_two_tp_1_and_less_turns_them_back"
