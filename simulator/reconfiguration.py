@@ -74,7 +74,7 @@ class SimulatedReconfigurator:
 
     def _check_later(self) -> None:
         now_s = self._cluster.clock.now_s
-        self._later(self._schedule.look_in_s(now_s) or self._schedule.recent_s, self._check)
+        self._later(self._schedule.next_check_in_s(now_s) or self._schedule.recent_s, self._check)
 
     def _check(self) -> None:
         """Decide if a decision is due and no transition is under way."""
@@ -117,11 +117,11 @@ class SimulatedReconfigurator:
                 for i in self._arrived(trigger.span_s)
             ],
             uses=[],
-            occasion=trigger,
+            trigger=trigger,
             running=list(self._running),
             nodes_up={node.name for node in self._planner.nodes},
             profile=self._profile,
-            known_tokens={},
+            known_tokens_per_step={},
         )
 
     # The transition

@@ -16,8 +16,8 @@ from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
 from services.reconfigurator.monitoring.workload_monitor import eventually
 from services.reconfigurator.planning.decision import Planner, PlanningContext
-from services.reconfigurator.planning.missing_profiles import completed
-from services.reconfigurator.planning.run_in_process import apart
+from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
+from services.reconfigurator.planning.run_in_process import run_in_process
 from services.reconfigurator.schedule import PlanSchedule, PlanTrigger
 from shared.bus.client import Bus
 from shared.bus.instance_watch import InstanceWatch
@@ -70,11 +70,11 @@ class ReconfigurationController:
         await eventually(partial(self._begin, window_s, stop), stop)
         agenda = PlanSchedule(interval_s, window_s, self._planner.planning.rps_buffer, time.monotonic())
         while True:
-            await asyncio.sleep(agenda.look_in_s(time.monotonic()))
-            if occasion := agenda.due(time.monotonic(), await self._arrivals(agenda.recent_s)):
+            await asyncio.sleep(agenda.next_check_in_s(time.monotonic()))
+            if trigger := agenda.due(time.monotonic(), await self._arrivals(agenda.recent_s)):
                 with suppress(RetryLater):
-                    record = await self._decide(occasion, stop)
-                    agenda.decided(occasion, sum(load.rps for load in record.classes))
+                    record = await self._decide(trigger, stop)
+                    agenda.decided(trigger, sum(load.rps for load in record.classes))
                     await self._carry_out(record, stop)
 
     async def _resume(self, stop: asyncio.Event) -> None:
@@ -109,12 +109,12 @@ class ReconfigurationController:
         except RetryLater:
             return 0
 
-    async def _decide(self, occasion: PlanTrigger, stop: asyncio.Event) -> PlanRecord:
+    async def _decide(self, trigger: PlanTrigger, stop: asyncio.Event) -> PlanRecord:
         """Raises: RetryLater, having said so in the log, where there is nothing to decide from."""
         now_s = time.time()
         try:
-            situation = await self._look(now_s - LATE_S, occasion)
-            record = await apart(self._planner.decide, situation, now_s)
+            situation = await self._look(now_s - LATE_S, trigger)
+            record = await run_in_process(self._planner.decide, situation, now_s)
         except RetryLater as error:
             log.warning("no decision", error=str(error))
             raise
@@ -128,17 +128,17 @@ class ReconfigurationController:
         if record.state is PlanState.RUNNING:
             await self._executor.run(record, partial(self._store, stop=stop))
 
-    async def _look(self, until_s: float, occasion: PlanTrigger) -> PlanningContext:
-        seen, uses = await read_window(self._engine, until_s - occasion.span_s, until_s)
-        self._profile = await completed(self._profile, self._instances.instances(), self._engine)
+    async def _look(self, until_s: float, trigger: PlanTrigger) -> PlanningContext:
+        seen, uses = await read_window(self._engine, until_s - trigger.span_s, until_s)
+        self._profile = await fill_missing_profiles(self._profile, self._instances.instances(), self._engine)
         return PlanningContext(
             seen=seen,
             uses=uses,
-            occasion=occasion,
+            trigger=trigger,
             running=await self._launcher.running(),
             nodes_up=await self._launcher.nodes(),
             profile=self._profile,
-            known_tokens=self._known_tokens,
+            known_tokens_per_step=self._known_tokens,
         )
 
     async def _store(self, record: PlanRecord, stop: asyncio.Event) -> None:

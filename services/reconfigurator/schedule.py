@@ -56,7 +56,7 @@ class PlanSchedule:
         """What is looked at for growth."""
         return self._window_s / LOOKS
 
-    def look_in_s(self, now_s: float) -> float:
+    def next_check_in_s(self, now_s: float) -> float:
         """How long until something may be due."""
         return max(0.0, min(self.recent_s, self._next_s - now_s))
 
@@ -73,10 +73,10 @@ class PlanSchedule:
         self._next_s = now_s + self._interval_s
         return PlanTrigger(self._window_s)
 
-    def decided(self, occasion: PlanTrigger, rps: float) -> None:
+    def decided(self, trigger: PlanTrigger, rps: float) -> None:
         """Note the rate that a decision was made for, whether or not it changed anything."""
         self._seen_rps = rps
-        self._planned_rps = rps * (1 + occasion.buffer(self._rps_buffer))
+        self._planned_rps = rps * (1 + trigger.buffer(self._rps_buffer))
 
 
 def outgrown(arrivals: int, expected: float) -> bool:

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
-from services.reconfigurator.monitoring.workload_monitor import FEEDS, monitor
+from services.reconfigurator.monitoring.workload_monitor import MONITORED_STREAMS, monitor
 from services.reconfigurator.monitoring.workload_stats import RequestSample
 from shared.bus.client import Bus
 from shared.database.schema import Base, PlanRow, RequestRow, open_database, upgrade
@@ -120,7 +120,9 @@ async def all_settled(bus: Bus) -> None:
 
     async def settled() -> bool:
         try:
-            infos = [await bus.js.consumer_info(bus.subjects.stream(feed.stream), "monitor") for feed in FEEDS]
+            infos = [
+                await bus.js.consumer_info(bus.subjects.stream(feed.stream), "monitor") for feed in MONITORED_STREAMS
+            ]
         except NotFoundError:  # the monitor has not begun
             return False
         return not any(info.num_pending or info.num_ack_pending for info in infos)
@@ -237,7 +239,9 @@ async def test_each_message_is_one_row_despite_a_postgres_restart(
 
 
 async def test_messages_for_postgres_are_retained_as_documented(bus: Bus) -> None:
-    limits = {feed.stream: (await bus.js.stream_info(bus.subjects.stream(feed.stream))).config for feed in FEEDS}
+    limits = {
+        feed.stream: (await bus.js.stream_info(bus.subjects.stream(feed.stream))).config for feed in MONITORED_STREAMS
+    }
     day_s = 24 * 3600
     assert (limits["ARRIVALS"].max_age, limits["OUTCOMES"].max_age) == (day_s, day_s)
     assert (limits["PLANS"].max_age, limits["PLANS"].max_msgs) == (0, 1000)

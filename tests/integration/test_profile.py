@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve import cli
-from services.reconfigurator.planning.missing_profiles import completed
+from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
 from shared.database.profile_store import load_profile, save_profile
 from shared.database.schema import open_database, upgrade
 from shared.messages.steps import StepKind
@@ -65,7 +65,7 @@ async def test_the_planner_counts_on_what_is_given_then_brought_then_kept(databa
         brings = profile(1, 2, seconds=2.0).for_tp(2).to_csv()
         instances = [instance(model=model_card(name="kept"), tp_degree=2, profile=brings)]
         await save_profile(engine, "kept", "cpu", profile(1, 2, 4, seconds=8.0))
-        return await completed(profile(1, seconds=5.0), instances, engine)
+        return await fill_missing_profiles(profile(1, seconds=5.0), instances, engine)
 
     found = await with_engine(database, complete)
     assert [found.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2, 4)] == [5.0, 1.0, 2.0]

@@ -52,7 +52,7 @@ class MonitoredStream:
     replaces: bool = True  # else a row that is there stays as it is
 
 
-FEEDS = (
+MONITORED_STREAMS = (
     MonitoredStream("ARRIVALS", Arrival, RequestRow, arrival_row, replaces=False),  # it may come after the outcome
     MonitoredStream("OUTCOMES", Outcome, RequestRow, outcome_row),
     MonitoredStream("PLANS", PlanRecord, PlanRow, plan_row),
@@ -63,7 +63,7 @@ async def monitor(bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics,
     """Write rows until `stop` is set. Brings the database's tables up to date first."""
     await eventually(partial(upgrade, engine), stop)
     async with asyncio.TaskGroup() as group:
-        for feed in FEEDS:
+        for feed in MONITORED_STREAMS:
             group.create_task(_follow(feed, bus, engine, metrics, stop))
 
 

@@ -5,14 +5,14 @@ from math import inf
 from services.reconfigurator.planning.plan import Capacity, Decision
 from services.reconfigurator.planning.solver import SolverStatus
 
-LEAST_GAIN = 0.10  # the paper's
-LEAST_SLACK = 0.01  # of the SLOs: where hardly any slack is, a tenth of it may be the solver's tolerance
-LEAST_ROOM = 2.0  # times the workload; what sustains less is not taken in place of what sustains more
-ROOM_ENOUGH = 10.0  # times the workload; what sustains so much need not sustain more
+MIN_GAIN = 0.10  # the paper's
+MIN_SLACK = 0.01  # of the SLOs: where hardly any slack is, a tenth of it may be the solver's tolerance
+MIN_ROOM = 2.0  # times the workload; what sustains less is not taken in place of what sustains more
+ENOUGH_ROOM = 10.0  # times the workload; what sustains so much need not sustain more
 EQUAL = 1e-6  # relative: objectives that differ by less are the same
 
 
-def decide(
+def should_reconfigure(
     proposal: Capacity | SolverStatus,
     current: Capacity | SolverStatus,
     *,
@@ -38,7 +38,7 @@ def decide(
         return Decision(take=False, reason="the current instances could not be evaluated within the time limit")
     if not isinstance(current, Capacity):
         return _relieve(proposal, lighter)
-    return _compare(proposal, current, LEAST_SLACK * whole_slack_s, growing=growing)
+    return _compare(proposal, current, MIN_SLACK * whole_slack_s, growing=growing)
 
 
 def _fall_back(*, fallen_back: bool) -> Decision:
@@ -51,9 +51,9 @@ def _fall_back(*, fallen_back: bool) -> Decision:
 def _relieve(proposal: Capacity, lighter: Capacity | SolverStatus) -> Decision:
     """Replace instances that cannot meet every SLO, unless that is for a gain too small to give up room for."""
     if isinstance(lighter, Capacity):
-        sustained = lighter.sustains / (1 + LEAST_GAIN)
+        sustained = lighter.sustains / (1 + MIN_GAIN)
         if _gives_up_room(proposal.sustains, sustained):
-            why = f"the current instances meet every SLO of {1 / (1 + LEAST_GAIN):.0%} of the load, and sustain more"
+            why = f"the current instances meet every SLO of {1 / (1 + MIN_GAIN):.0%} of the load, and sustain more"
             return Decision(take=False, reason=f"{why} of it: {sustained:.2f} to {proposal.sustains:.2f} times")
     return Decision(take=True, reason="the current instances cannot meet every SLO; the proposal can")
 
@@ -61,7 +61,7 @@ def _relieve(proposal: Capacity, lighter: Capacity | SolverStatus) -> Decision:
 def _compare(proposal: Capacity, current: Capacity, least_slack_s: float, *, growing: bool) -> Decision:
     quality = _gain(proposal.mean_threshold, current.mean_threshold)
     slack = _gain(proposal.slack_s, current.slack_s)
-    room = _gain(min(proposal.sustains, ROOM_ENOUGH), min(current.sustains, ROOM_ENOUGH))
+    room = _gain(min(proposal.sustains, ENOUGH_ROOM), min(current.sustains, ENOUGH_ROOM))
     figures = (
         f"mean threshold {current.mean_threshold:.4f} to {proposal.mean_threshold:.4f} ({quality:+.1%}), "
         f"SLO slack {current.slack_s:.4g} to {proposal.slack_s:.4g} ({slack:+.1%}), "
@@ -69,19 +69,19 @@ def _compare(proposal: Capacity, current: Capacity, least_slack_s: float, *, gro
     )
     if _gives_up_room(proposal.sustains, current.sustains):
         return Decision(
-            take=False, reason=f"less of the load could be sustained, and not {LEAST_ROOM:g} times it: {figures}"
+            take=False, reason=f"less of the load could be sustained, and not {MIN_ROOM:g} times it: {figures}"
         )
-    if quality >= LEAST_GAIN - EQUAL:
-        return Decision(take=True, reason=f"the primary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
-    more_slack = slack >= LEAST_GAIN - EQUAL and proposal.slack_s - current.slack_s >= least_slack_s
-    if quality >= -EQUAL and (room >= LEAST_GAIN - EQUAL if growing else more_slack):
-        return Decision(take=True, reason=f"the secondary objective improves by at least {LEAST_GAIN:.0%}: {figures}")
-    return Decision(take=False, reason=f"neither objective improves by {LEAST_GAIN:.0%}: {figures}")
+    if quality >= MIN_GAIN - EQUAL:
+        return Decision(take=True, reason=f"the primary objective improves by at least {MIN_GAIN:.0%}: {figures}")
+    more_slack = slack >= MIN_GAIN - EQUAL and proposal.slack_s - current.slack_s >= least_slack_s
+    if quality >= -EQUAL and (room >= MIN_GAIN - EQUAL if growing else more_slack):
+        return Decision(take=True, reason=f"the secondary objective improves by at least {MIN_GAIN:.0%}: {figures}")
+    return Decision(take=False, reason=f"neither objective improves by {MIN_GAIN:.0%}: {figures}")
 
 
 def _gives_up_room(proposed: float, current: float) -> bool:
     """Whether less of the load could be sustained, and not LEAST_ROOM times it."""
-    return proposed < min(current, LEAST_ROOM) * (1 - EQUAL)
+    return proposed < min(current, MIN_ROOM) * (1 - EQUAL)
 
 
 def _gain(new: float, old: float) -> float:

@@ -32,11 +32,11 @@ class PlanningContext:
 
     seen: Sequence[RequestSample]  # the requests of the occasion's span
     uses: Sequence[ThresholdUse]
-    occasion: PlanTrigger
+    trigger: PlanTrigger
     running: Collection[InstanceSpec]
     nodes_up: Collection[str]
     profile: LatencyProfile
-    known_tokens: Mapping[float, float]  # per step by threshold, of earlier windows
+    known_tokens_per_step: Mapping[float, float]  # per step by threshold, of earlier windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Planner:
 
     def decide(self, now: PlanningContext, at_s: float) -> PlanRecord:
         """Units: at_s is Unix time. Returns: a record in the state RUNNING if the plan is to be carried out."""
-        loads = class_loads(now.seen, now.occasion.span_s)
-        tokens = tokens_per_step(now.uses, self.planning.thresholds, {**self.prior, **now.known_tokens})
+        loads = class_loads(now.seen, now.trigger.span_s)
+        tokens = tokens_per_step(now.uses, self.planning.thresholds, {**self.prior, **now.known_tokens_per_step})
         record = PlanRecord(
             plan_id=datetime.fromtimestamp(at_s, UTC).strftime("%Y%m%dT%H%M%S-%f"),
             decided_s=at_s,
@@ -67,7 +67,7 @@ class Planner:
             return self._begin(now, record)
         degrees = [tp for tp in self.planning.tp_degrees if self._is_known(now.profile, tp)]
         if not loads:
-            return replace(record, reason=f"no request arrived in the last {now.occasion.span_s:g} s")
+            return replace(record, reason=f"no request arrived in the last {now.trigger.span_s:g} s")
         if not tokens:
             return replace(record, reason="how many tokens a step unmasks is not known yet")
         if not degrees:
@@ -80,7 +80,7 @@ class Planner:
         return replace(
             record,
             state=PlanState.RUNNING if take else PlanState.STAYED,
-            reason=now.occasion.explain(plan.decision.reason),
+            reason=now.trigger.explain(plan.decision.reason),
             status=plan.status.value,
             mean_threshold=plan.mean_threshold,
             slack_s=plan.slack_s,
@@ -104,7 +104,7 @@ class Planner:
         from services.reconfigurator.planning.planner import make_plan  # noqa: PLC0415  (Pyomo: only where a plan is made)
 
         nodes = gpus_of(self.nodes, now.nodes_up)
-        rps_buffer = now.occasion.buffer(self.planning.rps_buffer)
+        rps_buffer = now.trigger.buffer(self.planning.rps_buffer)
         planning = dataclasses.replace(self.planning, tp_degrees=degrees, rps_buffer=rps_buffer)
         asked = workload(record.classes, record.tokens_per_step, planning, nodes)
         current = to_placements(now.running, self.nodes, now.nodes_up)
@@ -113,7 +113,7 @@ class Planner:
             current,
             solver=self.solver,
             time_limit_s=self.solve_s,
-            growing=now.occasion.growing,
+            growing=now.trigger.growing,
         )
 
     def _is_known(self, profile: LatencyProfile, tp: int) -> bool:

@@ -4,7 +4,13 @@ import numpy as np
 
 from services.reconfigurator.planning.plan import Capacity, PlannedClass, PlanStatus
 from services.reconfigurator.planning.plan_input import PlanInput
-from services.reconfigurator.planning.throughput import LOWEST, best_batch, fewest_steps, least_busy, sustained
+from services.reconfigurator.planning.throughput import (
+    LOWEST_THRESHOLD,
+    best_batch,
+    min_busy_instances,
+    min_steps,
+    times_sustained,
+)
 
 SMALLEST = 0  # the first TP degree
 
@@ -16,19 +22,19 @@ def fall_back(p: PlanInput, reason: str) -> Capacity:
     SLO, or the workload is more than the cluster sustains.
     """
     degree = p.degrees[SMALLEST]
-    of_kind_s = (fewest_steps(p)[j] * p.steps[j].L[SMALLEST, best_batch(p, j, SMALLEST)] for j in p.J)
+    of_kind_s = (min_steps(p)[j] * p.steps[j].L[SMALLEST, best_batch(p, j, SMALLEST)] for j in p.J)
     latency_s = sum(of_kind_s, np.zeros(len(p.names)))
     instances = {degree: sum(gpus // degree for gpus in p.nodes)}
-    steps = p.O / p.T[LOWEST]
-    lowest = float(p.thresholds[LOWEST])
+    steps = p.O / p.T[LOWEST_THRESHOLD]
+    lowest = float(p.thresholds[LOWEST_THRESHOLD])
     return Capacity(
         status=PlanStatus.FALLBACK,
         reason=reason,
         mean_threshold=lowest,
         slack_s=float(p.RPS @ (p.SLO - latency_s)),
         instances_per_tp=instances,
-        busy_per_tp={degree: least_busy(p, SMALLEST)},
-        sustains=sustained(p, instances),
+        busy_per_tp={degree: min_busy_instances(p, SMALLEST)},
+        sustains=times_sustained(p, instances),
         classes=[
             PlannedClass(
                 name=p.names[k],

@@ -11,7 +11,9 @@ from shared.messages.instances import Instance
 from shared.profile import LatencyProfile
 
 
-async def completed(known: LatencyProfile, instances: Iterable[Instance], engine: AsyncEngine) -> LatencyProfile:
+async def fill_missing_profiles(
+    known: LatencyProfile, instances: Iterable[Instance], engine: AsyncEngine
+) -> LatencyProfile:
     """What is known, then what instances bring, then what Postgres keeps of their models on their devices.
 
     Raises: RetryLater if Postgres is away.

@@ -8,12 +8,12 @@ from time import monotonic
 
 import msgspec
 
-from services.reconfigurator.planning.acceptance import LEAST_GAIN, decide
+from services.reconfigurator.planning.acceptance import MIN_GAIN, should_reconfigure
 from services.reconfigurator.planning.fallback import fall_back
 from services.reconfigurator.planning.plan import Capacity, Decision, Placement, Plan, PlanStatus, Solver
 from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.solver import SolverStatus
-from services.reconfigurator.planning.spare_gpus import fill_spare
+from services.reconfigurator.planning.spare_gpus import fill_spare_gpus
 from services.reconfigurator.planning.stage1 import find_capacity
 from services.reconfigurator.planning.stage2 import plan_transition
 
@@ -52,7 +52,7 @@ def make_plan(
 
 def _target(p: PlanInput, found: Capacity | SolverStatus, solver: Solver, *, growing: bool) -> Capacity:
     if isinstance(found, Capacity):
-        return found if growing else fill_spare(p, found, solver)
+        return found if growing else fill_spare_gpus(p, found, solver)
     infeasible = found is SolverStatus.INFEASIBLE
     return fall_back(p, "no configuration meets every SLO" if infeasible else "none was found within the time limit")
 
@@ -73,11 +73,11 @@ def _decide(
     evaluate = partial(find_capacity, solver=solver, time_limit_s=time_limit_s, instances=now)
     evaluated = evaluate(p)
     failing = isinstance(found, Capacity) and evaluated is SolverStatus.INFEASIBLE
-    return decide(
+    return should_reconfigure(
         found,
         evaluated,
         whole_slack_s=float(p.RPS @ p.SLO),
         fallen_back=now == Counter(target.instances_per_tp),
         growing=growing,
-        lighter=evaluate(replace(p, RPS=p.RPS / (1 + LEAST_GAIN))) if failing else SolverStatus.UNKNOWN,
+        lighter=evaluate(replace(p, RPS=p.RPS / (1 + MIN_GAIN))) if failing else SolverStatus.UNKNOWN,
     )

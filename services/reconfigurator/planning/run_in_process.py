@@ -18,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-async def apart(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+async def run_in_process(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """What `work` returns, which as its arguments must be picklable.
 
     Raises: what it raises; RetryLater if the process ends without a word.

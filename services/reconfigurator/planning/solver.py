@@ -25,7 +25,7 @@ GAP = 1e-6  # relative: what counts as optimal
 TOLERANCE = 1e-5  # how far a constraint (relative) or an integer may be off in an accepted solution
 INCREMENT = 1e-9  # by how much a solution must be better to count; CBC's own 1e-4 is absolute and too coarse
 NO_BOUND_PROPAGATION = ("-boundPropLevel", "singletons")  # CBC 2.935's calls feasible models infeasible
-SHORTEST_S = 0.01  # a solver's time limit must be above 0
+MIN_TIME_LIMIT_S = 0.01  # a solver's time limit must be above 0
 GRACE_S = 10.0  # CBC looks at the clock now and then
 
 
@@ -40,12 +40,12 @@ class SolverStatus(Enum):
 class SolverResult:
     """`gap` is relative to the objective, between the solution and the best bound; None if the solver gave no bound."""
 
-    verdict: SolverStatus
+    status: SolverStatus
     gap: float | None = None
 
     @property
     def found(self) -> bool:
-        return self.verdict in (SolverStatus.OPTIMAL, SolverStatus.FEASIBLE)
+        return self.status in (SolverStatus.OPTIMAL, SolverStatus.FEASIBLE)
 
 
 def solve(model: pyo.ConcreteModel, solver: Solver, time_limit_s: float) -> SolverResult:
@@ -56,16 +56,16 @@ def solve(model: pyo.ConcreteModel, solver: Solver, time_limit_s: float) -> Solv
     """
     before = [(v, v.value) for v in model.component_data_objects(pyo.Var)]
     run = _run_cbc if solver is Solver.CBC else _run_highs
-    verdict, bound = run(model, max(time_limit_s, SHORTEST_S))
-    if verdict is SolverStatus.INFEASIBLE:
-        return SolverResult(verdict)
-    if verdict is SolverStatus.UNKNOWN or not _holds(model):
+    status, bound = run(model, max(time_limit_s, MIN_TIME_LIMIT_S))
+    if status is SolverStatus.INFEASIBLE:
+        return SolverResult(status)
+    if status is SolverStatus.UNKNOWN or not _holds(model):
         for variable, value in before:
             variable.set_value(value, skip_validation=True)
         return SolverResult(SolverStatus.UNKNOWN)
-    if verdict is SolverStatus.OPTIMAL:
-        return SolverResult(verdict, gap=0.0)
-    return SolverResult(verdict, gap=_gap(model, bound))
+    if status is SolverStatus.OPTIMAL:
+        return SolverResult(status, gap=0.0)
+    return SolverResult(status, gap=_gap(model, bound))
 
 
 def _run_highs(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[SolverStatus, float | None]:
@@ -82,13 +82,13 @@ def _run_highs(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[SolverSta
         case TerminationCondition.provenInfeasible | TerminationCondition.infeasibleOrUnbounded:
             return SolverStatus.INFEASIBLE, None  # none of the planner's models is unbounded
         case TerminationCondition.convergenceCriteriaSatisfied:
-            verdict = SolverStatus.OPTIMAL
+            status = SolverStatus.OPTIMAL
         case _ if result.incumbent_objective is None:
             return SolverStatus.UNKNOWN, None
         case _:
-            verdict = SolverStatus.FEASIBLE
+            status = SolverStatus.FEASIBLE
     result.solution_loader.load_vars()
-    return verdict, result.objective_bound
+    return status, result.objective_bound
 
 
 def _run_cbc(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[SolverStatus, float | None]:

@@ -15,7 +15,7 @@ from services.reconfigurator.planning.packing import add_nodes
 from services.reconfigurator.planning.plan import Capacity, PlannedClass, PlanStatus, Solver
 from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.solver import SolverResult, SolverStatus, solve
-from services.reconfigurator.planning.throughput import least_busy, sustained
+from services.reconfigurator.planning.throughput import min_busy_instances, times_sustained
 from shared.messages.steps import StepKind
 
 QUALITY_SCALE = 1e4  # of the primary objective in the model: large beside the solvers' absolute tolerances
@@ -39,7 +39,7 @@ def find_capacity(
     m = build_stage1(p, instances)
     order = [m.quality, m.room, m.slack] if growing else [m.quality, m.slack]
     answers = solve_stage1(m, order, solver, time_limit_s)
-    return read_stage1(m, p, answers) if answers[0].found else answers[0].verdict
+    return read_stage1(m, p, answers) if answers[0].found else answers[0].status
 
 
 def build_stage1(p: PlanInput, instances: Mapping[int, int] | None = None) -> pyo.ConcreteModel:
@@ -171,7 +171,7 @@ def _add_objectives(m: pyo.ConcreteModel, p: PlanInput) -> None:
     m.room = pyo.Objective(
         doc="how many times the workload could be sustained",
         sense=pyo.maximize,
-        expr=pyo.quicksum(m.x[d] / least_busy(p, d) for d in p.D),
+        expr=pyo.quicksum(m.x[d] / min_busy_instances(p, d) for d in p.D),
     )
     for objective in (m.quality, m.slack, m.room):
         objective.deactivate()
@@ -198,7 +198,7 @@ def solve_stage1(
 
 def read_stage1(m: pyo.ConcreteModel, p: PlanInput, answers: Sequence[SolverResult]) -> Capacity:
     """The solution in the model; the first answer is to `quality`, the last to `slack`."""
-    optimal = all(answer.verdict is SolverStatus.OPTIMAL for answer in answers)
+    optimal = all(answer.status is SolverStatus.OPTIMAL for answer in answers)
     counts = (round(m.x[d].value) for d in p.D)
     instances = {degree: count for degree, count in zip(p.degrees, counts, strict=True) if count}
     return Capacity(
@@ -209,7 +209,7 @@ def read_stage1(m: pyo.ConcreteModel, p: PlanInput, answers: Sequence[SolverResu
         slack_gap=answers[-1].gap,
         instances_per_tp=instances,
         busy_per_tp={p.degrees[d]: sum(pyo.value(m.busy[j, d, b]) for j in p.J for b in p.B) for d in p.D},
-        sustains=sustained(p, instances),
+        sustains=times_sustained(p, instances),
         classes=[_read_class(m, p, k) for k in p.K],
     )
 

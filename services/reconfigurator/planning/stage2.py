@@ -44,7 +44,7 @@ def plan_transition(
         raise _unfit(required, nodes)
     m = build_stage2(current, required, nodes)
     answer = solve(m, solver, time_limit_s)
-    if answer.verdict is SolverStatus.INFEASIBLE:
+    if answer.status is SolverStatus.INFEASIBLE:
         raise _unfit(required, nodes)
     if not answer.found:
         raise RetryLater(f"no placement was found within {time_limit_s:g} s")

@@ -8,12 +8,12 @@ from services.reconfigurator.planning.plan_input import PlanInput
 from shared.arrays import Float64
 from shared.messages.steps import StepKind
 
-LOWEST = 0  # the first threshold
+LOWEST_THRESHOLD = 0  # the first threshold
 
 
-def fewest_steps(p: PlanInput) -> dict[StepKind, Float64]:
+def min_steps(p: PlanInput) -> dict[StepKind, Float64]:
     """Steps of each kind that a request takes at the lowest threshold, [K]."""
-    total = p.O / p.T[LOWEST]
+    total = p.O / p.T[LOWEST_THRESHOLD]
     if not p.cached:
         return {StepKind.RECOMPUTE: total}
     blocks = p.O / p.block_length
@@ -25,12 +25,12 @@ def best_batch(p: PlanInput, j: StepKind, d: int) -> int:
     return int(np.argmax(p.batches / p.steps[j].L[d]))
 
 
-def least_busy(p: PlanInput, d: int) -> float:
+def min_busy_instances(p: PlanInput, d: int) -> float:
     """How many TP-d instances the workload would keep busy at least, were there no others."""
-    steps = fewest_steps(p)
+    steps = min_steps(p)
     return float(sum(p.RPS[k] * steps[j][k] * p.busy_s(j, k, d, best_batch(p, j, d)) for j in p.J for k in p.K))
 
 
-def sustained(p: PlanInput, instances: Mapping[int, int]) -> float:
+def times_sustained(p: PlanInput, instances: Mapping[int, int]) -> float:
     """How many times the workload these instances, by TP degree, could serve."""
-    return sum(instances.get(degree, 0) / least_busy(p, d) for d, degree in enumerate(p.degrees))
+    return sum(instances.get(degree, 0) / min_busy_instances(p, d) for d, degree in enumerate(p.degrees))

@@ -50,7 +50,7 @@ def test_a_proof_of_infeasibility_is_believed(solver: Solver) -> None:
 def test_the_best_found_in_time_is_not_called_an_optimum_and_has_its_gap(solver: Solver) -> None:
     m = knapsack(100, 30)
     answer = solve(m, solver, 1.0)
-    assert answer.verdict is SolverStatus.FEASIBLE
+    assert answer.status is SolverStatus.FEASIBLE
     assert answer.gap is not None
     assert 0 < answer.gap < 1
     assert pyo.value(m.worth) > 0
@@ -67,8 +67,8 @@ def test_nothing_found_in_time_is_not_called_infeasible_and_leaves_the_values(so
 def test_no_time_at_all_finds_nothing_or_something_that_holds(solver: Solver) -> None:
     m = knapsack(100, 30)
     answer = solve(m, solver, 0.0)
-    assert answer.verdict in (SolverStatus.UNKNOWN, SolverStatus.FEASIBLE)
-    assert all((m.x[i].value is None) == (answer.verdict is SolverStatus.UNKNOWN) for i in m.x)
+    assert answer.status in (SolverStatus.UNKNOWN, SolverStatus.FEASIBLE)
+    assert all((m.x[i].value is None) == (answer.status is SolverStatus.UNKNOWN) for i in m.x)
 
 
 @both_solvers
@@ -77,5 +77,5 @@ def test_an_objective_without_variables_is_solved(solver: Solver) -> None:
     m.x = pyo.Var(range(3), domain=pyo.Binary)
     m.two = pyo.Constraint(expr=pyo.quicksum(m.x[i] for i in m.x) == 2)
     m.nothing = pyo.Objective(expr=pyo.quicksum([]), sense=pyo.maximize)
-    assert solve(m, solver, 60).verdict is SolverStatus.OPTIMAL
+    assert solve(m, solver, 60).status is SolverStatus.OPTIMAL
     assert sum(round(m.x[i].value) for i in m.x) == 2

@@ -10,7 +10,7 @@ from docker.models.containers import Container
 from docker.types import DeviceRequest, EndpointConfig
 
 from services.reconfigurator.execution.launchers.containers import ALIAS, CELL, SHM_BYTES, WorkerTemplate, read_spec
-from services.reconfigurator.execution.launchers.engine import ANSWER_S, ask
+from services.reconfigurator.execution.launchers.engine import ANSWER_S, call_engine
 from services.reconfigurator.nodes import Node
 from shared.messages.launch import InstanceSpec
 
@@ -28,22 +28,22 @@ class DockerLauncher:
 
     @cached_property
     def _engine(self) -> DockerClient:
-        """Connects; so for use within `ask` alone."""
+        """Connects; so for use within `call_engine` alone."""
         return DockerClient.from_env(timeout=ANSWER_S)
 
     async def nodes(self) -> Collection[str]:
-        return await ask(self._reached)
+        return await call_engine(self._reached)
 
     async def running(self) -> Collection[InstanceSpec]:
-        containers = await ask(self._containers)
+        containers = await call_engine(self._containers)
         specs = [read_spec(container.labels) for container in containers if not _has_ended(container)]
         return [spec for spec in specs if spec is not None]
 
     async def start(self, spec: InstanceSpec) -> None:
-        await ask(lambda: self._start(spec))
+        await call_engine(lambda: self._start(spec))
 
     async def stop(self, spec: InstanceSpec, grace_s: float) -> None:
-        await ask(lambda: self._stop(spec, grace_s))
+        await call_engine(lambda: self._stop(spec, grace_s))
 
     async def close(self) -> None:
         if "_engine" in vars(self):

@@ -14,7 +14,7 @@ BAD_PARAMETER = 400
 ANSWER_S = 30  # how long the engine may take to answer; a stop takes its grace longer
 
 
-async def ask(call: Callable[[], T]) -> T:
+async def call_engine(call: Callable[[], T]) -> T:
     """Run a call of docker-py. Raises: BadInput if the engine says that the order is wrong, else RetryLater."""
     try:
         return await asyncio.to_thread(call)

@@ -12,7 +12,7 @@ from docker.models.services import Service
 from docker.types import EndpointSpec, Mount, NetworkAttachmentConfig, RestartPolicy, ServiceMode
 
 from services.reconfigurator.execution.launchers.containers import ALIAS, CELL, SHM_BYTES, WorkerTemplate, read_spec
-from services.reconfigurator.execution.launchers.engine import ANSWER_S, ask
+from services.reconfigurator.execution.launchers.engine import ANSWER_S, call_engine
 from services.reconfigurator.nodes import Node
 from shared.errors import RetryLater
 from shared.messages.launch import InstanceSpec
@@ -33,20 +33,20 @@ class SwarmLauncher:
 
     @cached_property
     def _engine(self) -> DockerClient:
-        """Connects; so for use within `ask` alone."""
+        """Connects; so for use within `call_engine` alone."""
         return DockerClient.from_env(timeout=ANSWER_S)
 
     async def nodes(self) -> Collection[str]:
-        return await ask(self._ready)
+        return await call_engine(self._ready)
 
     async def running(self) -> Collection[InstanceSpec]:
-        return await ask(self._running)
+        return await call_engine(self._running)
 
     async def start(self, spec: InstanceSpec) -> None:
-        await ask(lambda: self._start(spec))
+        await call_engine(lambda: self._start(spec))
 
     async def stop(self, spec: InstanceSpec, grace_s: float) -> None:
-        await ask(lambda: self._stop(spec, grace_s))
+        await call_engine(lambda: self._stop(spec, grace_s))
 
     async def close(self) -> None:
         if "_engine" in vars(self):

@@ -57,9 +57,9 @@ def test_a_decision_that_could_not_be_made_is_tried_again_if_it_was_early() -> N
 
 def test_nothing_is_missed_by_looking_as_seldom_as_it_says() -> None:
     made = agenda(rps=2.0)
-    assert made.look_in_s(300.0) == LOOK_S
-    assert made.look_in_s(590.0) == 10.0
-    assert made.look_in_s(700.0) == 0.0
+    assert made.next_check_in_s(300.0) == LOOK_S
+    assert made.next_check_in_s(590.0) == 10.0
+    assert made.next_check_in_s(700.0) == 0.0
 
 
 @pytest.mark.parametrize("rps", [0.003, 0.03, 0.1, 0.3, 1.0, 20.0])
@@ -70,11 +70,11 @@ def test_chance_alone_hardly_ever_makes_a_decision_early(rps: float) -> None:
         arrivals = np.random.default_rng(seed).poisson(60 * rps, minutes)
         made = PlanSchedule(INTERVAL_S, WINDOW_S, rps_buffer=0.1, now_s=0.0)
         for minute in range(1, minutes):
-            occasion = made.due(60.0 * minute, int(arrivals[minute - 1]))
-            if occasion is not None:
-                span = round(occasion.span_s / 60)
-                made.decided(occasion, arrivals[minute - span : minute].sum() / occasion.span_s)
-                early += occasion.rise > 0
+            trigger = made.due(60.0 * minute, int(arrivals[minute - 1]))
+            if trigger is not None:
+                span = round(trigger.span_s / 60)
+                made.decided(trigger, arrivals[minute - span : minute].sum() / trigger.span_s)
+                early += trigger.rise > 0
     assert early <= 5, f"{early} in {days} days"
 
 

@@ -11,7 +11,7 @@ from services.reconfigurator.monitoring.workload_stats import PlanningSettings, 
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.plan import Solver
-from services.reconfigurator.planning.run_in_process import apart
+from services.reconfigurator.planning.run_in_process import run_in_process
 from services.reconfigurator.schedule import PlanTrigger
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
@@ -33,11 +33,11 @@ def situation(requests: int, running: Sequence[InstanceSpec]) -> PlanningContext
     return PlanningContext(
         seen=window(requests),
         uses=[],
-        occasion=PlanTrigger(10.0),
+        trigger=PlanTrigger(10.0),
         running=running,
         nodes_up={node.name for node in PLANNER.nodes},
         profile=PROFILE,
-        known_tokens={},
+        known_tokens_per_step={},
     )
 
 
@@ -46,7 +46,7 @@ def decided(requests: int, running: Sequence[InstanceSpec], planner: Planner = P
 
 
 async def test_a_decision_can_be_made_in_another_process() -> None:
-    there, here = await apart(PLANNER.decide, situation(2, [RIGHT, LEFT]), AT_S), decided(2, [RIGHT, LEFT])
+    there, here = await run_in_process(PLANNER.decide, situation(2, [RIGHT, LEFT]), AT_S), decided(2, [RIGHT, LEFT])
     assert msgspec.structs.replace(there, solve_s=here.solve_s) == here
 
 
@@ -59,7 +59,7 @@ def test_more_requests_take_two_small_ones_and_fewer_one_large() -> None:
 
 
 def test_growth_makes_room_before_it_is_needed() -> None:
-    steady, growing = decided(2, [ON_BOTH]), decided(2, [ON_BOTH], occasion=PlanTrigger(10.0, rise=0.1))
+    steady, growing = decided(2, [ON_BOTH]), decided(2, [ON_BOTH], trigger=PlanTrigger(10.0, rise=0.1))
     assert (steady.state, steady.target) == (PlanState.STAYED, [ON_BOTH])
     assert (growing.state, growing.target) == (PlanState.RUNNING, [LEFT, RIGHT])
     assert (growing.mean_threshold, steady.mean_threshold) == pytest.approx((0.9, 0.9), rel=1e-6)
@@ -92,7 +92,7 @@ def test_without_requests_or_what_to_judge_by_nothing_changes() -> None:
 
 
 def test_tokens_per_step_of_earlier_windows_go_before_the_prior() -> None:
-    assert decided(2, [ON_BOTH], known_tokens={0.9: 4.0}).tokens_per_step == {0.5: 6.0, 0.9: 4.0}
+    assert decided(2, [ON_BOTH], known_tokens_per_step={0.9: 4.0}).tokens_per_step == {0.5: 6.0, 0.9: 4.0}
 
 
 def test_a_node_that_is_gone_is_planned_around() -> None:

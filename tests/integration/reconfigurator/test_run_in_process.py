@@ -7,30 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from services.reconfigurator.planning.run_in_process import apart
+from services.reconfigurator.planning.run_in_process import run_in_process
 from shared.errors import RetryLater
 
 LIMIT_S = 60.0
 
 
 async def test_the_result_comes_back() -> None:
-    assert await apart(divmod, 7, 2) == (3, 1)
+    assert await run_in_process(divmod, 7, 2) == (3, 1)
 
 
 async def test_an_error_comes_back() -> None:
     with pytest.raises(ZeroDivisionError):
-        await apart(divmod, 7, 0)
+        await run_in_process(divmod, 7, 0)
 
 
 async def test_a_process_that_dies_is_a_passing_failure() -> None:
     with pytest.raises(RetryLater):
-        await apart(os._exit, 3)
+        await run_in_process(os._exit, 3)
 
 
 async def test_a_cancellation_ends_what_the_work_has_started(tmp_path: Path) -> None:
     said = tmp_path / "said"
     os.mkfifo(said)
-    working = asyncio.create_task(apart(subprocess.run, f"(echo begun; exec sleep 600) > {said}", shell=True))  # noqa: S604
+    working = asyncio.create_task(run_in_process(subprocess.run, f"(echo begun; exec sleep 600) > {said}", shell=True))  # noqa: S604
     async with asyncio.timeout(LIMIT_S):
         with await asyncio.to_thread(said.open) as heard:
             assert await asyncio.to_thread(heard.readline) == "begun\n"

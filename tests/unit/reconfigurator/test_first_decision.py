@@ -18,11 +18,11 @@ def begin(*, nodes_up: set[str]) -> tuple[PlanState, list[InstanceSpec]]:
     now = PlanningContext(
         seen=[],
         uses=[],
-        occasion=PlanTrigger(1.0),
+        trigger=PlanTrigger(1.0),
         running=[],
         nodes_up=nodes_up,
         profile=LatencyProfile({}),
-        known_tokens={},
+        known_tokens_per_step={},
     )
     record = planner.decide(now, at_s=0.0)
     return record.state, record.target

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.reconfigurator.planning.acceptance import decide
+from services.reconfigurator.planning.acceptance import should_reconfigure
 from services.reconfigurator.planning.plan import Capacity, PlanStatus
 from services.reconfigurator.planning.solver import SolverStatus
 
@@ -42,7 +42,7 @@ def capacity(mean_threshold: float, slack_s: float, sustains: float = 2.0) -> Ca
 def test_only_a_tenth_more_of_an_objective_is_worth_it(
     proposal: Capacity | SolverStatus, current: Capacity | SolverStatus, reason: str, *, take: bool
 ) -> None:
-    decision = decide(proposal, current, whole_slack_s=10, fallen_back=False)
+    decision = should_reconfigure(proposal, current, whole_slack_s=10, fallen_back=False)
     assert (decision.take, reason in decision.reason) == (take, True), decision.reason
 
 
@@ -60,7 +60,7 @@ def test_only_a_tenth_more_of_an_objective_is_worth_it(
 def test_where_the_load_grows_room_is_the_secondary_objective(
     proposal: Capacity, current: Capacity, *, take: bool
 ) -> None:
-    decision = decide(proposal, current, whole_slack_s=10, fallen_back=False, growing=True)
+    decision = should_reconfigure(proposal, current, whole_slack_s=10, fallen_back=False, growing=True)
     assert decision.take == take, decision.reason
 
 
@@ -73,7 +73,7 @@ def test_room_is_given_up_only_as_far_as_twice_the_load(
     before: float, after: float, *, growing: bool, take: bool
 ) -> None:
     proposal, current = capacity(0.90, 5, sustains=after), capacity(0.80, 5, sustains=before)
-    decision = decide(proposal, current, whole_slack_s=10, fallen_back=False, growing=growing)
+    decision = should_reconfigure(proposal, current, whole_slack_s=10, fallen_back=False, growing=growing)
     assert decision.take == take, decision.reason
 
 
@@ -91,16 +91,20 @@ def test_instances_that_nearly_meet_every_slo_are_not_replaced_by_those_with_les
     lighter: Capacity | SolverStatus, proposed: float, *, take: bool
 ) -> None:
     proposal = capacity(0.50, 0, sustains=proposed)
-    decision = decide(proposal, SolverStatus.INFEASIBLE, whole_slack_s=10, fallen_back=False, lighter=lighter)
+    decision = should_reconfigure(
+        proposal, SolverStatus.INFEASIBLE, whole_slack_s=10, fallen_back=False, lighter=lighter
+    )
     assert decision.take == take, decision.reason
 
 
 def test_who_has_fallen_back_already_stays() -> None:
-    assert not decide(SolverStatus.INFEASIBLE, SolverStatus.INFEASIBLE, whole_slack_s=10, fallen_back=True).take
+    assert not should_reconfigure(
+        SolverStatus.INFEASIBLE, SolverStatus.INFEASIBLE, whole_slack_s=10, fallen_back=True
+    ).take
 
 
 def test_the_reason_tells_the_objectives() -> None:
-    reason = decide(capacity(0.88, 6), capacity(0.80, 5), whole_slack_s=10, fallen_back=False).reason
+    reason = should_reconfigure(capacity(0.88, 6), capacity(0.80, 5), whole_slack_s=10, fallen_back=False).reason
     assert "0.8000 to 0.8800 (+10.0%)" in reason
     assert "5 to 6 (+20.0%)" in reason
     assert "sustains 2.0 to 2.0 times the load" in reason
