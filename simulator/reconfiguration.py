@@ -112,11 +112,11 @@ class SimulatedReconfigurator:
     def _context(self, trigger: PlanTrigger) -> PlanningContext:
         trace, slo_s = self._trace, self._cluster.records.slo_s
         return PlanningContext(
-            seen=[
+            requests=[
                 RequestSample(int(trace.prompt_tokens[i]), int(trace.output_tokens[i]), float(slo_s[i]))
                 for i in self._arrived(trigger.span_s)
             ],
-            uses=[],
+            threshold_uses=[],
             trigger=trigger,
             running=list(self._running),
             nodes_up={node.name for node in self._planner.nodes},

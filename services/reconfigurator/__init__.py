@@ -1,1 +1,1 @@
-"""The reconfigurator: for now its workload monitor."""
+"""The reconfigurator: monitors the workload, plans instances for it, and carries out the plans."""

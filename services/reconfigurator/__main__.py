@@ -35,7 +35,7 @@ from shared.tasks import run_until_stopped
 
 @dataclass(frozen=True, slots=True)
 class ReconfigurationConfig:
-    """What the settings ask for, read and checked."""
+    """The settings, read and checked."""
 
     nodes: tuple[Node, ...]
     planner: Planner
@@ -47,19 +47,19 @@ def main() -> int:
     try:
         settings = read_settings(ReconfiguratorSettings, os.environ)
         configure_logs("reconfigurator", level=settings.log_level, form=settings.log_format)
-        asked = None if settings.launcher == "none" else read_reconfiguration(settings)
+        config = None if settings.launcher == "none" else read_reconfiguration(settings)
         engine = open_database(settings.database_url)
         metrics = ReconfiguratorMetrics()
         serve_metrics(metrics.registry, settings)
     except BadInput as error:
         sys.stderr.write(f"reconfigurator: {error.message}\n")
         return 2
-    asyncio.run(serve(settings, asked, engine, metrics))
+    asyncio.run(serve(settings, config, engine, metrics))
     return 0
 
 
 def read_reconfiguration(settings: ReconfiguratorSettings) -> ReconfigurationConfig:
-    """Raises: BadInput naming what is wrong with the settings or a file that they name."""
+    """Raises: BadInput naming the fault in the settings or in a file that they name."""
     nodes = read_nodes(settings.nodes)
     if not nodes:
         raise BadInput("DILASERVE_NODES must name the nodes as NAME:GPUS, separated by commas", "nodes")
@@ -85,11 +85,11 @@ def read_reconfiguration(settings: ReconfiguratorSettings) -> ReconfigurationCon
 
 async def serve(
     settings: ReconfiguratorSettings,
-    asked: ReconfigurationConfig | None,
+    config: ReconfigurationConfig | None,
     engine: AsyncEngine,
     metrics: ReconfiguratorMetrics,
 ) -> None:
-    """Monitor, and if it is asked for reconfigure, until SIGTERM or SIGINT."""
+    """Monitor, and with a config also reconfigure, until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
@@ -100,8 +100,8 @@ async def serve(
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(monitor(bus, engine, metrics, stop))
-            if asked is not None:
-                group.create_task(reconfigure(bus, engine, settings, asked, metrics, stop))
+            if config is not None:
+                group.create_task(reconfigure(bus, engine, settings, config, metrics, stop))
     finally:
         await engine.dispose()
         await bus.close()
@@ -111,25 +111,27 @@ async def reconfigure(
     bus: Bus,
     engine: AsyncEngine,
     settings: ReconfiguratorSettings,
-    asked: ReconfigurationConfig,
+    config: ReconfigurationConfig,
     metrics: ReconfiguratorMetrics,
     stop: asyncio.Event,
 ) -> None:
-    """Decide, and carry out, until `stop`."""
-    launcher = make_launcher(bus, settings, asked.nodes)
+    """Decide and carry out plans until `stop` is set."""
+    launcher = make_launcher(bus, settings, config.nodes)
     instances = InstanceWatch()
     await instances.start(bus)
     limits = ExecutorLimits(drain_s=settings.drain_s, start_s=settings.start_s, stop_s=settings.stop_s)
     executor = Executor(bus, launcher, instances, limits)
-    loop = ReconfigurationController(bus, engine, launcher, instances, executor, asked.planner, asked.profile, metrics)
+    controller = ReconfigurationController(
+        bus, engine, launcher, instances, executor, config.planner, config.profile, metrics
+    )
     try:
-        await loop.run(settings.interval_s, settings.window_s, stop)
+        await controller.run(settings.interval_s, settings.window_s, stop)
     finally:
         await launcher.close()
 
 
 def make_launcher(bus: Bus, settings: ReconfiguratorSettings, nodes: tuple[Node, ...]) -> Launcher:
-    """Containers are imported only where they are asked for."""
+    """The launcher that the settings name; docker-py is imported only if needed."""
     if settings.launcher == "process":
         return ProcessLauncher(bus, [node.name for node in nodes])
     from services.reconfigurator.execution.launchers.containers import read_template  # noqa: PLC0415

@@ -12,13 +12,13 @@ SOLVE_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
 class ReconfiguratorMetrics:
-    """One registry for each reconfigurator. What a plan tells is no number before the first."""
+    """One registry per reconfigurator. Gauges of the plan are NaN before the first."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._rows = Counter(f"{NAME}_rows", "Messages written to Postgres", ["stream"], registry=self.registry)
         self._plans = Counter(
-            f"{NAME}_plans", "Plans that have ended, and how", ["state", "status"], registry=self.registry
+            f"{NAME}_plans", "Decisions and plans by how they ended", ["state", "status"], registry=self.registry
         )
         self._solve = Histogram(
             f"{NAME}_solve_seconds", "Time that making a plan takes", buckets=SOLVE_S, registry=self.registry
@@ -39,7 +39,7 @@ class ReconfiguratorMetrics:
         self._rows.labels(stream).inc(rows)
 
     def decided(self, record: PlanRecord) -> None:
-        """A decision, before anything is done about it."""
+        """A decision was made; it is not carried out yet."""
         self._decided.set(record.decided_s)
         if record.solve_s is not None:
             self._solve.observe(record.solve_s)
@@ -51,5 +51,5 @@ class ReconfiguratorMetrics:
             self._instances.labels(tp).set(count)
 
     def ended(self, record: PlanRecord) -> None:
-        """A decision to stay, or a plan that has been carried out, or could not be."""
+        """A decision changed nothing, or a plan is done or has failed."""
         self._plans.labels(record.state.value, record.status or "none").inc()

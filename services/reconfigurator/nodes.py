@@ -1,4 +1,4 @@
-"""The cluster's nodes: configuration, in the order that gives each its number in a plan."""
+"""The configured nodes; their order gives each its number in a plan."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -15,7 +15,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_nodes(texts: Sequence[str]) -> tuple[Node, ...]:
-    """Nodes written as NAME:GPUS. Raises: BadInput naming what is wrong and what is accepted."""
+    """Read nodes written as NAME:GPUS. Raises: BadInput naming the fault and the accepted form."""
     nodes = tuple(_read_node(text) for text in texts)
     if len({node.name for node in nodes}) < len(nodes):
         raise BadInput(f"nodes must differ in name, got {','.join(texts)}", "nodes")
@@ -23,7 +23,7 @@ def read_nodes(texts: Sequence[str]) -> tuple[Node, ...]:
 
 
 def gpus_of(nodes: Iterable[Node], up: Collection[str]) -> list[int]:
-    """The GPUs to plan with on each node: none on one that is gone, which keeps its number."""
+    """The GPUs to plan with on each node: 0 on a node that is down, which keeps its number."""
     return [node.gpus if node.name in up else 0 for node in nodes]
 
 
@@ -32,7 +32,7 @@ def to_spec(placement: Placement, nodes: Sequence[Node]) -> InstanceSpec:
 
 
 def to_placements(specs: Iterable[InstanceSpec], nodes: Sequence[Node], up: Collection[str]) -> list[Placement]:
-    """Where instances stand, by node and first GPU; those on nodes that are gone or not configured are left out."""
+    """The placements, by node and first GPU; instances on nodes that are down or not configured are left out."""
     number = {node.name: i for i, node in enumerate(nodes) if node.name in up}
     known = [spec for spec in specs if spec.node in number and spec.gpus[-1] < nodes[number[spec.node]].gpus]
     places = [Placement(node=number[spec.node], gpus=list(spec.gpus), tp=spec.tp) for spec in known]

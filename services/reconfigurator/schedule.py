@@ -1,45 +1,45 @@
-"""When to decide: every interval, and early when what arrives has outgrown what was last planned for. Pure.
+"""When to decide: every interval, and early if the arrivals have outgrown the last plan. Pure.
 
-A window that ends in growth is mostly made of what was before, and a transition takes minutes: whoever waited for the
-next interval would begin it when the cluster is overloaded already, and in the middle of it be smaller still. For the
-same reason a plan for growth is made for room rather than for speed: how far the load will grow is not known.
+A window that ends in growth mostly holds older, lower load, and a transition takes minutes: started at the next regular
+interval, it would take instances away from a cluster that is overloaded already. A plan for growth is also made for
+room instead of speed, because how far the load will grow is unknown.
 """
 
 from dataclasses import dataclass
 from math import sqrt
 
-LOOKS = 5  # in a window: so much of it is looked at for growth
-DEVIATIONS = 4.0  # standard ones, of the number of arrivals: more than that is hardly ever chance
+CHECKS_PER_WINDOW = 5  # checks for growth, each of the arrivals since the last
+MIN_DEVIATIONS = 4.0  # standard deviations of the number of arrivals; chance alone hardly ever exceeds it
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTrigger:
-    """What a decision is made on."""
+    """Why a decision is made now, and over which arrivals."""
 
-    span_s: float  # of the arrivals that count
-    rise: float = 0.0  # of the rate since the decision before, relative to what it has reached
+    span_s: float  # length of the window of arrivals
+    rise: float = 0.0  # growth of the rate since the last decision, relative to the rate now
 
     @property
     def growing(self) -> bool:
-        """Whether it came early."""
+        """Whether growth triggers the decision early."""
         return self.rise > 0
 
     def buffer(self, rps_buffer: float) -> float:
-        """What is planned for on top of what arrived, relative to that: the rise once more, and the safety buffer."""
+        """Headroom over the observed rate, relative: the rise once more, and the safety buffer."""
         return (1 + self.rise) * (1 + rps_buffer) - 1
 
     def explain(self, reason: str) -> str:
-        """The reason for a decision, with what made it come early."""
+        """The reason of a decision, with the reason for its time."""
         if not self.growing:
             return reason
         return f"early, as the last {self.span_s:g} s outgrew the plan, and for {self.rise:.0%} more to come: {reason}"
 
 
 class PlanSchedule:
-    """Tells when the next decision is due, and on what occasion. Units: seconds, of any one clock.
+    """Decides when the next decision is due. Units: seconds, of any one clock.
 
-    An early decision sees only what arrived lately, and plans for as much growth again. The next in order then waits
-    until a whole window has passed, so that it is not made from what was before.
+    An early decision uses only the latest arrivals and plans for as much growth again. The next regular decision then
+    waits for a whole window, so that it uses no older arrivals.
     Source: "Practical Consideration" has the interval and the safety buffer; early decisions are this system's own.
     """
 
@@ -48,37 +48,34 @@ class PlanSchedule:
         self._window_s = window_s
         self._rps_buffer = rps_buffer
         self._next_s = now_s + max(interval_s, window_s)
-        self._seen_rps = 0.0
-        self._planned_rps: float | None = None  # nothing has been planned for yet
+        self._observed_rps = 0.0
+        self._planned_rps: float | None = None  # None before the first decision
 
     @property
     def recent_s(self) -> float:
-        """What is looked at for growth."""
-        return self._window_s / LOOKS
+        """The span of arrivals that is checked for growth."""
+        return self._window_s / CHECKS_PER_WINDOW
 
     def next_check_in_s(self, now_s: float) -> float:
-        """How long until something may be due."""
+        """Time until a decision may be due."""
         return max(0.0, min(self.recent_s, self._next_s - now_s))
 
     def due(self, now_s: float, recent: int) -> PlanTrigger | None:
-        """The occasion to decide on now, after which the next is waited for. `recent` came in the last `recent_s`.
-
-        Returns: None if nothing is due.
-        """
+        """The trigger of a decision that is due, or None. `recent` requests arrived in the last `recent_s`."""
         if self._planned_rps is not None and outgrown(recent, self._planned_rps * self.recent_s):
             self._next_s = now_s + max(self._interval_s, self._window_s)
-            return PlanTrigger(self.recent_s, rise=1 - self._seen_rps * self.recent_s / recent)
+            return PlanTrigger(self.recent_s, rise=1 - self._observed_rps * self.recent_s / recent)
         if now_s < self._next_s:
             return None
         self._next_s = now_s + self._interval_s
         return PlanTrigger(self._window_s)
 
     def decided(self, trigger: PlanTrigger, rps: float) -> None:
-        """Note the rate that a decision was made for, whether or not it changed anything."""
-        self._seen_rps = rps
+        """Record the arrival rate of a decision, whether or not the decision changes anything."""
+        self._observed_rps = rps
         self._planned_rps = rps * (1 + trigger.buffer(self._rps_buffer))
 
 
 def outgrown(arrivals: int, expected: float) -> bool:
-    """Whether clearly more have arrived than were `expected`: the root of a Poisson count deviates by a half."""
-    return sqrt(arrivals) > sqrt(expected) + DEVIATIONS / 2
+    """Whether clearly more arrived than `expected`: the root of a Poisson count has a standard deviation of 1/2."""
+    return sqrt(arrivals) > sqrt(expected) + MIN_DEVIATIONS / 2

@@ -1,13 +1,14 @@
-"""Carries out a plan: one action after another, each found from what really runs (transition.py).
+"""Carries out a plan: one action after another, each derived from the instances that exist (transition.py).
 
-So whatever happens on the way (an instance that does not start, one that dies, a reconfigurator that is started again),
-the cluster ends in the target, or where a launch failed in what stood there before.
+So the cluster reaches the target even if an instance dies or the reconfigurator restarts on the way. Where a launch
+fails, the instances that ran there before come back.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from msgspec.structs import replace
@@ -27,19 +28,19 @@ from shared.errors import BadInput, RetryLater
 from shared.messages.instances import Control, Instance, InstanceState
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanEvent, PlanRecord, PlanState
+from shared.retry import retry
 
 log = structlog.get_logger(__name__)
 
-LOOK_S = 0.2  # how soon a change is noticed
-AWAY_S = 2.0  # between attempts while a launcher's engine does not answer
-HEARD_S = 3.0  # beyond its time to drain: how long an instance may take to say that it holds nothing
+POLL_S = 0.2
+DRAIN_REPORT_S = 3.0  # beyond the drain time: time that an instance may take to report that it holds no request
 
 Report = Callable[[PlanRecord], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorLimits:
-    """Seconds."""
+    """Seconds that an instance may take to drain, to serve after its launch, and to stop."""
 
     drain_s: float
     start_s: float
@@ -56,32 +57,27 @@ class Executor:
         self._limits = limits
 
     async def run(self, record: PlanRecord, report: Report) -> None:
-        """Carry out a plan, from whatever of it has been done. `report` hears of every event; cancelled, it may be run
-        again with the record reported last."""
+        """Carry out a plan, some of which may be done already. `report` receives the record after every event; after a
+        cancellation, run again with the record reported last."""
         run = _Run(record, report)
-        while True:
-            try:
-                if not await self._step(run):
-                    break
-            except RetryLater as error:
-                log.warning("waiting for the launcher", error=str(error))
-                await asyncio.sleep(AWAY_S)
+        while await retry(partial(self._step, run)):
+            pass
         state = PlanState.FAILED if run.failed else PlanState.DONE
-        await run.tell("some instances could not be started" if run.failed else "done", state)
+        await run.report("some instances could not be started" if run.failed else "done", state)
 
     async def _step(self, run: "_Run") -> bool:
-        """Do the next thing. Returns: False if there is none. Raises: RetryLater if the launcher does not answer."""
+        """Do the next action. Returns: False if none is left. Raises: RetryLater if the launcher does not answer."""
         running = await self._launcher.running()
-        wanted = without_failed(run.record.target, run.record.before, run.failed)
-        action = next_action(wanted, running, self._serving(running, run))
+        target = without_failed(run.record.target, run.record.before, run.failed)
+        action = next_action(target, running, self._serving(running, run))
         if action is None:
             return False
         try:
             await self._do(action, run)
         except RetryLater:
-            run.put_off.setdefault(action, asyncio.get_running_loop().time())
+            run.postponed.setdefault(action, asyncio.get_running_loop().time())
             raise
-        run.put_off.pop(action, None)
+        run.postponed.pop(action, None)
         return True
 
     async def _do(self, action: Action, run: "_Run") -> None:
@@ -105,17 +101,17 @@ class Executor:
         await self._drain(spec)
         await run.announce(StopInstance(spec), f"stop {spec.name}")
         await self._launcher.stop(spec, self._limits.stop_s)
-        run.note_gone(spec, self._instances)
+        run.mark_replaced(spec, self._instances)
 
     async def _start(self, spec: InstanceSpec, run: "_Run") -> None:
-        run.note_gone(spec, self._instances)
+        run.mark_replaced(spec, self._instances)
         await run.announce(StartInstance(spec), f"start {spec.name}")
         try:
             await self._launcher.start(spec)
         except BadInput as error:
             await run.fail(spec, error.message)
-        except RetryLater as error:  # a launcher that answers, and fails at this alone
-            since_s = run.put_off.get(StartInstance(spec))
+        except RetryLater as error:  # the launcher answers, but this launch fails each time
+            since_s = run.postponed.get(StartInstance(spec))
             if since_s is None or asyncio.get_running_loop().time() - since_s <= self._limits.start_s:
                 raise
             await run.fail(spec, str(error))
@@ -126,21 +122,21 @@ class Executor:
         for spec in late:
             await run.fail(spec, f"it does not serve {self._limits.start_s:g} s after its launch")
         if not late:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def _drain(self, spec: InstanceSpec) -> None:
-        """Until the instance says that it holds no request, or its time is up."""
+        """Wait until the instance reports that it holds no request, or until its time is up."""
+        order = Control(action="drain", within_s=self._limits.drain_s)
         now_s = asyncio.get_running_loop().time
-        deadline_s = now_s() + self._limits.drain_s + HEARD_S
+        deadline_s = now_s() + self._limits.drain_s + DRAIN_REPORT_S
         while now_s() < deadline_s:
-            held = instances_at(self._instances, spec)
-            for instance in held:
-                if instance.state is InstanceState.READY:  # it has not heard of it
-                    order = Control(action="drain", within_s=self._limits.drain_s)
+            instances = instances_at(self._instances, spec)
+            for instance in instances:
+                if instance.state is InstanceState.READY:  # it has not received the order yet
                     await self._bus.publish(self._bus.subjects.control(instance.instance_id), order)
-            if not any(i.requests or i.state is InstanceState.READY for i in held):
+            if not any(i.requests or i.state is InstanceState.READY for i in instances):
                 return
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
 
 class _Run:
@@ -149,18 +145,18 @@ class _Run:
     def __init__(self, record: PlanRecord, report: Report) -> None:
         self.record = record
         self.failed: set[InstanceSpec] = set()
-        self.awaited: dict[InstanceSpec, float] = {}  # since when, loop time
-        self.put_off: dict[Action, float] = {}  # what the launcher has not done yet, and since when, loop time
-        self.replaced: set[str] = set()  # ids of instances that have ended, whose registrations may still be there
+        self.awaited: dict[InstanceSpec, float] = {}  # launched instances, and since when, loop time
+        self.postponed: dict[Action, float] = {}  # actions that the launcher has failed at, and since when, loop time
+        self.replaced: set[str] = set()  # ids of ended instances, which may still be registered
         self._report = report
 
     async def announce(self, action: Action, text: str) -> None:
-        """Tell of it, but not again where it was put off."""
-        if action not in self.put_off:
-            await self.tell(text)
+        """Report that an action begins, once even if it is postponed."""
+        if action not in self.postponed:
+            await self.report(text)
 
-    async def tell(self, text: str, state: PlanState = PlanState.RUNNING) -> None:
-        """Note and report what is done."""
+    async def report(self, text: str, state: PlanState = PlanState.RUNNING) -> None:
+        """Add an event to the record and report it."""
         now_s = time.time()
         log.info(text, plan=self.record.plan_id)
         events = [*self.record.events, PlanEvent(at_s=now_s, text=text)]
@@ -170,21 +166,17 @@ class _Run:
 
     async def fail(self, spec: InstanceSpec, why: str) -> None:
         self.failed.add(spec)
-        await self.tell(f"{spec.name} failed: {why}")
+        await self.report(f"{spec.name} failed: {why}")
 
-    def note_gone(self, spec: InstanceSpec, instances: InstanceWatch) -> None:
-        """What is registered at this place now is no more; whoever comes after has another id."""
+    def mark_replaced(self, spec: InstanceSpec, instances: InstanceWatch) -> None:
+        """Ignore the instances registered on these GPUs now; their successor has another id."""
         self.replaced.update(instance.instance_id for instance in instances_at(instances, spec))
         self.awaited.pop(spec, None)
 
 
 def instances_at(instances: InstanceWatch, spec: InstanceSpec) -> list[Instance]:
-    """The instances on the GPUs of `spec`: one, or for a while also the one that ran there before."""
-    return [
-        instance
-        for instance in instances.instances()
-        if (instance.node, tuple(instance.gpus)) == (spec.node, spec.gpus)
-    ]
+    """The instances on the GPUs of `spec`: one, or for a while also its predecessor."""
+    return [i for i in instances.instances() if (i.node, tuple(i.gpus)) == (spec.node, spec.gpus)]
 
 
 def serves(instance: Instance) -> bool:

@@ -1,4 +1,4 @@
-"""The rows of Postgres that messages become."""
+"""Turns messages into rows of Postgres."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -6,16 +6,18 @@ from typing import Any
 import msgspec
 
 from services.reconfigurator.monitoring.workload_stats import request_class
-from shared.database.schema import ACTIVE
+from shared.database.schema import ACTIVE, RequestRow
 from shared.errors import BadInput
 from shared.messages.plans import PlanRecord
-from shared.messages.requests import Arrival, Outcome
+from shared.messages.requests import Arrival, Outcome, ServingStats
 
 Row = dict[str, Any]
+# The columns that are fields of the statistics, null for an outcome without statistics
+STATS_COLUMNS = [f.name for f in msgspec.structs.fields(ServingStats) if f.name in RequestRow.__table__.columns]
 
 
 def arrival_row(arrival: Arrival) -> Row:
-    """Raises: BadInput if its arrival time is none."""
+    """Raises: BadInput if its arrival time is invalid."""
     return {
         "request_id": arrival.request_id,
         "status": ACTIVE,
@@ -30,9 +32,9 @@ def arrival_row(arrival: Arrival) -> Row:
 
 
 def outcome_row(outcome: Outcome) -> Row:
-    """Raises: BadInput if its arrival time is none."""
+    """Raises: BadInput if its arrival time is invalid."""
     stats = outcome.stats
-    used = stats.thresholds if stats else []
+    thresholds = stats.thresholds if stats else []
     return {
         "request_id": outcome.request_id,
         "status": outcome.status.value,
@@ -41,25 +43,17 @@ def outcome_row(outcome: Outcome) -> Row:
         "prompt_tokens": outcome.prompt_tokens,
         "completion_tokens": outcome.completion_tokens,
         "output_tokens": outcome.output_tokens,
-        "slo_s": stats and stats.slo_s,
-        "latency_s": stats and stats.latency_s,
-        "slo_met": stats and stats.slo_met,
-        "steps": stats and stats.steps,
-        "recompute_steps": stats and stats.recompute_steps,
-        "mean_threshold": stats and stats.mean_threshold,
-        "min_threshold": stats and stats.min_threshold,
-        "unmasked_tokens": stats and stats.unmasked_tokens,
-        "thresholds": [use.threshold for use in used],
-        "threshold_steps": [use.steps for use in used],
-        "threshold_tokens": [use.tokens for use in used],
+        **{name: getattr(stats, name, None) for name in STATS_COLUMNS},
+        "thresholds": [use.threshold for use in thresholds],
+        "threshold_steps": [use.steps for use in thresholds],
+        "threshold_tokens": [use.tokens for use in thresholds],
         "instances": stats.instances if stats else [],
-        "migrations": stats and stats.migrations,
         "error": outcome.error.message if outcome.error else None,
     }
 
 
 def plan_row(record: PlanRecord) -> Row:
-    """Raises: BadInput if a time of it is none."""
+    """Raises: BadInput if one of its times is invalid."""
     return {
         "plan_id": record.plan_id,
         "decided_at": _time(record.decided_s, "decided_s"),

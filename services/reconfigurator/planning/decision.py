@@ -1,11 +1,10 @@
-"""One decision: the workload of the window, a plan for it, and whether to change anything. Pure but for the solver."""
+"""One decision: a plan for the window's workload, and whether to carry it out. Pure but for the solver."""
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from msgspec.structs import replace
+import msgspec
 
 from services.reconfigurator.monitoring.workload_stats import (
     PlanningSettings,
@@ -28,20 +27,20 @@ from shared.profile import LatencyProfile
 
 @dataclass(frozen=True, slots=True)
 class PlanningContext:
-    """What a decision is made from."""
+    """The observations that a decision is based on."""
 
-    seen: Sequence[RequestSample]  # the requests of the occasion's span
-    uses: Sequence[ThresholdUse]
+    requests: Sequence[RequestSample]  # arrivals of the trigger's span
+    threshold_uses: Sequence[ThresholdUse]
     trigger: PlanTrigger
     running: Collection[InstanceSpec]
     nodes_up: Collection[str]
     profile: LatencyProfile
-    known_tokens_per_step: Mapping[float, float]  # per step by threshold, of earlier windows
+    known_tokens_per_step: Mapping[float, float]  # by threshold, of earlier windows
 
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """What stays the same from decision to decision. `prior` are tokens per step by threshold before any were seen."""
+    """Makes decisions. `prior` are tokens per step by threshold that count before any were observed."""
 
     nodes: Sequence[Node]
     planning: PlanningSettings
@@ -50,10 +49,11 @@ class Planner:
     solver: Solver
     solve_s: float
 
-    def decide(self, now: PlanningContext, at_s: float) -> PlanRecord:
-        """Units: at_s is Unix time. Returns: a record in the state RUNNING if the plan is to be carried out."""
-        loads = class_loads(now.seen, now.trigger.span_s)
-        tokens = tokens_per_step(now.uses, self.planning.thresholds, {**self.prior, **now.known_tokens_per_step})
+    def decide(self, context: PlanningContext, at_s: float) -> PlanRecord:
+        """Units: at_s in Unix time. Returns: a record in the state RUNNING if the plan is to be carried out."""
+        loads = class_loads(context.requests, context.trigger.span_s)
+        prior = {**self.prior, **context.known_tokens_per_step}
+        tokens = tokens_per_step(context.threshold_uses, self.planning.thresholds, prior)
         record = PlanRecord(
             plan_id=datetime.fromtimestamp(at_s, UTC).strftime("%Y%m%dT%H%M%S-%f"),
             decided_s=at_s,
@@ -61,26 +61,25 @@ class Planner:
             reason="",
             classes=loads,
             tokens_per_step=tokens,
-            before=sorted(now.running, key=lambda spec: (spec.node, spec.gpus)),
+            before=sorted(context.running, key=lambda spec: (spec.node, spec.gpus)),
         )
-        if not now.running:
-            return self._begin(now, record)
-        degrees = [tp for tp in self.planning.tp_degrees if self._is_known(now.profile, tp)]
+        if not context.running:
+            return self._start_all(context, record)
+        degrees = [tp for tp in self.planning.tp_degrees if self._is_known(context.profile, tp)]
         if not loads:
-            return replace(record, reason=f"no request arrived in the last {now.trigger.span_s:g} s")
+            return _stay(record, f"no request arrived in the last {context.trigger.span_s:g} s")
         if not tokens:
-            return replace(record, reason="how many tokens a step unmasks is not known yet")
+            return _stay(record, "how many tokens a step unmasks is not known yet")
         if not degrees:
-            return replace(record, reason="no latency profile of a TP degree to plan with is known yet")
+            return _stay(record, "no latency profile of a TP degree to plan with is known yet")
         try:
-            plan = self._plan(now, record, degrees)
+            plan = self._plan(context, record, degrees)
         except (DilaserveError, ValueError) as error:
-            return replace(record, reason=f"no plan could be made: {error}")
-        take = plan.decision.take and bool(plan.steps)
-        return replace(
+            return _stay(record, f"no plan could be made: {error}")
+        return msgspec.structs.replace(
             record,
-            state=PlanState.RUNNING if take else PlanState.STAYED,
-            reason=now.trigger.explain(plan.decision.reason),
+            state=PlanState.RUNNING if plan.decision.take and plan.steps else PlanState.STAYED,
+            reason=context.trigger.explain(plan.decision.reason),
             status=plan.status.value,
             mean_threshold=plan.mean_threshold,
             slack_s=plan.slack_s,
@@ -88,34 +87,38 @@ class Planner:
             target=[to_spec(instance, self.nodes) for instance in plan.instances],
         )
 
-    def _begin(self, now: PlanningContext, record: PlanRecord) -> PlanRecord:
-        """Where nothing runs, there is nothing to lose: what is best for throughput, until the workload is known."""
+    def _start_all(self, context: PlanningContext, record: PlanRecord) -> PlanRecord:
+        """Start with the highest throughput until the workload is known."""
         tp = min(self.planning.tp_degrees)
         target = [
             InstanceSpec(node=node.name, gpus=tuple(range(first, first + tp)))
             for node in self.nodes
-            if node.name in now.nodes_up
+            if node.name in context.nodes_up
             for first in range(0, node.gpus - tp + 1, tp)
         ]
         state = PlanState.RUNNING if target else PlanState.STAYED
-        return replace(record, state=state, reason="nothing runs: the smallest TP degree everywhere", target=target)
+        reason = "nothing runs: the smallest TP degree everywhere"
+        return msgspec.structs.replace(record, state=state, reason=reason, target=target)
 
-    def _plan(self, now: PlanningContext, record: PlanRecord, degrees: Sequence[int]) -> Plan:
-        from services.reconfigurator.planning.planner import make_plan  # noqa: PLC0415  (Pyomo: only where a plan is made)
+    def _plan(self, context: PlanningContext, record: PlanRecord, degrees: Sequence[int]) -> Plan:
+        from services.reconfigurator.planning.planner import make_plan  # noqa: PLC0415  (imports Pyomo, which is slow)
 
-        nodes = gpus_of(self.nodes, now.nodes_up)
-        rps_buffer = now.trigger.buffer(self.planning.rps_buffer)
-        planning = dataclasses.replace(self.planning, tp_degrees=degrees, rps_buffer=rps_buffer)
-        asked = workload(record.classes, record.tokens_per_step, planning, nodes)
-        current = to_placements(now.running, self.nodes, now.nodes_up)
+        rps_buffer = context.trigger.buffer(self.planning.rps_buffer)
+        planning = replace(self.planning, tp_degrees=degrees, rps_buffer=rps_buffer)
+        nodes = gpus_of(self.nodes, context.nodes_up)
+        planned_workload = workload(record.classes, record.tokens_per_step, planning, nodes)
         return make_plan(
-            plan_input(asked, now.profile, cached=self.cached),
-            current,
+            plan_input(planned_workload, context.profile, cached=self.cached),
+            to_placements(context.running, self.nodes, context.nodes_up),
             solver=self.solver,
             time_limit_s=self.solve_s,
-            growing=now.trigger.growing,
+            growing=context.trigger.growing,
         )
 
     def _is_known(self, profile: LatencyProfile, tp: int) -> bool:
         kinds = [StepKind.RECOMPUTE, StepKind.CACHE] if self.cached else [StepKind.RECOMPUTE]
         return all((tp, kind) in profile.curves for kind in kinds)
+
+
+def _stay(record: PlanRecord, reason: str) -> PlanRecord:
+    return msgspec.structs.replace(record, reason=reason)

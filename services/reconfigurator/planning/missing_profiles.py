@@ -1,4 +1,4 @@
-"""Which latencies the planner may count on."""
+"""Completes the latency profile that the planner uses."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,16 +14,17 @@ from shared.profile import LatencyProfile
 async def fill_missing_profiles(
     known: LatencyProfile, instances: Iterable[Instance], engine: AsyncEngine
 ) -> LatencyProfile:
-    """What is known, then what instances bring, then what Postgres keeps of their models on their devices.
+    """Add curves that `known` lacks: those that instances register, then those that Postgres stores for their models
+    and devices.
 
-    Raises: RetryLater if Postgres is away.
+    Raises: RetryLater if Postgres is unavailable.
     """
-    curves, alike = known.curves, set()
+    curves, hardware = known.curves, set()
     for instance in instances:
-        alike.add((instance.model.name, instance.device))
-        with suppress(BadInput):  # it brings none yet
+        hardware.add((instance.model.name, instance.device))
+        with suppress(BadInput):  # it has no profile yet
             curves = {**LatencyProfile.from_csv(instance.profile).curves, **curves}
-    for model, device in sorted(alike):
-        if (kept := await load_profile(engine, model, device)) is not None:
-            curves = {**kept.curves, **curves}
+    for model, device in sorted(hardware):
+        if (stored := await load_profile(engine, model, device)) is not None:
+            curves = {**stored.curves, **curves}
     return LatencyProfile(curves)

@@ -1,7 +1,7 @@
-"""How instances fit on nodes, counted by kind of node: nodes with as many GPUs are alike.
+"""How instances fit on nodes, counted by kind of node: nodes with equally many GPUs are interchangeable.
 
-A *filling* of a node tells how many instances of each TP degree stand on it, such that no other one fits. A cluster can
-hold what some choice of one filling a node holds, so a model of it grows with the kinds of node, not with the nodes.
+A *filling* of a node is a count of instances of each TP degree that fit on it and leave no room for another. A model of
+the cluster counts the nodes with each filling, so it grows with the kinds of node and not with the nodes.
 """
 
 from collections import Counter
@@ -22,18 +22,18 @@ def fillings(gpus: int, degrees: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def add_nodes(m: pyo.ConcreteModel, nodes: Sequence[int], degrees: Sequence[int]) -> None:
-    """Add to the model what the nodes hold: the expressions `held` [D], instances by TP degree.
+    """Add the nodes' capacity to the model: the expressions `held` [D], instances by TP degree.
 
     Source: "Node GPU Capacity". Units: `nodes` are the GPUs of each.
     """
-    alike = Counter(nodes)
-    ways = [(gpus, counts) for gpus in alike for counts in fillings(gpus, degrees)]
+    nodes_by_gpus = Counter(nodes)
+    ways = [(gpus, counts) for gpus in nodes_by_gpus for counts in fillings(gpus, degrees)]
     index = range(len(ways))
     m.v = pyo.Var(index, domain=pyo.NonNegativeIntegers, doc="nodes with this filling")
     m.filled = pyo.Constraint(
-        list(alike),
-        doc="one filling a node",
-        rule=lambda m, gpus: pyo.quicksum(m.v[i] for i in index if ways[i][0] == gpus) == alike[gpus],
+        list(nodes_by_gpus),
+        doc="one filling per node",
+        rule=lambda m, gpus: pyo.quicksum(m.v[i] for i in index if ways[i][0] == gpus) == nodes_by_gpus[gpus],
     )
     m.held = pyo.Expression(
         range(len(degrees)), rule=lambda m, d: pyo.quicksum(counts[d] * m.v[i] for i, (_, counts) in enumerate(ways))

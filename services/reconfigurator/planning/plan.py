@@ -1,4 +1,4 @@
-"""What planning results in: PLAN.json and its parts."""
+"""The result of planning: PLAN.json and its parts."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -17,11 +17,11 @@ class Solver(StrEnum):
 class PlanStatus(StrEnum):
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"  # the best found in the time given
-    FALLBACK = "fallback"  # no plan meets every SLO, or none was found in time: the smallest TP degree everywhere
+    FALLBACK = "fallback"  # the smallest TP degree everywhere: no plan meets every SLO, or none was found in time
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an instance stands: GPUs of one node, by their numbers on it."""
+    """The GPUs of an instance, by their numbers on one node."""
 
     node: int
     gpus: list[int]
@@ -33,20 +33,20 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedInstance(Placement, frozen=True, kw_only=True):
-    """One of the instances that are to run."""
+    """An instance of the plan."""
 
-    preserved: bool  # it runs already, on these very GPUs
+    preserved: bool  # it already runs on these GPUs
 
 
 class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Stop these, by their index in the current instances; then start this one and wait until it serves."""
+    """Stop instances, then start one and wait until it serves."""
 
-    stop: list[int]
-    start: Placement | None = None  # None: nothing is left to start
+    stop: list[int]  # indices of current instances
+    start: Placement | None = None
 
 
 class PlannedClass(msgspec.Struct, frozen=True, kw_only=True):
-    """How Stage 1 serves a request of one class. Its steps are means, of both kinds together."""
+    """How Stage 1 serves a request of one class: its mean steps, both kinds together."""
 
     name: str
     latency_s: float
@@ -55,29 +55,29 @@ class PlannedClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """What Stage 1 decides. Gaps are relative, to the best that may still be possible; None where not known."""
+    """The result of Stage 1. Gaps are relative, to the best bound on the objective; None if unknown."""
 
     status: PlanStatus
-    reason: str = ""  # of a fallback
+    reason: str = ""  # for a fallback
     mean_threshold: float  # the primary objective divided by the sum of RPS_k
     mean_threshold_gap: float | None = None
     slack_s: float  # the secondary objective: the sum over classes of RPS_k (SLO_k - t_k)
     slack_gap: float | None = None
     instances_per_tp: dict[int, int]
-    busy_per_tp: dict[int, float]  # of these, how many the workload keeps busy on average
-    sustains: float  # how many times the workload they could serve, at the lowest threshold and the best batch sizes
+    busy_per_tp: dict[int, float]  # how many of them the workload keeps busy on average
+    sustains: float  # room: how many times the workload they can serve at the lowest threshold and the best batch sizes
     classes: list[PlannedClass]
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether to leave the current instances for the planned ones."""
+    """Whether to replace the current instances by the planned ones."""
 
     take: bool
     reason: str
 
 
 class Plan(Capacity, frozen=True, kw_only=True):
-    """PLAN.json: what both stages decide. `status` is optimal only if both are."""
+    """PLAN.json: the result of both stages. `status` is optimal only if both stages are."""
 
     instances: list[PlannedInstance]
     preserved: int
@@ -88,7 +88,7 @@ class Plan(Capacity, frozen=True, kw_only=True):
 
 
 class CurrentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a PLAN.json that is in force."""
+    """The part of a PLAN.json that planning from it needs."""
 
     instances: list[Placement]
 
@@ -102,7 +102,7 @@ def read_current(path: Path) -> list[Placement]:
 
 
 def check_placements(placements: Sequence[Placement], nodes: Sequence[int]) -> None:
-    """Raises: BadInput if an instance stands on GPUs that the nodes do not have, or that another one stands on."""
+    """Raises: BadInput if an instance is on GPUs that the nodes lack or that another instance is on."""
     taken: dict[tuple[int, int], int] = {}
     for i, placement in enumerate(placements):
         for gpu in placement.gpus:

@@ -1,4 +1,4 @@
-"""What the planner is asked: a workload, a cluster and a latency profile, checked once and frozen.
+"""The planner's input: a workload, a cluster and a latency profile, checked once and frozen.
 
 The letters are the paper's (Table "Notation used in Stage 1 formulation"), so that the stages read like it.
 """
@@ -27,7 +27,7 @@ class WorkloadClass(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: Annotated[float, msgspec.Meta(ge=0)]
     output_tokens: Above0
     rps: Annotated[float, msgspec.Meta(ge=0)]  # requests per second
-    slo_s: Above0 | None = None  # None: the workload's
+    slo_s: Above0 | None = None  # None: the SLO of the workload
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     batch_sizes: Annotated[list[Count], msgspec.Meta(min_length=1)]  # tokens computed by one step
     tokens_per_step: dict[float, Annotated[float, msgspec.Meta(ge=1)]]  # mean tokens unmasked, by threshold
     block_length: Count  # tokens
-    nodes: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]  # GPUs of each
+    nodes: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]  # GPUs of each node
     classes: Annotated[list[WorkloadClass], msgspec.Meta(min_length=1)]
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_workload(path: Path) -> Workload:
-    """Raises: BadInput naming the file, the field at fault and what is accepted."""
+    """Raises: BadInput naming the file, the field at fault and the accepted values."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Workload)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -67,10 +67,10 @@ def read_workload(path: Path) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What one kind of step costs."""
+    """The cost of one kind of step."""
 
-    tokens: Float64  # [K] tokens that a step of class k computes
-    L: Float64  # [D, B] seconds of a step at a batch of so many tokens
+    tokens: Float64  # [K] tokens computed by a step of class k
+    L: Float64  # [D, B] latency of a step by TP degree and batch size, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class PlanInput:
     Units: SLO in seconds, RPS in requests per second, P, O, T and batches in tokens.
     """
 
-    names: tuple[str, ...]  # of the classes
+    names: tuple[str, ...]  # [K] classes
     P: Float64  # [K] prompt length
     O: Float64  # [K] output length  # noqa: E741
     RPS: Float64  # [K]
@@ -118,7 +118,7 @@ class PlanInput:
         return StepKind.CACHE in self.steps
 
     def busy_s(self, j: StepKind, k: int, d: int, b: int) -> float:
-        """Seconds of a TP-d instance that one step of class k takes at batch size b: its share of a full batch.
+        """Seconds of a TP-d instance that one step of class k uses at batch size b: its share of a full batch.
 
         Source: the paper's cost of recompute steps, alpha, and of cache steps, beta, times the tokens of the step.
         """
@@ -126,7 +126,7 @@ class PlanInput:
 
 
 def plan_input(workload: Workload, profile: LatencyProfile, *, cached: bool = True) -> PlanInput:
-    """Raises: BadInput if the profile lacks a TP degree or kind of step that is needed."""
+    """Raises: BadInput if the profile lacks a needed TP degree or kind of step."""
     classes = workload.classes
     prompt, output = (np.array([getattr(k, f) for k in classes], float) for f in ("prompt_tokens", "output_tokens"))
     batches = np.array(sorted(workload.batch_sizes), float)

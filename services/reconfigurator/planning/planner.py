@@ -1,4 +1,4 @@
-"""Both stages together, and whether their plan is worth the while. Pure but for the clock and the solver's process."""
+"""Runs both stages and the acceptance rule. Pure but for the clock and the solver's process."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,29 +28,29 @@ def make_plan(
     time_limit_s: float = TIME_LIMIT_S,
     growing: bool = False,
 ) -> Plan:
-    """Plan for the workload, from the instances that run now; where it is `growing`, for room rather than slack.
+    """Plan for the workload, from the instances that run now; if it is `growing`, for room instead of slack.
 
     Raises: BadInput if `current` does not fit the nodes; RetryLater if Stage 2 needs more time.
     """
     start_s = monotonic()
     found = find_capacity(p, solver=solver, time_limit_s=time_limit_s, growing=growing)
-    capacity = _target(p, found, solver, growing=growing)
-    transition = plan_transition(current, capacity.instances_per_tp, p.nodes, solver=solver, time_limit_s=time_limit_s)
+    capacity = _capacity_or_fallback(p, found, solver, growing=growing)
+    assignment = plan_transition(current, capacity.instances_per_tp, p.nodes, solver=solver, time_limit_s=time_limit_s)
     status = capacity.status
-    if status is PlanStatus.OPTIMAL and transition.gap != 0:
+    if status is PlanStatus.OPTIMAL and assignment.gap != 0:
         status = PlanStatus.FEASIBLE
     return Plan(
         **msgspec.structs.asdict(msgspec.structs.replace(capacity, status=status)),
-        instances=transition.instances,
-        preserved=transition.preserved,
-        preserved_gap=transition.gap,
-        steps=transition.steps,
+        instances=assignment.instances,
+        preserved=assignment.preserved,
+        preserved_gap=assignment.gap,
+        steps=assignment.steps,
         decision=_decide(p, found, capacity, current, solver, time_limit_s, growing=growing),
         solve_s=monotonic() - start_s,
     )
 
 
-def _target(p: PlanInput, found: Capacity | SolverStatus, solver: Solver, *, growing: bool) -> Capacity:
+def _capacity_or_fallback(p: PlanInput, found: Capacity | SolverStatus, solver: Solver, *, growing: bool) -> Capacity:
     if isinstance(found, Capacity):
         return found if growing else fill_spare_gpus(p, found, solver)
     infeasible = found is SolverStatus.INFEASIBLE
@@ -69,15 +69,15 @@ def _decide(
 ) -> Decision:
     if not current:
         return Decision(take=True, reason="nothing runs yet")
-    now = Counter(placement.tp for placement in current)
-    evaluate = partial(find_capacity, solver=solver, time_limit_s=time_limit_s, instances=now)
+    instances = Counter(placement.tp for placement in current)
+    evaluate = partial(find_capacity, solver=solver, time_limit_s=time_limit_s, instances=instances)
     evaluated = evaluate(p)
     failing = isinstance(found, Capacity) and evaluated is SolverStatus.INFEASIBLE
     return should_reconfigure(
         found,
         evaluated,
         whole_slack_s=float(p.RPS @ p.SLO),
-        fallen_back=now == Counter(target.instances_per_tp),
+        fallen_back=instances == Counter(target.instances_per_tp),
         growing=growing,
-        lighter=evaluate(replace(p, RPS=p.RPS / (1 + MIN_GAIN))) if failing else SolverStatus.UNKNOWN,
+        current_at_less_load=evaluate(replace(p, RPS=p.RPS / (1 + MIN_GAIN))) if failing else SolverStatus.UNKNOWN,
     )

@@ -1,6 +1,6 @@
-"""Long work in a process of its own, which a cancellation ends at once, together with what it has started.
+"""Runs a function in a process of its own; cancelling it kills the process and its children at once.
 
-A solver cannot be interrupted from a thread, and what builds its models would keep the event loop waiting.
+A thread would not do: a solver in it cannot be interrupted, and building its models would block the event loop.
 """
 
 import asyncio
@@ -18,34 +18,34 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-async def run_in_process(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What `work` returns, which as its arguments must be picklable.
+async def run_in_process(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call `function`; its arguments and result must be picklable.
 
-    Raises: what it raises; RetryLater if the process ends without a word.
+    Raises: the error of `function`; RetryLater if the process dies.
     """
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(theirs, work, args, kwargs), daemon=True)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_call, args=(sender, function, args, kwargs), daemon=True)
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        done: tuple[R, None] | tuple[None, Exception] = await asyncio.to_thread(ours.recv)
+        received: tuple[R, None] | tuple[None, Exception] = await asyncio.to_thread(receiver.recv)
     except EOFError:
         raise RetryLater("the process ended without a result") from None
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid or 0, signal.SIGKILL)
-        process.kill()  # where it had no group of its own yet
+        process.kill()  # if it has no process group of its own yet
         process.join()
-    result, error = done
+    result, error = received
     if error is not None:
         raise error
     return result  # type: ignore[return-value]
 
 
-def _work(pipe: Connection, work: Callable[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+def _call(pipe: Connection, function: Callable[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     os.setpgid(0, 0)
     try:
-        pipe.send((work(*args, **kwargs), None))
+        pipe.send((function(*args, **kwargs), None))
     except Exception as error:
         pipe.send((None, error))

@@ -1,7 +1,7 @@
-"""Running a solver on a Pyomo model, and what may be believed of its answer.
+"""Runs a solver on a Pyomo model and checks its answer.
 
-A solver that ran out of time is never taken for one that proved something: not an optimum, not infeasibility. A
-solution counts only if it satisfies the model, integers included; CBC hands out that of a relaxation if it must stop.
+A solver that ran out of time has proven neither optimality nor infeasibility. A solution counts only if it satisfies
+the model, integers included: CBC returns the solution of a relaxation if it must stop.
 """
 
 import re
@@ -21,24 +21,29 @@ from pyomo.repn.plugins.lp_writer import LPWriter
 from services.reconfigurator.planning.plan import Solver
 from shared.errors import DilaserveError
 
-GAP = 1e-6  # relative: what counts as optimal
+GAP = 1e-6  # relative; a solution within it counts as optimal
 TOLERANCE = 1e-5  # how far a constraint (relative) or an integer may be off in an accepted solution
-INCREMENT = 1e-9  # by how much a solution must be better to count; CBC's own 1e-4 is absolute and too coarse
+INCREMENT = 1e-9  # the least improvement of a new solution; CBC's default, 1e-4, is absolute and too coarse
 NO_BOUND_PROPAGATION = ("-boundPropLevel", "singletons")  # CBC 2.935's calls feasible models infeasible
-MIN_TIME_LIMIT_S = 0.01  # a solver's time limit must be above 0
-GRACE_S = 10.0  # CBC looks at the clock now and then
+MIN_TIME_LIMIT_S = 0.01  # solvers accept no limit of 0
+GRACE_S = 10.0  # CBC checks the clock only now and then
+# Texts of CBC's solution file, whose first line is its status, and of its log; compared in lower case.
+CBC_OPTIMAL = "optimal"
+CBC_INFEASIBLE = "infeasible"  # "Infeasible", "Integer infeasible"
+CBC_NO_SOLUTION = "no integer solution"  # "Stopped on time (no integer solution - continuous used)"
+CBC_STOPPED = "stopped on "  # "Stopped on time"; in the log "LP relaxation stopped on time limit"
 
 
 class SolverStatus(Enum):
     OPTIMAL = auto()  # within GAP
-    FEASIBLE = auto()  # the best found in the time given
+    FEASIBLE = auto()  # the best found within the time limit
     INFEASIBLE = auto()  # proven
-    UNKNOWN = auto()  # nothing found in the time given
+    UNKNOWN = auto()  # nothing found within the time limit
 
 
 @dataclass(frozen=True, slots=True)
 class SolverResult:
-    """`gap` is relative to the objective, between the solution and the best bound; None if the solver gave no bound."""
+    """`gap` is relative, from the objective to the best bound; None if the solver gave no bound."""
 
     status: SolverStatus
     gap: float | None = None
@@ -52,15 +57,15 @@ def solve(model: pyo.ConcreteModel, solver: Solver, time_limit_s: float) -> Solv
     """Maximise the model's active objective on one core.
 
     Modifies: the values of the model's variables, only if a solution was found.
-    Raises: DilaserveError if the solver breaks down.
+    Raises: DilaserveError if the solver fails.
     """
-    before = [(v, v.value) for v in model.component_data_objects(pyo.Var)]
+    old_values = [(v, v.value) for v in model.component_data_objects(pyo.Var)]
     run = _run_cbc if solver is Solver.CBC else _run_highs
     status, bound = run(model, max(time_limit_s, MIN_TIME_LIMIT_S))
     if status is SolverStatus.INFEASIBLE:
         return SolverResult(status)
-    if status is SolverStatus.UNKNOWN or not _holds(model):
-        for variable, value in before:
+    if status is SolverStatus.UNKNOWN or not _is_satisfied(model):
+        for variable, value in old_values:
             variable.set_value(value, skip_validation=True)
         return SolverResult(SolverStatus.UNKNOWN)
     if status is SolverStatus.OPTIMAL:
@@ -107,23 +112,24 @@ def _run_cbc(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[SolverStatu
         except subprocess.TimeoutExpired:
             return SolverStatus.UNKNOWN, None
         if ran.returncode != 0 or not solution.exists():
-            raise DilaserveError(f"CBC broke down with status {ran.returncode}: {ran.stderr.strip()[-200:]}")
+            raise DilaserveError(f"CBC failed with status {ran.returncode}: {ran.stderr.strip()[-200:]}")
         header, *rows = solution.read_text(encoding="utf-8").splitlines()
-    if "nfeasible" in header or "no integer solution" in header:
-        stopped = header.startswith("Stopped") or "topped on " in ran.stdout
+    header = header.lower()
+    if CBC_INFEASIBLE in header or CBC_NO_SOLUTION in header:
+        stopped = CBC_STOPPED in header or CBC_STOPPED in ran.stdout.lower()
         return (SolverStatus.UNKNOWN if stopped else SolverStatus.INFEASIBLE), None
     values = {name: float(value) for name, value in (row.removeprefix("**").split()[1:3] for row in rows)}
     for name, variable in symbols.items():
         if variable.ctype is pyo.Var:
             variable.set_value(values.get(name, 0.0), skip_validation=True)
-    if header.startswith("Optimal"):
+    if header.startswith(CBC_OPTIMAL):
         return SolverStatus.OPTIMAL, None
     bounds = re.findall(r"^(?:Upper|Lower) bound:\s+(\S+)", ran.stdout, flags=re.MULTILINE)
     return SolverStatus.FEASIBLE, float(bounds[-1]) if bounds else None
 
 
-def _holds(model: pyo.ConcreteModel) -> bool:
-    """Whether the values in the model satisfy it."""
+def _is_satisfied(model: pyo.ConcreteModel) -> bool:
+    """Whether the variables' values satisfy the model."""
     for variable in model.component_data_objects(pyo.Var):
         value = variable.value
         if variable.is_integer() and value is not None and abs(value - round(value)) > TOLERANCE:

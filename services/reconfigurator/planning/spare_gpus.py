@@ -1,7 +1,7 @@
-"""Instances on GPUs that Stage 1 leaves over.
+"""Fills the GPUs that Stage 1 leaves unused.
 
-Neither of its objectives rises with more instances than it takes to serve the workload, so it stops at any sufficient
-number. Here the GPUs left go to the TP degrees with the least headroom.
+Neither of its objectives rises with more instances than the workload needs, so it stops at any sufficient number. The
+unused GPUs go to the TP degrees with the least headroom.
 """
 
 from math import ceil
@@ -15,17 +15,17 @@ from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.solver import solve
 from services.reconfigurator.planning.throughput import times_sustained
 
-MIN_BUSY = 1e-6  # instances; a degree kept busy by less serves nothing
+MIN_BUSY = 1e-6  # instances; a degree kept busy by fewer serves nothing
 TIME_LIMIT_S = 5.0
 
 
 def fill_spare_gpus(p: PlanInput, plan: Capacity, solver: Solver) -> Capacity:
-    """The plan with every node filled: as many instances as it takes of each TP degree, the lowest ratio of instances
-    to those kept busy as high as can be. Returns: the plan itself if no such filling is found in time."""
+    """Fill every node, keeping enough instances of each TP degree, and maximise the lowest ratio of instances to busy
+    instances. Returns: the plan itself if no such filling is found in time."""
     busy = [plan.busy_per_tp[degree] for degree in p.degrees]
     m = pyo.ConcreteModel("spare")
     add_nodes(m, p.nodes, p.degrees)
-    m.headroom = pyo.Var(domain=pyo.NonNegativeReals, doc="lowest ratio of instances to those kept busy")
+    m.headroom = pyo.Var(domain=pyo.NonNegativeReals, doc="lowest ratio of instances to busy instances")
     m.enough = pyo.Constraint(p.D, rule=lambda m, d: m.held[d] >= ceil(busy[d] - MIN_BUSY))
     m.lowest = pyo.Constraint(
         [d for d in p.D if busy[d] > MIN_BUSY], rule=lambda m, d: m.headroom * busy[d] <= m.held[d]

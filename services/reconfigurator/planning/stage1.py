@@ -1,8 +1,8 @@
-"""Stage 1, quality-aware capacity planning: how many instances at which TP degree.
+"""Stage 1, quality-aware capacity planning: the number of instances at each TP degree.
 
-The products of a binary and another variable are linearised exactly: w stands for z s, and the bounds that tie it to z
-follow from the data. "System Stability" needs no product with x: both sides divided by the throughput, it says that the
-instances kept busy are at most the instances there are, as the paper itself writes it with a cache.
+Products of a binary and another variable are linearised exactly: w is z s, and the bounds that tie it to z follow from
+the data. "System Stability" needs no product with x: divided by the throughput, it limits the busy instances to the
+existing instances, as in the paper's form with a cache.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ from services.reconfigurator.planning.solver import SolverResult, SolverStatus, 
 from services.reconfigurator.planning.throughput import min_busy_instances, times_sustained
 from shared.messages.steps import StepKind
 
-QUALITY_SCALE = 1e4  # of the primary objective in the model: large beside the solvers' absolute tolerances
-TIE = 1e-7  # relative: by how much less a primary objective still ties
-LEAST_STEPS = 1e-3  # of a request; fewer are crumbs of the arithmetic
+QUALITY_SCALE = 1e4  # factor of the primary objective in the model: makes it large beside absolute tolerances
+TIE = 1e-7  # relative; an objective lower by this still ties
+MIN_STEPS = 1e-3  # steps per request; smaller values are round-off
 
 
 def find_capacity(
@@ -31,15 +31,15 @@ def find_capacity(
     instances: Mapping[int, int] | None = None,
     growing: bool = False,
 ) -> Capacity | SolverStatus:
-    """Solve Stage 1. Given `instances` by TP degree, evaluate these instead of choosing.
+    """Solve Stage 1. Given `instances` by TP degree, evaluate these instead.
 
-    Departure: where the workload is `growing`, room for more of it is the secondary objective, and slack the third.
-    Returns: INFEASIBLE or UNKNOWN where there is no plan.
+    Departure: if the workload is `growing`, room for more of it is the secondary objective, and slack the third.
+    Returns: INFEASIBLE or UNKNOWN if there is no plan.
     """
     m = build_stage1(p, instances)
     order = [m.quality, m.room, m.slack] if growing else [m.quality, m.slack]
-    answers = solve_stage1(m, order, solver, time_limit_s)
-    return read_stage1(m, p, answers) if answers[0].found else answers[0].status
+    results = solve_stage1(m, order, solver, time_limit_s)
+    return read_stage1(m, p, results) if results[0].found else results[0].status
 
 
 def build_stage1(p: PlanInput, instances: Mapping[int, int] | None = None) -> pyo.ConcreteModel:
@@ -53,17 +53,17 @@ def build_stage1(p: PlanInput, instances: Mapping[int, int] | None = None) -> py
     m.w = pyo.Var(p.J, p.K, p.D, p.B, domain=pyo.NonNegativeReals, doc="z s: steps of class k on TP-d at batch size b")
     m.z = pyo.Var(p.J, p.D, p.B, domain=pyo.Binary, doc="whether TP-d uses batch size b")
     m.x = pyo.Var(p.D, domain=pyo.NonNegativeIntegers, doc="TP-d instances")
-    most = _add_instances(m, p, instances)
+    max_instances = _add_instances(m, p, instances)
     _add_steps(m, p)
-    _add_batch_sizes(m, p, most)
+    _add_batch_sizes(m, p, max_instances)
     _add_latency(m, p)
-    _add_stability(m, p, most)
+    _add_stability(m, p, max_instances)
     _add_objectives(m, p)
     return m
 
 
 def _add_instances(m: pyo.ConcreteModel, p: PlanInput, instances: Mapping[int, int] | None) -> list[int]:
-    """Bound or fix x. Returns: the most it can be, [D]."""
+    """Bound or fix x. Returns: its maximum, [D]."""
     if instances is not None:
         for d in p.D:
             m.x[d].fix(instances.get(p.degrees[d], 0))
@@ -90,12 +90,12 @@ def _add_steps(m: pyo.ConcreteModel, p: PlanInput) -> None:
     if p.cached:
         m.blocks = pyo.Constraint(
             p.K,
-            doc="one recompute step a block",
+            doc="one recompute step per block",
             rule=lambda m, k: pyo.quicksum(m.s[StepKind.RECOMPUTE, k, c] for c in p.C) == p.O[k] / p.block_length,
         )
 
 
-def _add_batch_sizes(m: pyo.ConcreteModel, p: PlanInput, most: list[int]) -> None:
+def _add_batch_sizes(m: pyo.ConcreteModel, p: PlanInput, max_instances: list[int]) -> None:
     m.batch = pyo.Constraint(
         p.J,
         p.D,
@@ -108,15 +108,15 @@ def _add_batch_sizes(m: pyo.ConcreteModel, p: PlanInput, most: list[int]) -> Non
         p.D,
         p.B,
         doc="steps only at the batch size selected",
-        rule=lambda m, j, k, d, b: m.w[j, k, d, b] <= _most_steps(p, j, k, d, b, most[d]) * m.z[j, d, b],
+        rule=lambda m, j, k, d, b: m.w[j, k, d, b] <= _max_steps(p, j, k, d, b, max_instances[d]) * m.z[j, d, b],
     )
 
 
-def _most_steps(p: PlanInput, j: StepKind, k: int, d: int, b: int, instances: int) -> float:
-    """The most steps of kind j that class k can run on TP-d at batch size b.
+def _max_steps(p: PlanInput, j: StepKind, k: int, d: int, b: int, instances: int) -> float:
+    """An upper bound on the steps of kind j that class k can run on TP-d at batch size b.
 
-    The least of: those that its output takes at the fewest tokens per step; those that its SLO leaves time for; those
-    that so many instances sustain.
+    The minimum of: the steps of its output at the fewest tokens per step; the steps that fit its SLO; the steps that
+    the instances sustain.
     """
     blocks = p.O[k] / p.block_length if p.cached else 0.0
     steps = blocks if p.cached and j is StepKind.RECOMPUTE else p.O[k] / p.T.min() - blocks
@@ -134,7 +134,7 @@ def _add_latency(m: pyo.ConcreteModel, p: PlanInput) -> None:
     m.slo = pyo.Constraint(p.K, doc="SLO satisfaction", rule=lambda m, k: m.t[k] <= p.SLO[k])
 
 
-def _add_stability(m: pyo.ConcreteModel, p: PlanInput, most: list[int]) -> None:
+def _add_stability(m: pyo.ConcreteModel, p: PlanInput, max_instances: list[int]) -> None:
     m.busy = pyo.Expression(
         p.J,
         p.D,
@@ -151,8 +151,8 @@ def _add_stability(m: pyo.ConcreteModel, p: PlanInput, most: list[int]) -> None:
         p.J,
         p.D,
         p.B,
-        doc="what stability and the selection imply; tightens the relaxation",
-        rule=lambda m, j, d, b: m.busy[j, d, b] <= most[d] * m.z[j, d, b],
+        doc="implied by stability and batch size selection; tightens the relaxation",
+        rule=lambda m, j, d, b: m.busy[j, d, b] <= max_instances[d] * m.z[j, d, b],
     )
 
 
@@ -169,7 +169,7 @@ def _add_objectives(m: pyo.ConcreteModel, p: PlanInput) -> None:
         doc="SLO slack", sense=pyo.maximize, expr=pyo.quicksum(p.RPS[k] * (p.SLO[k] - m.t[k]) for k in p.K)
     )
     m.room = pyo.Objective(
-        doc="how many times the workload could be sustained",
+        doc="room: how many times the workload the instances sustain",
         sense=pyo.maximize,
         expr=pyo.quicksum(m.x[d] / min_busy_instances(p, d) for d in p.D),
     )
@@ -180,33 +180,33 @@ def _add_objectives(m: pyo.ConcreteModel, p: PlanInput) -> None:
 def solve_stage1(
     m: pyo.ConcreteModel, order: Sequence[pyo.Objective], solver: Solver, time_limit_s: float
 ) -> list[SolverResult]:
-    """Maximise one objective after the other, each among the solutions that tie in those before, and in half of the
-    time that is left, the last in all of it. Returns: an answer to each; only the first if that has none."""
+    """Maximise the objectives in order, each among the solutions that tie in those before it. Each has half of the time
+    that is left, the last one all of it. Returns: a result for each; only the first if that found nothing."""
     end_s = monotonic() + time_limit_s
-    m.ties = pyo.ConstraintList(doc="what the objectives before have reached")
-    answers: list[SolverResult] = []
+    m.ties = pyo.ConstraintList(doc="values of the objectives solved before")
+    results: list[SolverResult] = []
     for objective in order:
         objective.activate()
         left_s = end_s - monotonic()
-        answers.append(solve(m, solver, left_s if objective is order[-1] else left_s / 2))
+        results.append(solve(m, solver, left_s if objective is order[-1] else left_s / 2))
         objective.deactivate()
-        if not answers[0].found:
+        if not results[0].found:
             break
         m.ties.add(objective.expr >= pyo.value(objective) * (1 - TIE))
-    return answers
+    return results
 
 
-def read_stage1(m: pyo.ConcreteModel, p: PlanInput, answers: Sequence[SolverResult]) -> Capacity:
-    """The solution in the model; the first answer is to `quality`, the last to `slack`."""
-    optimal = all(answer.status is SolverStatus.OPTIMAL for answer in answers)
+def read_stage1(m: pyo.ConcreteModel, p: PlanInput, results: Sequence[SolverResult]) -> Capacity:
+    """Read the model's solution; the first result is that of `quality`, the last that of `slack`."""
+    optimal = all(result.status is SolverStatus.OPTIMAL for result in results)
     counts = (round(m.x[d].value) for d in p.D)
     instances = {degree: count for degree, count in zip(p.degrees, counts, strict=True) if count}
     return Capacity(
         status=PlanStatus.OPTIMAL if optimal else PlanStatus.FEASIBLE,
         mean_threshold=pyo.value(m.quality) / QUALITY_SCALE,
-        mean_threshold_gap=answers[0].gap,
+        mean_threshold_gap=results[0].gap,
         slack_s=pyo.value(m.slack),
-        slack_gap=answers[-1].gap,
+        slack_gap=results[-1].gap,
         instances_per_tp=instances,
         busy_per_tp={p.degrees[d]: sum(pyo.value(m.busy[j, d, b]) for j in p.J for b in p.B) for d in p.D},
         sustains=times_sustained(p, instances),
@@ -221,7 +221,7 @@ def _read_class(m: pyo.ConcreteModel, p: PlanInput, k: int) -> PlannedClass:
         name=p.names[k],
         latency_s=pyo.value(m.t[k]),
         steps_by_threshold={
-            str(float(p.thresholds[c])): steps for c, steps in by_threshold.items() if steps > LEAST_STEPS
+            str(float(p.thresholds[c])): steps for c, steps in by_threshold.items() if steps > MIN_STEPS
         },
-        steps_by_tp={str(p.degrees[d]): steps for d, steps in by_degree.items() if steps > LEAST_STEPS},
+        steps_by_tp={str(p.degrees[d]): steps for d, steps in by_degree.items() if steps > MIN_STEPS},
     )

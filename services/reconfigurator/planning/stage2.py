@@ -1,4 +1,7 @@
-"""Stage 2, minimal-overhead reconfiguration: which GPUs the instances of Stage 1 take, so that most go on running."""
+"""Stage 2, minimal-overhead reconfiguration: assigns GPUs to the instances of Stage 1 so that most keep running.
+
+A place, the paper's slot, is a position that an instance may take: the number of a TP-d instance on a node.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,18 +14,18 @@ from services.reconfigurator.planning.plan_steps import order_steps
 from services.reconfigurator.planning.solver import SolverStatus, solve
 from shared.errors import BadInput, RetryLater
 
-HALF = 0.5  # a binary is 1 above
+HALF = 0.5  # a binary variable above it is 1
 
-Slot = tuple[int, int, int]  # node, TP degree, number
+Place = tuple[int, int, int]  # node, TP degree, number
 
 
 @dataclass(frozen=True, slots=True)
 class GpuAssignment:
-    """What Stage 2 decides."""
+    """The result of Stage 2."""
 
     instances: list[PlannedInstance]
     preserved: int
-    gap: float | None  # relative, to the most instances that may still be possible to preserve; None: not known
+    gap: float | None  # relative, to the best bound on the preserved instances; None: unknown
     steps: list[PlanStep]
 
 
@@ -43,16 +46,16 @@ def plan_transition(
     if any(count > sum(gpus // d for gpus in nodes) for d, count in required.items()):
         raise _unfit(required, nodes)
     m = build_stage2(current, required, nodes)
-    answer = solve(m, solver, time_limit_s)
-    if answer.status is SolverStatus.INFEASIBLE:
+    result = solve(m, solver, time_limit_s)
+    if result.status is SolverStatus.INFEASIBLE:
         raise _unfit(required, nodes)
-    if not answer.found:
+    if not result.found:
         raise RetryLater(f"no placement was found within {time_limit_s:g} s")
     instances, preserved = read_stage2(m, current, nodes)
     return GpuAssignment(
         instances=instances,
         preserved=len(preserved),
-        gap=answer.gap,
+        gap=result.gap,
         steps=order_steps(current, preserved, [i for i in instances if not i.preserved]),
     )
 
@@ -60,24 +63,24 @@ def plan_transition(
 def build_stage2(current: Sequence[Placement], required: Mapping[int, int], nodes: Sequence[int]) -> pyo.ConcreteModel:
     """Source: "Details for Stage 2 Reconfiguration", symbols as there.
 
-    Departures: a GPU is in at most one slot, not exactly one, as Stage 1 may leave GPUs over. The slots of a node and
-    TP degree are alike, so each old instance has one of its own, l_i, in place of any: then m_{i,l} needs no l, and
-    "Preservation Uniqueness" holds by itself.
+    Departures: a GPU is in at most one place, not exactly one, because Stage 1 may leave GPUs unused. The places of a
+    node and TP degree are interchangeable, so each old instance has one of its own, l_i: then m_{i,l} needs no l, and
+    "Preservation Uniqueness" always holds.
     """
-    slots = [(n, d, ell) for n, gpus in enumerate(nodes) for d in required for ell in range(gpus // d)]
-    pairs = [(*slot, g) for slot in slots for g in range(nodes[slot[0]])]
-    own = _own_slots(current, required)
+    places = [(n, d, ell) for n, gpus in enumerate(nodes) for d in required for ell in range(gpus // d)]
+    pairs = [(*place, g) for place in places for g in range(nodes[place[0]])]
+    own = _own_places(current, required)
     m = pyo.ConcreteModel("stage2")
-    m.u = pyo.Var(slots, domain=pyo.Binary, doc="whether a slot is activated")
-    m.a = pyo.Var(pairs, domain=pyo.Binary, doc="whether GPU g is assigned to a slot")
+    m.u = pyo.Var(places, domain=pyo.Binary, doc="whether a place is used")
+    m.a = pyo.Var(pairs, domain=pyo.Binary, doc="whether GPU g is assigned to a place")
     m.m = pyo.Var(list(own), domain=pyo.Binary, doc="whether an old instance is preserved")
     m.comply = pyo.Constraint(
         list(required),
         doc="Stage 1 compliance",
-        rule=lambda m, d: pyo.quicksum(m.u[slot] for slot in slots if slot[1] == d) == required[d],
+        rule=lambda m, d: pyo.quicksum(m.u[place] for place in places if place[1] == d) == required[d],
     )
     m.assign = pyo.Constraint(
-        slots,
+        places,
         doc="slot GPU assignment",
         rule=lambda m, n, d, ell: pyo.quicksum(m.a[n, d, ell, g] for g in range(nodes[n])) == d * m.u[n, d, ell],
     )
@@ -86,7 +89,7 @@ def build_stage2(current: Sequence[Placement], required: Mapping[int, int], node
         doc="GPU exclusivity",
         rule=lambda m, n, g: pyo.quicksum(m.a[n, d, ell, g] for d in required for ell in range(nodes[n] // d)) <= 1,
     )
-    m.active_slot = pyo.Constraint(
+    m.active_place = pyo.Constraint(
         list(own), doc="preservation implies slot activation", rule=lambda m, i: m.m[i] <= m.u[own[i]]
     )
     m.same = pyo.Constraint(
@@ -101,10 +104,10 @@ def build_stage2(current: Sequence[Placement], required: Mapping[int, int], node
 def read_stage2(
     m: pyo.ConcreteModel, current: Sequence[Placement], nodes: Sequence[int]
 ) -> tuple[list[PlannedInstance], set[int]]:
-    """The instances, and which of the old ones are preserved.
+    """Read the instances and the indices of the preserved ones.
 
-    Preserved instances keep their GPUs; the other slots of a node are dealt its other GPUs in order, largest first, so
-    that the numbers of an instance's GPUs are neighbours where that can be.
+    Preserved instances keep their GPUs. The other instances of a node, largest first, get its other GPUs in order, so
+    that an instance's GPUs are neighbours if possible.
     """
     preserved = {i for i in m.m if m.m[i].value > HALF}
     instances = [
@@ -125,8 +128,8 @@ def read_stage2(
     return instances, preserved
 
 
-def _own_slots(current: Sequence[Placement], required: Mapping[int, int]) -> dict[int, Slot]:
-    """The slot of each old instance, by its index; those of a TP degree that is no more required have none."""
+def _own_places(current: Sequence[Placement], required: Mapping[int, int]) -> dict[int, Place]:
+    """The place of each old instance, by its index; those of a TP degree that is not required have none."""
     used: Counter[tuple[int, int]] = Counter()
     own = {}
     for i, placement in enumerate(current):

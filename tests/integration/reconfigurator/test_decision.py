@@ -31,8 +31,8 @@ def window(requests: int) -> list[RequestSample]:
 
 def situation(requests: int, running: Sequence[InstanceSpec]) -> PlanningContext:
     return PlanningContext(
-        seen=window(requests),
-        uses=[],
+        requests=window(requests),
+        threshold_uses=[],
         trigger=PlanTrigger(10.0),
         running=running,
         nodes_up={node.name for node in PLANNER.nodes},
@@ -72,7 +72,7 @@ def test_what_is_best_already_stays() -> None:
 
 
 def test_the_inputs_are_told() -> None:
-    record = decided(20, [ON_BOTH], uses=[ThresholdUse(threshold=0.9, steps=100, tokens=300)])
+    record = decided(20, [ON_BOTH], threshold_uses=[ThresholdUse(threshold=0.9, steps=100, tokens=300)])
     [load] = record.classes
     assert (load.name, load.rps) == ("p128-o256", 2.0)
     assert record.tokens_per_step == {0.5: 9.0, 0.9: 3.0}

@@ -78,7 +78,7 @@ def test_room_is_given_up_only_as_far_as_twice_the_load(
 
 
 @pytest.mark.parametrize(
-    ("lighter", "proposed", "take"),
+    ("current_at_less_load", "proposed", "take"),
     [
         (capacity(0.80, 5, sustains=1.65), 1.6, True),  # 1.5 times the whole load
         (capacity(0.80, 5, sustains=1.65), 1.4, False),
@@ -88,11 +88,15 @@ def test_room_is_given_up_only_as_far_as_twice_the_load(
     ],
 )
 def test_instances_that_nearly_meet_every_slo_are_not_replaced_by_those_with_less_room(
-    lighter: Capacity | SolverStatus, proposed: float, *, take: bool
+    current_at_less_load: Capacity | SolverStatus, proposed: float, *, take: bool
 ) -> None:
     proposal = capacity(0.50, 0, sustains=proposed)
     decision = should_reconfigure(
-        proposal, SolverStatus.INFEASIBLE, whole_slack_s=10, fallen_back=False, lighter=lighter
+        proposal,
+        SolverStatus.INFEASIBLE,
+        whole_slack_s=10,
+        fallen_back=False,
+        current_at_less_load=current_at_less_load,
     )
     assert decision.take == take, decision.reason
 

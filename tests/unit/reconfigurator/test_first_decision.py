@@ -16,8 +16,8 @@ def begin(*, nodes_up: set[str]) -> tuple[PlanState, list[InstanceSpec]]:
     planning = PlanningSettings(thresholds=(0.9,), tp_degrees=(4, 2), batch_sizes=(32,))
     planner = Planner(NODES, planning, {}, cached=False, solver=Solver.CBC, solve_s=1.0)
     now = PlanningContext(
-        seen=[],
-        uses=[],
+        requests=[],
+        threshold_uses=[],
         trigger=PlanTrigger(1.0),
         running=[],
         nodes_up=nodes_up,

@@ -1,4 +1,4 @@
-"""What starts and stops instances: worker processes, containers of a Docker Engine, services of a Swarm."""
+"""Launchers start and stop instances: as worker processes, containers of a Docker Engine, or services of a Swarm."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -7,26 +7,27 @@ from shared.messages.launch import InstanceSpec
 
 
 class Launcher(Protocol):
-    """Every method raises RetryLater where the engine behind it does not answer. All are safe to repeat.
+    """Every method raises RetryLater if the engine behind it does not answer, and is safe to repeat.
 
-    A launcher keeps nothing in mind: what runs is read off the engine (labels, or the processes there are), so that a
-    reconfigurator that was started again goes on from the truth.
+    A launcher keeps no state: it reads from the engine which instances exist (labels or processes), so a restarted
+    reconfigurator sees them.
     """
 
     async def nodes(self) -> Collection[str]:
-        """The nodes where instances can be started now; of the configured ones, those missing are gone."""
+        """The configured nodes where instances can be started now."""
 
     async def running(self) -> Collection[InstanceSpec]:
-        """The instances of this cell that exist now, whoever started them, those being started included."""
+        """The instances of this cell that exist, including those being started and those that others have started."""
 
     async def start(self, spec: InstanceSpec) -> None:
-        """Start an instance under `spec.name`; returns before it serves. One that is there already is left as it is.
+        """Start an instance under `spec.name` unless it exists; returns before it serves.
 
         Raises: BadInput if it can never be started.
         """
 
     async def stop(self, spec: InstanceSpec, grace_s: float) -> None:
-        """SIGTERM, and SIGKILL after `grace_s` seconds; returns when it is gone. One that is not there is no error."""
+        """Send SIGTERM, and SIGKILL after `grace_s` seconds; returns when the instance is gone, or at once if it does
+        not exist."""
 
     async def close(self) -> None:
-        """Let go of the engine; what runs goes on."""
+        """Disconnect from the engine; instances keep running."""

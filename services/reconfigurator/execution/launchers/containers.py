@@ -1,4 +1,4 @@
-"""What the container of an instance is made of, whichever engine starts it. Pure."""
+"""The container of an instance, the same for every engine. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,35 +11,27 @@ from shared.settings import PREFIX, to_environ
 
 LABEL = "dilaserve."
 CELL, NODE, GPUS = LABEL + "cell", LABEL + "node", LABEL + "gpus"
-COMMON = (
-    "nats_url",
-    "cell",
-    "log_level",
-    "log_format",
-    "otlp_endpoint",
-    "metrics_host",
-    "metrics_port",
-    "cache",
-)  # settings that workers have as the reconfigurator has
-ALIAS = "worker"  # by which all workers answer on the network: who reads their metrics finds them by it
-SHM_BYTES = 1 << 30  # NCCL's ranks meet in shared memory; an engine gives 64 MiB unasked
+# Settings whose values workers take from the reconfigurator
+COMMON = ("nats_url", "cell", "log_level", "log_format", "otlp_endpoint", "metrics_host", "metrics_port", "cache")
+ALIAS = "worker"  # network alias of all workers; Prometheus finds them by it
+SHM_BYTES = 1 << 30  # NCCL's ranks use shared memory; an engine's default is 64 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTemplate:
-    """What all containers of a cell's workers share."""
+    """The properties that all worker containers of a cell share."""
 
     cell: str
     image: str
-    network: str  # to join; empty: the engine's default
+    network: str  # empty: the engine's default
     gpus: bool  # whether they get the GPUs of their spec; else they compute on CPUs
     volumes: tuple[str, ...]  # each SOURCE:TARGET or SOURCE:TARGET:ro
     environ: Mapping[str, str]
-    stop_s: float  # an engine that stops one by itself gives it so long
-    labels: Mapping[str, str]  # beside those that tell instances apart
+    stop_s: float  # grace period if the engine itself stops a container
+    labels: Mapping[str, str]  # in addition to those that identify the instance
 
     def name(self, spec: InstanceSpec) -> str:
-        """Of the container: one a place, so that an engine refuses a second."""
+        """The container's name: one per place, so an engine refuses a second."""
         return f"{self.cell}-{spec.name}"
 
     def labels_of(self, spec: InstanceSpec) -> dict[str, str]:
@@ -68,7 +60,7 @@ def read_template(settings: ReconfiguratorSettings, environ: Mapping[str, str]) 
 
 
 def read_spec(labels: Mapping[str, str]) -> InstanceSpec | None:
-    """The instance that a container's labels tell of; None if they tell of none."""
+    """The instance that a container's labels identify; None if they identify none."""
     try:
         gpus = tuple(int(gpu) for gpu in labels[GPUS].split(","))
         return msgspec.convert({"node": labels[NODE], "gpus": gpus}, InstanceSpec)

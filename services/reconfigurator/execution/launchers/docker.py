@@ -1,68 +1,39 @@
-"""Instances as containers of a Docker Engine; the engine starts one that crashes again."""
+"""Runs instances as containers of a Docker Engine, which restarts crashed ones."""
 
-from collections.abc import Collection
-from functools import cached_property
+from collections.abc import Collection, Iterable, Mapping
 
 import structlog
-from docker import DockerClient
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, EndpointConfig
 
-from services.reconfigurator.execution.launchers.containers import ALIAS, CELL, SHM_BYTES, WorkerTemplate, read_spec
-from services.reconfigurator.execution.launchers.engine import ANSWER_S, call_engine
-from services.reconfigurator.nodes import Node
+from services.reconfigurator.execution.launchers.containers import ALIAS, CELL, SHM_BYTES
+from services.reconfigurator.execution.launchers.engine import EngineLauncher
 from shared.messages.launch import InstanceSpec
 
 log = structlog.get_logger(__name__)
 
-ENDED = {"created", "exited", "dead", "removing"}  # states of containers that do not run and will not by themselves
+ENDED = {"created", "exited", "dead", "removing"}  # states of containers that the engine does not run or restart
 
 
-class DockerLauncher:
-    """Every node's instances are on one engine, that of DOCKER_HOST. See Launcher."""
+class DockerLauncher(EngineLauncher):
+    """All nodes are on one engine, that of DOCKER_HOST."""
 
-    def __init__(self, template: WorkerTemplate, nodes: Collection[Node]) -> None:
-        self._template = template
-        self._nodes = nodes
-
-    @cached_property
-    def _engine(self) -> DockerClient:
-        """Connects; so for use within `call_engine` alone."""
-        return DockerClient.from_env(timeout=ANSWER_S)
-
-    async def nodes(self) -> Collection[str]:
-        return await call_engine(self._reached)
-
-    async def running(self) -> Collection[InstanceSpec]:
-        containers = await call_engine(self._containers)
-        specs = [read_spec(container.labels) for container in containers if not _has_ended(container)]
-        return [spec for spec in specs if spec is not None]
-
-    async def start(self, spec: InstanceSpec) -> None:
-        await call_engine(lambda: self._start(spec))
-
-    async def stop(self, spec: InstanceSpec, grace_s: float) -> None:
-        await call_engine(lambda: self._stop(spec, grace_s))
-
-    async def close(self) -> None:
-        if "_engine" in vars(self):
-            self._engine.close()
-
-    def _reached(self) -> Collection[str]:
+    def _available_nodes(self) -> Collection[str]:
         self._engine.ping()
-        return {node.name for node in self._nodes}
+        return self._nodes
 
-    def _containers(self) -> list[Container]:
-        wanted: dict[str, str | list[str] | bool] = {"label": f"{CELL}={self._template.cell}"}
-        return self._engine.containers.list(all=True, filters=wanted, ignore_removed=True)
+    def _running_labels(self) -> Iterable[Mapping[str, str]]:
+        filters: dict[str, str | list[str] | bool] = {"label": f"{CELL}={self._template.cell}"}
+        containers = self._engine.containers.list(all=True, filters=filters, ignore_removed=True)
+        return [container.labels for container in containers if not _has_ended(container)]
 
     def _start(self, spec: InstanceSpec) -> None:
-        there = self._find(spec)
-        if there is not None and not _has_ended(there):
+        existing = self._find(spec)
+        if existing is not None and not _has_ended(existing):
             return
-        if there is not None:
-            there.remove(force=True)
+        if existing is not None:
+            existing.remove(force=True)
         log.info("starting container", name=self._template.name(spec))
         container = self._engine.containers.create(
             self._template.image,
@@ -109,5 +80,5 @@ class DockerLauncher:
 
 
 def _has_ended(container: Container) -> bool:
-    """Also one that hangs: its health check has failed for as long as the image lets it."""
+    """Whether the container does not run, or hangs: its health check has failed too often."""
     return container.status in ENDED or container.health == "unhealthy"
