@@ -111,7 +111,7 @@ class SimulatedCluster:
 
     def holds_requests(self, instance_id: str) -> bool:
         """Whether the scheduler has requests on the instance."""
-        return bool(self._core.fleet.requests[self._core.fleet.slot_of[instance_id]])
+        return bool(self._core.fleet.requests[self._core.fleet.index_of[instance_id]])
 
     def leave(self, instance_id: str) -> None:
         """An instance stops in order; the scheduler knows at once."""

@@ -104,7 +104,7 @@ def simulate(
     card = scenario.live[1] if scenario.live else _card(scenario.steps)
     cluster = SimulatedCluster(
         workload,
-        build_core(settings, None, card, EPOCH, keeps_records=False, question_s=ESTIMATE_INTERVAL_S),
+        build_core(settings, None, card, EPOCH, keeps_records=False, estimate_interval_s=ESTIMATE_INTERVAL_S),
         SimulatedOutputs(workload.output_tokens, model, confidences, difficulty_random, step_random),
         predictor,
         scenario.profile,

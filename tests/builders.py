@@ -14,6 +14,7 @@ from shared.arrays import Int32
 from shared.messages.instances import Instance, InstanceState, ModelCard
 from shared.messages.requests import Request
 from shared.messages.stats import ClusterLoad, InstanceLoad, SchedulerStats
+from tests.support.checked_pipeline import CheckedPipeline
 
 MASK_ID = 1
 END_ID = 2
@@ -79,11 +80,13 @@ def scheduler_core(
         "tokens_per_step": (1.0,),
         "end_ids": end_ids,
     }
-    return SchedulerCore(
+    core = SchedulerCore(
         CoreSettings(**(defaults | settings)),
         make_policy or (lambda _: FixedThresholdPolicy(0.9, MigrationPolicy.NEVER)),
         text_ended or (lambda output_ids, _stop: bool(np.isin(output_ids, end_ids).any())),
     )
+    core.table.pipeline.__class__ = CheckedPipeline
+    return core
 
 
 def scheduler_stats(**fields: Any) -> SchedulerStats:

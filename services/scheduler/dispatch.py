@@ -1,5 +1,7 @@
-"""Places requests on instances and sends their steps. When a request may or must move is decided here; where to, and at
-which threshold it steps, the policy decides."""
+"""Places requests on instances and sends their steps.
+
+The dispatcher decides when a request may or must move; the policy decides its instance and its threshold.
+"""
 
 import numpy as np
 
@@ -10,8 +12,8 @@ from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.job_encoder import JobEncoder
 from services.scheduler.state.request_table import NOWHERE, RequestTable
+from services.scheduler.state.step_pipeline import IDLE
 from shared.arrays import Bool, Int64
-from shared.messages.steps import CACHE, RECOMPUTE
 
 
 class Dispatcher:
@@ -22,82 +24,77 @@ class Dispatcher:
         table: RequestTable,
         fleet: Fleet,
         policy: Policy,
-        writer: JobEncoder,
+        encoder: JobEncoder,
         decisions: DecisionLog | None,
         *,
-        caching: bool,
         lookahead: int,
     ) -> None:
-        """`decisions` is told what is decided, and why."""
         self._decisions = decisions
         self._table = table
         self._fleet = fleet
         self._policy = policy
-        self._writer = writer
-        self._caching = caching
-        stays = policy.moves is MigrationPolicy.NEVER or (caching and policy.moves is MigrationPolicy.AT_RECOMPUTE)
-        self._looks_ahead = lookahead > 0 and stays  # within a block
+        self._encoder = encoder
+        self._caching = table.pipeline.caching
+        stays_in_block = policy.moves is MigrationPolicy.NEVER or (
+            self._caching and policy.moves is MigrationPolicy.AT_RECOMPUTE
+        )
+        self._looks_ahead = lookahead > 0 and stays_in_block
 
     def place(self, now_s: float) -> None:
-        """Place what has no instance, what may move, and what must: a draining instance gives its requests away, at
-        their next recompute step, when it costs nothing, or when its time is up."""
+        """Place the idle requests that have no instance, may move, or must move.
+
+        A request must leave a draining instance at its next recompute step, when moving costs nothing, or at the end of
+        the drain time.
+        """
         table, fleet = self._table, self._fleet
         if not len(table):
             return
-        rows = ((table.ticket != 0) & ~table.in_flight).nonzero()[0]
-        slots = table.instance[rows]
-        closed = (slots != NOWHERE) & ~fleet.open[slots]
+        rows = ((table.ticket != 0) & (table.pipeline.state == IDLE)).nonzero()[0]
+        instances = table.instance[rows]
+        closed = (instances != NOWHERE) & ~fleet.open[instances]
         may_move = self._may_move(rows)
         if np.count_nonzero(closed):
-            must = closed & (self._recomputes(rows) | (fleet.drain_until_s[slots] <= now_s))
-            for row in rows[must].tolist():
-                self.leave(row)
-            may_move = must | (may_move & ~closed)
-        rows = rows[may_move | (slots == NOWHERE)]
+            must_move = closed & (self._recomputes(rows) | (fleet.drain_until_s[instances] <= now_s))
+            for row in rows[must_move].tolist():
+                self.remove(row)
+            may_move = must_move | (may_move & ~closed)
+        rows = rows[may_move | (instances == NOWHERE)]
         rows = rows[may_find_room(rows, table, fleet)] if len(rows) else rows
         if not len(rows):
             return
         rows = table.in_order(rows)
-        slots = self._policy.place(rows, table, fleet)
-        new = slots != table.instance[rows]
-        for row, slot in zip(rows[new].tolist(), slots[new].tolist(), strict=True):
-            self.leave(row)
-            table.instance[row] = slot
-            table.place[row] = table.entry(row).place(fleet.name(slot))
-            fleet.load(slot, int(table.tokens[row]))
+        instances = self._policy.place(rows, table, fleet)
+        moves = instances != table.instance[rows]
+        for row, index in zip(rows[moves].tolist(), instances[moves].tolist(), strict=True):
+            self.remove(row)
+            table.instance[row] = index
+            table.placement[row] = table.entry(row).place(fleet.instance_id(index))
+            fleet.add_request(index, int(table.tokens[row]))
 
     def send(self, now_s: float) -> list[SendJobs]:
-        """The next step of all that is placed and waits, and the step after it where instances look ahead."""
-        table = self._table
-        rows = ((table.ticket != 0) & ~table.in_flight & (table.instance != NOWHERE)).nonzero()[0]
+        """Send the next step of each idle request with an instance, and with lookahead also the step after it."""
+        table, pipeline = self._table, self._table.pipeline
+        rows = ((table.ticket != 0) & (pipeline.state == IDLE) & (table.instance != NOWHERE)).nonzero()[0]
         choice = None
         if len(rows):
             choice = self._policy.choose(rows, table, self._fleet, now_s)
-            table.threshold[rows] = choice.thresholds
-            table.kind[rows] = self._writer.kinds(rows)
+            pipeline.send(rows, choice.thresholds, self._encoder.kinds(rows), now_s)
             if self._decisions is not None:
                 self._decisions.record(rows, choice, now_s)
-            table.in_flight[rows] = True
-            table.sent_s[rows] = now_s
         ahead = self._send_ahead(now_s, rows, choice) if self._looks_ahead else rows[:0]
-        return self._writer.write(rows, ahead, now_s)
+        return self._encoder.encode(rows, ahead, now_s)
 
-    def leave(self, row: int) -> None:
-        """Take a request off its instance, which is told to forget it."""
-        table = self._table
-        if table.instance[row] == NOWHERE:
+    def remove(self, row: int) -> None:
+        """Take a request off its instance, if it has one; the instance may forget it."""
+        table, index = self._table, int(self._table.instance[row])
+        if index == NOWHERE:
             return
-        slot = int(table.instance[row])
-        self._writer.drop(slot, int(table.ticket[row]))
-        self._fleet.load(slot, -int(table.tokens[row]))
-        table.instance[row] = table.holder[row] = NOWHERE
-
-    def _stays_for_good(self) -> bool:
-        """Whether a request could not begin its next block elsewhere."""
-        return self._policy.moves is MigrationPolicy.NEVER or np.count_nonzero(self._fleet.open) == 1
+        self._encoder.drop(index, int(table.ticket[row]))
+        self._fleet.remove_request(index, int(table.tokens[row]))
+        table.instance[row] = table.state_instance[row] = NOWHERE
 
     def _may_move(self, rows: Int64) -> Bool:
-        """Which requests the policy may take to another instance for their next step. Shapes: [n] -> [n]."""
+        """Whether the policy may move each request to another instance for its next step. Shapes: [n] -> [n]."""
         match self._policy.moves:
             case MigrationPolicy.NEVER:
                 return np.zeros(len(rows), dtype=np.bool_)
@@ -107,32 +104,32 @@ class Dispatcher:
                 return np.ones(len(rows), dtype=np.bool_)
 
     def _recomputes(self, rows: Int64) -> Bool:
-        """For which requests the next step is a recompute step wherever it runs. Shapes: [n] -> [n]."""
+        """Whether each request's next step is a recompute step on every instance. Shapes: [n] -> [n]."""
         at_start: Bool = self._table.block_masks_left[rows] == self._table.block_length[rows]
         return at_start | (not self._caching)
 
     def _send_ahead(self, now_s: float, sent: Int64, chosen: ThresholdChoice | None) -> Int64:
-        """Decide the step after the one that is out, so that the instance need not wait for it. Returns: the rows.
+        """Send the successor of each step in flight, so that the instance need not wait for the scheduler.
 
-        `chosen` is what was chosen in this cycle for the rows `sent`: for the same rows it still holds.
-        It is decided one result early, and binds the request to its instance for one step more. Where the step before
-        it ends the block, the instance passes it over, and runs the first of the next block, provided that the request
-        could not move there and that its tokens alone tell whether the text has ended.
+        `chosen` is this cycle's choice for the rows `sent`; it also holds for their successors. A successor binds the
+        request to its instance for one more step. The first step of the next block is sent along if the request cannot
+        move there, and its tokens alone show whether the text has ended. Returns: the rows.
         """
-        table = self._table
-        out = np.flatnonzero((table.ticket != 0) & table.in_flight & ~table.ahead)
-        out = out[self._fleet.open[table.instance[out]]]
-        crosses = (table.block[out] + 1 < table.blocks[out]) & ~table.stops[out] & self._stays_for_good()
-        some = crosses | (table.block_masks_left[out] > 1)
-        rows = out[some]
+        table, pipeline = self._table, self._table.pipeline
+        rows = pipeline.without_successor()
+        rows = rows[self._fleet.open[table.instance[rows]]]
+        has_next_block = table.block[rows] + 1 < table.num_blocks[rows]
+        across = has_next_block & ~table.has_stop_strings[rows] & self._stays_across_blocks()
+        may_send = across | (table.block_masks_left[rows] > 1)
+        rows = rows[may_send]
         if len(rows):
-            table.crosses[rows] = crosses[some]
             if chosen is None or not np.array_equal(rows, sent):
                 chosen = self._policy.choose(rows, table, self._fleet, now_s)
-            table.next_threshold[rows] = chosen.thresholds
-            table.next_kind[rows] = CACHE if self._caching else RECOMPUTE
+            pipeline.send_ahead(rows, chosen.thresholds, across[may_send], now_s)
             if self._decisions is not None:
                 self._decisions.record(rows, chosen, now_s, ahead=True)
-            table.ahead[rows] = True
-            table.sent_s[rows] = now_s
         return rows
+
+    def _stays_across_blocks(self) -> bool:
+        """Whether a request begins its next block on the same instance."""
+        return self._policy.moves is MigrationPolicy.NEVER or np.count_nonzero(self._fleet.open) == 1

@@ -24,7 +24,7 @@ def build_core(
     epoch: int,
     *,
     keeps_records: bool = True,
-    question_s: float = 0.0,
+    estimate_interval_s: float = 0.0,
 ) -> SchedulerCore:
     """Build the state machine with its policy.
 
@@ -44,7 +44,7 @@ def build_core(
         end_ids=tuple(sorted(ending_text.end_ids)) if ending_text else (),
         step_timeout_s=settings.step_timeout_s,
         keeps_records=keeps_records,
-        question_s=question_s,
+        estimate_interval_s=estimate_interval_s,
     )
 
     def text_ended(output_ids: Int32, stop: Sequence[str]) -> bool:

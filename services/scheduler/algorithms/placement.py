@@ -1,6 +1,6 @@
 """Which instance runs a request's next step: Algorithm 3, and the baselines' least-loaded choice.
 
-Requests are placed one after another, each seeing the load of those before it.
+Requests are placed one after another; each sees the load of those placed before it.
 """
 
 from collections.abc import Callable
@@ -12,74 +12,96 @@ from services.scheduler.state.fleet import ALL, Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.arrays import Bool, Float64, Int64
 
-FEW = 8  # requests waiting for room: so many are asked for sooner than it is seen that they need not be
+MIN_WAITING = 8  # requests without an instance below which filtering them costs more than placing them
 Cost = Callable[[Fleet, Int64], Float64]
 
 
 def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -> Int64:
-    """The open slot of least `cost` that has room, for each row in turn; where none has, the row stays as it is.
+    """The open instance of least `cost` with room, for each row in turn; without one, the row stays where it is.
 
-    Among equals a request stays where it is, else the slot with the fewest tokens is taken.
-    Source: Algorithm 3, FindBestInstance. `cost(fleet, tokens)` is [slots] for batches of `tokens` [slots], the
-    request included. An empty instance takes any request, so that one longer than a whole batch is served alone.
-    Where others are open, a silent instance gets one request at a time, and none that another has left unanswered.
-    Shapes: rows [n] -> [n], slots or NOWHERE.
+    Among instances of equal cost a request stays on its own, otherwise the one with the fewest tokens is chosen.
+    Source: Algorithm 3, FindBestInstance. `cost(fleet, tokens)` is the cost of each instance for a batch of `tokens`,
+    which include the request. Shapes: rows [n] -> [n], indices of instances or NOWHERE.
     """
-    tokens, requests = fleet.tokens.copy(), fleet.requests.copy()
-    answer = fleet.open & ~fleet.silent
-    some_silent = 0 < np.count_nonzero(answer) < np.count_nonzero(fleet.open)
-    slots = table.instance[rows].astype(np.int64)
-    unfit = inf  # tokens: so many found no room, nor will more while nothing leaves its slot
-    for i, (need, now) in enumerate(zip(table.tokens[rows].tolist(), slots.tolist(), strict=True)):
-        if now == NOWHERE and need >= unfit:
+    loads = _Loads(fleet)
+    placed = table.instance[rows].astype(np.int64)
+    retried = table.attempts[rows] > 0
+    max_tokens = inf  # a waiting request of this length or more finds no room until a request leaves its instance
+    columns = zip(table.tokens[rows].tolist(), placed.tolist(), retried.tolist(), strict=True)
+    for i, (tokens, current, is_retry) in enumerate(columns):
+        waits = current == NOWHERE
+        if waits and tokens >= max_tokens:
             continue
-        if now != NOWHERE:
-            tokens[now] -= need
-            requests[now] -= 1
-        batch = tokens + need
-        fits = fleet.open & ((requests == 0) | ((batch <= fleet.max_tokens) & (requests < fleet.max_requests)))
-        tried = some_silent and table.attempts[rows[i]] > 0
-        if some_silent:
-            fits &= answer | ((requests == 0) & (not tried))
+        loads.add(current, -tokens)
+        fits = loads.fits(tokens, is_retry=is_retry)
         if np.count_nonzero(fits):
-            slots[i] = _cheapest(np.where(fits, cost(fleet, batch), np.inf), tokens, now)
-            unfit = unfit if slots[i] == now or now == NOWHERE else inf
-        elif now == NOWHERE and not tried:
-            unfit = need
-        if slots[i] != NOWHERE:
-            tokens[slots[i]] += need
-            requests[slots[i]] += 1
-    return slots
+            costs = np.where(fits, cost(fleet, loads.tokens + tokens), np.inf)
+            placed[i] = _cheapest(costs, loads.tokens, current)
+            if not waits and placed[i] != current:
+                max_tokens = inf
+        elif waits and not (is_retry and loads.some_unresponsive):
+            max_tokens = tokens
+        loads.add(int(placed[i]), tokens)
+    return placed
+
+
+class _Loads:
+    """The load of each instance while requests are placed."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.tokens, self.requests = fleet.tokens.copy(), fleet.requests.copy()
+        self._responsive = fleet.open & ~fleet.unresponsive
+        self.some_unresponsive = 0 < np.count_nonzero(self._responsive) < np.count_nonzero(fleet.open)
+
+    def add(self, index: int, tokens: int) -> None:
+        """Count a request; one of negative length leaves the instance."""
+        if index != NOWHERE:
+            self.tokens[index] += tokens
+            self.requests[index] += 1 if tokens > 0 else -1
+
+    def fits(self, tokens: int, *, is_retry: bool) -> Bool:
+        """Whether each open instance has room for a request.
+
+        An empty instance has room for any request, so that one longer than a whole batch runs alone. While others are
+        responsive, an unresponsive instance receives one request at a time, and no retried one.
+        """
+        fleet, is_empty = self._fleet, self.requests == 0
+        has_room = (self.tokens + tokens <= fleet.max_tokens) & (self.requests < fleet.max_requests)
+        fits: Bool = fleet.open & (is_empty | has_room)
+        if self.some_unresponsive:
+            fits &= self._responsive if is_retry else self._responsive | is_empty
+        return fits
 
 
 def may_find_room(rows: Int64, table: RequestTable, fleet: Fleet) -> Bool:
-    """Which rows `place_in_order` may find a slot for; where many wait, those are told apart for which none has room
-    even after all of `rows` have left theirs. Shapes: [n] -> [n]."""
-    slots = table.instance[rows]
-    placed: Bool = slots != NOWHERE
-    if len(rows) - np.count_nonzero(placed) < FEW:
+    """Whether `place_in_order` may find an instance for each row: if MIN_WAITING rows or more wait, those do not count
+    that would not fit even after all of `rows` left their instances. Shapes: [n] -> [n]."""
+    instances = table.instance[rows]
+    placed: Bool = instances != NOWHERE
+    if len(rows) - np.count_nonzero(placed) < MIN_WAITING:
         return np.ones(len(rows), dtype=np.bool_)
     size = len(fleet.tokens)
-    tokens = fleet.tokens - np.bincount(slots[placed], table.tokens[rows[placed]], size)
-    requests = fleet.requests - np.bincount(slots[placed], minlength=size)
+    tokens = fleet.tokens - np.bincount(instances[placed], table.tokens[rows[placed]], size)
+    requests = fleet.requests - np.bincount(instances[placed], minlength=size)
     room = np.where(requests == 0, np.inf, np.where(requests < fleet.max_requests, fleet.max_tokens - tokens, -1.0))
     fits: Bool = table.tokens[rows] <= room[fleet.open].max(initial=-1.0)
     return placed | fits
 
 
 def step_latency(fleet: Fleet, tokens: Int64) -> Float64:
-    """Seconds of a recompute step at these batch tokens (Algorithm 3)."""
+    """Latency in seconds of a recompute step with these batch tokens (Algorithm 3)."""
     return fleet.recompute_latency_s(ALL, tokens)
 
 
 def token_load(_fleet: Fleet, tokens: Int64) -> Float64:
-    """The baselines' measure: tokens placed on the instance."""
+    """The baselines' cost: tokens placed on the instance."""
     return tokens.astype(np.float64)
 
 
-def _cheapest(cost: Float64, tokens: Int64, now: int) -> int:
+def _cheapest(cost: Float64, tokens: Int64, current: int) -> int:
     least = cost[cost.argmin()]
-    if now != NOWHERE and cost[now] == least:
-        return now
+    if current != NOWHERE and cost[current] == least:
+        return current
     equals = (cost == least).nonzero()[0]
     return int(equals[tokens[equals].argmin()])

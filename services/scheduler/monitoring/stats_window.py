@@ -9,6 +9,7 @@ import numpy as np
 from services.scheduler import events as ev
 from services.scheduler.core import SchedulerCore
 from services.scheduler.state.request_table import NOWHERE
+from services.scheduler.state.step_pipeline import SENT
 from shared.messages.requests import OutcomeStatus
 from shared.messages.stats import WINDOW_S, InstanceLoad, SchedulerStats
 
@@ -53,10 +54,10 @@ class StatsWindow:
         totals.cycles += 1
         totals.cycle_s += cycle_s
         self._cycle_max_s = max(cycle_s, self._cycle_max_s or 0.0)
-        totals.steps, totals.tokens = core.done.steps, core.done.tokens
-        totals.threshold_tokens = core.done.threshold_tokens
+        totals.steps, totals.tokens = core.step_totals.steps, core.step_totals.tokens
+        totals.threshold_tokens = core.step_totals.threshold_tokens
         totals.predictor_fallbacks = core.estimates.fallbacks
-        totals.arrived = core.arrived
+        totals.arrived = core.num_arrived
         for event in events:
             if isinstance(event, ev.EstimatesReceived):
                 totals.predictions += len(event.tickets)
@@ -101,7 +102,7 @@ class StatsWindow:
             window_s=window_s,
             active=len(table),
             deferred=int((used & (table.instance == NOWHERE)).sum()),
-            steps_in_flight=int((used & table.in_flight).sum()),
+            steps_in_flight=int((used & (table.pipeline.state >= SENT)).sum()),
             arrived=totals.arrived,
             completed=totals.completed,
             failed=totals.failed,
@@ -140,12 +141,12 @@ class StatsWindow:
         return [
             InstanceLoad(
                 instance_id=instance_id,
-                open=bool(fleet.open[slot]),
-                requests=int(fleet.requests[slot]),
-                max_requests=int(fleet.max_requests[slot]),
-                tokens=int(fleet.tokens[slot]),
-                max_tokens=int(fleet.max_tokens[slot]),
-                step_latency_s=float(fleet.recompute_latency_s(np.array([slot]), fleet.tokens[[slot]])[0]),
+                open=bool(fleet.open[index]),
+                requests=int(fleet.requests[index]),
+                max_requests=int(fleet.max_requests[index]),
+                tokens=int(fleet.tokens[index]),
+                max_tokens=int(fleet.max_tokens[index]),
+                step_latency_s=float(fleet.recompute_latency_s(np.array([index]), fleet.tokens[[index]])[0]),
             )
-            for instance_id, slot in sorted(fleet.slot_of.items())
+            for instance_id, index in sorted(fleet.index_of.items())
         ]

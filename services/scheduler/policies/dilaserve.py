@@ -1,4 +1,4 @@
-"""DiLaServe: each request's threshold by its deadline and the cluster's load, each step on the fastest instance."""
+"""DiLaServe: deadline and cluster load decide a request's threshold; each step runs on the fastest instance."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class DiLaServePolicy:
     guaranteed_priority: int | None = None
 
     def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:
-        """Adaptive load control over all requests; writes `highest`.
+        """Adaptive load control over all requests; writes `max_threshold_index`.
 
         The window is the mean SLO of the active requests (the paper's extension to SLOs of their own).
         """
@@ -36,23 +36,23 @@ class DiLaServePolicy:
         if not len(rows):
             return None
         if not self.load_control:
-            table.highest[rows] = len(self.candidates) - 1
+            table.max_threshold_index[rows] = len(self.candidates) - 1
             return None
         tokens = table.tokens[rows].astype(np.float64)
-        blocks = table.block_length[rows].astype(np.float64)
-        load = request_load(*self.estimates.left(rows), tokens, blocks)
+        block_lengths = table.block_length[rows].astype(np.float64)
+        load = request_load(*self.estimates.remaining(rows), tokens, block_lengths)
         n = len(rows)
-        throughput = fleet.throughput(tokens.sum() / n, blocks.sum() / n, caching=self.estimates.caching)
+        throughput = fleet.throughput(tokens.sum() / n, block_lengths.sum() / n, caching=self.estimates.caching)
         capacity = float(throughput * table.slo_s[rows].sum() / n)
         guaranteed = np.zeros(len(rows), dtype=np.bool_)
         if self.guaranteed_priority is not None:
             guaranteed = table.priority[rows] >= self.guaranteed_priority
         lowest = self._lowest(table.min_threshold[rows])
-        table.highest[rows] = highest_allowed(load, lowest, capacity, guaranteed)
+        table.max_threshold_index[rows] = highest_allowed(load, lowest, capacity, guaranteed)
         each = np.arange(len(rows))
         return ClusterLoad(
             least_tokens=float(load[each, lowest].sum()),
-            committed_tokens=float(load[each, table.highest[rows]].sum()),
+            committed_tokens=float(load[each, table.max_threshold_index[rows]].sum()),
             capacity_tokens=capacity,
             throughput_tokens_per_s=throughput,
         )
@@ -63,24 +63,24 @@ class DiLaServePolicy:
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
         """The highest allowed threshold that meets the deadline at the instance's present load.
 
-        Departure from Algorithm 1: `margin_steps` recompute steps at that load are kept in hand. A threshold that is
-        the highest to fit spends the whole SLO, so that without a margin an estimate right in the mean misses half of
-        the deadlines that are within reach.
+        Departure from Algorithm 1: `margin_steps` recompute steps at that load are kept in reserve. The highest
+        threshold that fits uses the whole SLO. Without a margin, estimates that are right on average therefore miss
+        half of the deadlines that could be met.
         """
-        slots = table.instance[rows]
-        recompute_latency_s = fleet.recompute_latency_s(slots, fleet.tokens[slots])
+        instances = table.instance[rows]
+        recompute_latency_s = fleet.recompute_latency_s(instances, fleet.tokens[instances])
         left_s = time_left_s(
-            *self.estimates.left(rows),
+            *self.estimates.remaining(rows),
             recompute_latency_s,
-            fleet.cache_latency_s(slots, fleet.requests[slots] * table.block_length[rows]),
+            fleet.cache_latency_s(instances, fleet.requests[instances] * table.block_length[rows]),
         )
         slo_left_s = table.arrival_s[rows] + table.slo_s[rows] - now_s - self.margin_steps * recompute_latency_s
         floor = table.min_threshold[rows]
         lowest = self._lowest(floor)
-        highest = np.maximum(table.highest[rows], lowest)
+        highest = np.maximum(table.max_threshold_index[rows], lowest)
         chosen = choose_thresholds(left_s, slo_left_s, lowest, highest)
         thresholds, allowed = self.candidates[chosen], self.candidates[highest]
-        above_all = floor > self.candidates[-1]  # such a floor is itself the threshold
+        above_all = floor > self.candidates[-1]  # then the floor is the threshold
         if np.count_nonzero(above_all):
             thresholds, allowed = (np.where(above_all, floor, some) for some in (thresholds, allowed))
         return ThresholdChoice(

@@ -29,10 +29,10 @@ class FixedThresholdPolicy:
 
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:  # noqa: ARG002
         thresholds = np.maximum(self.threshold, table.min_threshold[rows])
-        slots = table.instance[rows]
+        instances = table.instance[rows]
         return ThresholdChoice(
             thresholds,
             allowed=thresholds,
             time_left_s=np.full(len(rows), np.nan),
-            step_latency_s=fleet.recompute_latency_s(slots, fleet.tokens[slots]),
+            step_latency_s=fleet.recompute_latency_s(instances, fleet.tokens[instances]),
         )

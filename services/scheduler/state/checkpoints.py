@@ -1,4 +1,4 @@
-"""A request's state at a block boundary: written off its row, and read back into one."""
+"""A request's state at a block boundary: taken from its row, and restored into one."""
 
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import pack_int32, unpack_int32
@@ -17,7 +17,7 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
         lowest_threshold=float(table.lowest_threshold[row]),
         migrations=int(table.migrations[row]),
         instances=list(table.entry(row).served_by),
-        last_instance=table.entry(row).last,
+        last_instance=table.entry(row).last_instance,
         step_s=float(table.step_s[row]),
         steps_at=pack_int32(table.steps_at[row]),
         tokens_at=pack_int32(table.tokens_at[row]),
@@ -25,14 +25,15 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
 
 
 def resume(table: RequestTable, row: int, checkpoint: Checkpoint) -> None:
-    """Put finished blocks into a new row. One that does not fit the request (it was sent anew) is left alone."""
+    """Restore finished blocks into a new row. A checkpoint that does not match the request is ignored: it belongs to an
+    earlier request with the same id."""
     output_ids = unpack_int32(checkpoint.output_ids)
     length, done = int(table.block_length[row]), len(output_ids)
     if checkpoint.block_length != length or done % length or done >= table.output_length[row]:
         return
     table.output[row, :done] = output_ids
     table.masks_left[row] -= done
-    table.asked_masks[row] -= done
+    table.estimate_masks_left[row] -= done
     table.block[row] = done // length
     table.steps[row] = table.first_step[row] = checkpoint.steps
     table.recompute_steps[row] = checkpoint.recompute_steps
@@ -41,7 +42,7 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint) -> None:
     table.migrations[row] = checkpoint.migrations
     table.step_s[row] = checkpoint.step_s
     steps_at, tokens_at = unpack_int32(checkpoint.steps_at), unpack_int32(checkpoint.tokens_at)
-    if len(steps_at) == len(tokens_at) == table.steps_at.shape[1]:  # as many candidates as then
+    if len(steps_at) == len(tokens_at) == table.steps_at.shape[1]:  # the number of candidates is unchanged
         table.steps_at[row], table.tokens_at[row] = steps_at, tokens_at
     table.entry(row).served_by.extend(checkpoint.instances)
-    table.entry(row).last = checkpoint.last_instance
+    table.entry(row).last_instance = checkpoint.last_instance

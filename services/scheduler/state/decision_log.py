@@ -1,4 +1,4 @@
-"""Keeps what was decided for each step of each request, so that an outcome can say why it was served as it was."""
+"""Records the decisions for each step of each request; the outcome contains them."""
 
 import numpy as np
 
@@ -14,11 +14,16 @@ COLUMNS = (
     "blocks", "kinds", "placed_on", "batch_tokens", "batch_requests",
 )  # fmt: skip
 BLOCK, KIND = COLUMNS.index("blocks"), COLUMNS.index("kinds")
-NUM_FLOATS = 5  # of COLUMNS; the others are whole numbers, which float32 holds exactly up to 2^24
+NUM_FLOATS = 5  # the first COLUMNS are fractions; the others are integers, exact in float32 up to 2^24
 
 
 class DecisionLog:
-    """One run of steps a row of the table, from the row's first step on. Memory is taken up as steps are recorded."""
+    """The decisions of each row of the table, from its first step on.
+
+    The array has room for MAX_DECISIONS steps of each row, 0.4 GB at 20,000 rows, so that recording is one assignment.
+    Most requests have far fewer steps, but the operating system maps the zero pages of `np.zeros` lazily: only recorded
+    steps use memory.
+    """
 
     def __init__(self, table: RequestTable, fleet: Fleet) -> None:
         self._table = table
@@ -26,12 +31,12 @@ class DecisionLog:
         self._log = _empty(table.capacity)  # [capacity, MAX_DECISIONS, columns]
 
     def record(self, rows: Int64, choice: ThresholdChoice, now_s: float, *, ahead: bool = False) -> None:
-        """The decisions for the next step of each of `rows`, or for the one `ahead` of it; one for a step sent again
-        replaces the first."""
+        """Record the decisions for the step in flight of each of `rows`, or for its successor if `ahead`. If a step is
+        sent again, the new record replaces the old one."""
         table, fleet = self._table, self._fleet
         if len(self._log) < table.capacity:
             self._grow()
-        slots = table.instance[rows]
+        instances = table.instance[rows]
         columns: tuple[Float64 | Int32 | Int64, ...] = (
             now_s - table.arrival_s[rows],
             choice.time_left_s,
@@ -39,10 +44,10 @@ class DecisionLog:
             choice.allowed,
             choice.step_latency_s,
             table.block[rows],
-            (table.next_kind if ahead else table.kind)[rows],
-            table.place[rows],
-            fleet.tokens[slots],
-            fleet.requests[slots],
+            np.full(len(rows), table.pipeline.successor_kind) if ahead else table.pipeline.kind[rows],
+            table.placement[rows],
+            fleet.tokens[instances],
+            fleet.requests[instances],
         )
         at = table.steps[rows] - table.first_step[rows] + ahead
         values = np.empty((len(rows), len(COLUMNS)), dtype=np.float32)
@@ -51,15 +56,15 @@ class DecisionLog:
         kept = (at < MAX_DECISIONS).nonzero()[0]
         self._log[rows[kept], at[kept]] = values[kept]
 
-    def crossed(self, row: int) -> None:
-        """The step that is out was sent ahead, and has turned out to be the first of a block."""
+    def move_to_next_block(self, row: int) -> None:
+        """Correct the record of the step in flight: it was sent ahead, and is the first step of a block."""
         at = int(self._table.steps[row] - self._table.first_step[row])
         if at < MAX_DECISIONS:
             self._log[row, at, BLOCK] = self._table.block[row]
             self._log[row, at, KIND] = RECOMPUTE
 
     def read(self, row: int) -> StepDecisions | None:
-        """The steps of a row that have run; None where none has."""
+        """The decisions for the finished steps of a row; None if no step is finished."""
         first = int(self._table.first_step[row])
         done = min(int(self._table.steps[row]) - first, MAX_DECISIONS)
         if done == 0:
@@ -71,8 +76,8 @@ class DecisionLog:
         return StepDecisions(first_step=first, instances=list(self._table.entry(row).placed_on), **columns)
 
     def _grow(self) -> None:
-        """To the table's capacity; what was never recorded is not copied, as that would take up its memory: all beyond
-        the step that is out and the one ahead of it."""
+        """Grow to the table's capacity. Steps after the one in flight and its successor are not copied, because a copy
+        would use their memory."""
         grown, used = _empty(self._table.capacity), int((self._table.steps - self._table.first_step).max()) + 2
         grown[: len(self._log), :used] = self._log[:, :used]
         self._log = grown

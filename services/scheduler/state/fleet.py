@@ -1,171 +1,164 @@
-"""The instances as parallel arrays, with the load that the scheduler has put on each."""
+"""The instances as parallel arrays, with the load that the scheduler places on each."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from services.scheduler.state.columns import Columns
 from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.steps import CACHE, RECOMPUTE, StepKind
 from shared.profile import LatencyProfile
 
-BUCKET = 32  # tokens between the points at which latencies are kept; between them they are interpolated
+BUCKET = 32  # tokens between two points of a latency curve; latencies between the points are interpolated
 KINDS = len(StepKind)
-POINTS = 513  # up to 16,384 tokens; above that they grow with the tokens
-LAST = BUCKET * (POINTS - 1)
-ALL = slice(None)  # slots
+POINTS = 513  # of a curve, up to 16,384 tokens; above, a latency is proportional to the tokens
+MAX_GRID_TOKENS = BUCKET * (POINTS - 1)
+ALL = slice(None)  # instances
 
-
-Slots = Int32 | Int64 | slice
+Instances = Int32 | Int64 | slice  # indices
 Tokens = Int32 | Int64 | Float64
 
 
 @dataclass(frozen=True, slots=True)
 class _FullBatches:
-    """What the open instances can do at most."""
+    """The maximum throughput of the open instances, [n]."""
 
     block_length: float
-    slots: Int64  # [n]
-    best_rate: float  # tokens per second of all, recomputing at their best batch sizes
+    instances: Int64  # [n], indices
+    recompute_tokens_per_s: float  # sum over the instances, each at its best batch size
     cache_tokens: Float64  # [n], of the largest batch of cache steps
-    cache_s: Float64  # [n], what it takes
+    cache_s: Float64  # [n], latency of this batch
 
 
-class Fleet:
-    """One slot an instance, slots reused. Loads count requests placed, from placement to finish or move."""
+class Fleet(Columns):
+    """One index per instance; indices are reused. The load of an instance is the requests placed on it."""
+
+    open: Bool  # accepts requests that it does not hold yet
+    unresponsive: Bool  # a step timed out, and no result arrived since
+    synchronized: Bool  # has received every drop since the last `forget_below`
+    drain_until_s: Float64  # Unix time; until then a closed instance keeps requests within a block
+    tokens: Int64  # prompt and output tokens of its requests
+    requests: Int32
+    max_tokens: Int64  # of one batch, and of its KV cache
+    max_requests: Int32
+    latency_s: Annotated[Float64, KINDS, POINTS]  # by step kind and bucket of tokens
+    _rise_s: Annotated[Float64, KINDS, POINTS]  # from each point to the next; 0 from the last
 
     def __init__(self, capacity: int = 16) -> None:
+        super().__init__(capacity)
         self.instances: list[Instance | None] = [None] * capacity
-        self.slot_of: dict[str, int] = {}
-        self.open: Bool = np.zeros(capacity, dtype=np.bool_)  # takes requests it does not hold yet
-        self.silent: Bool = np.zeros(capacity, dtype=np.bool_)  # let the time for a step pass, said nothing since
-        self.in_touch: Bool = np.zeros(capacity, dtype=np.bool_)  # has heard all since it was told what to forget
-        self.drain_until_s: Float64 = np.zeros(capacity)  # Unix time; closed, it keeps requests mid-block so long
-        self.tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # prompt and output tokens of its requests
-        self.requests: Int32 = np.zeros(capacity, dtype=np.int32)
-        self.max_tokens: Int64 = np.zeros(capacity, dtype=np.int64)  # of one batch, and of its KV cache
-        self.max_requests: Int32 = np.zeros(capacity, dtype=np.int32)
-        self.latency_s: Float64 = np.zeros((capacity, KINDS, POINTS))  # by step kind and bucket of tokens
-        self._rise_s: Float64 = np.zeros_like(self.latency_s)  # to the next bucket; 0 from the last
+        self.index_of: dict[str, int] = {}  # by instance id
         self._flatten()
         self._full: _FullBatches | None = None  # kept until an instance or the block length changes
 
     def __len__(self) -> int:
-        return len(self.slot_of)
+        return len(self.index_of)
 
-    def name(self, slot: int) -> str:
-        instance = self.instances[slot]
-        assert instance is not None, f"slot {slot} is free"
+    def instance_id(self, index: int) -> str:
+        instance = self.instances[index]
+        assert instance is not None, f"index {index} is free"
         return instance.instance_id
 
     def update(self, instance: Instance) -> int:
-        """Add an instance or take over what changed of it; its slot."""
-        slot = self.slot_of.get(instance.instance_id)
-        if slot is None:
-            slot = self._free_slot()
-            self.slot_of[instance.instance_id] = slot
-            self.tokens[slot] = self.requests[slot] = 0
-            self.in_touch[slot] = self.silent[slot] = False
-        known = self.instances[slot]
+        """Add an instance, or apply its new registration. Returns: its index."""
+        index = self.index_of.get(instance.instance_id)
+        if index is None:
+            index = self._free_index()
+            self.index_of[instance.instance_id] = index
+            self.clear(index)
+        known = self.instances[index]
         if known is None or known.profile != instance.profile:
-            self.latency_s[slot] = _latency_grid(instance)
-            self._rise_s[slot, :, :-1] = np.diff(self.latency_s[slot])
+            self.latency_s[index] = _latency_grid(instance)
+            self._rise_s[index, :, :-1] = np.diff(self.latency_s[index])
         self._full = None
-        self.instances[slot] = instance
-        self.open[slot] = instance.state is InstanceState.READY
-        self.drain_until_s[slot] = instance.drain_until_s
-        self.max_tokens[slot] = min(instance.max_batch_tokens, instance.cache_tokens or instance.max_batch_tokens)
-        self.max_requests[slot] = instance.max_batch_requests
-        return slot
+        self.instances[index] = instance
+        self.open[index] = instance.state is InstanceState.READY
+        self.drain_until_s[index] = instance.drain_until_s
+        self.max_tokens[index] = min(instance.max_batch_tokens, instance.cache_tokens or instance.max_batch_tokens)
+        self.max_requests[index] = instance.max_batch_requests
+        return index
 
     def remove(self, instance_id: str) -> int | None:
-        """Forget an instance; the slot it had, None if it was not known."""
-        slot = self.slot_of.pop(instance_id, None)
-        if slot is not None:
-            self.instances[slot] = None
-            self.open[slot] = False
+        """Forget an instance. Returns: its former index; None if it is unknown."""
+        index = self.index_of.pop(instance_id, None)
+        if index is not None:
+            self.instances[index] = None
+            self.open[index] = False
             self._full = None
-        return slot
+        return index
 
-    def load(self, slot: int, tokens: int) -> None:
-        """One more request, of so many tokens; a negative number takes one off."""
-        self.tokens[slot] += tokens
-        self.requests[slot] += 1 if tokens > 0 else -1
+    def add_request(self, index: int, tokens: int) -> None:
+        """Count a request of `tokens` prompt and output tokens in the load of an instance."""
+        self.tokens[index] += tokens
+        self.requests[index] += 1
 
-    def recompute_latency_s(self, slots: Slots, tokens: Tokens) -> Float64:
-        """Seconds of one recompute step with these batch tokens on each of these slots. Shapes: [n], [n] -> [n]."""
-        return self._latency(slots, RECOMPUTE, tokens)
+    def remove_request(self, index: int, tokens: int) -> None:
+        """Undo `add_request`."""
+        self.tokens[index] -= tokens
+        self.requests[index] -= 1
 
-    def cache_latency_s(self, slots: Slots, tokens: Tokens) -> Float64:
-        """Seconds of one cache step with these batch tokens on each of these slots. Shapes: [n], [n] -> [n]."""
-        return self._latency(slots, CACHE, tokens)
+    def recompute_latency_s(self, instances: Instances, tokens: Tokens) -> Float64:
+        """Latency of a recompute step with these batch tokens on each instance. Shapes: [n], [n] -> [n]."""
+        return self._latency(instances, RECOMPUTE, tokens)
+
+    def cache_latency_s(self, instances: Instances, tokens: Tokens) -> Float64:
+        """Latency of a cache step with these batch tokens on each instance. Shapes: [n], [n] -> [n]."""
+        return self._latency(instances, CACHE, tokens)
 
     def throughput(self, request_tokens: float, block_length: float, *, caching: bool) -> float:
-        """Tokens per second that all open instances can compute together.
+        """Tokens per second that all open instances compute together.
 
         Source: ClusterCapacity of Algorithm 2: each instance at its best batch size; with a cache that of
-        Algorithm 4: full batches of cache steps, one recompute step of a mean request a block.
+        Algorithm 4: full batches of cache steps, one recompute step of a mean request per block.
         """
         if self._full is None or self._full.block_length != block_length:
             self._full = self._full_batches(block_length)
         full = self._full
         if not caching:
-            return full.best_rate
-        recompute_s = self.recompute_latency_s(full.slots, np.full(len(full.slots), request_tokens))
+            return full.recompute_tokens_per_s
+        recompute_s = self.recompute_latency_s(full.instances, np.full(len(full.instances), request_tokens))
         tokens = full.cache_tokens * (block_length - 1) + request_tokens
         return float((tokens / (full.cache_s * (block_length - 1) + recompute_s)).sum())
 
-    def _full_batches(self, block_length: float) -> "_FullBatches":
-        slots = self.open.nonzero()[0]
+    def _full_batches(self, block_length: float) -> _FullBatches:
+        instances = self.open.nonzero()[0]
         batch = BUCKET * np.arange(1, POINTS)
-        within = np.minimum(self.max_tokens[slots], batch[-1])[:, None] >= batch
-        rates = np.where(within, batch / self.latency_s[slots, RECOMPUTE, 1:], 0.0)
-        cache_tokens: Float64 = block_length * self.max_requests[slots].astype(np.float64)
-        cache_s = self.cache_latency_s(slots, cache_tokens)
-        return _FullBatches(block_length, slots, float(rates.max(axis=1, initial=0.0).sum()), cache_tokens, cache_s)
+        within = np.minimum(self.max_tokens[instances], batch[-1])[:, None] >= batch
+        rates = np.where(within, batch / self.latency_s[instances, RECOMPUTE, 1:], 0.0)
+        cache_tokens: Float64 = block_length * self.max_requests[instances].astype(np.float64)
+        cache_s = self.cache_latency_s(instances, cache_tokens)
+        best_rate = float(rates.max(axis=1, initial=0.0).sum())
+        return _FullBatches(block_length, instances, best_rate, cache_tokens, cache_s)
 
-    def _latency(self, slots: Slots, kind: int, tokens: Tokens) -> Float64:
+    def _latency(self, instances: Instances, kind: int, tokens: Tokens) -> Float64:
         at: Float64 = tokens / BUCKET
         if np.count_nonzero(at > POINTS - 1):
-            return self._latency(slots, kind, np.minimum(tokens, LAST)) * np.maximum(at / (POINTS - 1), 1.0)
+            last_s = self._latency(instances, kind, np.minimum(tokens, MAX_GRID_TOKENS))
+            return last_s * np.maximum(at / (POINTS - 1), 1.0)
         low = at.astype(np.int64)
-        point = self._curve_at[kind][slots] + low
+        point = self._curve_at[kind][instances] + low
         latency_s: Float64 = self._flat_latency_s[point] + (at - low) * self._flat_rise_s[point]
         return latency_s
 
     def _flatten(self) -> None:
-        """Views in which one index finds a point of a curve: where each slot's begin, by kind, and the points."""
-        begin = np.arange(len(self.latency_s)) * (KINDS * POINTS)
-        self._curve_at = [begin + kind * POINTS for kind in range(KINDS)]
+        """Make flat views of the curves, in which one index selects a point."""
+        first = np.arange(len(self.latency_s)) * (KINDS * POINTS)
+        self._curve_at = [first + kind * POINTS for kind in range(KINDS)]
         self._flat_latency_s, self._flat_rise_s = self.latency_s.reshape(-1), self._rise_s.reshape(-1)
 
-    def _free_slot(self) -> int:
-        for slot, instance in enumerate(self.instances):
-            if instance is None:
-                return slot
-        slot = len(self.instances)
-        self.instances.extend([None] * slot)
-        for name in (
-            "open",
-            "silent",
-            "in_touch",
-            "drain_until_s",
-            "tokens",
-            "requests",
-            "max_tokens",
-            "max_requests",
-            "latency_s",
-            "_rise_s",
-        ):
-            column = getattr(self, name)
-            setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
-        self._flatten()
-        return slot
+    def _free_index(self) -> int:
+        if None not in self.instances:
+            self.instances.extend([None] * len(self.instances))
+            self.double()
+            self._flatten()
+        return self.instances.index(None)
 
 
 def _latency_grid(instance: Instance) -> Float64:
-    """Seconds, [kinds, POINTS], at multiples of BUCKET tokens; ones where the instance brings no profile, so that
-    all such instances look alike. Without cache rows a cache step counts as a recompute step of its tokens."""
+    """Latencies in seconds, [KINDS, POINTS], at multiples of BUCKET tokens. Without a profile all are 1, so that such
+    instances are equal. Without cache rows a cache step counts as a recompute step of its tokens."""
     if not instance.profile:
         return np.ones((len(StepKind), POINTS))
     profile = LatencyProfile.from_csv(instance.profile)

@@ -1,4 +1,4 @@
-"""Writes the step jobs of a cycle: one message an instance, with the states that it does not hold yet."""
+"""Encodes the step jobs of a cycle: one message per instance, with the request states that it does not hold yet."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -10,13 +10,14 @@ import numpy as np
 from services.scheduler.events import SendJobs
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import MASKED, RequestTable
+from services.scheduler.state.step_pipeline import SENT_ACROSS
 from shared.arrays import Int32, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.requests import Request
-from shared.messages.steps import CACHE, RECOMPUTE, RequestState, StepJobs
+from shared.messages.steps import RECOMPUTE, RequestState, StepJobs
 
 
 class JobEncoder:
-    """Turns rows that are due into StepJobs, and remembers which tickets an instance may forget."""
+    """Turns rows into StepJobs, and keeps the tickets that instances may forget until the next message."""
 
     def __init__(
         self,
@@ -25,75 +26,73 @@ class JobEncoder:
         table: RequestTable,
         fleet: Fleet,
         *,
-        caching: bool = False,
         end_ids: Sequence[int] = (),
     ) -> None:
-        """`end_ids`: a block with one of these tokens is the last of its request."""
+        """`end_ids`: a block with one of these tokens is the last block of its request."""
         self._epoch = epoch
         self._mask_token_id = mask_token_id
-        self._caching = caching
         self._end_ids = pack_int32(end_ids)
         self._table = table
         self._fleet = fleet
         self._drops: dict[int, list[int]] = defaultdict(list)
-        self._written = 0  # messages
+        self._num_messages = 0
 
-    def drop(self, slot: int, ticket: int) -> None:
-        """The instance in `slot` may forget `ticket`; told with its next message."""
-        self._drops[slot].append(ticket)
+    def drop(self, index: int, ticket: int) -> None:
+        """Have the instance forget `ticket` with its next message."""
+        self._drops[index].append(ticket)
 
-    def write(self, rows: Int64, ahead: Int64, now_s: float) -> list[SendJobs]:
-        """The messages: the next step of each of `rows` [n]; the one after it of each of `ahead` [m], of those that
-        cross also as the first of the next block; the drops."""
-        table, drops = self._table, self._drops
+    def encode(self, rows: Int64, ahead: Int64, now_s: float) -> list[SendJobs]:
+        """One message per instance: the next step of each of `rows` [n]; the successor of each of `ahead` [m], also as
+        the first step of the next block if it was sent across; the drops."""
+        table, pipeline, drops = self._table, self._table.pipeline, self._drops
         self._drops = defaultdict(list)
-        crossing = ahead[table.crosses[ahead]]
-        number = np.arange(len(rows) + len(ahead) + len(crossing))
-        is_ahead, crosses = number >= len(rows), number >= len(rows) + len(ahead)
-        rows = np.concatenate([rows, ahead, crossing])
+        across = ahead[pipeline.state[ahead] == SENT_ACROSS]
+        number = np.arange(len(rows) + len(ahead) + len(across))
+        is_successor, is_across = number >= len(rows), number >= len(rows) + len(ahead)
+        rows = np.concatenate([rows, ahead, across])
         order = table.instance[rows].argsort(kind="stable")
-        rows, is_ahead, crosses = rows[order], is_ahead[order], crosses[order]
-        slots = table.instance[rows]
-        needs_state = ~is_ahead & (table.holder[rows] != slots)
+        rows, is_successor, is_across = rows[order], is_successor[order], is_across[order]
+        instances = table.instance[rows]
+        needs_state = ~is_successor & (table.state_instance[rows] != instances)
         tickets = pack_int64(table.ticket[rows])
-        steps = pack_int32(table.steps[rows] + is_ahead)
-        blocks = pack_int32(table.block[rows] + crosses)
-        thresholds = pack_float32(np.where(is_ahead, table.next_threshold[rows], table.threshold[rows]))
-        kind = np.where(is_ahead, table.next_kind[rows], table.kind[rows])
-        kinds = pack_int32(np.where(crosses, RECOMPUTE, kind))
+        steps = pack_int32(table.steps[rows] + is_successor)
+        blocks = pack_int32(table.block[rows] + is_across)
+        thresholds = pack_float32(np.where(is_successor, pipeline.next_threshold[rows], pipeline.threshold[rows]))
+        kind = np.where(is_successor, pipeline.successor_kind, pipeline.kind[rows])
+        kinds = pack_int32(np.where(is_across, RECOMPUTE, kind))
         commands = []
-        of_slots = slots.tolist()
-        for slot in sorted({*of_slots, *drops}):
-            if self._fleet.instances[slot] is None:
+        index_of_row = instances.tolist()
+        for index in sorted({*index_of_row, *drops}):
+            if self._fleet.instances[index] is None:
                 continue
-            first, last = bisect_left(of_slots, slot), bisect_right(of_slots, slot)
-            self._written += 1
+            first, last = bisect_left(index_of_row, index), bisect_right(index_of_row, index)
+            self._num_messages += 1
             jobs = StepJobs(
                 epoch=self._epoch,
-                number=self._written,
+                number=self._num_messages,
                 tickets=tickets[8 * first : 8 * last],
                 steps=steps[4 * first : 4 * last],
                 blocks=blocks[4 * first : 4 * last],
                 thresholds=thresholds[4 * first : 4 * last],
                 kinds=kinds[4 * first : 4 * last],
                 states=[self._state(row) for row in rows[first:last][needs_state[first:last]].tolist()],
-                drops=pack_int64(drops.get(slot, [])),
-                forget_below=0 if self._fleet.in_touch[slot] else table.next_ticket,
+                drops=pack_int64(drops.get(index, [])),
+                forget_below=0 if self._fleet.synchronized[index] else table.next_ticket,
                 sent_s=now_s,
             )
-            commands.append(SendJobs(self._fleet.name(slot), jobs))
-            self._fleet.in_touch[slot] = True
+            commands.append(SendJobs(self._fleet.instance_id(index), jobs))
+            self._fleet.synchronized[index] = True
         return commands
 
     def kinds(self, rows: Int64) -> Int32:
         """StepKind of the next step of each. Shapes: [n] -> [n].
 
-        With a cache, a block's first step rebuilds it, and so does one on an instance that lacks the state.
+        With a cache, the first step of a block rebuilds it, and so does a step on an instance without the state.
         """
-        held = self._table.holder[rows] == self._table.instance[rows]
-        begins = self._table.block_masks_left[rows] == self._table.block_length[rows]
-        cached = held & ~begins & self._caching
-        return np.where(cached, CACHE, RECOMPUTE).astype(np.int32)
+        table = self._table
+        has_state = table.state_instance[rows] == table.instance[rows]
+        begins_block = table.block_masks_left[rows] == table.block_length[rows]
+        return np.where(has_state & ~begins_block, table.pipeline.successor_kind, RECOMPUTE).astype(np.int32)
 
     def _state(self, row: int) -> RequestState:
         table = self._table
@@ -114,7 +113,7 @@ class JobEncoder:
 
 
 def _seed(request: Request) -> int:
-    """As asked for; else one of the request's own, the same wherever it goes on."""
+    """The client's seed; otherwise a hash of the request's id, so that each request has its own on all instances."""
     if request.seed is not None:
         return request.seed
     return int.from_bytes(blake2b(request.request_id.encode(), digest_size=8).digest(), "little", signed=True)

@@ -1,4 +1,4 @@
-"""Reads instances' results into the table, whole iterations at once. Late and duplicate ones fall out here."""
+"""Applies the results of whole iterations to the table. Late and duplicate results are dropped here."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import structlog
 from services.scheduler.algorithms.thresholds import candidate_of
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import MASKED, RequestTable
+from services.scheduler.state.step_pipeline import SENT
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.steps import RECOMPUTE, StepFailure, StepResults
 
@@ -17,16 +18,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AppliedResults:
-    """What was taken into the table: one entry a row, its unmasked tokens in a slice of the flat arrays."""
+    """One entry per row that received a result; its unmasked tokens are a slice of the flat arrays."""
 
     rows: Int64  # [n]
-    newcomers: Int64  # [k], those of `rows` whose instance had not run their step before
-    stalled: Int64  # [j], those of `rows` of which nothing was unmasked: never an instance that works
-    ends: Int64  # [n], where each row's slice ends
+    moved: Int64  # [k], the rows whose previous step ran on another instance, or did not exist
+    stalled: Int64  # [j], the rows without an unmasked token: the instance is faulty
+    ends: Int64  # [n], end of each row's slice
     positions: Int32  # [tokens]
     tokens: Int32  # [tokens]
     confidences: Float32  # [tokens]
-    missing: Int64  # [m], tickets whose state their instance lacks
+    missing: Int64  # [m], tickets whose instance lacks the state
     failures: list[StepFailure]
 
     def unmasked(self, i: int) -> tuple[Int32, Int32, Float32]:
@@ -37,7 +38,7 @@ class AppliedResults:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    slots: Int64  # of the instance
+    instances: Int64  # indices
     latency_s: Float64  # of the iteration
     tickets: Int64
     steps: Int32
@@ -48,13 +49,13 @@ class _Columns:
     stats: Float32  # [n, 5]
     missing: Int64
 
-    def of(self, index: Int64) -> "_Columns":
-        """Of these steps alone; what is missing stays."""
+    def select(self, index: Int64) -> "_Columns":
+        """These steps only; `missing` stays."""
         starts = self.counts.cumsum() - self.counts
         counts = self.counts[index]
         flat = _ranges(starts[index], counts)
         return _Columns(
-            self.slots[index],
+            self.instances[index],
             self.latency_s[index],
             self.tickets[index],
             self.steps[index],
@@ -69,55 +70,52 @@ class _Columns:
 
 @dataclass(slots=True)
 class StepTotals:
-    """What has been taken into the table, from the start."""
+    """Totals of the applied results since the start."""
 
     steps: int = 0
     tokens: int = 0
-    threshold_tokens: float = 0.0  # sum over the tokens of the threshold used
+    threshold_tokens: float = 0.0  # sum over the unmasked tokens of the threshold used
 
 
 class ResultDecoder:
     """Applies results of one epoch to the table."""
 
     def __init__(self, epoch: int, thresholds: Sequence[float], table: RequestTable, fleet: Fleet) -> None:
-        """`thresholds` are the candidates, ascending: tokens and steps are counted at each."""
+        """`thresholds` are the candidates, ascending; tokens and steps are counted for each."""
         self._epoch = epoch
         self._thresholds = np.array(thresholds)
         self._table = table
         self._fleet = fleet
-        self.done = StepTotals()
+        self.totals = StepTotals()
 
-    def read(self, messages: Sequence[StepResults]) -> AppliedResults | None:
-        """Unmask what iterations of different instances found.
-
-        Returns: None if nothing of it is in force (all late, or malformed).
-        """
+    def apply(self, messages: Sequence[StepResults]) -> AppliedResults | None:
+        """Apply the results of iterations of different instances. Returns: None if all are late or malformed."""
         good, failures = [], []
         for message in messages:
-            if message.epoch != self._epoch or message.instance_id not in self._fleet.slot_of:
+            if message.epoch != self._epoch or message.instance_id not in self._fleet.index_of:
                 continue
             try:
                 _check(message)
             except ValueError as error:
                 log.warning("malformed results dropped", instance=message.instance_id, error=str(error))
             else:
-                self._fleet.silent[self._fleet.slot_of[message.instance_id]] = False
+                self._fleet.unresponsive[self._fleet.index_of[message.instance_id]] = False
                 good.append(message)
                 failures += message.failures
         if not good:
             return None
         columns = self._columns(good)
-        rows, of_row = self._in_force(columns)
-        return self._apply(columns, rows, of_row, failures)
+        rows, index = self._awaited(columns)
+        return self._unmask(columns, rows, index, failures)
 
     def _columns(self, messages: Sequence[StepResults]) -> _Columns:
-        """The messages one after the other."""
-        numbers = [len(message.tickets) // 8 for message in messages]
-        slots = np.array([self._fleet.slot_of[message.instance_id] for message in messages])
+        """The columns of all messages, concatenated."""
+        counts = [len(message.tickets) // 8 for message in messages]
+        instances = np.array([self._fleet.index_of[message.instance_id] for message in messages])
         latency_s = np.array([message.latency_s for message in messages])
         return _Columns(
-            slots.repeat(numbers),
-            latency_s.repeat(numbers),
+            instances.repeat(counts),
+            latency_s.repeat(counts),
             unpack_int64(b"".join([message.tickets for message in messages])),
             unpack_int32(b"".join([message.steps for message in messages])),
             unpack_int32(b"".join([message.counts for message in messages])),
@@ -128,11 +126,11 @@ class ResultDecoder:
             unpack_int64(b"".join([message.missing for message in messages])),
         )
 
-    def _in_force(self, columns: _Columns) -> tuple[Int64, Int64]:
-        """The rows whose awaited step this is, and where each stands in the columns; a repeated one counts once."""
+    def _awaited(self, columns: _Columns) -> tuple[Int64, Int64]:
+        """The rows whose step in flight is answered, and the index of each in the columns, without repetitions."""
         table = self._table
         rows = table.rows_of_tickets(columns.tickets)
-        awaited = (rows >= 0) & table.in_flight[rows] & (table.instance[rows] == columns.slots)
+        awaited = (rows >= 0) & (table.pipeline.state[rows] >= SENT) & (table.instance[rows] == columns.instances)
         awaited &= table.steps[rows] == columns.steps
         index = awaited.nonzero()[0]
         if len(set(rows[index].tolist())) < len(index):
@@ -140,11 +138,11 @@ class ResultDecoder:
             index = index[np.sort(first)]
         return rows[index], index
 
-    def _apply(self, columns: _Columns, rows: Int64, index: Int64, failures: list[StepFailure]) -> AppliedResults:
+    def _unmask(self, columns: _Columns, rows: Int64, index: Int64, failures: list[StepFailure]) -> AppliedResults:
         table = self._table
         if len(index) < len(columns.tickets):
-            columns = columns.of(index)
-        owner = np.arange(len(rows)).repeat(columns.counts)  # [tokens], which of `rows`
+            columns = columns.select(index)
+        owner = np.arange(len(rows)).repeat(columns.counts)  # [tokens], index into `rows`
         positions, tokens, confidences = columns.positions, columns.tokens, columns.confidences
         of_tokens = rows[owner]
         good = self._unmaskable(of_tokens, positions)
@@ -154,15 +152,15 @@ class ResultDecoder:
             tokens, confidences = tokens[good], confidences[good]
             newly = np.bincount(owner, minlength=len(rows)).astype(np.int32)
         table.output[of_tokens, positions] = tokens
-        newcomers, stalled = rows[table.holder[rows] != table.instance[rows]], rows[newly == 0]
+        moved, stalled = rows[table.state_instance[rows] != table.instance[rows]], rows[newly == 0]
         self._advance(rows, newly)
         table.step_s[rows] += columns.latency_s
         table.confidence_stats[rows] = columns.stats
         ends = newly.cumsum(dtype=np.int64)
-        return AppliedResults(rows, newcomers, stalled, ends, positions, tokens, confidences, columns.missing, failures)
+        return AppliedResults(rows, moved, stalled, ends, positions, tokens, confidences, columns.missing, failures)
 
     def _unmaskable(self, rows: Int64, positions: Int32) -> Bool:
-        """Which positions may be unmasked: masked ones of the row's current block."""
+        """Whether each position may be unmasked: it is masked, and in the row's current block."""
         table = self._table
         start = table.block[rows] * table.block_length[rows]
         inside = (positions >= start) & (positions < start + table.block_length[rows])
@@ -171,52 +169,41 @@ class ResultDecoder:
         return unmaskable
 
     def _advance(self, rows: Int64, newly: Int32) -> None:
-        table = self._table
+        """Count a finished step of each row, and the tokens that it newly unmasked."""
+        table, pipeline = self._table, self._table.pipeline
         table.masks_left[rows] -= newly
         table.block_masks_left[rows] -= newly
         table.steps[rows] += 1
-        table.recompute_steps[rows] += table.kind[rows] == RECOMPUTE
+        table.recompute_steps[rows] += pipeline.kind[rows] == RECOMPUTE
         table.attempts[rows] = 0
-        threshold_tokens = table.threshold[rows] * newly
+        thresholds = pipeline.threshold[rows]
+        threshold_tokens = thresholds * newly
         table.threshold_tokens[rows] += threshold_tokens
-        self.done.steps += len(rows)
-        self.done.tokens += sum(newly.tolist())
-        self.done.threshold_tokens += float(threshold_tokens.sum())
-        at = candidate_of(table.threshold[rows], self._thresholds)
+        self.totals.steps += len(rows)
+        self.totals.tokens += sum(newly.tolist())
+        self.totals.threshold_tokens += float(threshold_tokens.sum())
+        at = candidate_of(thresholds, self._thresholds)
         table.steps_at[rows, at] += 1
         table.tokens_at[rows, at] += newly
-        table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], table.threshold[rows])
-        table.holder[rows] = table.instance[rows]
-        self._turn_to_next(rows)
-
-    def _turn_to_next(self, rows: Int64) -> None:
-        """The step sent ahead is now the one awaited; where the block has ended, the instance passes it over, and runs
-        the first of the next block if that was sent, too."""
-        table = self._table
-        ahead, ended = table.ahead[rows], table.block_masks_left[rows] == 0
-        crossed = ahead & ended & table.crosses[rows]
-        table.in_flight[rows] = ahead & (crossed | ~ended)
-        if np.count_nonzero(ahead):
-            table.threshold[rows] = np.where(ahead, table.next_threshold[rows], table.threshold[rows])
-            table.kind[rows] = np.where(ahead & ~crossed, table.next_kind[rows], table.kind[rows])
-            table.kind[rows[crossed]] = RECOMPUTE
-            table.ahead[rows] = False
+        table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], thresholds)
+        table.state_instance[rows] = table.instance[rows]
+        pipeline.complete(rows, table.block_masks_left[rows] == 0)
 
 
 def _check(results: StepResults) -> None:
-    """Raises: ValueError if columns do not fit together."""
+    """Raises: ValueError if the columns do not match."""
     n, odd = divmod(len(results.tickets), 8)
     if odd or not len(results.steps) == len(results.counts) == len(results.confidence_stats) / 5 == 4 * n:
-        raise ValueError("columns of different lengths")
-    total = 4 * sum(memoryview(results.counts).cast("I"))  # unsigned, so that a negative count is far too many
+        raise ValueError("columns differ in length")
+    total = 4 * sum(memoryview(results.counts).cast("I"))  # unsigned: a negative count becomes too large
     if not len(results.positions) == len(results.tokens) == len(results.confidences) == total:
-        raise ValueError("token columns do not add up to the counts")
+        raise ValueError("the token columns do not match the counts")
     if len(results.missing) % 8:
-        raise ValueError("missing tickets are not whole numbers")
+        raise ValueError("`missing` is not a column of int64")
 
 
-def of_different_instances(messages: Iterable[StepResults]) -> list[list[StepResults]]:
-    """The messages, in their order, in groups in which no instance occurs twice: to be read one after another."""
+def group_by_distinct_instances(messages: Iterable[StepResults]) -> list[list[StepResults]]:
+    """The messages, in order, in groups in which no instance occurs twice."""
     groups: list[dict[str, StepResults]] = []
     for message in messages:
         if not groups or message.instance_id in groups[-1]:

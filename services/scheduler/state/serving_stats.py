@@ -1,4 +1,4 @@
-"""How a request was served, in numbers, read off its row."""
+"""A request's serving statistics, computed from its row."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,10 @@ from shared.messages.requests import ServingStats, ThresholdUse
 
 
 def serving_stats(table: RequestTable, row: int, candidates: Sequence[float], now_s: float) -> ServingStats | None:
-    """None where no token was unmasked. `candidates` are the thresholds [c], ascending; now_s is Unix time, seconds."""
+    """`candidates` are the thresholds [c], ascending; now_s is Unix time in seconds.
+
+    Returns: None if no token is unmasked.
+    """
     unmasked = int(table.output_length[row] - table.masks_left[row])
     if unmasked == 0:
         return None

@@ -1,7 +1,7 @@
-"""Steps that each request has left at each candidate threshold: the latest estimate, brought up to date.
+"""The steps that each request has left at each candidate threshold.
 
-An estimate comes from the step predictor when it answers, from the one-shot estimate until then and whenever the
-predictor is away. Between answers every step done takes one off.
+The one-shot estimate is used until the step predictor answers, and while it is unavailable. Each finished step is
+subtracted from the latest estimate.
 """
 
 import numpy as np
@@ -19,30 +19,32 @@ class StepEstimates:
     def __init__(
         self, table: RequestTable, candidates: Float64, tokens_per_step: Float64, *, caching: bool, granularity: int
     ) -> None:
-        """`tokens_per_step` [c] is the mean at each of `candidates` [c], thresholds, ascending; `granularity` is how
-        many newly unmasked tokens make a request due for a new estimate."""
+        """`candidates` [c] are the thresholds, ascending; `tokens_per_step` [c] are their means. A request needs a new
+        estimate after `granularity` newly unmasked tokens."""
         self._table = table
         self._candidates = candidates
         self._tokens_per_step = tokens_per_step
         self.caching = caching
         self._granularity = granularity
-        self.fallbacks = 0  # estimates asked for that never came
+        self.fallbacks = 0  # requested estimates that were not answered
 
-    def start(self, row: int) -> None:
-        """The one-shot estimate of a new request."""
+    def initialize(self, row: int) -> None:
+        """Set the one-shot estimate of a new request."""
         self._one_shot(np.array([row]))
 
-    def ask(self) -> RequestEstimates | None:
-        """The question about all requests that are due for a new estimate, which then count as asked."""
+    def request(self) -> RequestEstimates | None:
+        """Request new estimates for all requests that need one. Returns: None if none does."""
         table = self._table
         if not len(table):
             return None
-        unmasked = table.asked_masks - table.masks_left
-        rows: Int64 = ((table.ticket != 0) & ~table.asked & (unmasked >= self._granularity)).nonzero()[0]
+        newly_unmasked = table.estimate_masks_left - table.masks_left
+        rows: Int64 = ((table.ticket != 0) & ~table.estimate_pending & (newly_unmasked >= self._granularity)).nonzero()[
+            0
+        ]
         if not len(rows):
             return None
-        table.asked[rows] = True
-        table.asked_masks[rows] = table.masks_left[rows]
+        table.estimate_pending[rows] = True
+        table.estimate_masks_left[rows] = table.masks_left[rows]
         features = state_features(
             output_length=table.output_length[rows],
             block_length=table.block_length[rows],
@@ -61,33 +63,33 @@ class StepEstimates:
             table.entry(int(rows[0])).arrived.trace,
         )
 
-    def take(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:
-        """The predictor's answer for requests as they were after so many steps. Shapes: [n], [n], [n, c]."""
+    def apply(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:
+        """Apply the predictor's answer for each request after `steps` steps. Shapes: [n], [n], [n, c]."""
         table = self._table
         rows = table.rows_of_tickets(tickets)
         known = rows >= 0
         rows = rows[known]
         table.steps_left[rows] = steps_left[known]
         table.estimate_step[rows] = steps[known]
-        table.asked[rows] = False
+        table.estimate_pending[rows] = False
         first = rows[table.predicted_steps[rows] == 0]
         if len(first):
-            at = candidate_of(table.threshold[first], self._candidates)
+            at = candidate_of(table.pipeline.threshold[first], self._candidates)
             table.predicted_steps[first] = table.estimate_step[first] + table.steps_left[first, at]
 
-    def lose(self, tickets: Int64) -> None:
-        """No answer: fall back to the one-shot estimate."""
+    def fall_back(self, tickets: Int64) -> None:
+        """Use the one-shot estimate: the predictor did not answer."""
         rows = self._table.rows_of_tickets(tickets)
         rows = rows[rows >= 0]
         self.fallbacks += len(rows)
         self._one_shot(rows)
-        self._table.asked[rows] = False
+        self._table.estimate_pending[rows] = False
 
-    def left(self, rows: Int64) -> tuple[Float64, Float64]:
-        """Steps left, and of these the ones that recompute.
+    def remaining(self, rows: Int64) -> tuple[Float64, Float64]:
+        """Steps left, and how many of these are recompute steps.
 
-        At least one step a block is left; at most one a mask. One recomputes for each block not begun, and one where
-        the state is nowhere; all of them without a cache. Shapes: rows [n] -> [n, c] each.
+        At least one step per block is left, and at most one per mask. The first step of each block is a recompute step,
+        and so is a step on an instance without the state; without a cache, all are. Shapes: rows [n] -> [n, c] each.
         """
         table = self._table
         blocks_left = self.blocks_left(rows)
@@ -98,17 +100,17 @@ class StepEstimates:
         if not self.caching:
             return steps_left, steps_left
         begun = table.block_masks_left[rows] < table.block_length[rows]
-        kept = begun & (table.holder[rows] != NOWHERE)
-        recompute_left: Float64 = np.minimum((blocks_left - kept)[:, None], steps_left)
+        has_cache = begun & (table.state_instance[rows] != NOWHERE)
+        recompute_left: Float64 = np.minimum((blocks_left - has_cache)[:, None], steps_left)
         return steps_left, recompute_left
 
     def blocks_left(self, rows: Int64) -> Int32:
         """Blocks with masks, the current one included. Shapes: [n] -> [n]."""
-        return self._table.blocks[rows] - self._table.block[rows]
+        return self._table.num_blocks[rows] - self._table.block[rows]
 
     def _one_shot(self, rows: Int64) -> None:
-        """The whole output at the mean pace, counted down by the steps done: nearer than masks left at the mean pace,
-        since the last masks of a block go slower than its first."""
+        """Estimate the steps of the whole output at the mean rate; finished steps are subtracted later. This is more
+        accurate than the masks left at the mean rate, because the last masks of a block take longer than its first."""
         table = self._table
         table.steps_left[rows] = table.output_length[rows, None] / self._tokens_per_step
         table.estimate_step[rows] = 0

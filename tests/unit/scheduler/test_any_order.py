@@ -146,10 +146,10 @@ class AnyOrder(RuleBasedStateMachine):
         table, fleet = self.cell.core.table, self.cell.core.fleet
         rows = np.flatnonzero(table.ticket)
         assert len(rows) == len(table)
-        assert {*table.instance[rows].tolist()} <= {NOWHERE, *fleet.slot_of.values()}
-        for slot in fleet.slot_of.values():
-            placed = rows[table.instance[rows] == slot]
-            assert (fleet.requests[slot], fleet.tokens[slot]) == (len(placed), table.tokens[placed].sum())
+        assert {*table.instance[rows].tolist()} <= {NOWHERE, *fleet.index_of.values()}
+        for index in fleet.index_of.values():
+            placed = rows[table.instance[rows] == index]
+            assert (fleet.requests[index], fleet.tokens[index]) == (len(placed), table.tokens[placed].sum())
 
     def teardown(self) -> None:
         """In the end all goes well."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.core import EARLY_S, MAX_ATTEMPTS, SchedulerCore
+from services.scheduler.core import EARLY_CANCEL_TTL_S, MAX_ATTEMPTS, SchedulerCore
 from services.scheduler.events import (
     Acknowledge,
     Command,
@@ -353,7 +353,7 @@ def test_what_an_instance_leaves_unanswered_goes_to_another_and_no_more_than_one
         new = [arrival(f"n{tick}")] if tick > 20 else []  # a-1 is known to be silent by then
         commands = core.cycle([*done, *new], 100.0 + tick)
         finished += of_kind(commands, FinishRequest)
-        assert tick < 21 or core.fleet.requests[core.fleet.slot_of["a-1"]] == 1
+        assert tick < 21 or core.fleet.requests[core.fleet.index_of["a-1"]] == 1
     assert {f"r{i}" for i in range(6)} <= {f.arrived.request.request_id for f in finished}
     assert {f.status for f in finished} == {OutcomeStatus.COMPLETED}
 
@@ -365,7 +365,7 @@ def test_an_instance_that_answers_again_is_used_as_before() -> None:
     assert moved.instance_id == "b-1"
     core.cycle([StepResultsReceived(a.run(late.jobs)), StepResultsReceived(b.run(moved.jobs))], 111.1)
     assert where(core.cycle([arrival("s"), arrival("t"), arrival("u")], 111.2)) == {"a-1", "b-1"}
-    assert core.fleet.requests[core.fleet.slot_of["a-1"]] == 2
+    assert core.fleet.requests[core.fleet.index_of["a-1"]] == 2
 
 
 def test_a_request_that_comes_back_to_the_same_instance_has_not_migrated() -> None:
@@ -437,8 +437,8 @@ def test_a_cancel_that_comes_before_its_request_is_kept_for_it_for_a_while() -> 
     [finish], [sent] = of_kind(commands, FinishRequest), of_kind(commands, SendJobs)
     assert (finish.arrived.request.request_id, finish.status) == ("r", OutcomeStatus.CANCELLED)
     assert [state.request_id for state in sent.jobs.states] == ["other"]
-    core.cycle([], 100.0 + EARLY_S)
-    assert not of_kind(core.cycle([arrival("late")], 100.1 + EARLY_S), FinishRequest)
+    core.cycle([], 100.0 + EARLY_CANCEL_TTL_S)
+    assert not of_kind(core.cycle([arrival("late")], 100.1 + EARLY_CANCEL_TTL_S), FinishRequest)
 
 
 def test_a_second_message_of_a_running_request_is_only_acknowledged() -> None:
@@ -453,7 +453,7 @@ def test_the_message_of_a_running_request_stays_on_the_bus_however_often_it_is_d
     assert core.cycle([arrival("r")], 100.1) == []
     [finish] = serve(core, {"a-1": Worker()}, commands)
     assert finish.arrived.delivery == "r"
-    assert core.arrived == 1
+    assert core.num_arrived == 1
 
 
 def test_progress_is_reported_only_where_a_client_streams() -> None:

@@ -33,12 +33,12 @@ def limited(
 
 def overloaded(core: SchedulerCore) -> Iterator[str]:
     """Instances with more than they can hold; one request alone may be longer than a batch."""
-    for name, slot in core.fleet.slot_of.items():
-        rows = np.flatnonzero((core.table.ticket != 0) & (core.table.instance == slot))
-        instance = core.fleet.instances[slot]
+    for name, index in core.fleet.index_of.items():
+        rows = np.flatnonzero((core.table.ticket != 0) & (core.table.instance == index))
+        instance = core.fleet.instances[index]
         assert instance is not None
         tokens = int(core.table.tokens[rows].sum())
-        assert (len(rows), tokens) == (core.fleet.requests[slot], core.fleet.tokens[slot])
+        assert (len(rows), tokens) == (core.fleet.requests[index], core.fleet.tokens[index])
         within = tokens <= min(instance.max_batch_tokens, instance.cache_tokens or tokens)
         if len(rows) > instance.max_batch_requests or (len(rows) > 1 and not within):
             yield name
@@ -96,11 +96,11 @@ def test_whoever_cannot_find_room_need_not_be_asked_for(
         state = InstanceState.READY if is_open else InstanceState.DRAINING
         fleet.update(limited(f"i-{i}", batch, 0, count, state).instance)
     rows = []
-    for i, (prompt, slot, asks) in enumerate(requests):
+    for i, (prompt, index, asks) in enumerate(requests):
         row = table.add(arrival(f"r{i}", prompt_tokens=prompt))
-        if NOWHERE < slot < len(limits) and fleet.open[slot]:
-            table.instance[row] = slot
-            fleet.load(slot, int(table.tokens[row]))
+        if NOWHERE < index < len(limits) and fleet.open[index]:
+            table.instance[row] = index
+            fleet.add_request(index, int(table.tokens[row]))
         if asks or table.instance[row] == NOWHERE:
             rows.append(row)
     asking = np.array(rows, dtype=np.int64)

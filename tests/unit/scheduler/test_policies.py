@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from services.scheduler.core import CONTROL_S
+from services.scheduler.core import LOAD_CONTROL_INTERVAL_S
 from services.scheduler.events import (
     Command,
     EstimatesFailed,
@@ -60,16 +60,18 @@ def test_load_control_lowers_what_each_would_choose_alone() -> None:
     assert unpack_float32(limited.jobs.thresholds).mean() < unpack_float32(unlimited.jobs.thresholds).mean()
 
 
-@pytest.mark.parametrize(("later_s", "came"), [(CONTROL_S, []), (0.0, ["new"])], ids=["in time", "one comes"])
+@pytest.mark.parametrize(
+    ("later_s", "came"), [(LOAD_CONTROL_INTERVAL_S, []), (0.0, ["new"])], ids=["in time", "one comes"]
+)
 def test_load_is_judged_anew_after_a_while_and_when_a_request_comes(later_s: float, came: list[str]) -> None:
     cell = make_cell({"a-1": 1})
     cell.send(*[arrival(f"r{i}", slo_s=300.0) for i in range(60)])
     table = cell.core.table
     cell.send(*[RequestCancelled(f"r{i}") for i in range(59)])
-    assert table.highest[table.row_of["r59"]] < len(THRESHOLDS) - 1
+    assert table.max_threshold_index[table.row_of["r59"]] < len(THRESHOLDS) - 1
     cell.now_s += later_s
     cell.send(*[arrival(name, slo_s=300.0) for name in came])
-    assert table.highest[table.row_of["r59"]] == len(THRESHOLDS) - 1
+    assert table.max_threshold_index[table.row_of["r59"]] == len(THRESHOLDS) - 1
 
 
 def test_guaranteed_priority_keeps_the_full_range() -> None:
@@ -77,8 +79,8 @@ def test_guaranteed_priority_keeps_the_full_range() -> None:
     crowd = [arrival(f"r{i}", slo_s=30.0) for i in range(40)]
     cell.send(*crowd, arrival("vip", slo_s=30.0, priority=10))
     table = cell.core.table
-    assert table.highest[table.row_of["vip"]] == len(THRESHOLDS) - 1
-    assert table.highest[table.row_of["r39"]] == 0
+    assert table.max_threshold_index[table.row_of["vip"]] == len(THRESHOLDS) - 1
+    assert table.max_threshold_index[table.row_of["r39"]] == 0
 
 
 def test_an_outcome_carries_each_steps_decision_and_what_it_was_judged_by() -> None:
@@ -234,7 +236,7 @@ def test_estimates_stay_within_what_is_possible() -> None:
     cell.send(arrival("r", output_tokens=64))
     ticket, step = cell.core.table.ticket[[0]], cell.core.table.steps[[0]]
     cell.send(EstimatesReceived(ticket, step, np.array([[0.0, 30.0, 900.0]])))
-    assert cell.core.estimates.left(np.array([0]))[0].tolist() == [[2.0, 30.0, 64.0]]
+    assert cell.core.estimates.remaining(np.array([0]))[0].tolist() == [[2.0, 30.0, 64.0]]
 
 
 def test_a_resumed_request_goes_on_from_its_last_block_boundary() -> None:

@@ -1,0 +1,40 @@
+"""Parallel NumPy arrays, declared once: as the annotations of a class."""
+
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+
+class Columns:
+    """Each annotation of a subclass with an array type is a column of zeros, [capacity].
+
+    `Annotated[Int32, 5]` is a column of shape [capacity, 5], `Annotated[Int32, "c"]` one of [capacity, lengths["c"]].
+    """
+
+    def __init__(self, capacity: int, **lengths: int) -> None:
+        self._columns = _declared(type(self))
+        for name, dtype, shape in self._columns:
+            sizes = [lengths[size] if isinstance(size, str) else size for size in shape]
+            setattr(self, name, np.zeros((capacity, *sizes), dtype=dtype))
+
+    def clear(self, row: int) -> None:
+        """Set all columns of a row to zero."""
+        for name, _, _ in self._columns:
+            getattr(self, name)[row] = 0
+
+    def double(self) -> None:
+        """Double the capacity; the new rows are zero."""
+        for name, _, _ in self._columns:
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+
+
+def _declared(kind: type) -> list[tuple[str, Any, tuple[int | str, ...]]]:
+    """Name, data type and shape of a row of each column."""
+    columns = []
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        array, *shape = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        if get_origin(array) is np.ndarray:
+            [dtype] = get_args(get_args(array)[1])
+            columns.append((name, dtype, tuple(shape)))
+    return columns

@@ -1,0 +1,95 @@
+"""The steps of each request that an instance has and has not answered: at most one, and with lookahead its successor.
+
+The README's state diagram shows the states and transitions.
+"""
+
+import enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.scheduler.state.columns import Columns
+from shared.arrays import Bool, Float64, Int32, Int64
+from shared.messages.steps import CACHE, RECOMPUTE
+
+
+class StepState(enum.IntEnum):
+    """Which steps of a request are at its instance."""
+
+    IDLE = 0  # none: the next step may be sent
+    HELD = 1  # none, and the request sits out until it is released; it keeps its instance
+    SENT = 2  # the next step
+    SENT_AHEAD = 3  # and its successor, which the instance skips if the next step ends the block
+    SENT_ACROSS = 4  # and, for that case, the first step of the next block under the successor's number
+
+
+IDLE, HELD, SENT, SENT_AHEAD, SENT_ACROSS = map(int, StepState)  # members are slow to look up
+
+
+class StepPipeline(Columns):
+    """Owns the columns of the steps in flight, and makes every transition between their states."""
+
+    state: NDArray[np.int8]  # StepState
+    kind: Int32  # StepKind of the step in flight
+    threshold: Float64  # of the step in flight, or of the last one
+    next_threshold: Float64  # of the successor in flight
+    sent_s: Float64  # Unix time of the last send, seconds
+
+    def __init__(self, capacity: int, *, caching: bool) -> None:
+        """`caching`: whether a step within a block uses the KV cache."""
+        super().__init__(capacity)
+        self.caching = caching
+        self.successor_kind = CACHE if caching else RECOMPUTE  # StepKind of a successor within the block
+
+    def in_flight(self) -> Int64:
+        """The rows with a step at an instance."""
+        return (self.state >= SENT).nonzero()[0]
+
+    def without_successor(self) -> Int64:
+        """The rows with a step at an instance, and no successor."""
+        rows: Int64 = (self.state == SENT).nonzero()[0]
+        return rows
+
+    def unanswered_since(self, time_s: float) -> Int64:
+        """The rows in flight to which nothing was sent since `time_s`, Unix time in seconds."""
+        rows: Int64 = ((self.state >= SENT) & (self.sent_s < time_s)).nonzero()[0]
+        return rows
+
+    def send(self, rows: Int64, thresholds: Float64, kinds: Int32, now_s: float) -> None:
+        """IDLE → SENT."""
+        self.state[rows] = SENT
+        self.threshold[rows] = thresholds
+        self.kind[rows] = kinds
+        self.sent_s[rows] = now_s
+
+    def send_ahead(self, rows: Int64, thresholds: Float64, across: Bool, now_s: float) -> None:
+        """SENT → SENT_AHEAD, or SENT_ACROSS where `across`."""
+        self.state[rows] = np.where(across, SENT_ACROSS, SENT_AHEAD)
+        self.next_threshold[rows] = thresholds
+        self.sent_s[rows] = now_s
+
+    def complete(self, rows: Int64, block_ended: Bool) -> None:
+        """A step's result arrived. Its successor, if the instance runs it, becomes the step in flight.
+
+        SENT → IDLE. SENT_AHEAD → SENT, but IDLE where the block ended. SENT_ACROSS → SENT.
+        """
+        states = self.state[rows]
+        runs = (states == SENT_ACROSS) | ((states == SENT_AHEAD) & ~block_ended)
+        self.state[rows] = np.where(runs, SENT, IDLE)
+        has_successor = states > SENT
+        if np.count_nonzero(has_successor):
+            kinds = np.where(block_ended, RECOMPUTE, self.successor_kind)
+            self.kind[rows] = np.where(has_successor, kinds, self.kind[rows])
+            self.threshold[rows] = np.where(has_successor, self.next_threshold[rows], self.threshold[rows])
+
+    def take_back(self, rows: Int64 | int) -> None:
+        """Any state → IDLE: the steps are lost, or unanswered, or their instance lacks the request."""
+        self.state[rows] = IDLE
+
+    def hold(self, rows: Int64) -> None:
+        """IDLE → HELD: send no step of these requests; they keep their instances and count in their loads."""
+        self.state[rows] = HELD
+
+    def release(self, rows: Int64) -> None:
+        """HELD → IDLE."""
+        self.state[rows] = IDLE
