@@ -1,1 +1,1 @@
-"""The paper's evaluation made again in virtual time: a module a table or figure, and one command for all."""
+"""The paper's evaluation reproduced in virtual time: one module per table or figure, and one command for all."""

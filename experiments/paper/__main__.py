@@ -1,4 +1,4 @@
-"""All studies, one after another, and the report of what they reproduce.
+"""Run all studies one after another, and write their report.
 
 python -m experiments.paper [--quick]
 """
@@ -30,13 +30,13 @@ INTRODUCTION = Path(__file__).with_name("report.md")
 
 def main(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Short runs, to see that all works.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write below this directory, not the repository.")] = None,
-    studies: Annotated[
-        str, typer.Option(help="Only these; the others are taken from their stored figures.")
-    ] = ",".join(STUDIES),
+    quick: Annotated[bool, typer.Option("--quick", help="Short runs, to check the code.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write below this directory, not in the repository.")] = None,
+    studies: Annotated[str, typer.Option(help="Studies to run; the others use their stored figures.")] = ",".join(
+        STUDIES
+    ),
 ) -> None:
-    """Make every study and write docs/paper.md with its plots. What was computed before is taken from build/paper."""
+    """Run every study and write docs/paper.md with its plots. Cached results in build/paper are used."""
     directory = place(quick=quick, out=out)
     sections = [real_world_section()]
     for name in STUDIES:
@@ -49,7 +49,7 @@ def main(
         print(f"\n{study.title}", flush=True)
         sections.append(make(study, directory, quick=quick))
     report = directory / "docs" / "paper.md"
-    command = "python -m experiments.paper" + (" --quick" if quick else "")  # that makes the whole page
+    command = "python -m experiments.paper" + (" --quick" if quick else "")  # writes the whole page
     machine = f"one core of {platform.machine()}, Python {platform.python_version()}"
     introduction = INTRODUCTION.read_text("utf-8").format(command=command, machine=machine)
     report.write_text("\n".join([introduction, *sections]), encoding="utf-8")

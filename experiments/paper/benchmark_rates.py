@@ -2,37 +2,35 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun, System
-from experiments.paper.study import Case, Comparison, Row, Study, main, simulated, told
+from experiments.paper.study import Case, Comparison, Row, Study, main, simulate_cases, widest_gain
 
 RATES = {"gsm8k": (10, 13, 16, 19), "mmlu-pro": (15, 19, 23, 27), "mbpp": (12, 15, 18, 21)}
 SYSTEMS: tuple[System, ...] = ("DiLaServe", "Llumnix", "INFaaS")
-IN_HAND = "DiLaServe, a step in hand"  # as it is served by default; the others are the paper's form
+IN_HAND = "DiLaServe, a step in hand"  # the default when serving; the others are as in the paper
 
 
-def measure(quick: bool) -> list[Row]:
+def cases() -> list[Case]:
     lines = {system: SimulationRun(system=system, rps=1) for system in SYSTEMS} | {
         IN_HAND: SimulationRun(margin_steps=1.0, rps=1)
     }
-    cases: list[Case] = [
+    return [
         ({"benchmark": name, "system": line, "RPS": rps}, replace(run, benchmark=name, rps=rps))
         for name, rates in RATES.items()
         for line, run in lines.items()
         for rps in rates
     ]
-    return simulated(cases, quick=quick)
 
 
 def compare(rows: Sequence[Row]) -> list[Comparison]:
     return [
-        Comparison("widest gain over INFaaS", "+55 points, accuracy -0.7 %", told(rows, "INFaaS")),
-        Comparison("widest gain over Llumnix", "+56.6 points, accuracy -0.9 %", told(rows, "Llumnix")),
-        Comparison("with a step in hand, widest gain over INFaaS", "not in the paper", told(rows, "INFaaS", IN_HAND)),
-        Comparison(
-            "widest over Llumnix for at most 1 point of accuracy", "the same", told(rows, "Llumnix", least=-1.0)
-        ),
+        ("widest gain over INFaaS", "+55 points, accuracy -0.7 %", widest_gain(rows, "INFaaS")),
+        ("widest gain over Llumnix", "+56.6 points, accuracy -0.9 %", widest_gain(rows, "Llumnix")),
+        ("with a step in hand: widest gain over INFaaS", "not in the paper", widest_gain(rows, "INFaaS", IN_HAND)),
+        ("widest over Llumnix for at most 1 point of accuracy", "the same", widest_gain(rows, "Llumnix", least=-1.0)),
     ]
 
 
@@ -40,13 +38,13 @@ STUDY = Study(
     name="benchmark_rates",
     title="Accuracy benchmarks over request rates",
     source='"Accuracy Benchmarks", the figure of results on the three benchmarks, LLaDA, by RPS',
-    measure=measure,
+    measure=partial(simulate_cases, cases),
     panels=Panels(x="RPS", y=("SLO attainment, %", "accuracy, %"), line="system", facet="benchmark"),
     compare=compare,
     remarks=(
-        "Prompt lengths of the three benchmarks, 1,319 requests a run (all of GSM8K; a random part of MMLU-Pro and of "
-        "MBPP's three copies). Accuracy is that of GSM8K by the steps table at the thresholds used, for all three. "
-        "Dream is not run: there is no latency profile and no steps table of it."
+        "Prompt lengths of the three benchmarks, 1,319 requests per run: all of GSM8K, a random part of MMLU-Pro and "
+        "of three copies of MBPP. Accuracy is that of GSM8K in the steps table at the thresholds used, for all three. "
+        "Dream is not run, because its latency profile and steps table are not available."
     ),
 )
 

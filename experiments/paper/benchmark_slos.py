@@ -1,18 +1,19 @@
-"""The accuracy benchmarks over SLO multiples, at a rate that the cluster just holds at the default SLO."""
+"""The accuracy benchmarks over SLO multiples, at a rate that the cluster just sustains at the default SLO."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from experiments.paper.benchmark_rates import SYSTEMS
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, main, number, simulated, told
+from experiments.paper.study import Case, Comparison, Row, Study, main, number, simulate_cases, widest_gain
 
 RATE = {"gsm8k": 13, "mmlu-pro": 19, "mbpp": 15}
 MULTIPLES = (2, 3, 5)
 
 
-def measure(quick: bool) -> list[Row]:
-    cases: list[Case] = [
+def cases() -> list[Case]:
+    return [
         (
             {"benchmark": name, "RPS": rps, "system": system, "SLO multiple": multiple},
             SimulationRun(system=system, benchmark=name, rps=rps, slo_multiple=multiple),
@@ -21,18 +22,15 @@ def measure(quick: bool) -> list[Row]:
         for system in SYSTEMS
         for multiple in MULTIPLES
     ]
-    return simulated(cases, quick=quick)
 
 
 def compare(rows: Sequence[Row]) -> list[Comparison]:
     moderate = [row for row in rows if number(row, "SLO multiple") >= 3]
     tight = [row for row in rows if number(row, "SLO multiple") < 3]
     return [
-        Comparison("3x and looser: widest gain over INFaaS", "+33.9 points, accuracy -0.1 %", told(moderate, "INFaaS")),
-        Comparison(
-            "3x and looser: widest gain over Llumnix", "+42.3 points, accuracy -0.1 %", told(moderate, "Llumnix")
-        ),
-        Comparison("2x: widest gain over INFaaS", "higher (no figure given)", told(tight, "INFaaS")),
+        ("3x and looser: widest gain over INFaaS", "+33.9 points, accuracy -0.1 %", widest_gain(moderate, "INFaaS")),
+        ("3x and looser: widest gain over Llumnix", "+42.3 points, accuracy -0.1 %", widest_gain(moderate, "Llumnix")),
+        ("2x: widest gain over INFaaS", "higher (no figure given)", widest_gain(tight, "INFaaS")),
     ]
 
 
@@ -40,12 +38,12 @@ STUDY = Study(
     name="benchmark_slos",
     title="Accuracy benchmarks over SLO multiples",
     source='"Accuracy Benchmarks", the figure of results on the three benchmarks, LLaDA, by SLO',
-    measure=measure,
+    measure=partial(simulate_cases, cases),
     panels=Panels(x="SLO multiple", y=("SLO attainment, %", "accuracy, %"), line="system", facet="benchmark"),
     compare=compare,
     remarks=(
-        "One rate a benchmark, chosen below what the baselines sustain at 5x; the paper does not print its own. "
-        "Requests and accuracy as in the study over rates."
+        "One rate per benchmark, chosen below the rate that the baselines sustain at 5x; the paper does not state its "
+        "rates. Requests and accuracy as in the study over rates."
     ),
 )
 

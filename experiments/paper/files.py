@@ -1,8 +1,8 @@
-"""Where the studies read and write."""
+"""The paths of the studies' input and output."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "experiments" / "data" / "h100-llada8b.csv"
 STEPS = PROFILE.with_name("steps-llada-gsm8k.csv")
-QUICK = ROOT / "build" / "quick"  # git ignores it
+QUICK = ROOT / "build" / "quick"  # ignored by git

@@ -1,30 +1,33 @@
-"""When to migrate: at any step, which costs another recompute step, against at recompute steps only."""
+"""Migration at any step, which costs another recompute step, against migration at recompute steps only."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, main, number, pick, simulated
+from experiments.paper.study import Case, Comparison, Row, Study, main, number, pick, simulate_cases
 from services.scheduler.policies import MigrationPolicy
 
 PAPER = {4: 1.17, 8: 1.28, 12: 1.33, 16: 1.38}  # the table of migration granularity
-RPS_PER_INSTANCE = 0.8  # GSM8K: near what an instance sustains at threshold 0.9
+RPS_PER_INSTANCE = 0.8  # GSM8K: near the rate that an instance sustains at threshold 0.9
 REQUESTS_PER_INSTANCE = 60
 ANY, RECOMPUTE = "at any step", "at recompute steps"
 
 
-def measure(quick: bool) -> list[Row]:
-    cases: list[Case] = [
+def cases() -> list[Case]:
+    return [
         (
             {"instances": count, "system": name},
             SimulationRun(
-                rps=RPS_PER_INSTANCE * count, requests=REQUESTS_PER_INSTANCE * count, cluster=f"{count}x1", moves=moves
+                rps=RPS_PER_INSTANCE * count,
+                requests=REQUESTS_PER_INSTANCE * count,
+                cluster=f"{count}x1",
+                moves=moves,
             ),
         )
         for name, moves in ((ANY, MigrationPolicy.AT_ANY_STEP), (RECOMPUTE, MigrationPolicy.AT_RECOMPUTE))
         for count in PAPER
     ]
-    return simulated(cases, quick=quick)
 
 
 def compare(rows: Sequence[Row]) -> list[Comparison]:
@@ -32,7 +35,7 @@ def compare(rows: Sequence[Row]) -> list[Comparison]:
     for count, paper in PAPER.items():
         anywhere, limited = (pick(rows, instances=count, system=name)[0] for name in (ANY, RECOMPUTE))
         ratio = number(anywhere, "mean latency, s") / number(limited, "mean latency, s")
-        found.append(Comparison(f"normalized latency, {count} instances", f"{paper}", f"{ratio:.2f}"))
+        found.append((f"normalized latency, {count} instances", f"{paper}", f"{ratio:.2f}"))
     return found
 
 
@@ -40,12 +43,12 @@ STUDY = Study(
     name="granularity",
     title="Migration granularity",
     source='"Experimental Results: Migration Granularity", its table',
-    measure=measure,
+    measure=partial(simulate_cases, cases),
     panels=Panels(x="instances", y=("mean latency, s", "migrations"), line="system"),
     compare=compare,
     remarks=(
-        f"Mean latency with migration at any step over that at recompute steps only; GSM8K, {RPS_PER_INSTANCE} RPS and "
-        f"{REQUESTS_PER_INSTANCE} requests an instance (the paper does not print its rate)."
+        f"Mean latency with migration at any step, divided by that at recompute steps only; GSM8K, {RPS_PER_INSTANCE} "
+        f"RPS and {REQUESTS_PER_INSTANCE} requests per instance (the paper does not state its rate)."
     ),
 )
 

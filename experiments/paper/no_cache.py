@@ -1,23 +1,24 @@
 """Serving without a KV cache: every step computes the whole sequence."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from experiments.paper.benchmark_rates import SYSTEMS
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, main, simulated, told
+from experiments.paper.study import Case, Comparison, Row, Study, main, simulate_cases, widest_gain
 
 RATES = (3, 4, 5)
-MULTIPLES = (2, 3)  # at TIGHT_RPS; 5 is among the rates
+MULTIPLES = (2, 3)  # at TIGHT_RPS; 5 is in the study over rates
 TIGHT_RPS = 3
 BY_RATE, BY_SLO = "RPS at 5x SLO", f"SLO multiple at {TIGHT_RPS} RPS"
 REQUESTS = 400
 
 
-def measure(quick: bool) -> list[Row]:
+def cases() -> list[Case]:
     settings = [(BY_RATE, rps, rps, 5) for rps in RATES]
     settings += [(BY_SLO, multiple, TIGHT_RPS, multiple) for multiple in (*MULTIPLES, 5)]
-    cases: list[Case] = [
+    return [
         (
             {"over": over, "x": x, "system": system},
             SimulationRun(system=system, rps=rps, slo_multiple=multiple, cache=False, requests=REQUESTS),
@@ -25,16 +26,15 @@ def measure(quick: bool) -> list[Row]:
         for system in SYSTEMS
         for over, x, rps, multiple in settings
     ]
-    return simulated(cases, quick=quick)
 
 
 def compare(rows: Sequence[Row]) -> list[Comparison]:
     tight = [row for row in rows if row["over"] == BY_SLO]
     loaded = [row for row in rows if row["over"] == BY_RATE]
     return [
-        Comparison("tight SLOs: widest gain over Llumnix", "+25.5 points, no drop", told(tight, "Llumnix")),
-        Comparison("tight SLOs: widest gain over INFaaS", "+25.5 points, no drop", told(tight, "INFaaS")),
-        Comparison("over rates: widest gain over INFaaS", "significant (no figure given)", told(loaded, "INFaaS")),
+        ("tight SLOs: widest gain over Llumnix", "+25.5 points, no drop", widest_gain(tight, "Llumnix")),
+        ("tight SLOs: widest gain over INFaaS", "+25.5 points, no drop", widest_gain(tight, "INFaaS")),
+        ("over rates: widest gain over INFaaS", "significant (no figure given)", widest_gain(loaded, "INFaaS")),
     ]
 
 
@@ -42,12 +42,12 @@ STUDY = Study(
     name="no_cache",
     title="Serving without caching",
     source='"Experimental Results: Serving without Caching", GSM8K without KV caching (LLaDA)',
-    measure=measure,
+    measure=partial(simulate_cases, cases),
     panels=Panels(x="x", y=("SLO attainment, %", "accuracy, %"), line="system", facet="over"),
     compare=compare,
     remarks=(
-        f"{REQUESTS} requests a run, as the cluster sustains fewer; the SLO is a multiple of the isolated latency "
-        "without a cache. The tokens unmasked per step are those measured with none."
+        f"{REQUESTS} requests per run, because the cluster sustains a lower rate; the SLO is a multiple of the "
+        "isolated latency without a cache. The tokens unmasked per step were measured without a cache."
     ),
 )
 

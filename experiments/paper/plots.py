@@ -1,4 +1,4 @@
-"""Lines over an axis, in panels: one row of panels a figure, one column a value of the facet."""
+"""Line plots in panels: one row per figure, one column per value of the facet."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ Value = str | float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panels:
-    """Keys of the rows that are drawn."""
+    """The rows' keys that are drawn."""
 
     x: str
     y: tuple[str, ...]
     line: str
     facet: str | None = None  # None: one column
-    steps: bool = False  # values hold until the next
+    steps: bool = False  # each value holds until the next
 
 
 def draw(panels: Panels, rows: Sequence[Mapping[str, Value]]) -> Figure:
-    """Percentages of attainment start at 0; other axes as they come."""
+    """Axes of attainment start at 0; others fit their values."""
     facets = list(dict.fromkeys(row[panels.facet] for row in rows)) if panels.facet else [""]
     figure = Figure(figsize=(1 + 3.4 * max(len(facets), 1.5), 0.6 + 2.5 * len(panels.y)), layout="constrained")
     axes = figure.subplots(len(panels.y), len(facets), squeeze=False, sharex="col")

@@ -1,4 +1,4 @@
-"""How far predictions of the steps left are off, by what they know, and by how often they are made anew."""
+"""The error of the predicted steps left, by the features used and by the tokens between two predictions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ from simulator.predictor_training import run_under_each
 from simulator.steps_table import read_steps
 from simulator.unmasking_model import UnmaskingTables
 
-LEARNT, HELD_OUT = 100, 100  # requests; the paper's training set has as many
+LEARNT, HELD_OUT = 100, 100  # requests; the paper's training set has the same number
 THRESHOLDS = np.array([0.5, 0.6, 0.7, 0.8, 0.9])
 OUTPUT_TOKENS = np.array([256])  # GSM8K's
 SHOWN = ("one-shot", "progress features", "all features")
@@ -49,12 +49,10 @@ def compare(rows: Sequence[Row]) -> list[Comparison]:
     chosen = max(tokens for tokens, error in by_tokens.items() if error <= 1.05 * by_tokens[1])
     both = "{:.1f} % (fixed), {:.1f} % (changing thresholds)".format
     return [
-        Comparison("one-shot error", "up to 75 %", both(*one_shot.values())),
-        Comparison("less by progress features", "34.9 %", both(*_less(one_shot, progress))),
-        Comparison("further less by confidence features", "15.8 %", both(*_less(progress, everything))),
-        Comparison(
-            "largest granularity within 5 % of that of 1", "several tokens (no figure given)", f"{chosen} tokens"
-        ),
+        ("one-shot error", "up to 75 %", both(*one_shot.values())),
+        ("reduction by progress features", "34.9 %", both(*_reduction(one_shot, progress))),
+        ("further reduction by confidence features", "15.8 %", both(*_reduction(progress, everything))),
+        ("largest granularity within 5 % of the error at 1", "several tokens (no figure given)", f"{chosen} tokens"),
     ]
 
 
@@ -62,7 +60,7 @@ def _error(rows: Sequence[Row], name: str, thresholds: str) -> float:
     return number(pick(rows, figure=BY_KIND, estimate=name, thresholds=thresholds)[0], "error, %")
 
 
-def _less(worse: Mapping[str, float], better: Mapping[str, float]) -> list[float]:
+def _reduction(worse: Mapping[str, float], better: Mapping[str, float]) -> list[float]:
     return [100 * (1 - better[thresholds] / worse[thresholds]) for thresholds in worse]
 
 
@@ -74,9 +72,9 @@ STUDY = Study(
     panels=Panels(x="estimate", y=("error, %",), line="thresholds", facet="figure"),
     compare=compare,
     remarks=(
-        "Mean relative error of the steps left over the steps of 100 simulated requests that were not learnt from. "
-        "What it costs to predict (in the paper 20 % of a step, per token and on the hot path) is measured with the "
-        "demo model, and so are the errors of a real model: "
+        "Mean relative error of the steps left over the steps of 100 simulated requests outside the training set. "
+        "The cost of predictions (in the paper 20 % of a step, per token and on the hot path) and the errors with a "
+        "real model are measured with the demo model: "
         "[predictor_accuracy.md](../experiments/results/predictor_accuracy.md)."
     ),
 )

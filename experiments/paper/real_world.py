@@ -1,11 +1,10 @@
-"""The report's section on the real-world trace: the paper's table, and what `experiments.real_world_trace` found."""
+"""The report's section on the real-world trace: the paper's table, and the experiment's own report."""
 
-from experiments.paper.files import ROOT
+from experiments.report import RESULTS
 
-RESULTS = ROOT / "experiments" / "results"
 PAPER = """## Real-world workload
 
-The paper: "Real-World Workload", its table and the timeline. By itself: `python -m experiments.real_world_trace`.
+The paper: "Real-World Workload", its table and the timeline. Run it alone: `python -m experiments.real_world_trace`.
 
 | the paper | SLO attainment | judge's score | mean latency, s | minutes 0-45 | minutes 45-120 |
 | --- | --- | --- | --- | --- | --- |
@@ -13,12 +12,12 @@ The paper: "Real-World Workload", its table and the timeline. By itself: `python
 | Llumnix | 60.98 % | 6.89 | 10.64 | 3.23 | 11.30 |
 | INFaaS | 70.03 % | 6.89 | 8.80 | 2.71 | 9.34 |
 
-In place of the judge's score stands accuracy by the steps table: texts are not simulated.
+Accuracy in the steps table replaces the judge's score, because texts are not simulated.
 """
 
 
 def real_world_section() -> str:
-    """What was found is taken from the file that the experiment wrote."""
+    """The section, with the report that the experiment wrote."""
     found = RESULTS / "real_world_trace.md"
     if not found.exists():
         return f"{PAPER}\nNot run yet.\n"

@@ -1,4 +1,4 @@
-"""The configurations that the planner derives over the real-world day, at several peak rates. Nothing is served."""
+"""The cluster configurations planned over the real-world day at several peak rates, without serving."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,12 +21,11 @@ from simulator.unloaded_latency import SLO_MULTIPLE, isolated_latency_s
 from simulator.workload import DAY, HOUR_S, ArrivalTrace, real_world
 
 PEAKS = (5, 10, 20)
-WINDOWS = range(0, len(DAY), 2)  # every other, for the time that planning takes
+WINDOWS = range(0, len(DAY), 2)  # every other one, because planning is slow
 QUICK_WINDOWS = 2
 NODES = (4, 4, 4, 4)
 DEFAULTS = ReconfiguratorSettings()
 PLANNING = PlanningSettings(DEFAULTS.thresholds, DEFAULTS.tp_degrees, DEFAULTS.batch_sizes, DEFAULTS.rps_buffer)
-LOW_MINUTES = 45  # until then the load is low; then it is high
 
 
 def measure(quick: bool) -> list[Row]:
@@ -44,7 +43,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _next(arriving: ArrivalTrace, peak: float, window: int, running: list[PlannedInstance]) -> list[PlannedInstance]:
-    """What runs after the window of that number: the plan for it, if that is worth the while."""
+    """The instances after this window: its plan if that is accepted, else the running ones."""
     question = {"study": "reconfiguration", "peak": peak, "window": window, "running": running}
     return cached(question, list[PlannedInstance], lambda: _plan(arriving, window, running))
 
@@ -62,7 +61,7 @@ def _plan(arriving: ArrivalTrace, window: int, running: Sequence[Placement]) -> 
 
 
 def table(rows: Sequence[Row]) -> list[Row]:
-    """A row a minute, a column a peak."""
+    """One row per minute, one column per peak rate."""
     return [
         {"minute": minute, **{f"peak {peak} RPS": _configuration(rows, peak, minute) for peak in PEAKS}}
         for minute in dict.fromkeys(number(row, "minute") for row in rows)
@@ -83,14 +82,12 @@ def compare(rows: Sequence[Row]) -> list[Comparison]:
     means = ", ".join(f"{mean_instances(rows, peak):.1f}" for peak in PEAKS)
     changes = [len({_configuration(rows, peak, number(row, "minute")) for row in rows}) for peak in PEAKS]
     return [
-        Comparison(
+        (
             f"instances on 16 GPUs at peaks of {', '.join(map(str, PEAKS))} RPS, mean over the day",
             "from few of a high TP degree to many of a low one as the peak rises",
             means,
         ),
-        Comparison(
-            "different configurations over the day", "changes with the rate at all peaks", ", ".join(map(str, changes))
-        ),
+        ("number of configurations over the day", "changes with the rate at all peaks", ", ".join(map(str, changes))),
     ]
 
 
@@ -102,9 +99,9 @@ STUDY = Study(
     panels=Panels(x="minute", y=("instances",), line="TP degree", facet="peak RPS", steps=True),
     compare=compare,
     remarks=(
-        "As in the paper the trace is fed to the workload statistics, and nothing is served: every 10 minutes the plan "
-        "for what arrived in the last 5 (with a safety buffer of 10 %), taken if an objective improves by 10 %. The "
-        "paper does not print its peaks or configurations; CBC solves in the place of Gurobi."
+        "As in the paper the trace is fed to the workload statistics, and nothing is served. Every 10 minutes a plan "
+        "is made for the arrivals of the last 5 minutes (with a safety buffer of 10 %) and accepted if an objective "
+        "improves by 10 %. The paper does not state its peaks or configurations; the solver is CBC, not Gurobi."
     ),
     table=table,
 )

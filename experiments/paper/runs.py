@@ -1,4 +1,4 @@
-"""One simulated run: what it is named by, and what came of it."""
+"""One simulated run: its parameters and its figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ from simulator.steps_table import read_steps
 from simulator.unloaded_latency import isolated_latency_s
 from simulator.workload import ArrivalTrace, constant_rate, plain
 
-GSM8K_SHOTS = 5  # of the lengths in the data file
-SHOT_SHARE = 0.182  # of GSM8K's 5-shot prompt, one example; by characters, mean over the question and answer texts
+GSM8K_SHOTS = 5  # examples in the prompts of the data file
+SHOT_SHARE = 0.182  # of one example in GSM8K's 5-shot prompt; by characters, mean over questions and answers
 
 System = Literal["DiLaServe", "Llumnix", "INFaaS"]
 POLICY: Mapping[System, Literal["dilaserve", "llumnix", "infaas"]] = {
@@ -33,19 +33,19 @@ POLICY: Mapping[System, Literal["dilaserve", "llumnix", "infaas"]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationRun:
-    """Defaults are the paper's. Units: rps in requests/s, lengths in tokens."""
+    """The defaults are the paper's. Units: rps in requests/s, lengths in tokens."""
 
     system: System = "DiLaServe"
     rps: float
     benchmark: str = "gsm8k"
-    shots: int = GSM8K_SHOTS  # of GSM8K
-    prompt_tokens: int | None = None  # of every request, in place of the benchmark's
+    shots: int = GSM8K_SHOTS  # examples in GSM8K's prompts
+    prompt_tokens: int | None = None  # of every request; None: the benchmark's
     output_tokens: int = 256
     requests: int = 1319
     cluster: str = "16x1"
     cache: bool = True
     load_control: bool = True
-    margin_steps: float = 0.0  # kept in hand before a deadline: none, as in the paper
+    margin_steps: float = 0.0  # reserved before the deadline: none, as in the paper
     predictor: PredictorName = "noisy"
     moves: MigrationPolicy | None = None  # None: the policy's own
     slo_multiple: float = 5.0  # of the mean latency of a request alone on a TP-1 instance
@@ -53,13 +53,13 @@ class SimulationRun:
 
 
 def figures(run: SimulationRun) -> Mapping[str, float]:
-    """What came of the run; its keys are the columns of tables."""
+    """The figures of a run, by column of the tables."""
     named = replace(run, rps=float(run.rps), slo_multiple=float(run.slo_multiple))  # 5 is 5.0
     return cached(named, dict[str, float], lambda: _simulate(run))
 
 
 def workload(run: SimulationRun) -> ArrivalTrace:
-    """The benchmark's requests in random order, as many as the run has, with Poisson arrivals."""
+    """The run's number of the benchmark's requests in random order, with Poisson arrivals."""
     lengths = run_lengths(run)
     random = np.random.default_rng(run.seed)
     copies = -(-run.requests // len(lengths.prompt_tokens))
@@ -69,7 +69,7 @@ def workload(run: SimulationRun) -> ArrivalTrace:
 
 
 def run_lengths(run: SimulationRun) -> Lengths:
-    """Those of the benchmark, with another number of examples or a fixed length where the run says so."""
+    """The benchmark's lengths, with the run's number of examples or fixed length."""
     of_benchmark = benchmark(run.benchmark, DATA)
     prompts: Int64 = of_benchmark.prompt_tokens
     if run.prompt_tokens is not None:

@@ -1,32 +1,32 @@
-"""What predicting the steps left is worth: GSM8K served with the one-shot estimate, the predictor, an oracle."""
+"""Serving GSM8K with different estimates of the steps left: one-shot, predictor, oracle."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, main, simulated, told
+from experiments.paper.study import Case, Comparison, Row, Study, main, simulate_cases, widest_gain
 from simulator.scenario import PredictorName
 
 RATES = (13, 16, 19)
 PREDICTORS: dict[str, PredictorName] = {"one-shot": "one-shot", "step predictor": "trained", "oracle": "oracle"}
 
 
-def measure(quick: bool) -> list[Row]:
-    cases: list[Case] = [
+def cases() -> list[Case]:
+    return [
         ({"system": name, "RPS": rps}, SimulationRun(rps=rps, predictor=predictor))
         for name, predictor in PREDICTORS.items()
         for rps in RATES
     ]
-    return simulated(cases, quick=quick)
 
 
 def compare(rows: Sequence[Row]) -> list[Comparison]:
     return [
-        Comparison("oracle over one-shot, widest gain", "+15 points", told(rows, "one-shot", "oracle")),
-        Comparison(
+        ("oracle over one-shot, widest gain", "+15 points", widest_gain(rows, "one-shot", "oracle")),
+        (
             "predictor over one-shot, widest gain",
             "+11 points, accuracy up to +1.1 %",
-            told(rows, "one-shot", "step predictor"),
+            widest_gain(rows, "one-shot", "step predictor"),
         ),
     ]
 
@@ -35,12 +35,13 @@ STUDY = Study(
     name="step_prediction",
     title="Step prediction: serving performance",
     source='"Step Prediction", the figure of serving performance under step prediction strategies, left (LLaDA, GSM8K)',
-    measure=measure,
+    measure=partial(simulate_cases, cases),
     panels=Panels(x="RPS", y=("SLO attainment, %", "accuracy, %"), line="system"),
     compare=compare,
     remarks=(
-        "The step predictor is the live one, LightGBM on the 11 features, trained on 100 simulated requests. How much "
-        "requests differ, and how well confidences tell it, is the simulator's model of denoising, not LLaDA."
+        "The step predictor is the live one, LightGBM on the 11 features, trained on 100 simulated requests. The "
+        "spread of requests, and how well confidences predict it, are from the simulator's model of denoising, not "
+        "LLaDA."
     ),
 )
 

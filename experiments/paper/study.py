@@ -1,8 +1,8 @@
-"""A study: what a module here declares; and what is made of it: table, CSV, plot, section of the report."""
+"""A study, as the modules here declare it, and its outputs: table, CSV, plot, section of the report."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -17,63 +17,57 @@ from experiments.report import markdown_table
 
 Value = str | float
 Row = Mapping[str, Value]
-QUICK_REQUESTS = 200  # of each run, to see that all works: too few to show a load that lasts
+QUICK_REQUESTS = 200  # per run: enough to check the code, too few to show a lasting load
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A figure of the paper beside ours, both as they are to be read."""
-
-    what: str
-    paper: str
-    ours: str
+Comparison = tuple[str, str, str]  # the name of a figure, its value in the paper, its value here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """One table or figure of the paper."""
 
-    name: str  # of the module, and of its files
+    name: str  # of the module and its files
     title: str
     source: str  # where in the paper
     measure: Callable[[bool], list[Row]]  # True: quick
     panels: Panels
     compare: Callable[[Sequence[Row]], list[Comparison]]
-    remarks: str  # what departs from the paper, and why
-    table: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows  # of the rows, what a reader wants to see
+    remarks: str  # differences from the paper, and their reasons
+    table: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows  # the rows as readers see them
 
 
-Case = tuple[Row, SimulationRun]  # what the row is labelled with, and the run that fills it
+Case = tuple[Row, SimulationRun]  # the labels of a row, and the run with its figures
 
 
-def simulated(cases: Sequence[Case], *, quick: bool) -> list[Row]:
-    """A row a case, with a line of progress each."""
+def simulate_cases(cases: Callable[[], Sequence[Case]], quick: bool) -> list[Row]:
+    """One row per case; prints a line of progress for each."""
     rows: list[Row] = []
-    for number, (labels, run) in enumerate(cases, 1):
+    for number, (labels, run) in enumerate(all_cases := cases(), 1):
         smaller = replace(run, requests=min(run.requests, QUICK_REQUESTS)) if quick else run
         found = figures(smaller)
         rows.append({**labels, **found})
-        told = ", ".join(f"{name} {show(value)}" for name, value in labels.items())
-        print(f"{number}/{len(cases)} {told}: attainment {found['SLO attainment, %']:.1f} %", flush=True)
+        text = ", ".join(f"{name} {show(value)}" for name, value in labels.items())
+        print(f"{number}/{len(all_cases)} {text}: attainment {found['SLO attainment, %']:.1f} %", flush=True)
     return rows
 
 
 def pick(rows: Sequence[Row], **labels: Value) -> list[Row]:
-    """The rows with these labels; `_` in a label's name stands for a space."""
+    """The rows with these labels; `_` in a label's name is a space."""
     wanted = {name.replace("_", " "): value for name, value in labels.items()}
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Between two systems at one setting: attainment in points; accuracy in points, below 0 where it is lost."""
+    """The difference between two systems at one setting. Units: points."""
 
     attainment: float
     accuracy: float
 
 
 def gains(rows: Sequence[Row], than: str, system: str = "DiLaServe") -> list[Gain]:
-    """Of `system` over `than`, at each setting that both were run at, in order."""
+    """The gains of `system` over `than`, at each setting of both, in order."""
     keys = ("SLO attainment, %", "accuracy, %")
     return [
         Gain(*(number(better, key) - number(worse, key) for key in keys))
@@ -82,14 +76,14 @@ def gains(rows: Sequence[Row], than: str, system: str = "DiLaServe") -> list[Gai
     ]
 
 
-def told(rows: Sequence[Row], than: str, system: str = "DiLaServe", least: float = -inf) -> str:
+def widest_gain(rows: Sequence[Row], than: str, system: str = "DiLaServe", least: float = -inf) -> str:
     """The widest gain in attainment where accuracy changes by at least `least` points, and that change."""
     best = max((gain for gain in gains(rows, than, system) if gain.accuracy >= least), key=lambda gain: gain.attainment)
     return f"{best.attainment:+.1f} points, accuracy {best.accuracy:+.1f} points there"
 
 
 def settings(row: Row) -> dict[str, Value]:
-    """The labels of a row other than the system's: what comes before the figures."""
+    """The labels of a row, which precede its figures, without the system."""
     keys = list(row)
     return {key: row[key] for key in keys[: keys.index("SLO attainment, %")] if key != "system"}
 
@@ -101,7 +95,7 @@ def number(row: Row, key: str) -> float:
 
 
 def show(value: Value) -> str:
-    """As a cell of a table."""
+    """The text of a table's cell."""
     if isinstance(value, str):
         return value
     if value == int(value):
@@ -115,10 +109,10 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def section(study: Study, rows: Sequence[Row], image: str) -> str:
-    """The study's part of the report. `image` is the plot's address in it."""
-    compared = markdown_table(("figure", "paper", "here"), map(astuple, study.compare(rows)))
+    """The study's section of the report; `image` is the plot's path in it."""
+    compared = markdown_table(("figure", "paper", "here"), study.compare(rows))
     return (
-        f"## {study.title}\n\nThe paper: {study.source}. By itself: `python -m experiments.paper.{study.name}`.\n\n"
+        f"## {study.title}\n\nThe paper: {study.source}. Run it alone: `python -m experiments.paper.{study.name}`.\n\n"
         f"{compared}\n\n{study.remarks}\n\n"
         f"![{study.title}]({image})\n\n<details><summary>All figures</summary>\n\n"
         f"{markdown(study.table(rows))}\n\n</details>\n"
@@ -140,7 +134,7 @@ def make(study: Study, out: Path, *, quick: bool) -> str:
 
 
 def stored(study: Study, out: Path) -> str | None:
-    """The section of what was measured before; None where that is nothing."""
+    """The section with the stored figures; None if there are none."""
     if not _csv(study, out).exists():
         return None
     with _csv(study, out).open(encoding="utf-8", newline="") as file:
@@ -168,7 +162,7 @@ def _rounded(row: Row) -> Row:
 
 
 def place(*, quick: bool, out: Path | None) -> Path:
-    """Where files go: the repository, but quick ones to a place that git ignores."""
+    """The directory of the output: the repository, or for quick runs one that git ignores."""
     return out or (QUICK if quick else ROOT)
 
 
@@ -177,8 +171,8 @@ def main(study: Study) -> None:
 
     def command(
         *,
-        quick: Annotated[bool, typer.Option("--quick", help="Short runs, to see that all works.")] = False,
-        out: Annotated[Path | None, typer.Option(help="Write below this directory, not the repository.")] = None,
+        quick: Annotated[bool, typer.Option("--quick", help="Short runs, to check the code.")] = False,
+        out: Annotated[Path | None, typer.Option(help="Write below this directory, not in the repository.")] = None,
     ) -> None:
         print(make(study, place(quick=quick, out=out), quick=quick))
 

@@ -9,7 +9,7 @@ from experiments.paper import controller, reconfiguration
 from experiments.paper.plots import Panels
 from experiments.paper.result_cache import cached
 from experiments.paper.runs import SimulationRun, run_lengths, workload
-from experiments.paper.study import Comparison, Row, Study, gains, make, markdown, told
+from experiments.paper.study import Row, Study, gains, make, markdown, widest_gain
 
 
 def row(system: str, rps: float, attainment: float, accuracy: float) -> Row:
@@ -21,7 +21,7 @@ ROWS = [row("DiLaServe", 1, 99, 79), row("DiLaServe", 2, 95, 77), row("INFaaS", 
 
 def test_a_gain_is_between_two_systems_at_the_same_setting() -> None:
     assert [gain.attainment for gain in gains(ROWS, "INFaaS")] == [1, 55]
-    assert told(ROWS, "INFaaS") == "+55.0 points, accuracy -2.0 points there"
+    assert widest_gain(ROWS, "INFaaS") == "+55.0 points, accuracy -2.0 points there"
 
 
 def test_a_run_has_as_many_requests_as_it_says_at_its_rate() -> None:
@@ -57,7 +57,7 @@ def test_a_study_writes_its_table_and_plot_and_tells_of_both(tmp_path: Path) -> 
         source="nowhere",
         measure=lambda quick: ROWS[: 2 if quick else 4],
         panels=Panels(x="RPS", y=("SLO attainment, %",), line="system"),
-        compare=lambda rows: [Comparison("gain", "+56.6 points", told(rows, "INFaaS"))],
+        compare=lambda rows: [("gain", "+56.6 points", widest_gain(rows, "INFaaS"))],
         remarks="None.",
     )
     section = make(study, tmp_path, quick=False)
@@ -83,7 +83,7 @@ def test_configurations_are_told_in_a_row_a_minute() -> None:
 def test_the_controller_is_judged_part_by_part() -> None:
     figures = {controller.FIXED: (10, 79.1), controller.DEADLINE: (60, 77.0), controller.BOTH: (90, 76.0)}
     rows = [row(name, 16, *figure) for name, figure in figures.items()]
-    assert [compared.ours for compared in controller.compare(rows)] == [
+    assert [here for _, _, here in controller.compare(rows)] == [
         "+50.0 points, accuracy -2.1 points there",
         "2.1 points",
         "+30.0 points, accuracy -1.0 points there",
