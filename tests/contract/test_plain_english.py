@@ -21,7 +21,6 @@ UNCHECKED = [
     "shared",
     "simulator",
     "tests",
-    "CHANGELOG.md",
 ]
 
 BAD = [
