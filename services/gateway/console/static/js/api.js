@@ -1,7 +1,7 @@
-// The gateway's API: JSON replies and server-sent events, with an API key where the gateway asks for one.
+// The gateway's API: JSON replies and server-sent events, with an API key if the gateway requires one.
 import { byId } from "./dom.js";
 
-const KEY = "api-key"; // in the session's storage: gone with the tab
+const KEY = "api-key"; // in the session storage, which ends with the tab
 
 export class ApiError extends Error {
   constructor(status, message) {
@@ -10,19 +10,19 @@ export class ApiError extends Error {
   }
 }
 
-let asking = null; // one dialog, however many calls were refused
+let prompting = null; // the open dialog; concurrent calls share it
 
-/** Resolves when the user has entered a key; says so if there was one before it. */
-function askForKey(refused) {
+/** Resolve when the user has entered a key; `refused`: the previous key was refused. */
+function promptForKey(refused) {
   byId("key-refused").hidden = !refused;
-  asking ??= new Promise((resolve) => {
+  prompting ??= new Promise((resolve) => {
     const dialog = byId("key-dialog");
     dialog.addEventListener(
       "close",
       () => {
         sessionStorage.setItem(KEY, byId("key").value.trim());
         byId("key").value = "";
-        asking = null;
+        prompting = null;
         resolve();
       },
       { once: true },
@@ -30,25 +30,25 @@ function askForKey(refused) {
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     dialog.showModal();
   });
-  return asking;
+  return prompting;
 }
 
 async function send(path, options) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
-    // A key is itself when encoded; what is none, "dls-…", can so be sent, and is refused.
-    const named = key && { Authorization: `Bearer ${encodeURIComponent(key)}` };
-    const headers = { ...named, ...(options.body && { "Content-Type": "application/json" }) };
+    // Encoding leaves a valid key unchanged and makes an invalid one, such as "dls-…", a valid header.
+    const authorization = key && { Authorization: `Bearer ${encodeURIComponent(key)}` };
+    const headers = { ...authorization, ...(options.body && { "Content-Type": "application/json" }) };
     const reply = await fetch(path, { ...options, headers });
     if (reply.status !== 401) return reply;
-    if (key === sessionStorage.getItem(KEY)) await askForKey(Boolean(key));
+    if (key === sessionStorage.getItem(KEY)) await promptForKey(Boolean(key));
   }
 }
 
 async function check(reply) {
   if (reply.ok) return reply;
   const body = await reply.json().catch(() => null);
-  throw new ApiError(reply.status, body?.error?.message ?? `the gateway answered ${reply.status}`);
+  throw new ApiError(reply.status, body?.error?.message ?? `the gateway returned status ${reply.status}`);
 }
 
 /** The JSON of a GET. Raises: ApiError. */
@@ -56,7 +56,7 @@ export async function get(path) {
   return (await check(await send(path, {}))).json();
 }
 
-/** Each event's data of a stream of server-sent events, until it ends. Raises: ApiError. */
+/** The data of each server-sent event, until the stream ends. Raises: ApiError. */
 export async function* events(path, { body, signal } = {}) {
   const options = body ? { method: "POST", body: JSON.stringify(body), signal } : { signal };
   const reply = await check(await send(path, options));

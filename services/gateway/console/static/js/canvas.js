@@ -1,23 +1,23 @@
-// The canvas of one run: a cell for each token of the output, filled as steps commit them.
+// The canvas of one run: a cell for each output token, filled when a step commits it.
 import { h } from "./dom.js";
 import * as format from "./format.js";
 
-const SURE_FROM = 0.3; // confidences below are drawn alike
+const MIN_SHADED_CONFIDENCE = 0.3; // lower confidences have the same colour
 
-/** What a run has told so far: its steps, each with the cells that it touched. */
+/** The steps of a run received so far, each with the cells that it changed. */
 export class Recording {
   constructor(length, blockLength) {
     this.length = length; // tokens
     this.blockLength = blockLength; // tokens
     this.steps = []; // [{cells: [{position, text, confidence, committed}]}]
-    this.whole = false; // whether all steps have come; a text may end before its last block
+    this.whole = false; // whether all steps are received; a text may end before its last block
   }
 
-  /** The cells after the first `count` steps, by position; each with the step that filled it. */
+  /** The cells after `count` steps, by position; each with the index of its step. */
   cellsAfter(count) {
     const cells = Array(this.length).fill(null);
-    this.steps.slice(0, count).forEach(({ cells: touched }, index) => {
-      for (const cell of touched) if (cell.position < this.length) cells[cell.position] = { ...cell, index };
+    this.steps.slice(0, count).forEach(({ cells: changed }, index) => {
+      for (const cell of changed) if (cell.position < this.length) cells[cell.position] = { ...cell, index };
     });
     return cells;
   }
@@ -31,20 +31,20 @@ function label(text) {
 }
 
 export class CanvasView {
-  /** Shows in `element`; what the cell under the cursor is, is told in `readout`. */
+  /** Draws in `element`; `readout` describes the cell under the cursor. */
   constructor(element, readout) {
     this.element = element;
     this.readout = readout;
     this.cells = [];
     this.states = [];
     this.cursor = null;
-    element.addEventListener("keydown", (event) => this.key(event));
+    element.addEventListener("keydown", (event) => this.moveCursor(event));
     element.addEventListener("pointerover", (event) => this.point(this.cells.indexOf(event.target)));
     element.addEventListener("pointerleave", () => this.point(-1));
     element.addEventListener("blur", () => this.point(-1));
   }
 
-  /** An empty canvas. */
+  /** Empty the canvas. */
   reset(length, blockLength) {
     this.blockLength = blockLength;
     this.cells = Array.from({ length }, () => h("div", { className: "cell" }));
@@ -54,10 +54,10 @@ export class CanvasView {
       blocks.push(h("div", { className: "block" }, ...this.cells.slice(start, start + blockLength)));
     }
     this.element.replaceChildren(...blocks);
-    this.describe(0);
+    this.updateLabel(0);
   }
 
-  /** Draw a recording as it was after `count` steps. */
+  /** Draw a recording after `count` steps. */
   show(recording, count) {
     const states = recording.cellsAfter(count);
     states.forEach((state, position) => this.draw(position, state, state?.index === count - 1));
@@ -70,8 +70,8 @@ export class CanvasView {
       child.classList.toggle("current", i === block && !ended);
       child.classList.toggle("unused", i >= block && ended);
     });
-    this.describe(filled);
-    this.tell();
+    this.updateLabel(filled);
+    this.updateReadout();
   }
 
   draw(position, state, fresh) {
@@ -81,15 +81,15 @@ export class CanvasView {
     const cursor = position === this.cursor ? "cursor" : "";
     cell.className = ["cell", kind, special, fresh && "fresh", cursor].filter(Boolean).join(" ");
     cell.textContent = state === null ? "" : label(state.text);
-    const sure = state === null ? 0 : Math.max(0, (state.confidence - SURE_FROM) / (1 - SURE_FROM));
-    cell.style.setProperty("--sure", `${(sure * 100).toFixed(1)}%`);
+    const shade = state === null ? 0 : Math.max(0, (state.confidence - MIN_SHADED_CONFIDENCE) / (1 - MIN_SHADED_CONFIDENCE));
+    cell.style.setProperty("--sure", `${(shade * 100).toFixed(1)}%`);
   }
 
-  describe(filled) {
+  updateLabel(filled) {
     this.element.setAttribute("aria-label", `Canvas: ${filled} of ${this.cells.length} tokens committed`);
   }
 
-  key(event) {
+  moveCursor(event) {
     const columns = getComputedStyle(this.element.firstChild).gridTemplateColumns.split(" ").length;
     const move = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
     if (move === undefined) return;
@@ -102,10 +102,10 @@ export class CanvasView {
     this.cells[this.cursor]?.classList.remove("cursor");
     this.cursor = position < 0 ? null : position;
     this.cells[this.cursor]?.classList.add("cursor");
-    this.tell();
+    this.updateReadout();
   }
 
-  tell() {
+  updateReadout() {
     if (this.cursor === null) {
       this.readout.textContent = "";
       return;

@@ -1,12 +1,12 @@
-// uPlot with the console's look. Colours are read from the theme, so a change of theme draws anew.
+// uPlot in the console's style. A change of theme redraws, as colours are read from the theme.
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** The width a plot may take, at least one that can be drawn. */
+/** The width of a plot: that of its element, with a minimum. */
 const widthOf = (element) => Math.max(120, Math.floor(element.clientWidth));
 
 export class Chart {
-  /** `options()` gives uPlot's options without the width; it is asked again for each theme. */
+  /** `options()` returns uPlot's options without the width; it is called again for each theme. */
   constructor(element, options) {
     this.element = element;
     this.options = options;

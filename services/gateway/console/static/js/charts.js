@@ -1,4 +1,4 @@
-// The live charts: six measures of the last five minutes, one point a second.
+// The live charts: six metrics of the last five minutes, one point per second.
 import { axis, Chart, fillOf, line } from "./chart.js";
 import { h } from "./dom.js";
 import * as format from "./format.js";
@@ -6,7 +6,7 @@ import * as format from "./format.js";
 const HEIGHT = 128; // px
 const seconds = (ms) => (ms === null ? null : ms / 1000);
 
-// `lines` are [name, colour, value of a load, text of a value]; `range` fixes the scale where it has ends.
+// `lines` are [name, colour, value of a load, text of a value]; `range` fixes the scale.
 const CHARTS = [
   { title: "Requests", lines: [["", "--series-1", (l) => l.rps, (v) => [format.number(v, 1), "/s"]]] },
   {
@@ -88,17 +88,17 @@ class LoadChart {
 
   hover(index) {
     this.hovered = index ?? null;
-    this.tell();
+    this.updateValues();
   }
 
   show(loads) {
     this.loads = loads;
     this.chart.show([loads.map((load) => load.t_s), ...this.lines.map(([, , value]) => loads.map(value))]);
-    this.tell();
+    this.updateValues();
   }
 
-  /** The values under the cursor, else the latest. */
-  tell() {
+  /** Show the values under the cursor, or the latest. */
+  updateValues() {
     const load = this.loads[this.hovered ?? this.loads.length - 1];
     if (!load) return;
     this.at.textContent = this.hovered === null ? "" : format.clock(load.t_s);
@@ -109,7 +109,7 @@ class LoadChart {
   }
 }
 
-/** The top of a scale that begins at 0: a round number above `high`. */
+/** The maximum of a scale from 0: a round number above `high`. */
 function niceTop(high) {
   if (!(high > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(high));

@@ -1,4 +1,4 @@
-// The cluster as it is: nodes, and the instances on their GPUs with load and state.
+// The cluster: nodes, and the instances on their GPUs with load and state.
 import { badge, byId, empty, h, keyed } from "./dom.js";
 import * as format from "./format.js";
 
@@ -16,7 +16,7 @@ export function showCluster(cluster) {
   nodes.querySelector(".no-node")?.remove();
   keyed(nodes, cluster.nodes, (node) => node.name, makeNode, updateNode);
   if (count === 0) {
-    const none = empty("No instance", "Workers appear here as soon as they have registered on the bus.");
+    const none = empty("No instance", "Workers appear here once they are registered on the bus.");
     nodes.append(h("div", { className: "card grow no-node" }, none));
   }
 }

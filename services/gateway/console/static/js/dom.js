@@ -16,19 +16,19 @@ export function h(tag, props = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** A list of facts: pairs of a name and a text or element. */
+/** A list of pairs of a name and a text or element. */
 export function facts(pairs) {
   return h("dl", { className: "facts" }, ...pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
-/** What stands where there is nothing to show yet. */
+/** A placeholder for an empty view. */
 export function empty(title, text) {
   return h("div", { className: "empty" }, h("strong", {}, title), text);
 }
 
 export const badge = (text, kind = "") => h("span", { className: `badge ${kind}` }, text);
 
-/** Children of `parent` as `items`, in order, one element a key: kept where the key was there, else made. */
+/** Make the children of `parent` match `items` in order: update the element of a known key, make that of a new one. */
 export function keyed(parent, items, key, make, update) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   const elements = items.map((item) => {

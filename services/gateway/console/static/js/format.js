@@ -1,4 +1,4 @@
-// Numbers and times as people read them, each with its unit.
+// Formats numbers and times with their units.
 
 const DASH = "–";
 

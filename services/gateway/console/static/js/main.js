@@ -1,4 +1,4 @@
-// Wiring: which view is shown, and the live feed handed to each.
+// Shows the selected view and passes the live updates to it.
 import { get } from "./api.js";
 import { Charts } from "./charts.js";
 import { showCluster } from "./cluster.js";
@@ -11,7 +11,7 @@ import { showRequests } from "./requests.js";
 
 const VIEWS = ["playground", "cluster", "requests", "plans"];
 let current = null;
-let charts = null; // made when they are first seen: a chart needs its size
+let charts = null; // created when first visible: a chart needs its size
 
 function setStatus(text, state) {
   const status = byId("status");
@@ -19,7 +19,7 @@ function setStatus(text, state) {
   status.dataset.state = state;
 }
 
-/** `#requests/ID` is the view `requests` with ID opened. */
+/** Show the view that the URL's hash names; `#requests/ID` also opens a request. */
 function route() {
   const [name, argument] = location.hash.slice(1).split("/");
   const view = VIEWS.includes(name) ? name : VIEWS[0];
@@ -38,21 +38,21 @@ function route() {
 }
 
 const history = []; // loads of the last minutes
-const LONGEST = 300;
+const MAX_LOADS = 300;
 let latest = null;
 let shown = { ended: null, plans: null };
 
 function onUpdate(update) {
   const since = history.at(-1)?.t_s ?? 0;
   history.push(...update.loads.filter((load) => load.t_s > since));
-  history.splice(0, history.length - LONGEST);
+  history.splice(0, history.length - MAX_LOADS);
   latest = update;
   setStatus(update.cluster.ready ? "Ready" : update.cluster.reason, update.cluster.ready ? "good" : "bad");
   refresh(false);
 }
 
-/** The gateway did not answer: the feed says so, and the next update tries again. */
-function later(error) {
+/** Load the view again at the next update, after the gateway did not answer. */
+function retryLater(error) {
   console.debug(error);
   shown = { ended: null, plans: null };
 }
@@ -66,11 +66,11 @@ function refresh(entered) {
   }
   if (current === "requests" && (entered || latest.ended !== shown.ended)) {
     shown.ended = latest.ended;
-    showRequests().catch(later);
+    showRequests().catch(retryLater);
   }
   if (current === "plans" && (entered || latest.plans !== shown.plans)) {
     shown.plans = latest.plans;
-    showPlans().catch(later);
+    showPlans().catch(retryLater);
   }
 }
 

@@ -1,4 +1,4 @@
-// One run of the playground: its settings, its canvas while it denoises and afterwards, and how it was served.
+// One run of the playground: its settings, its canvas, its reply and serving statistics.
 import { events } from "./api.js";
 import { CanvasView, Recording } from "./canvas.js";
 import { badge, facts, h } from "./dom.js";
@@ -6,7 +6,7 @@ import * as format from "./format.js";
 
 const SLOS_MS = [50, 75, 100, 150, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 8000, 12000, 20000, 30000, 60000];
 const BLOCK = 32; // tokens
-const SLOW_MS = 140; // a step, in slow motion
+const SLOW_MS = 140; // per step in slow motion
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -14,12 +14,12 @@ function slider(label, id, { min, max, step, value }, text) {
   const output = h("output", { htmlFor: id });
   const input = h("input", { id, type: "range", min, max, step });
   input.value = value;
-  const tell = () => {
+  const update = () => {
     output.textContent = text(Number(input.value));
     input.setAttribute("aria-valuetext", output.textContent);
   };
-  input.addEventListener("input", tell);
-  tell();
+  input.addEventListener("input", update);
+  update();
   return [input, h("div", { className: "slider" }, h("label", { htmlFor: id }, label, output), input)];
 }
 
@@ -62,7 +62,7 @@ export class Panel {
     );
   }
 
-  /** An empty canvas of `tokens` cells. */
+  /** Empty the canvas and set its length in tokens. */
   clear(tokens) {
     this.abort?.abort();
     this.recording = new Recording(tokens, BLOCK);
@@ -75,7 +75,7 @@ export class Panel {
     this.showStep(0);
   }
 
-  /** Ask, and show what comes until the reply is whole and drawn. */
+  /** Send the prompt and draw its steps until the reply is complete. */
   async run({ model, prompt, tokens, slow }) {
     this.clear(tokens);
     const abort = (this.abort = new AbortController());
@@ -94,9 +94,9 @@ export class Panel {
     try {
       const whole = this.receive(body, abort.signal);
       await Promise.all([whole, this.play(whole, abort.signal, slow)]);
-      const { text, told } = await whole;
-      if (told === null) throw new Error("the stream ended early");
-      this.finish({ prompt, text, told });
+      const { text, serving } = await whole;
+      if (serving === null) throw new Error("the stream ended early");
+      this.finish({ prompt, text, serving });
     } catch (error) {
       if (this.abort === abort) this.fail(abort.signal.aborted ? "Stopped." : error.message);
     } finally {
@@ -107,27 +107,27 @@ export class Panel {
     }
   }
 
-  /** Record the stream. Returns: the text and how it was served. */
+  /** Record the stream. Returns: the text and the serving statistics. */
   async receive(body, signal) {
     let text = "";
-    let told = null;
+    let serving = null;
     for await (const event of events("v1/chat/completions", { body, signal })) {
       if (event.error) throw new Error(event.error.message);
       if (event.object === "dilaserve.canvas") this.recording.steps.push(event);
       text += event.choices?.[0]?.delta?.content ?? "";
-      told = event.dilaserve ?? told;
+      serving = event.dilaserve ?? serving;
     }
-    return { text, told };
+    return { text, serving };
   }
 
-  /** Draw the steps as they come; in slow motion no faster than one in SLOW_MS. */
+  /** Draw the steps as they arrive, in slow motion at most one per SLOW_MS. */
   async play(whole, signal, slow) {
     let ended = false;
     whole.finally(() => (ended = true)).catch(() => {});
     for (let shown = 0; !signal.aborted && (!ended || shown < this.recording.steps.length); ) {
-      const come = this.recording.steps.length;
-      if (shown < come) {
-        shown = slow() ? shown + 1 : come;
+      const received = this.recording.steps.length;
+      if (shown < received) {
+        shown = slow() ? shown + 1 : received;
         this.showStep(shown);
         await pause(slow() ? SLOW_MS : 0);
       } else {
@@ -137,11 +137,11 @@ export class Panel {
   }
 
   showStep(count) {
-    const come = this.recording.steps.length;
-    this.scrub.max = come;
+    const received = this.recording.steps.length;
+    this.scrub.max = received;
     this.scrub.value = count;
-    this.scrub.disabled = come === 0;
-    this.step.textContent = come ? `Step ${count} of ${come}` : "No step yet";
+    this.scrub.disabled = received === 0;
+    this.step.textContent = received ? `Step ${count} of ${received}` : "No step yet";
     this.scrub.setAttribute("aria-valuetext", this.step.textContent);
     this.view.show(this.recording, count);
   }
@@ -150,17 +150,17 @@ export class Panel {
     this.result = result;
     this.recording.whole = true;
     this.showStep(this.recording.steps.length);
-    const { told } = result;
-    this.state.replaceChildren(told.slo_met ? badge("SLO met", "good") : badge("SLO missed", "warn"));
+    const { serving } = result;
+    this.state.replaceChildren(serving.slo_met ? badge("SLO met", "good") : badge("SLO missed", "warn"));
     this.reply.textContent = result.text;
     this.facts.replaceChildren(
       facts([
-        ["Latency", format.duration(told.latency_ms)],
-        ["Steps", `${format.number(told.steps)} (${format.number(told.recompute_steps)} recompute)`],
-        ["Mean threshold", format.threshold(told.mean_threshold)],
-        ["Lowest", format.threshold(told.min_threshold)],
-        ["Instances", (told.instances ?? []).join(", ")],
-        ["Request", h("a", { href: `#requests/${told.request_id}`, className: "mono" }, told.request_id.slice(0, 8))],
+        ["Latency", format.duration(serving.latency_ms)],
+        ["Steps", `${format.number(serving.steps)} (${format.number(serving.recompute_steps)} recompute)`],
+        ["Mean threshold", format.threshold(serving.mean_threshold)],
+        ["Lowest", format.threshold(serving.min_threshold)],
+        ["Instances", (serving.instances ?? []).join(", ")],
+        ["Request", h("a", { href: `#requests/${serving.request_id}`, className: "mono" }, serving.request_id.slice(0, 8))],
       ]),
     );
   }

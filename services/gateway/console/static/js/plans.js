@@ -1,4 +1,4 @@
-// The reconfigurator's decisions, the latest first.
+// The reconfigurator's decisions, newest first.
 import { get } from "./api.js";
 import { badge, byId, empty, facts, h } from "./dom.js";
 import * as format from "./format.js";
@@ -10,18 +10,18 @@ export async function showPlans() {
   const plans = (await get("plans")).data;
   const none = empty(
     "No decision yet",
-    "The reconfigurator weighs the workload from time to time. What it decides is told here, also when it changes nothing.",
+    "The reconfigurator checks the workload periodically. Decisions appear here, including “no change”.",
   );
-  byId("plans").replaceChildren(...(plans.length ? plans.map(article) : [h("div", { className: "card" }, none)]));
+  byId("plans").replaceChildren(...(plans.length ? plans.map(planCard) : [h("div", { className: "card" }, none)]));
 }
 
-function article(plan) {
+function planCard(plan) {
   const proposed = plan.state === "stayed" ? "Proposed" : "Instances";
-  const told = [[proposed, change(plan)]];
-  if (plan.mean_threshold !== null) told.push(["Planned threshold", format.threshold(plan.mean_threshold)]);
-  if (plan.slack_s !== null) told.push(["Planned slack", `${format.number(plan.slack_s, 2)} s`]);
-  if (plan.solve_s !== null) told.push(["Solved in", `${format.duration(plan.solve_s * 1000)}${plan.status ? `, ${plan.status}` : ""}`]);
-  if (plan.classes.length) told.push(["Workload", workload(plan.classes)]);
+  const rows = [[proposed, change(plan)]];
+  if (plan.mean_threshold !== null) rows.push(["Planned threshold", format.threshold(plan.mean_threshold)]);
+  if (plan.slack_s !== null) rows.push(["Planned slack", `${format.number(plan.slack_s, 2)} s`]);
+  if (plan.solve_s !== null) rows.push(["Solved in", `${format.duration(plan.solve_s * 1000)}${plan.status ? `, ${plan.status}` : ""}`]);
+  if (plan.classes.length) rows.push(["Workload", workload(plan.classes)]);
   return h(
     "article",
     { className: "card plan" },
@@ -31,13 +31,13 @@ function article(plan) {
       {},
       h("div", { className: "plan-head" }, h("h2", {}, TITLES[plan.state]), badge(plan.state, KINDS[plan.state])),
       h("p", {}, plan.reason),
-      facts(told),
+      facts(rows),
       plan.events.length ? steps(plan.events) : null,
     ),
   );
 }
 
-/** `2 × TP 1`, by degree. */
+/** `2 × TP 1`, sorted by TP degree. */
 function instances(places) {
   const counts = new Map();
   for (const { gpus } of places) counts.set(gpus.length, (counts.get(gpus.length) ?? 0) + 1);

@@ -14,7 +14,7 @@ const RUNS = [
   { name: "B", sloMs: 100, floor: 0 },
 ];
 
-/** `models` asks for GET /v1/models. */
+/** `models` fetches GET /v1/models. */
 export function setUpPlayground(models) {
   const prompt = byId("prompt");
   const output = byId("output");
@@ -33,14 +33,14 @@ export function setUpPlayground(models) {
   async function start(chosen) {
     if (!byId("ask").reportValidity()) return;
     byId("comparison").textContent = "";
-    const ask = { prompt: prompt.value, tokens: Number(output.value), slow: () => byId("slow").checked };
+    const request = { prompt: prompt.value, tokens: Number(output.value), slow: () => byId("slow").checked };
     try {
-      ask.model = (await models()).data[0].id;
+      request.model = (await models()).data[0].id;
     } catch (error) {
       chosen.forEach((panel) => panel.fail(error.message));
       return;
     }
-    await Promise.all(chosen.map((panel) => panel.run(ask)));
+    await Promise.all(chosen.map((panel) => panel.run(request)));
     byId("comparison").textContent = compare(...panels.map((panel) => panel.result));
   }
 
@@ -56,13 +56,13 @@ export function setUpPlayground(models) {
   });
 }
 
-/** One sentence on two results of the same prompt; empty while there are not two. */
+/** A comparison of two results of the same prompt; empty without two. */
 function compare(a, b) {
-  if (!a || !b || a.prompt !== b.prompt || a.told.steps === undefined || b.told.steps === undefined) return "";
+  if (!a || !b || a.prompt !== b.prompt || a.serving.steps === undefined || b.serving.steps === undefined) return "";
   const texts = a.text === b.text ? "The replies are the same." : "The replies differ.";
   return (
-    `A took ${format.plural(a.told.steps, "step")} and ${format.duration(a.told.latency_ms)} at a mean threshold of ` +
-    `${format.threshold(a.told.mean_threshold)}; B ${format.plural(b.told.steps, "step")} and ` +
-    `${format.duration(b.told.latency_ms)} at ${format.threshold(b.told.mean_threshold)}. ${texts}`
+    `A took ${format.plural(a.serving.steps, "step")} and ${format.duration(a.serving.latency_ms)} at a mean threshold of ` +
+    `${format.threshold(a.serving.mean_threshold)}; B ${format.plural(b.serving.steps, "step")} and ` +
+    `${format.duration(b.serving.latency_ms)} at ${format.threshold(b.serving.mean_threshold)}. ${texts}`
   );
 }

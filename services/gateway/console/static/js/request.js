@@ -1,10 +1,10 @@
-// One request in a drawer: how it was served, and each step's threshold and instance against the deadline.
+// One request in a drawer: its serving statistics, and each step's threshold, instance and time to the deadline.
 import { get } from "./api.js";
 import { Chart, axis, css } from "./chart.js";
 import { badge, byId, empty, facts, h } from "./dom.js";
 import * as format from "./format.js";
 
-/** How it ended, as a badge. */
+/** The badge of a request's outcome. */
 export function verdict(request) {
   if (request.status !== "completed") return badge(request.status, request.status === "cancelled" ? "" : "bad");
   return request.dilaserve.slo_met ? badge("SLO met", "good") : badge("SLO missed", "warn");
@@ -27,26 +27,26 @@ export async function openRequest(id) {
   if (!drawer.open) drawer.showModal();
   try {
     const request = await get(`v1/requests/${encodeURIComponent(id)}`);
-    if (head.isConnected) fill(drawer, request); // else another one has been opened meanwhile
+    if (head.isConnected) fill(drawer, request); // else another request was opened
   } catch (error) {
     if (head.isConnected) drawer.append(empty("Not found", error.message));
   }
 }
 
 function fill(drawer, request) {
-  const told = request.dilaserve;
+  const serving = request.dilaserve;
   drawer.append(
     h("div", {}, verdict(request)),
     facts([
-      ["Latency", format.duration(told.latency_ms)],
-      ["Computing", format.duration(told.step_ms)],
-      ["SLO", format.duration(told.slo_ms)],
-      ["Steps", told.steps === undefined ? "–" : `${told.steps} (${told.recompute_steps} recompute)`],
-      ["Mean threshold", format.threshold(told.mean_threshold)],
-      ["Lowest threshold", format.threshold(told.min_threshold)],
+      ["Latency", format.duration(serving.latency_ms)],
+      ["Computing", format.duration(serving.step_ms)],
+      ["SLO", format.duration(serving.slo_ms)],
+      ["Steps", serving.steps === undefined ? "–" : `${serving.steps} (${serving.recompute_steps} recompute)`],
+      ["Mean threshold", format.threshold(serving.mean_threshold)],
+      ["Lowest threshold", format.threshold(serving.min_threshold)],
       ["Tokens", `${format.number(request.usage.prompt_tokens)} in, ${format.number(request.usage.completion_tokens)} out`],
-      ["Migrations", format.number(told.migrations)],
-      ["Instances", (told.instances ?? []).join(", ") || "–"],
+      ["Migrations", format.number(serving.migrations)],
+      ["Instances", (serving.instances ?? []).join(", ") || "–"],
     ]),
     h("div", { className: `reply${request.error ? " wrong" : ""}` }, request.error?.message ?? request.text),
   );
@@ -55,7 +55,7 @@ function fill(drawer, request) {
 
 const INSTANCE_COLOURS = ["--series-1", "--series-2", "--good", "--bad"];
 
-/** The chart: threshold by time, a dot a step in its instance's colour, the deadline as a line. */
+/** The chart of thresholds over time: a dot per step in its instance's colour, the deadline as a line. */
 function steps(request) {
   const { slo_ms: sloMs, latency_ms: latencyMs } = request.dilaserve;
   const instances = [...new Set(request.steps.map((step) => step.instance))];
@@ -67,7 +67,7 @@ function steps(request) {
     ...instances.map((name, i) => h("span", {}, h("i", { style: { background: `var(${colours[i]})` } }), name)),
   );
   const note =
-    sloMs <= 4 * latencyMs ? "the line is the deadline" : `the deadline, at ${format.duration(sloMs)}, is far to the right`;
+    sloMs <= 4 * latencyMs ? "the line is the deadline" : `the deadline, at ${format.duration(sloMs)}, is outside the chart`;
   const endMs = sloMs <= 4 * latencyMs ? Math.max(sloMs, latencyMs) * 1.05 : latencyMs * 1.05;
   const times = request.steps.map((step) => step.t_ms);
   const thresholds = request.steps.map((step) => step.threshold);
@@ -88,7 +88,7 @@ function steps(request) {
     hooks: { draw: [(plot) => deadline(plot, sloMs)] },
   }));
   requestAnimationFrame(() => stepsChart?.show([times, thresholds, ...dots]));
-  return [h("div", {}, h("h3", {}, "Threshold of each step"), h("p", { className: "muted" }, `By the time it was sent; ${note}.`)), place, legend];
+  return [h("div", {}, h("h3", {}, "Threshold of each step"), h("p", { className: "muted" }, `Over the time at which steps were sent; ${note}.`)), place, legend];
 }
 
 function deadline(plot, sloMs) {

@@ -1,4 +1,4 @@
-// The table of requests that ended lately.
+// The table of recently finished requests.
 import { get } from "./api.js";
 import { byId, empty, h, keyed } from "./dom.js";
 import * as format from "./format.js";
@@ -20,7 +20,7 @@ export async function showRequests() {
   const requests = (await get(`v1/requests?limit=${ROWS}`)).data;
   const place = byId("requests");
   if (requests.length === 0) {
-    place.replaceChildren(empty("No request yet", "Ask something in the playground, or through the API."));
+    place.replaceChildren(empty("No request yet", "Send a prompt in the playground or through the API."));
     return;
   }
   const body = place.querySelector("tbody") ?? makeTable(place);
@@ -35,16 +35,16 @@ function makeTable(place) {
 }
 
 function row(request) {
-  const told = request.dilaserve;
+  const serving = request.dilaserve;
   const open = () => (location.hash = `#requests/${request.id}`);
   const cells = [
     format.clock(request.arrival_s),
     h("button", { className: "link", type: "button", "aria-label": `Open request ${request.id.slice(0, 8)}` }, request.id.slice(0, 8)),
     verdict(request),
-    format.duration(told.latency_ms),
-    format.duration(told.slo_ms),
-    format.number(told.steps),
-    format.threshold(told.mean_threshold),
+    format.duration(serving.latency_ms),
+    format.duration(serving.slo_ms),
+    format.number(serving.steps),
+    format.threshold(serving.mean_threshold),
     request.text || request.error?.message || "",
   ];
   const columns = cells.map((cell, i) => h("td", { className: `${COLUMNS[i][1]}${i === cells.length - 1 ? " text" : ""}` }, cell));

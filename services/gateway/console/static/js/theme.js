@@ -1,4 +1,4 @@
-// Light or dark: the system's choice until the user makes one. A classic script, so that it runs before the first paint.
+// The light or dark theme: the system's until the user chooses one. A classic script runs before the first paint.
 (() => {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const root = document.documentElement;
