@@ -144,7 +144,7 @@ class InFlightRequest:
             case "guesses":
                 self._receive_tokens(try_decode(msg, Guesses))
 
-    def _receive_tokens(self, message: Progress | Guesses | None) -> None:
+    def _receive_tokens(self, message: Progress | None) -> None:
         if message is None:
             return
         try:
@@ -213,7 +213,7 @@ class InFlightRequests:
             self._idle.set()
 
 
-def unpack_tokens(message: Progress | Guesses, output_tokens: int, vocab_size: int) -> StepTokens:
+def unpack_tokens(message: Progress, output_tokens: int, vocab_size: int) -> StepTokens:
     """Raises: ValueError if the arrays do not fit together or the request."""
     positions, tokens = unpack_int32(message.positions), unpack_int32(message.tokens)
     confidences = unpack_float32(message.confidences)
@@ -223,7 +223,7 @@ def unpack_tokens(message: Progress | Guesses, output_tokens: int, vocab_size: i
         raise ValueError(f"positions outside 0..{output_tokens - 1}")
     if len(tokens) and not (tokens.min() >= 0 and tokens.max() < vocab_size):
         raise ValueError(f"tokens outside 0..{vocab_size - 1}")
-    return StepTokens(message.step, positions, tokens, confidences, committed=isinstance(message, Progress))
+    return StepTokens(message.step, positions, tokens, confidences, committed=not isinstance(message, Guesses))
 
 
 async def find_outcome(bus: Bus, request_id: str) -> Outcome | None:
