@@ -58,7 +58,7 @@ def measure(
     """Decode all prompts, at most `most` in one iteration."""
     requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(prompts)]
     started = clock()
-    traces = decode_together(requests, runner, options, most=most)
+    traces = decode_together(requests, runner, options, max_requests=most)
     took_s = clock() - started
     tokens = sum(_text_length(trace.output_ids, runner.config.eos_token_id) for trace in traces)
     return DecodingRate(tokens / took_s, sum(trace.nfe for trace in traces) / took_s)

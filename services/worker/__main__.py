@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 def main(environ: Mapping[str, str]) -> int:
     """Returns: the exit status: 0 after a clean stop, 2 for wrong settings or an unusable model, 1 otherwise."""
-    for signum in (signal.SIGTERM, signal.SIGINT):  # until it serves there is nothing to put in order
+    for signum in (signal.SIGTERM, signal.SIGINT):  # nothing to clean up before it serves
         signal.signal(signum, lambda *_: os._exit(0))
     try:
         settings = read_settings(WorkerSettings, environ)
@@ -57,7 +57,7 @@ def main(environ: Mapping[str, str]) -> int:
         serve_metrics(metrics.registry, settings)
         with ExitStack() as starting:
             starting.enter_context(startup_registration(settings, instance))
-            with open_runner(choice, _cache_room(settings)) as runner:
+            with open_runner(choice, _cache_size(settings)) as runner:
                 profile = given or stored_profile(choice, runner, default_directory(environ))
                 starting.close()
                 loaded = replace(
@@ -83,14 +83,14 @@ def _run(settings: WorkerSettings, runner: Runner | ParallelRunner, instance: In
     return 0
 
 
-def _cache_room(settings: WorkerSettings) -> CacheSize:
+def _cache_size(settings: WorkerSettings) -> CacheSize:
     if CacheMode(settings.cache) is CacheMode.NONE:
         return NO_CACHE
     return CacheSize(settings.max_batch_requests, settings.cache_tokens)
 
 
 def _describe(settings: WorkerSettings) -> Instance:
-    """What is known before the model is loaded."""
+    """The registration, as far as it is known before the model is loaded."""
     return Instance(
         instance_id=f"{settings.instance}-{secrets.token_hex(3)}",
         model=read_model_card(find_model(settings.model), settings.model_name or default_model_name(settings.model)),
@@ -108,8 +108,10 @@ async def _serve(
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    joining = Bus.connect(settings.nats_url, settings.cell, name=instance.instance_id, alive_file=settings.alive_file)
-    bus = await run_until_stopped(stop, joining)
+    connecting = Bus.connect(
+        settings.nats_url, settings.cell, name=instance.instance_id, alive_file=settings.alive_file
+    )
+    bus = await run_until_stopped(stop, connecting)
     if bus is None:
         return
     limits = EngineLimits(settings.max_batch_tokens, settings.max_batch_requests)

@@ -1,7 +1,7 @@
-"""The worker's loop: step jobs from the bus to the engine, its results to the bus.
+"""The worker's main loop: step jobs from the bus to the engine, its results to the bus.
 
-The engine computes in a thread of its own, one iteration right after another while jobs wait: what goes over the bus
-goes meanwhile, on the event loop.
+The engine runs in its own thread, one iteration after another while jobs wait. The event loop receives and publishes
+messages at the same time.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from services.worker.monitoring.metrics import WorkerMetrics
 from services.worker.monitoring.tracing import RequestSpans
 from shared.background import DeferredTasks
 from shared.bus.client import Bus, try_decode
+from shared.bus.settlement import acknowledge
 from shared.bus.subjects import step_consumer
 from shared.errors import BadInput
 from shared.messages.instances import Control
@@ -36,10 +37,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IterationOutput:
-    """What one iteration has to say."""
+    """The output of one iteration, to be published."""
 
-    ran: IterationResult
-    guesses: list[ProvisionalTokens]
+    result: IterationResult
+    provisional_tokens: list[ProvisionalTokens]
 
 
 class WorkerService:
@@ -53,28 +54,31 @@ class WorkerService:
         self._instance_id = registration.instance.instance_id
         self._spans = RequestSpans(self._instance_id)
         self._deferred = DeferredTasks()
-        self._taken = MessageDeduplicator()
-        # Messages and their jobs; None: no more will come.
-        self._inbox: SimpleQueue[tuple[StepJobs, list[StepJob]] | None] = SimpleQueue()
-        self._given_up = False
+        self._deduplicator = MessageDeduplicator()
+        # Messages and their jobs; None ends the queue.
+        self._queue: SimpleQueue[tuple[StepJobs, list[StepJob]] | None] = SimpleQueue()
+        self._is_aborted = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set; then finish what waits and sign off. Raises: whatever ended the engine."""
-        steps, mine = self._bus.subjects.stream("STEPS"), step_consumer(self._bus.subjects, self._instance_id)
-        await self._bus.nc.subscribe(self._bus.subjects.control(self._instance_id), cb=self._obey)
-        fetching = asyncio.ensure_future(self._bus.run_consumer(steps, mine, self._take))
-        renewing = asyncio.ensure_future(self._registration.keep())
+        """Serve until `stop` is set, then finish the waiting jobs and delete the registration.
+
+        Raises: the error that ended the engine.
+        """
+        steps, consumer = self._bus.subjects.stream("STEPS"), step_consumer(self._bus.subjects, self._instance_id)
+        await self._bus.nc.subscribe(self._bus.subjects.control(self._instance_id), cb=self._receive_control)
+        consuming = asyncio.ensure_future(self._bus.run_consumer(steps, consumer, self._receive_jobs))
+        registering = asyncio.ensure_future(self._registration.run())
         computing = asyncio.ensure_future(self._compute())
-        following_up = asyncio.ensure_future(self._deferred.run())
+        running_deferred = asyncio.ensure_future(self._deferred.run())
         stopping = asyncio.ensure_future(stop.wait())
-        tasks: set[asyncio.Future[Any]] = {fetching, renewing, computing, following_up, stopping}
+        tasks: set[asyncio.Future[Any]] = {consuming, registering, computing, running_deferred, stopping}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # raises what ended it
-            await cancel({fetching, renewing})
+                task.result()  # raises its error
+            await cancel({consuming, registering})
             await self._registration.drain()
-            self._inbox.put(None)
+            self._queue.put(None)
             await computing
             await self._deferred.run_now()
         finally:
@@ -82,72 +86,71 @@ class WorkerService:
             await self._registration.delete()
             self._spans.close()
 
-    async def _take(self, msg: Msg) -> None:
+    async def _receive_jobs(self, msg: Msg) -> None:
         message = try_decode(msg, StepJobs)
-        if message is not None and self._taken.add(message):
+        if message is not None and self._deduplicator.add(message):
             received_s = time.time()
             try:
-                self._inbox.put((message, read_jobs(message)))
+                self._queue.put((message, read_jobs(message)))
             except BadInput as error:
                 log.warning("step jobs dropped", error=error.message)
             self._deferred.defer(partial(self._metrics.jobs_received, message, received_s))
-            self._deferred.defer(partial(self._spans.take, message))
-        self._deferred.defer(msg.ack)  # whether or not they have run: after a crash nobody could run them
+            self._deferred.defer(partial(self._spans.jobs_received, message))
+        # Before the jobs run: after a crash of this instance no other could run them.
+        self._deferred.defer(partial(acknowledge, msg))
 
-    async def _obey(self, msg: Msg) -> None:
-        order = try_decode(msg, Control)
-        if order is None:
-            return
-        log.info("told to", action=order.action)
-        if order.action == "drain":
-            await self._registration.drain(time.time() + order.within_s)
+    async def _receive_control(self, msg: Msg) -> None:
+        control = try_decode(msg, Control)
+        if control is not None and control.action == "drain":
+            log.info("draining", within_s=control.within_s)
+            await self._registration.drain(time.time() + control.within_s)
 
     async def _compute(self) -> None:
-        """Publish what the engine finds, until no more jobs will come and none waits. Raises: what ended the engine."""
+        """Publish the engine's iterations until the queue ends. Raises: the error that ended the engine."""
         loop = asyncio.get_running_loop()
-        outbox: asyncio.Queue[IterationOutput | None] = asyncio.Queue()
+        outputs: asyncio.Queue[IterationOutput | None] = asyncio.Queue()
 
-        def tell(iteration: IterationOutput | None) -> None:
-            loop.call_soon_threadsafe(outbox.put_nowait, iteration)
+        def report(output: IterationOutput | None) -> None:
+            loop.call_soon_threadsafe(outputs.put_nowait, output)
 
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine") as thread:
-            iterating = loop.run_in_executor(thread, self._iterate, tell)
+            iterating = loop.run_in_executor(thread, self._iterate, report)
             try:
-                while (iteration := await outbox.get()) is not None:
-                    await self._publish(iteration)
+                while (output := await outputs.get()) is not None:
+                    await self._publish(output)
                 await iterating
             finally:
-                self._given_up = True
-                self._inbox.put(None)
+                self._is_aborted = True
+                self._queue.put(None)
 
-    async def _publish(self, iteration: IterationOutput) -> None:
-        results = iteration.ran.message(sent_s=time.time())
+    async def _publish(self, output: IterationOutput) -> None:
+        results = output.result.message(sent_s=time.time())
         await self._bus.publish(self._bus.subjects.step_results(self._instance_id), results)
-        for guess in iteration.guesses:
-            await self._bus.publish(self._bus.subjects.guesses(guess.request_id), guess.message)
-        self._deferred.defer(partial(self._metrics.ran, results))
-        self._deferred.defer(partial(self._spans.ran, results))
+        for tokens in output.provisional_tokens:
+            await self._bus.publish(self._bus.subjects.guesses(tokens.request_id), tokens.message)
+        self._deferred.defer(partial(self._metrics.iteration_finished, results))
+        self._deferred.defer(partial(self._spans.iteration_finished, results))
 
     # In the engine's thread
 
-    def _iterate(self, tell: Callable[[IterationOutput | None], None]) -> None:
-        """One iteration after another; None is the last that is told."""
+    def _iterate(self, report: Callable[[IterationOutput | None], None]) -> None:
+        """Run iterations and report each one; None is the last report."""
         ran = False
         try:
-            while self._accept(wait=not (ran and self._engine.waiting)) and not self._given_up:
-                iteration = self._engine.run()
-                ran = iteration is not None  # else what waits lacks room, which only a message can make
-                if iteration is not None:
-                    tell(IterationOutput(iteration, self._engine.pop_provisional_tokens()))
+            while self._apply_messages(wait=not (ran and self._engine.waiting)) and not self._is_aborted:
+                result = self._engine.run_iteration()
+                ran = result is not None  # otherwise the waiting jobs lack room, which only a message can free
+                if result is not None:
+                    report(IterationOutput(result, self._engine.pop_provisional_tokens()))
         finally:
-            tell(None)
+            report(None)
 
-    def _accept(self, *, wait: bool) -> bool:
-        """Take in what has come; `wait` for it if nothing has. Returns: whether there may be something to do."""
-        while wait or not self._inbox.empty():
-            received = self._inbox.get()
+    def _apply_messages(self, *, wait: bool) -> bool:
+        """Apply the queued messages; if there is none, `wait` for one. Returns: whether there may be jobs to run."""
+        while wait or not self._queue.empty():
+            received = self._queue.get()
             if received is None:
-                self._inbox.put(None)  # for the next call
+                self._queue.put(None)  # for the next call
                 return not wait
             self._engine.accept(*received)
             wait = False

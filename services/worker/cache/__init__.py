@@ -1,1 +1,1 @@
-"""The KV cache: entries, stored keys and values, and cache modes."""
+"""The KV cache: its modes, the allocation and eviction of its entries, and the stored keys and values."""

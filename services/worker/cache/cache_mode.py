@@ -1,8 +1,8 @@
-"""What a step feeds to the model: the whole sequence, or the part that the cache mode computes anew.
+"""Decides which tokens a step feeds to the model: the whole sequence, or the part that the cache mode recomputes.
 
 Source: Fast-dLLM's prefix and dual caches. A block's first step computes the whole sequence and caches its keys and
-values from before that step's tokens were written; the block's later steps compute the block and all after it
-(prefix) or the block alone (dual), and nothing else is refreshed until the next block.
+values as they are before the step's tokens are written. The block's later steps compute the block and all tokens after
+it (prefix) or the block alone (dual). The cached values stay until the next block.
 """
 
 import enum
@@ -25,8 +25,8 @@ class CacheMode(enum.StrEnum):
 def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: ModelConfig) -> Part:
     """The part of a forward that runs this job. A cache step of a block that is not cached recomputes.
 
-    Where logits are shifted, a later step cannot see the row that predicts its block's first position; so the
-    recompute step decides that one, alone (as Dream's cached decoding does).
+    With shifted logits, a cache step lacks the row that predicts its block's first position. So the recompute step
+    decides only that position (as Dream's cached decoding does).
     """
     start, stop = sequence.block_range(job.block)
     if mode is CacheMode.NONE:
@@ -39,7 +39,7 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
 
 
 def validate_job(job: StepJob, sequence: SequenceState) -> str | None:
-    """Why this job can never run; None if it can."""
+    """Returns: the reason why this job can never run; None if it can."""
     if not 0.0 <= job.threshold <= 1.0:
         return f"the threshold must be in [0, 1], got {job.threshold}"
     if job.kind not in (StepKind.RECOMPUTE, StepKind.CACHE):
@@ -50,7 +50,7 @@ def validate_job(job: StepJob, sequence: SequenceState) -> str | None:
 
 
 def is_obsolete(job: StepJob, sequence: SequenceState, config: ModelConfig) -> bool:
-    """Whether there is nothing to run: the job was sent ahead, and the step before it has ended the block or text."""
+    """Whether a job that was sent ahead has nothing to run: the step before it ended the block or the text."""
     start, stop = sequence.block_range(job.block)
     if not (sequence.canvas[start:stop] == config.mask_token_id).any():
         return True

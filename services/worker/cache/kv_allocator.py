@@ -1,6 +1,6 @@
-"""Room for cached keys and values, counted in tokens: one entry holds those of one token in every layer.
+"""Allocates entries of the KV cache. One entry holds the keys and values of one token in every layer.
 
-Any free entry serves any token, so the pool never fragments: what is free can be used.
+Any free entry serves any token, so the cache never fragments.
 """
 
 import numpy as np
@@ -13,18 +13,18 @@ class KvAllocator:
 
     def __init__(self, size: int) -> None:
         self.size = size  # entries in all
+        self.num_free = size
         self._free: Int64 = np.arange(size, dtype=np.int64)
-        self.free = size
 
-    def take(self, count: int) -> Int64 | None:
-        """`count` entries for the caller alone; None if so many are not free."""
-        if count > self.free:
+    def allocate(self, count: int) -> Int64 | None:
+        """Returns: `count` entries, or None if fewer are free."""
+        if count > self.num_free:
             return None
-        self.free -= count
-        return self._free[self.free : self.free + count].copy()
+        self.num_free -= count
+        return self._free[self.num_free : self.num_free + count].copy()
 
-    def give(self, entries: Int64) -> None:
-        """Take back what `take` handed out."""
-        assert self.free + len(entries) <= self.size, "entries given back twice"
-        self._free[self.free : self.free + len(entries)] = entries
-        self.free += len(entries)
+    def free(self, entries: Int64) -> None:
+        """Take back entries that `allocate` returned."""
+        assert self.num_free + len(entries) <= self.size, "entries freed twice"
+        self._free[self.num_free : self.num_free + len(entries)] = entries
+        self.num_free += len(entries)

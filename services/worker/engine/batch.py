@@ -1,7 +1,7 @@
-"""One forward as plain arrays: what is fed, who attends to what, and which rows need the head.
+"""One forward as plain arrays: the tokens to feed, the keys each request attends to, and the rows that need the head.
 
-Packed: the fed tokens of all requests stand one after another. Shape letters: T fed tokens, N requests,
-R rows for the head (candidates: the masked positions of the current blocks).
+Packed: the fed tokens of all requests are concatenated. Shape letters: T fed tokens, N requests, R rows for the head
+(candidates: the masked positions of the current blocks).
 """
 
 from collections.abc import Sequence
@@ -9,26 +9,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.worker.engine.sequence_state import SequenceState
+from services.worker.engine.sequence_state import NO_ENTRIES, SequenceState
 from services.worker.model.config import ModelConfig
 from shared.arrays import Float64, Int64
-
-NONE: Int64 = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """The input of one forward: recompute parts first, equal lengths next to each other."""
+    """The input of one forward: recompute parts first, parts of equal lengths next to each other."""
 
     tokens: Int64  # [T]
-    positions: Int64  # [T], each counted from its own request's start
-    lengths: Int64  # [N], tokens fed of each request; their sum is T
-    key_lengths: Int64  # [N], tokens attended to by each
-    num_recompute: int  # the first so many requests attend to what they feed, the others to cached slots
-    write_entries: Int64  # [T], where the keys and values of what is fed are cached; [0] without a cache
-    read_entries: Int64  # [sum of key_lengths of the others], whose keys they attend to
+    positions: Int64  # [T], from the start of each request's canvas
+    lengths: Int64  # [N], tokens fed per request; their sum is T
+    key_lengths: Int64  # [N], tokens that each request attends to
+    num_recompute: int  # the first requests attend to the tokens they feed, those from this index on to cached ones
+    write_entries: Int64  # [T], cache entries for the fed tokens; [0] without a cache
+    read_entries: Int64  # [sum of the latter's key_lengths], cache entries that they attend to
     counts: Int64  # [N], candidates of each request, at least 1
-    candidates: Int64  # [R], positions of the candidates, each counted from its own request's start
+    candidates: Int64  # [R], positions of the candidates, from the start of each request's canvas
     rows: Int64  # [R], the fed token whose logits predict each candidate
     temperatures: Float64  # [N]
     seeds: Int64  # [N]
@@ -37,30 +35,34 @@ class ForwardBatch:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One request's part of a forward: feed canvas [start, stop), decide masks of `block`."""
+    """One request's part of a forward: feed the canvas [start, stop), predict the masks of `block`."""
 
     sequence: SequenceState
     step: int
     block: int
     start: int
     stop: int
-    first_only: bool = False  # decide the block's first position alone
+    first_only: bool = False  # predict only the block's first position
+
+    @property
+    def num_tokens(self) -> int:
+        return self.stop - self.start
 
     @property
     def recomputes(self) -> bool:
-        return self.stop - self.start == len(self.sequence.canvas)
+        return self.num_tokens == len(self.sequence.canvas)
 
     @property
-    def order(self) -> tuple[bool, int, int]:
-        """Parts in this order make a batch."""
-        return not self.recomputes, self.stop - self.start, len(self.sequence.canvas)
+    def sort_key(self) -> tuple[bool, int, int]:
+        """The order of the parts in a batch."""
+        return not self.recomputes, self.num_tokens, len(self.sequence.canvas)
 
 
 def pack(parts: Sequence[Part], config: ModelConfig) -> ForwardBatch:
-    """Every part has at least one candidate; parts are sorted by their `order`."""
-    lengths = np.array([part.stop - part.start for part in parts], dtype=np.int64)
+    """Pack parts that are sorted by their `sort_key`, each with at least one candidate."""
+    lengths = np.array([part.num_tokens for part in parts], dtype=np.int64)
     starts = np.array([part.start for part in parts], dtype=np.int64)
-    offsets = np.cumsum(lengths) - lengths - starts  # fed row of a request's position 0, were it fed
+    offsets = np.cumsum(lengths) - lengths - starts  # the row of each request's position 0, if it were fed
     candidates = [_candidates(part, config.mask_token_id) for part in parts]
     counts = np.array([len(masks) for masks in candidates], dtype=np.int64)
     flat = np.concatenate(candidates)
@@ -73,7 +75,7 @@ def pack(parts: Sequence[Part], config: ModelConfig) -> ForwardBatch:
         key_lengths=np.array([len(part.sequence.canvas) for part in parts], dtype=np.int64),
         num_recompute=num_recompute,
         write_entries=np.concatenate([part.sequence.kv_entries[part.start : part.stop] for part in parts]),
-        read_entries=np.concatenate([NONE, *(part.sequence.kv_entries for part in parts[num_recompute:])]),
+        read_entries=np.concatenate([NO_ENTRIES, *(part.sequence.kv_entries for part in parts[num_recompute:])]),
         counts=counts,
         candidates=flat,
         rows=predicted_by + np.repeat(offsets, counts),

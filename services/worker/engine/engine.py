@@ -1,7 +1,7 @@
 """The worker's state machine: step jobs in, one batch of denoising steps at a time, results out.
 
-Knows no bus and no threads. It holds the requests of this instance and the queue of their jobs; it decides which
-jobs run together, and refuses what cannot run. What to run next, and with which threshold, the scheduler decides.
+It knows neither the bus nor threads. It holds the requests of this instance and the queue of their jobs, decides which
+jobs run together, and rejects jobs that cannot run. The scheduler decides the steps and their thresholds.
 """
 
 import time
@@ -14,11 +14,11 @@ import structlog
 import torch
 
 from services.worker.cache.cache_mode import CacheMode, is_obsolete, part_for, validate_job
-from services.worker.cache.kv_allocator import KvAllocator
+from services.worker.cache.eviction import KvReservations, tickets_to_evict
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.provisional_tokens import ProvisionalTokens, provisional_tokens
 from services.worker.engine.sequence_state import SequenceState, open_sequence
-from services.worker.engine.step_jobs import StepJob, read_jobs, to_forget
+from services.worker.engine.step_jobs import StepJob, read_jobs
 from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport, unmask
 from services.worker.model.model_runner import ModelRunner
 from shared.errors import BadInput
@@ -29,9 +29,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """How much one iteration takes on: tokens fed, and requests."""
+    """The limits of one iteration."""
 
-    tokens: int
+    tokens: int  # fed to the model
     requests: int
 
 
@@ -44,12 +44,12 @@ class Engine:
         self._mode = mode
         self._limits = limits
         self._instance_id = instance_id
-        self._pool = KvAllocator(runner.cache_tokens)
+        self._cache = KvReservations(mode, runner.cache_tokens)
         self._epoch = -1
         self._held: dict[int, SequenceState] = {}
         self._queue: deque[StepJob] = deque()
         self._report = StepReport()
-        self._guesses: list[ProvisionalTokens] = []
+        self._provisional: list[ProvisionalTokens] = []
 
     @property
     def waiting(self) -> bool:
@@ -58,21 +58,21 @@ class Engine:
 
     @property
     def num_held(self) -> int:
-        """Requests held."""
+        """The number of requests held."""
         return len(self._held)
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens that the cache holds at most."""
-        return self._pool.size
+        """The capacity of the cache in tokens."""
+        return self._cache.allocator.size
 
     @property
     def free_cache_tokens(self) -> int:
-        """Tokens that the cache has room for."""
-        return self._pool.free
+        """The free room of the cache in tokens."""
+        return self._cache.allocator.num_free
 
     def accept(self, message: StepJobs, jobs: list[StepJob] | None = None) -> None:
-        """Apply a message: drop requests, open new ones, queue their `jobs`. A superseded scheduler's is refused.
+        """Apply a message: drop requests, open new ones, queue their jobs. A superseded scheduler's is refused.
 
         `jobs` are the message's, if they have been read already. Raises: BadInput if its columns do not fit together.
         """
@@ -82,29 +82,29 @@ class Engine:
             return
         if message.epoch > self._epoch:
             self._epoch = message.epoch
-            self._forget_all()
-        self._drop(to_forget(message, self._held))
+            self._reset()
+        self._drop(tickets_to_evict(message, self._held))
         refused = {state.ticket for state in message.states if not self._open(state)}
         self._queue.extend(job for job in jobs if job.ticket not in refused)
 
     def iterate(self) -> StepResults | None:
-        """As `run`: its message."""
-        ran = self.run()
-        return None if ran is None else ran.message()
+        """Run one iteration. Returns: its message; None as `run_iteration`."""
+        result = self.run_iteration()
+        return None if result is None else result.message()
 
-    def run(self) -> IterationResult | None:
-        """Run one batch of what waits; None if there was nothing to run and nothing to say."""
+    def run_iteration(self) -> IterationResult | None:
+        """Run one batch of waiting jobs. Returns: None if nothing ran and nothing is to be reported."""
         outcome: StepOutcome | None = None
         picked: list[tuple[Part, StepJob]] = []
         while outcome is None:
             started = time.perf_counter()
-            picked = self._take()
+            picked = self._next_batch()
             if not picked:
                 break
-            picked.sort(key=lambda pair: pair[0].order)
+            picked.sort(key=lambda pair: pair[0].sort_key)
             with suppress(torch.OutOfMemoryError):
-                outcome = self._run(picked)
-            if outcome is None:  # not handled above: until the error is gone, what the forward had made is kept
+                outcome = self._run_batch(picked)
+            if outcome is None:  # handled here since the caught error keeps the forward's tensors alive
                 self._shrink(picked)
         report, self._report = self._report, StepReport()
         if outcome is None and report.empty:
@@ -113,26 +113,26 @@ class Engine:
         return IterationResult(self._instance_id, self._epoch, outcome, [job for _, job in picked], report, latency_s)
 
     def pop_provisional_tokens(self) -> list[ProvisionalTokens]:
-        """What the last iteration guessed for requests that are watched."""
-        guesses, self._guesses = self._guesses, []
-        return guesses
+        """The provisional tokens of the last iteration, for requests whose clients want them."""
+        provisional, self._provisional = self._provisional, []
+        return provisional
 
-    def _run(self, picked: list[tuple[Part, StepJob]]) -> StepOutcome:
+    def _run_batch(self, picked: list[tuple[Part, StepJob]]) -> StepOutcome:
         parts = [part for part, _ in picked]
         thresholds = np.array([job.threshold for _, job in picked], dtype=np.float64)
         batch = pack(parts, self._config)
         predictions = self._runner.run(batch)
         outcome = unmask(parts, batch, predictions, thresholds)
         if any(part.sequence.wants_provisional for part in parts):
-            self._guesses += provisional_tokens(parts, batch, predictions, self._config.mask_token_id)
+            self._provisional += provisional_tokens(parts, batch, predictions, self._config.mask_token_id)
         for part in parts:
             part.sequence.last_step = part.step
             if part.recomputes:
                 part.sequence.cached_block = part.block
         return outcome
 
-    def _take(self) -> list[tuple[Part, StepJob]]:
-        """The next batch: waiting jobs in order, one of each request, as far as the limits and the cache go."""
+    def _next_batch(self) -> list[tuple[Part, StepJob]]:
+        """Pick waiting jobs in order, one per request, within the limits and the cache's room."""
         picked: list[tuple[Part, StepJob]] = []
         later: list[StepJob] = []
         busy: set[int] = set()
@@ -146,12 +146,12 @@ class Engine:
             if sequence is None:
                 continue
             busy.add(job.ticket)
-            if self._needs_room(sequence) and (full or not self._make_room(sequence)):
-                full = True  # who waits for room keeps its place before those that come after it
+            if self._cache.lacks_entries(sequence) and (full or not self._cache.reserve(sequence)):
+                full = True  # later requests do not overtake the first one that waits for room
                 later.append(job)
                 continue
             part = part_for(job, sequence, self._mode, self._config)
-            tokens += part.stop - part.start
+            tokens += part.num_tokens
             if picked and tokens > self._limits.tokens:
                 later.append(job)
                 break
@@ -160,33 +160,24 @@ class Engine:
         return picked
 
     def _runnable(self, job: StepJob) -> SequenceState | None:
-        """Whose step this is; None where there is nothing to run: unknown, done before, or impossible."""
+        """The request of this job; None if the job cannot run: unknown request, done before, obsolete or invalid."""
         sequence = self._held.get(job.ticket)
         if sequence is None:
             self._report.missing.append(job.ticket)
             return None
         if job.step <= sequence.last_step:
-            return None  # the same name never runs twice
+            return None
         reason = validate_job(job, sequence)
-        if reason is None and self._needs_room(sequence) and len(sequence.canvas) > self._pool.size:
-            reason = f"{len(sequence.canvas)} tokens; this instance's cache holds {self._pool.size}"
+        if reason is None and not self._cache.can_ever_hold(sequence):
+            reason = f"{len(sequence.canvas)} tokens; this instance's cache holds {self.cache_tokens}"
         if reason is not None:
             self._report.fail(job.ticket, reason)
             return None
         return None if is_obsolete(job, sequence, self._config) else sequence
 
-    def _needs_room(self, sequence: SequenceState) -> bool:
-        return self._mode is not CacheMode.NONE and not len(sequence.kv_entries)
-
-    def _make_room(self, sequence: SequenceState) -> bool:
-        entries = self._pool.take(len(sequence.canvas))
-        if entries is not None:
-            sequence.kv_entries = entries
-        return entries is not None
-
     def _shrink(self, picked: list[tuple[Part, StepJob]]) -> None:
-        """The device ran out of memory: smaller batches from now on; a request that alone is too large fails."""
-        tokens = sum(part.stop - part.start for part, _ in picked)
+        """After an out-of-memory error: run smaller batches from now on, or fail a request that is too large alone."""
+        tokens = sum(part.num_tokens for part, _ in picked)
         log.warning("out of device memory", batch_tokens=tokens, requests=len(picked))
         if len(picked) == 1:
             self._report.fail(picked[0][1].ticket, f"a step of {tokens} tokens does not fit in the device's memory")
@@ -209,17 +200,13 @@ class Engine:
         if not tickets:
             return
         for ticket in tickets:
-            self._close(ticket)
-        gone = set(tickets)
-        self._queue = deque(job for job in self._queue if job.ticket not in gone)
+            sequence = self._held.pop(ticket, None)
+            if sequence is not None:
+                self._cache.evict(sequence)
+        dropped = set(tickets)
+        self._queue = deque(job for job in self._queue if job.ticket not in dropped)
 
-    def _close(self, ticket: int) -> None:
-        sequence = self._held.pop(ticket, None)
-        if sequence is not None:
-            self._pool.give(sequence.kv_entries)
-
-    def _forget_all(self) -> None:
-        for ticket in list(self._held):
-            self._close(ticket)
+    def _reset(self) -> None:
+        self._drop(list(self._held))
         self._queue.clear()
         self._report = StepReport()

@@ -1,4 +1,4 @@
-"""Decodes requests in one process, without a bus: plays the scheduler to an engine, and keeps the trace."""
+"""Decodes requests in one process without a bus: drives an engine as the scheduler does, and records the trace."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -55,27 +55,25 @@ class Trace(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """How to decode; the same for all requests."""
+    """The decoding options of all requests."""
 
     mode: CacheMode
     threshold: float
     block_length: int  # tokens
     output_length: int  # tokens, a multiple of block_length
-    stop_at_eos: bool = False  # once a finished block holds the end of text, leave out the blocks after it
+    stop_at_eos: bool = False  # decode no block after one that contains the end of text
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.threshold <= 1.0:
             raise BadInput(f"the threshold must be in [0, 1], got {self.threshold}", "threshold")
         if self.block_length < 1 or self.output_length < 1 or self.output_length % self.block_length:
-            raise BadInput(
-                f"the output length must be whole blocks: {self.output_length} is no multiple of {self.block_length}",
-                "output_length",
-            )
+            lengths = f"{self.output_length} is not a multiple of {self.block_length}"
+            raise BadInput(f"the output length must be whole blocks: {lengths}", "output_length")
 
 
 @dataclass(slots=True)
 class _Decode:
-    """One request on its way. Shapes: output int32 [O]."""
+    """One running request. Shapes: output int32 [O]."""
 
     ticket: int
     request: CaseRequest
@@ -86,14 +84,14 @@ class _Decode:
 
 
 def check_request(request: CaseRequest, options: DecodeOptions, runner: ModelRunner) -> None:
-    """Raises: BadInput naming the request, if the model cannot take it."""
+    """Raises: BadInput, which names the request, if the model cannot run it."""
     config, total = runner.config, len(request.prompt_ids) + options.output_length
-    wrong = next((i for i in request.prompt_ids if not 0 <= i < config.vocab_size or i == config.mask_token_id), None)
+    invalid = next((i for i in request.prompt_ids if not 0 <= i < config.vocab_size or i == config.mask_token_id), None)
     if not request.prompt_ids:
         raise BadInput(f"request {request.id}: prompt_ids must not be empty", "prompt_ids")
-    if wrong is not None:
+    if invalid is not None:
         raise BadInput(
-            f"request {request.id}: prompt_ids must be in 0..{config.vocab_size - 1} and not the mask, got {wrong}",
+            f"request {request.id}: prompt_ids must be in 0..{config.vocab_size - 1} and not the mask, got {invalid}",
             "prompt_ids",
         )
     if total > config.max_length:
@@ -108,17 +106,16 @@ def decode_together(
     options: DecodeOptions,
     on_tokens: Callable[[int], object] = lambda _: None,
     *,
-    most: int | None = None,
+    max_requests: int | None = None,
 ) -> list[RequestTrace]:
-    """Decode all requests side by side, at most `most` in one iteration (None: all); `on_tokens` hears how many tokens
-    each iteration decided.
+    """Decode requests together, at most `max_requests` per iteration (None: all).
 
-    Raises: BadInput if a request cannot be run.
+    `on_tokens` receives the number of tokens that each iteration unmasked. Raises: BadInput if a request cannot be run.
     """
     for request in requests:
         check_request(request, options, runner)
     fed = sum(len(request.prompt_ids) + options.output_length for request in requests)
-    engine = Engine(runner, options.mode, EngineLimits(tokens=fed, requests=most or len(requests)), "decode")
+    engine = Engine(runner, options.mode, EngineLimits(tokens=fed, requests=max_requests or len(requests)), "decode")
     mask = runner.config.mask_token_id
     decodes = [
         _Decode(ticket, request, np.full(options.output_length, mask, dtype=np.int32))
@@ -133,7 +130,7 @@ def decode_together(
             failure = results.failures[0]
             raise BadInput(f"request {requests[failure.ticket].id}: {failure.message}")
         ran = [decodes[ticket] for ticket in unpack_int64(results.tickets).tolist()]
-        on_tokens(_read(results, ran, runner, options))
+        on_tokens(_apply(results, ran, runner, options))
         ready = [decode for decode in ran if not decode.ended]
         left -= len(ran) - len(ready)
     return [
@@ -169,8 +166,8 @@ def _state(decode: _Decode, options: DecodeOptions) -> RequestState:
     )
 
 
-def _read(results: StepResults, ran: list[_Decode], runner: ModelRunner, options: DecodeOptions) -> int:
-    """Write down the tokens of the requests that ran; returns how many there are."""
+def _apply(results: StepResults, ran: list[_Decode], runner: ModelRunner, options: DecodeOptions) -> int:
+    """Add the tokens of an iteration to the requests that ran. Returns: their number."""
     cuts = np.cumsum(unpack_int32(results.counts))[:-1]
     columns = (
         np.split(unpack_int32(results.positions), cuts),
@@ -183,12 +180,12 @@ def _read(results: StepResults, ran: list[_Decode], runner: ModelRunner, options
         decode.steps.append(
             TraceStep(len(decode.steps), kind, decode.block, positions.tolist(), tokens.tolist(), confidences.tolist())
         )
-        _move_on(decode, runner, options)
+        _end_block(decode, runner, options)
     return int(unpack_int32(results.counts).sum())
 
 
-def _move_on(decode: _Decode, runner: ModelRunner, options: DecodeOptions) -> None:
-    """To the next block, when this one has no mask left."""
+def _end_block(decode: _Decode, runner: ModelRunner, options: DecodeOptions) -> None:
+    """Move to the next block if this one has no mask left."""
     start = decode.block * options.block_length
     block = decode.output[start : start + options.block_length]
     if (block == runner.config.mask_token_id).any():

@@ -1,4 +1,4 @@
-"""What a step would have put where it left masks: for clients that watch the canvas. Nobody decides by it."""
+"""Provisional tokens: a step's predictions for the masks that it leaves, for clients that show the canvas."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from shared.messages.requests import Guesses
 
 @dataclass(frozen=True, slots=True)
 class ProvisionalTokens:
-    """Of one request's step."""
+    """The provisional tokens of one request's step."""
 
     request_id: str
     message: Guesses
@@ -22,19 +22,19 @@ class ProvisionalTokens:
 def provisional_tokens(
     parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions, mask_id: int
 ) -> list[ProvisionalTokens]:
-    """Once a batch's tokens are written: for each watched request its candidates that are still masked."""
-    guesses = []
+    """The predictions for the candidates that are still masked after `unmask`, of each request that wants them."""
+    found = []
     for part, end, count in zip(parts, np.cumsum(batch.counts).tolist(), batch.counts.tolist(), strict=True):
         sequence = part.sequence
         if not sequence.wants_provisional:
             continue
-        own = np.arange(end - count, end)
-        left = own[sequence.canvas[batch.candidates[own]] == mask_id]
+        rows = np.arange(end - count, end)
+        masked = rows[sequence.canvas[batch.candidates[rows]] == mask_id]
         message = Guesses(
             step=part.step,
-            positions=pack_int32(batch.candidates[left] - sequence.prompt_length),
-            tokens=pack_int32(predictions.tokens[left]),
-            confidences=pack_float32(predictions.confidences[left]),
+            positions=pack_int32(batch.candidates[masked] - sequence.prompt_length),
+            tokens=pack_int32(predictions.tokens[masked]),
+            confidences=pack_float32(predictions.confidences[masked]),
         )
-        guesses.append(ProvisionalTokens(sequence.request_id, message))
-    return guesses
+        found.append(ProvisionalTokens(sequence.request_id, message))
+    return found

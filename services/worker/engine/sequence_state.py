@@ -1,4 +1,4 @@
-"""What the worker holds of one request, and the checks that keep a bad one out."""
+"""The state of one request on the worker, and its validation."""
 
 from dataclasses import dataclass, field
 
@@ -21,16 +21,14 @@ class SequenceState:
     prompt_length: int
     block_length: int
     canvas: Int32  # the prompt, then the output with its masks
-    confidences: Float32  # of each output token when it was unmasked; NaN: not known
+    confidences: Float32  # of each output token when it was unmasked; NaN: unknown
     temperature: float
     seed: int
     request_id: str = ""
-    wants_provisional: bool = False  # whether its client wants guesses
-    kv_entries: Int64 = field(
-        default_factory=lambda: NO_ENTRIES
-    )  # of the KV cache, one a token of the canvas; none until its first step with a cache
-    cached_block: int = -1  # the block at whose start the cache was filled
-    last_step: int = -1
+    wants_provisional: bool = False  # whether its client wants provisional tokens
+    kv_entries: Int64 = field(default_factory=lambda: NO_ENTRIES)  # one per token of the canvas, or none yet
+    cached_block: int = -1  # the block whose recompute step filled the cache
+    last_step: int = -1  # the last step that ran
     end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
 
     @property
@@ -38,19 +36,19 @@ class SequenceState:
         return (len(self.canvas) - self.prompt_length) // self.block_length
 
     def block_range(self, block: int) -> tuple[int, int]:
-        """First position of a block, and the one after its last, on the canvas."""
+        """The positions [start, stop) of a block on the canvas."""
         start = self.prompt_length + block * self.block_length
         return start, start + self.block_length
 
 
 def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
-    """Raises: BadInput naming the field of the state that is invalid."""
+    """A new state from a message. Raises: BadInput, which names the invalid field."""
     canvas, end_ids = _int32(state.canvas, "canvas").copy(), _int32(state.end_ids, "end_ids")
     output_length = len(canvas) - state.prompt_length
     if state.prompt_length < 1:
         raise BadInput(f"prompt_length must be at least 1, got {state.prompt_length}", "prompt_length")
     if state.block_length < 1 or output_length < 1 or output_length % state.block_length:
-        raise BadInput(f"an output of {output_length} tokens is no whole blocks of {state.block_length}", "canvas")
+        raise BadInput(f"an output of {output_length} tokens is not whole blocks of {state.block_length}", "canvas")
     if len(canvas) > config.max_length:
         raise BadInput(f"{len(canvas)} tokens; the model takes at most {config.max_length}", "canvas")
     if canvas.min() < 0 or canvas.max() >= config.vocab_size:

@@ -1,4 +1,4 @@
-"""From predictions to tokens on the canvases, and to the message that says so."""
+"""Writes predicted tokens to the canvases, and builds the message about them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,21 +16,21 @@ from shared.messages.steps import StepFailure, StepResults
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a batch of steps unmasked. Shapes: N requests; U unmasked tokens, one request after another."""
+    """The tokens that a batch of steps unmasked. Shapes: N requests; U unmasked tokens, grouped by request."""
 
     counts: Int64  # [N], at least 1 each
     positions: Int64  # [U], from the start of the output
     tokens: Int64  # [U]
     confidences: Float64  # [U]
     stats: Float32  # [N, 5]
-    batch_tokens: int  # fed
+    batch_tokens: int  # tokens fed
 
 
 @dataclass(slots=True)
 class StepReport:
-    """What the next results message says beside the steps that ran."""
+    """The jobs of an iteration that did not run: those without a state, and those that never can."""
 
-    missing: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)  # tickets
     failures: list[StepFailure] = field(default_factory=list)
 
     @property
@@ -43,7 +43,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class IterationResult:
-    """One iteration. Its message is made by whoever sends it, so that the next iteration need not wait for that."""
+    """One iteration. The sender builds its message, so that the next iteration can start earlier."""
 
     instance_id: str
     epoch: int
@@ -53,8 +53,8 @@ class IterationResult:
     latency_s: float  # seconds
 
     def message(self, sent_s: float = 0.0) -> StepResults:
-        """Units: sent_s is Unix time in seconds."""
-        said = StepResults(
+        """The message to the scheduler. Units: sent_s is Unix time in seconds."""
+        results = StepResults(
             instance_id=self.instance_id,
             epoch=self.epoch,
             missing=pack_int64(self.report.missing),
@@ -64,9 +64,9 @@ class IterationResult:
         )
         outcome = self.outcome
         if outcome is None:
-            return said
+            return results
         return msgspec.structs.replace(
-            said,
+            results,
             tickets=pack_int64([job.ticket for job in self.jobs]),
             steps=pack_int32([job.step for job in self.jobs]),
             counts=pack_int32(outcome.counts),
@@ -81,7 +81,7 @@ class IterationResult:
 def unmask(
     parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions, thresholds: Float64
 ) -> StepOutcome:
-    """Decide, and write the chosen tokens and their confidences into the sequences (which this modifies)."""
+    """Choose the tokens to unmask, and write them and their confidences to the sequences (which this modifies)."""
     chosen = choose(predictions.confidences, batch.counts, thresholds)  # [R]
     ends = np.cumsum(batch.counts)
     counts = np.add.reduceat(chosen.astype(np.int64), ends - batch.counts)
@@ -89,12 +89,12 @@ def unmask(
     positions = batch.candidates - np.repeat(prompts, batch.counts)  # [R], from the start of the output
     known = np.full((len(parts), max(len(part.sequence.confidences) for part in parts)), np.nan, dtype=np.float32)
     for row, (part, end, count) in enumerate(zip(parts, ends.tolist(), batch.counts.tolist(), strict=True)):
-        sequence, own = part.sequence, slice(end - count, end)
+        sequence, rows = part.sequence, slice(end - count, end)
         known[row, : len(sequence.confidences)] = sequence.confidences
-        known[row, positions[own]] = predictions.confidences[own]
-        kept = positions[own][chosen[own]]
-        sequence.canvas[sequence.prompt_length + kept] = predictions.tokens[own][chosen[own]]
-        sequence.confidences[kept] = predictions.confidences[own][chosen[own]]
+        known[row, positions[rows]] = predictions.confidences[rows]
+        unmasked = positions[rows][chosen[rows]]
+        sequence.canvas[sequence.prompt_length + unmasked] = predictions.tokens[rows][chosen[rows]]
+        sequence.confidences[unmasked] = predictions.confidences[rows][chosen[rows]]
     return StepOutcome(
         counts=counts,
         positions=positions[chosen],

@@ -1,7 +1,7 @@
-"""Which masks of a block become tokens in a step, and what is said about the confidences. Pure NumPy.
+"""Chooses the masks that become tokens in a step, and summarizes the confidences. Pure NumPy.
 
-Rows are the candidates of all requests of a batch, one request after another: the masked positions of its
-current block, ascending. Shape letters: R rows, N requests.
+Rows are the candidates of all requests of a batch, grouped by request: the masked positions of its current block,
+ascending. Shape letters: R rows, N requests.
 """
 
 import numpy as np
@@ -10,9 +10,9 @@ from shared.arrays import Bool, Float32, Float64, Int64
 
 
 def choose(confidences: Float64, counts: Int64, thresholds: Float64) -> Bool:
-    """Choose every candidate at or above its request's threshold, and each request's most confident always.
+    """Choose every candidate at or above its request's threshold, and always each request's most confident one.
 
-    Source: the threshold rule of Fast-dLLM; of equal confidences the first position is the most confident.
+    Source: the threshold rule of Fast-dLLM. Among equal confidences, the first position counts as the most confident.
     Shapes: confidences [R]; counts [N], candidates of each request, at least 1; thresholds [N] -> chosen [R].
     """
     request = np.repeat(np.arange(len(counts)), counts)  # [R]
@@ -25,10 +25,10 @@ def choose(confidences: Float64, counts: Int64, thresholds: Float64) -> Bool:
 def summarize(known: Float32) -> Float32:
     """Min, lower quartile, median, mean and upper quartile of each request's known confidences.
 
-    Shapes: known [N, O], NaN where nothing is known, at least one known in each row -> [N, 5].
+    Shapes: known [N, O], NaN where unknown, at least one known per row -> [N, 5].
     """
     count = np.count_nonzero(~np.isnan(known), axis=1)  # [N]
-    ordered = np.sort(known, axis=1)  # NaN goes last
+    ordered = np.sort(known, axis=1)  # NaN sorts last
     rows = np.arange(len(known))
 
     def quantile(share: float) -> Float32:

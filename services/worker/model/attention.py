@@ -1,7 +1,7 @@
-"""Bidirectional attention over packed requests of any lengths, without padding, fresh and cached keys together.
+"""Bidirectional attention over packed requests of any lengths, without padding, over fresh and cached keys.
 
-Back ends behind one function: flash-attn's variable-length kernel where it is installed and serves the device and the
-dtype, else torch's own fused attention.
+The back end is flash-attn's variable-length kernel if it is installed and supports the device and the dtype, otherwise
+torch's fused attention.
 Shape letters: T fed tokens, S keys, H query heads, K key/value heads, D head size.
 """
 
@@ -20,25 +20,26 @@ from services.worker.model.decoder import Attend
 
 
 def attention(batch: ForwardBatch, store: KvStore | None, device: torch.device, dtype: torch.dtype) -> Attend:
-    """How this batch attends: recompute parts over what they feed, cache parts over their slots of the store.
+    """The attention of this batch: recompute parts attend to the tokens they feed, cache parts to their cache entries.
 
-    Everything fed is written to the store first, so the slots of a cache part hold its fresh keys, too.
+    The fed tokens' keys and values are written to the store first, so the entries of a cache part include them.
     """
     write = torch.from_numpy(batch.write_entries).to(device)
     read = torch.from_numpy(batch.read_entries).to(device)
-    mix = _flash(batch, store, read) if backend(device, dtype) == "flash-attn" else _fused(batch, store, read)
+    use_flash = backend(device, dtype) == "flash-attn"
+    attend_written = _flash(batch, store, read) if use_flash else _fused(batch, store, read)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if store is not None and len(write):
             store.write(layer, write, k, v)
-        return mix(layer, q, k, v)
+        return attend_written(layer, q, k, v)
 
     return attend
 
 
 @cache
 def backend(device: torch.device, dtype: torch.dtype) -> str:
-    """flash-attn or torch. flash-attn computes in 16 bits only, on Ampere and later GPUs."""
+    """flash-attn or torch. flash-attn requires a 16-bit dtype and an Ampere or later GPU."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return "torch"
     recent = torch.cuda.get_device_capability(device) >= (8, 0)
@@ -47,11 +48,11 @@ def backend(device: torch.device, dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Requests next to each other with equal lengths: one call of the kernel."""
+    """Consecutive requests of equal lengths: one call of the kernel."""
 
     count: int
-    rows: slice  # theirs among the fed tokens
-    keys: slice  # theirs among the fed tokens, or if cached among the keys read from the store
+    rows: slice  # of the fed tokens
+    keys: slice  # of the keys read from the store if `cached`, else of the fed tokens
     cached: bool
 
 
@@ -61,9 +62,9 @@ def _fused(batch: ForwardBatch, store: KvStore | None, read: Tensor) -> Attend:
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cached_k, cached_v = store.read(layer, read) if store is not None and len(read) else (k, v)
         mixed = [
-            _mix(q[g.rows], cached_k[g.keys], cached_v[g.keys], g.count)
+            _attend_group(q[g.rows], cached_k[g.keys], cached_v[g.keys], g.count)
             if g.cached
-            else _mix(q[g.rows], k[g.keys], v[g.keys], g.count)
+            else _attend_group(q[g.rows], k[g.keys], v[g.keys], g.count)
             for g in groups
         ]
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
@@ -71,16 +72,16 @@ def _fused(batch: ForwardBatch, store: KvStore | None, read: Tensor) -> Attend:
     return attend
 
 
-def _mix(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
+def _attend_group(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     """Attention of `count` requests of equal lengths. Shapes: q [T, H, D], k and v [S, K, D] -> [T, H, D]."""
-    # [n, H, T / n, D] and twice [n, K, S / n, D]
+    # q [n, H, T / n, D]; k, v [n, K, S / n, D]
     q, k, v = (x.reshape(count, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
     mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
     return mixed.transpose(1, 2).flatten(0, 1)
 
 
 def _groups(batch: ForwardBatch) -> list[_Group]:
-    """Runs of equal (cached or not, fed length, key length); a batch has its parts in such an order."""
+    """Group consecutive requests of equal (cached, fed length, key length); the batch is sorted by these."""
     cached = np.arange(len(batch.lengths)) >= batch.num_recompute
     shapes = np.stack([cached, batch.lengths, batch.key_lengths])  # [3, N]
     firsts = np.flatnonzero(np.r_[True, (shapes[:, 1:] != shapes[:, :-1]).any(axis=0)])
@@ -99,25 +100,25 @@ def _groups(batch: ForwardBatch) -> list[_Group]:
 
 
 def _flash(batch: ForwardBatch, store: KvStore | None, read: Tensor) -> Attend:
-    """One call for all: the keys of recompute parts, then those read from the store."""
+    """One kernel call for all requests, over the keys of recompute parts and then those read from the store."""
     fresh = int(batch.lengths[: batch.num_recompute].sum())
     kernel = _flash_varlen()
-    ends_q, ends_k = (_ends(lengths, read.device) for lengths in (batch.lengths, batch.key_lengths))
-    longest_q, longest_k = int(batch.lengths.max()), int(batch.key_lengths.max())
+    ends_q, ends_k = (_cumulative(lengths, read.device) for lengths in (batch.lengths, batch.key_lengths))
+    max_q, max_k = int(batch.lengths.max()), int(batch.key_lengths.max())
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k, v = k[:fresh], v[:fresh]
         if store is not None and len(read):
             keys, values = store.read(layer, read)
             k, v = torch.cat((k, keys)), torch.cat((v, values))
-        mixed: Tensor = kernel(q, k, v, ends_q, ends_k, longest_q, longest_k, causal=False)
+        mixed: Tensor = kernel(q, k, v, ends_q, ends_k, max_q, max_k, causal=False)
         return mixed
 
     return attend
 
 
-def _ends(lengths: np.ndarray[Any, Any], device: torch.device) -> Tensor:
-    """Where each request's rows begin, and where the last one's end: int32 [N + 1]."""
+def _cumulative(lengths: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+    """The first row of each request, and the end of the last one's: int32 [N + 1]."""
     return torch.from_numpy(np.r_[0, np.cumsum(lengths)].astype(np.int32)).to(device)
 
 

@@ -1,7 +1,7 @@
-"""Reads the shape of a model from the `config.json` published beside its weights.
+"""Reads the shape of a model from the `config.json` beside its weights.
 
-Decides which family a checkpoint belongs to and refuses settings that the decoder does not implement; every
-shape, id, epsilon and rope base comes from the file, none is assumed.
+Determines the family of the checkpoint and rejects settings that the decoder does not implement. Every shape, id,
+epsilon and rope base comes from the file.
 """
 
 import json
@@ -14,7 +14,7 @@ Family = Literal["llada", "dream"]
 
 _FAMILY_OF_ARCHITECTURE: dict[str, Family] = {"LLaDAModelLM": "llada", "DreamModel": "dream"}
 
-# What the decoder implements; a file that says otherwise is refused, a file that is silent is believed to agree.
+# The settings that the decoder implements. A file with another value is rejected; a missing key counts as this value.
 _REQUIRED: dict[Family, dict[str, Any]] = {
     "llada": {
         "activation_type": "silu",
@@ -57,7 +57,7 @@ class ModelConfig:
     shifted_logits: bool  # the logits at position p - 1 are for the token at p
     mask_token_id: int
     eos_token_id: int
-    max_length: int  # prompt and output together
+    max_length: int  # tokens of prompt and output together
 
     def __post_init__(self) -> None:
         sizes = (self.num_layers, self.width, self.num_heads, self.num_kv_heads, self.mlp_width, self.vocab_size)
@@ -76,8 +76,8 @@ class ModelConfig:
 def read_config(directory: Path) -> ModelConfig:
     """Read `config.json` of a model directory.
 
-    Raises: ValueError, one line, if the file is absent or unreadable, names no family known here, lacks a key,
-    or asks for something the decoder does not implement.
+    Raises: ValueError, one line, if the file is missing or unreadable, names an unknown family, lacks a key, or has a
+    setting that the decoder does not implement.
     """
     path = directory / "config.json"
     try:
@@ -97,14 +97,11 @@ def read_config(directory: Path) -> ModelConfig:
 
 
 def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
-    """Turn the published keys into a ModelConfig.
-
-    Raises: ValueError as `read_config` does; KeyError for a missing key.
-    """
+    """The ModelConfig of the published keys. Raises: ValueError as `read_config`; KeyError for a missing key."""
     family = _family(raw)
-    for key, wanted in _REQUIRED[family].items():
-        if raw.get(key, wanted) != wanted:
-            raise ValueError(f"{key} is {raw[key]!r}, only {wanted!r} is implemented")
+    for key, value in _REQUIRED[family].items():
+        if raw.get(key, value) != value:
+            raise ValueError(f"{key} is {raw[key]!r}, only {value!r} is implemented")
     return _parse_llada(raw) if family == "llada" else _parse_dream(raw)
 
 

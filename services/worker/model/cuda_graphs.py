@@ -1,8 +1,8 @@
 """Cache steps on CUDA replay captured graphs: launching thousands of small kernels would take longer than they run.
 
-A graph has fixed shapes, so there is one for each bucket of requests and of keys, captured when first needed; a batch
-is padded up to its bucket, and the padding is masked. Only small batches come here: in large ones the kernels run long
-enough to hide their launches. Shape letters: n requests of the bucket, B block length, K keys of the bucket.
+A graph has fixed shapes, so each bucket of requests and keys has its own, captured at first use. A batch is padded to
+its bucket, and the padding is masked. Graphs serve small batches only: the kernels of large ones run long enough to
+hide their launches. Shape letters: n requests of the bucket, B block length, K keys of the bucket.
 """
 
 from collections import OrderedDict
@@ -27,21 +27,21 @@ Bucket = tuple[int, int, int]  # (n, B, K)
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
-    """A batch of cache steps in its bucket; the requests that fill it up come last."""
+    """A batch of cache steps, padded to its bucket; padding requests come last."""
 
     tokens: Tensor  # [n * B]
     positions: Tensor  # [n * B]
-    write: Tensor  # [n * B], slots
-    read: Tensor  # [n * K], slots
-    attended: Tensor  # [n, 1, 1, K], whether a key is one of the request's
+    write: Tensor  # [n * B], cache entries
+    read: Tensor  # [n * K], cache entries
+    attended: Tensor  # [n, 1, 1, K], whether a key is the request's
 
     @property
-    def parts(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Tensor, ...]:
         return self.tokens, self.positions, self.write, self.read, self.attended
 
 
 def bucket(batch: ForwardBatch) -> Bucket | None:
-    """(n, B, K), or None for a batch that no graph serves: recompute parts, unequal lengths, too much to compute."""
+    """(n, B, K), or None for a batch that no graph serves: recompute parts, unequal lengths, too many tokens."""
     lengths = batch.lengths
     if batch.num_recompute or len(lengths) > MAX_REQUESTS or (lengths != lengths[0]).any():
         return None
@@ -52,30 +52,30 @@ def bucket(batch: ForwardBatch) -> Bucket | None:
 
 
 def pad(batch: ForwardBatch, requests: int, keys: int, padding_entry: int) -> PaddedBatch:
-    """Fill up to so many requests and keys. What is filled in writes to the slot `padding_entry`, and attends to it."""
+    """Pad to this number of requests and keys. The padding writes and attends to the cache's `padding_entry`."""
     missing = requests * int(batch.lengths[0]) - len(batch.tokens)
     attended = np.arange(keys) < batch.key_lengths[:, None]  # [N, K]
     read = np.full((requests, keys), padding_entry, dtype=np.int64)
     read[: len(attended)][attended] = batch.read_entries
-    filler = np.zeros((requests - len(attended), keys), dtype=np.bool_)
-    filler[:, 0] = True  # a softmax over nothing is not a number
+    padding = np.zeros((requests - len(attended), keys), dtype=np.bool_)
+    padding[:, 0] = True  # a softmax over nothing is NaN
     return PaddedBatch(
         tokens=torch.from_numpy(np.pad(batch.tokens, (0, missing))),
         positions=torch.from_numpy(np.pad(batch.positions, (0, missing))),
         write=torch.from_numpy(np.pad(batch.write_entries, (0, missing), constant_values=padding_entry)),
         read=torch.from_numpy(read.ravel()),
-        attended=torch.from_numpy(np.concatenate((attended, filler))[:, None, None]),
+        attended=torch.from_numpy(np.concatenate((attended, padding))[:, None, None]),
     )
 
 
 def forward(decoder: PackedDecoder, store: KvStore, padded: PaddedBatch) -> Tensor:
-    """The decoder on a padded batch, without any shape that depends on what is in it. Shapes: -> hidden [n * B, W]."""
+    """Run the decoder on a padded batch, with shapes that depend on its bucket only. Shapes: -> hidden [n * B, W]."""
     hidden: Tensor = decoder(padded.tokens, padded.positions, _masked(store, padded))
     return hidden
 
 
 class CacheStepGraphs:
-    """The captured graphs of one decoder and its store."""
+    """The captured graphs of one decoder and its KV store."""
 
     def __init__(self, decoder: PackedDecoder, store: KvStore) -> None:
         self._decoder = decoder
@@ -84,32 +84,32 @@ class CacheStepGraphs:
         self._graphs: OrderedDict[Bucket, tuple[torch.cuda.CUDAGraph, PaddedBatch, Tensor]] = OrderedDict()
 
     def run(self, batch: ForwardBatch) -> Tensor | None:
-        """The hidden states of what is fed [T, W], valid until the next run; None if no graph serves this batch."""
+        """Returns: hidden states [T, W] of the fed tokens, valid until the next run, or None if no graph fits."""
         key = bucket(batch)
         if key is None:
             return None
         padded = pad(batch, key[0], key[2], self._store.padding_entry)
         if key not in self._graphs:
             if len(self._graphs) == MAX_GRAPHS:
-                self._graphs.popitem(last=False)  # not used for longest
+                self._graphs.popitem(last=False)  # least recently used
             self._graphs[key] = self._capture(padded)
         self._graphs.move_to_end(key)
         graph, inputs, hidden = self._graphs[key]
-        for own, new in zip(inputs.parts, padded.parts, strict=True):
-            own.copy_(new)
+        for captured, new in zip(inputs.tensors, padded.tensors, strict=True):
+            captured.copy_(new)
         graph.replay()
         return hidden[: len(batch.tokens)]
 
     def _capture(self, padded: PaddedBatch) -> tuple[torch.cuda.CUDAGraph, PaddedBatch, Tensor]:
         device = self._decoder.head.weight.device
-        inputs = PaddedBatch(*(part.to(device) for part in padded.parts))
-        with torch.cuda.device(device):  # whose streams these are; each thread begins on the first device
-            beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            beside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(beside):
-                # kernels choose and load themselves in a first run, which no graph can hold
+        inputs = PaddedBatch(*(part.to(device) for part in padded.tensors))
+        with torch.cuda.device(device):  # streams belong to a device, and each thread starts on the first one
+            warm_up = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            warm_up.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(warm_up):
+                # kernels are selected and loaded in a first run, which cannot be captured
                 forward(self._decoder, self._store, inputs)
-            torch.cuda.current_stream().wait_stream(beside)
+            torch.cuda.current_stream().wait_stream(warm_up)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
                 hidden = forward(self._decoder, self._store, inputs)
@@ -130,5 +130,5 @@ def _masked(store: KvStore, padded: PaddedBatch) -> Attend:
     return attend
 
 
-def _power_of_two(at_least: int) -> int:
-    return 1 << (at_least - 1).bit_length()
+def _power_of_two(minimum: int) -> int:
+    return 1 << (minimum - 1).bit_length()

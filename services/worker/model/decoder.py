@@ -1,8 +1,8 @@
 """The decoder of LLaDA and Dream over packed tokens.
 
-Packed: the tokens of all sequences stand one after another in one row [T], without padding and without a batch
-axis. Which token attends to which, and where keys and values are kept, is decided by the `attend` function that the
-caller passes in; the decoder knows neither caches nor attention back ends. Training and serving use this class alike.
+Packed: the tokens of all sequences are concatenated to one row [T], without padding or a batch axis. The caller's
+`attend` function decides which tokens attend to each other and where keys and values are stored; the decoder knows
+neither caches nor attention back ends. Training and serving use the same class.
 
 Shape letters: T tokens, D head size, H query heads, K key/value heads, W width, V vocabulary.
 """
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from services.worker.model.config import ModelConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, q [T, H, D], k [T, K, D], v [T, K, D]) -> [T, H, D]; q and k come already rotated."""
+"""(layer, q [T, H, D], k [T, K, D], v [T, K, D]) -> [T, H, D]; q and k are rotated already."""
 
 
 Reduce = Callable[[Tensor], Tensor]
@@ -26,22 +26,22 @@ Reduce = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One rank's share of a model: heads, MLP and vocabulary are split evenly; the rest every rank has in full."""
+    """One rank's share of a model: heads, MLP and vocabulary are split evenly, the rest is replicated."""
 
     rank: int = 0
     size: int = 1
 
     def kv_heads(self, config: ModelConfig) -> tuple[int, int]:
-        """First and number of this rank's key/value heads; one that several ranks' query heads share is on each."""
+        """The first of this rank's key/value heads, and their number. A head that several ranks use is on each."""
         return self.rank * config.num_kv_heads // self.size, max(1, config.num_kv_heads // self.size)
 
     def check(self, config: ModelConfig) -> None:
-        """Raises: ValueError if the model cannot be split so."""
+        """Raises: ValueError if the model cannot be split into this number of ranks."""
         kv_heads = config.num_kv_heads
         splits = {"heads": config.num_heads, "MLP columns": config.mlp_width, "vocabulary rows": config.vocab_size}
-        for what, number in splits.items():
+        for unit, number in splits.items():
             if number % self.size:
-                raise ValueError(f"tensor-parallel degree {self.size} does not divide the model's {number} {what}")
+                raise ValueError(f"tensor-parallel degree {self.size} does not divide the model's {number} {unit}")
         if kv_heads % self.size and self.size % kv_heads:
             raise ValueError(f"tensor-parallel degree {self.size} does not fit {kv_heads} key/value heads")
 
@@ -81,7 +81,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(mlp_width, config.width, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
-        """Shapes: x [T, W], cos and sin [T, 1, D / 2] -> [T, W], or with rows [R] only theirs, [R, W]."""
+        """Shapes: x [T, W], cos and sin [T, 1, D / 2] -> [T, W], or with rows [R] -> [R, W]."""
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))  # [T, H + 2 K, D]
         num_q, num_kv, _ = self.heads
         q, k = torch.split(rotate(qkv[:, : num_q + num_kv], cos, sin), [num_q, num_kv], dim=1)
@@ -97,7 +97,7 @@ class Layer(nn.Module):
 class PackedDecoder(nn.Module):
     """Embedding, layers, final norm and head of one LLaDA or Dream model.
 
-    Its weights are the caller's to load, or to draw.
+    The caller loads or initializes the weights.
     Source: the published modelling files of LLaDA (Llama shape) and Dream (Qwen2 shape).
     """
 
@@ -106,7 +106,7 @@ class PackedDecoder(nn.Module):
         shard.check(config)
         self.config = config
         self.shard = shard
-        # Empty: to draw an embedding on the meta device, torch imports its compiler, which takes a second.
+        # Empty, since initializing it on the meta device would make torch import its compiler, which takes a second.
         rows = torch.empty(config.vocab_size, config.width)
         self.embed: nn.Embedding = nn.Embedding.from_pretrained(rows, freeze=False)  # type: ignore[no-untyped-call]
         self.layers = nn.ModuleList(Layer(index, config, shard, reduce) for index in range(config.num_layers))
@@ -114,10 +114,10 @@ class PackedDecoder(nn.Module):
         self.head = nn.Linear(config.width, config.vocab_size // shard.size, bias=False)
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
-        """Run all layers over packed tokens. What follows the last layer's attention is computed for `rows` alone.
+        """Run all layers over packed tokens; with `rows`, the last layer's MLP runs for these rows only.
 
-        Shapes: tokens [T] int64, positions [T] int64 (each counted from its own sequence's start), rows [R] int64 ->
-        hidden [T, W] or [R, W], after the final norm.
+        Shapes: tokens [T] int64, positions [T] int64 (from the start of each sequence), rows [R] int64 -> hidden
+        [T, W] or [R, W], after the final norm.
         """
         cos, sin = rope_angles(positions, self.config.head_dim, self.config.rope_base)
         x = self.embed(tokens)  # [T, W]
@@ -128,7 +128,7 @@ class PackedDecoder(nn.Module):
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The head, for the rows asked for only: hidden [R, W] -> raw, unshifted logits [R, V / shard.size]."""
+        """The head. Shapes: hidden [R, W] -> raw, unshifted logits [R, V / shard.size]."""
         rows: Tensor = self.head(hidden)
         return rows
 
@@ -143,5 +143,5 @@ def rope_angles(positions: Tensor, head_dim: int, base: float) -> tuple[Tensor, 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary embedding over the whole head, half-split, in fp32, cast back. Shapes: x [T, H, D] -> [T, H, D]."""
     first, second = x.float().chunk(2, dim=-1)
-    turned = (torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin))
-    return torch.cat(turned, dim=-1).to(x.dtype)
+    rotated = (torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin))
+    return torch.cat(rotated, dim=-1).to(x.dtype)

@@ -1,4 +1,4 @@
-"""From settings to a model that runs: on one device, or shared out over the ranks of an instance."""
+"""Loads a model from settings: on one device, or split over the ranks of an instance."""
 
 import contextlib
 import ctypes
@@ -27,10 +27,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """How many tokens the cache holds: `tokens`, or with 0 as the free memory allows, but no more than so many
-    requests of the longest can fill. No requests: no cache."""
+    """The size of the KV cache: `tokens`, or if 0 the free memory, up to `requests` of the maximum length."""
 
-    requests: int
+    requests: int  # 0: no cache
     tokens: int = 0
 
 
@@ -39,39 +38,38 @@ NO_CACHE = CacheSize(requests=0)
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """Which model to run, and where. As in the settings: device and dtype may be auto, threads 0."""
+    """The model to run, and its devices, as in the settings."""
 
     model: str  # a directory or a hub id
-    device: str = "cpu"
-    dtype: str = "auto"
+    device: str = "cpu"  # or cuda, or auto
+    dtype: str = "auto"  # or float32, or bfloat16
     tp: int = 1
-    threads: int = 0  # of each rank; 0: an equal share of the cores that the process may use
-    gpus: tuple[int, ...] = ()  # the machine's, one a rank; none: the first ones
+    threads: int = 0  # per rank; 0: an equal share of the cores that the process may use
+    gpus: tuple[int, ...] = ()  # of the machine, one per rank; empty: the first ones
 
 
 @contextmanager
-def open_runner(choice: ModelChoice, room: CacheSize) -> Iterator[Runner | ParallelRunner]:
-    """Load the model, and end its ranks at the end. Raises: BadInput, one line, if it cannot be run."""
+def open_runner(choice: ModelChoice, cache_size: CacheSize) -> Iterator[Runner | ParallelRunner]:
+    """Load the model, and end its ranks on exit. Raises: BadInput, one line, if it cannot run."""
     directory, devices = check_model(choice)
     threads = choice.threads or max(1, num_cores() // choice.tp)
-    load_rank = partial(_load_rank, directory, choose_dtype(choice.dtype, devices[0]), threads, room)
+    load_rank = partial(_load_rank, directory, choose_dtype(choice.dtype, devices[0]), threads, cache_size)
     if choice.tp == 1:
         runner = load_rank(None, devices[0])
-        _say(choice, runner)
+        _log_loaded(choice, runner)
         yield runner
         return
     with parallel_runner(devices, load_rank) as ranks:
-        _say(choice, ranks)
+        _log_loaded(choice, ranks)
         yield ranks
 
 
 def check_model(choice: ModelChoice) -> tuple[Path, list[torch.device]]:
-    """The model's directory, and the device of each rank. Raises: BadInput for what can be refused before anything is
-    loaded."""
+    """Check the model before loading it. Returns: its directory, and the device of each rank. Raises: BadInput."""
     directory, device = find_model(choice.model), choose_device(choice.device)
     try:
         Shard(0, choice.tp).check(read_config(directory))
-        check_weights(directory)  # here, since ranks could not say it in one voice
+        check_weights(directory)  # before the ranks start, so that an error is reported once
     except ValueError as error:
         raise BadInput(str(error), "model") from None
     if device.type == "cuda" and torch.cuda.device_count() < choice.tp:
@@ -80,39 +78,39 @@ def check_model(choice: ModelChoice) -> tuple[Path, list[torch.device]]:
     return directory, [device] * choice.tp if device.type == "cpu" else _cuda_devices(choice)
 
 
-def choose_device(wanted: str) -> torch.device:
-    """Raises: BadInput if a CUDA device is wanted and there is none."""
+def choose_device(device: str) -> torch.device:
+    """The device of a setting. Raises: BadInput if it is cuda and there is no CUDA device."""
     has_cuda = torch.cuda.is_available()
-    if wanted == "cuda" and not has_cuda:
+    if device == "cuda" and not has_cuda:
         raise BadInput("device=cuda, but torch sees no CUDA device here; use cpu or auto", "device")
-    return torch.device("cuda" if has_cuda and wanted != "cpu" else "cpu")
+    return torch.device("cuda" if has_cuda and device != "cpu" else "cpu")
 
 
 def _cuda_devices(choice: ModelChoice) -> list[torch.device]:
-    """Its GPUs by their numbers where all of the machine's are seen; a container sees its own alone, from 0 on."""
-    seen = len(choice.gpus) == choice.tp and max(choice.gpus) < torch.cuda.device_count()
-    return [torch.device("cuda", gpu) for gpu in (choice.gpus if seen else range(choice.tp))]
+    """The instance's GPUs by number, or from 0 on in a container, which sees only its own."""
+    are_visible = len(choice.gpus) == choice.tp and max(choice.gpus) < torch.cuda.device_count()
+    return [torch.device("cuda", gpu) for gpu in (choice.gpus if are_visible else range(choice.tp))]
 
 
 def device_name(device: torch.device) -> str:
-    """What latencies are kept by: the GPU's type, or cpu."""
+    """The device's name in latency profiles: the GPU's type, or cpu."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """auto: bfloat16 on CUDA and on a CPU that computes in it, else float32."""
-    if wanted == "auto":
-        can = torch.cpu.get_capabilities()
-        fast = device.type == "cuda" or can.get("avx512_bf16") or can.get("amx_bf16")
-        return torch.bfloat16 if fast else torch.float32
-    return torch.bfloat16 if wanted == "bfloat16" else torch.float32
+def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """The dtype of a setting. auto: bfloat16 on CUDA and on CPUs with bfloat16 instructions, otherwise float32."""
+    if dtype == "auto":
+        features = torch.cpu.get_capabilities()
+        is_fast = device.type == "cuda" or features.get("avx512_bf16") or features.get("amx_bf16")
+        return torch.bfloat16 if is_fast else torch.float32
+    return torch.bfloat16 if dtype == "bfloat16" else torch.float32
 
 
 def _load_rank(
     directory: Path,
     dtype: torch.dtype,
     threads: int,
-    room: CacheSize,
+    cache_size: CacheSize,
     group: RankGroup | None,
     device: torch.device | None = None,
 ) -> Runner:
@@ -120,7 +118,7 @@ def _load_rank(
     _keep_freed_memory()
     try:
         if group is None:
-            assert device is not None, "without a group the device is given"
+            assert device is not None, "a single rank gets its device as an argument"
             decoder = load(directory, dtype, device, WHOLE)
         else:
             decoder = load(directory, dtype, group.device, group.shard, group.sum)
@@ -128,37 +126,36 @@ def _load_rank(
         raise BadInput("the model does not fit in the device's memory", "model") from None
     except ValueError as error:
         raise BadInput(str(error), "model") from None
-    slots = _num_cache_tokens(room, decoder, group)
+    cache_tokens = _num_cache_tokens(cache_size, decoder, group)
     try:
-        return Runner(decoder, slots, group)
-    except RuntimeError:  # without enough memory torch raises just this on a CPU
-        raise BadInput(f"no memory for a cache of {slots} tokens", "cache_tokens") from None
+        return Runner(decoder, cache_tokens, group)
+    except RuntimeError:  # torch's error for too little memory on a CPU
+        raise BadInput(f"no memory for a cache of {cache_tokens} tokens", "cache_tokens") from None
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc reuse what a step frees, not hand it back: the next step's fresh pages would cost 5 to 8 % of it."""
+    """Let glibc reuse the memory that a step frees. Returning it to the system costs 5 to 8 % of a step's time."""
     m_trim_threshold, m_mmap_threshold = -1, -3
     with contextlib.suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL(None)
-        libc.mallopt(m_mmap_threshold, 32 << 20)  # the most it takes
+        libc.mallopt(m_mmap_threshold, 32 << 20)  # its maximum
         libc.mallopt(m_trim_threshold, (1 << 31) - 1)
 
 
-def _num_cache_tokens(room: CacheSize, decoder: PackedDecoder, group: RankGroup | None) -> int:
-    """The same on every rank."""
-    longest = decoder.config.max_length
-    if room.tokens or not room.requests:
-        return room.tokens
+def _num_cache_tokens(size: CacheSize, decoder: PackedDecoder, group: RankGroup | None) -> int:
+    """The capacity of the cache, the same on every rank."""
+    max_length = decoder.config.max_length
+    if size.tokens or not size.requests:
+        return size.tokens
     fit = tokens_that_fit(decoder)
-    slots = min(fit if group is None else group.least(fit), room.requests * longest)
-    if slots < longest:
-        raise BadInput(
-            f"the free memory holds a cache of {slots} tokens; one request may have {longest}", "cache_tokens"
-        )
-    return slots
+    tokens = min(fit if group is None else group.min(fit), size.requests * max_length)
+    if tokens < max_length:
+        message = f"the free memory holds a cache of {tokens} tokens; one request may have {max_length}"
+        raise BadInput(message, "cache_tokens")
+    return tokens
 
 
-def _say(choice: ModelChoice, runner: Runner | ParallelRunner) -> None:
+def _log_loaded(choice: ModelChoice, runner: Runner | ParallelRunner) -> None:
     log.info(
         "model loaded",
         model=choice.model,

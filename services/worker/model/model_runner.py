@@ -1,4 +1,4 @@
-"""Runs one batch through the model: arrays in, one token and its confidence for each candidate out."""
+"""Runs one batch through the model: arrays in, a token and its confidence for each candidate out."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,8 +17,8 @@ from services.worker.model.decoder import PackedDecoder
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards
 from shared.arrays import Float64, Int64
 
-# Below so many rows the CPU's matrix routine sums in another order; with at least so many, a row's result
-# is the same bits whatever rows stand beside it.
+# Rows for the head. With fewer, the CPU's matrix routine sums in another order; from this number on, a row's result has
+# the same bits in any batch.
 MIN_ROWS = 16
 
 
@@ -31,52 +31,55 @@ class TokenPredictions:
 
 
 class ModelRunner(Protocol):
-    """What the engine needs of a model."""
+    """A model, as the engine uses it."""
 
     @property
     def config(self) -> ModelConfig: ...
     @property
     def cache_tokens(self) -> int:
-        """Tokens that its cache holds; 0 without a cache."""
+        """The capacity of its cache in tokens; 0 without a cache."""
 
     def run(self, batch: ForwardBatch) -> TokenPredictions: ...
 
 
 class GatherGroup(Protocol):
-    """The other ranks that a vocabulary is shared out over."""
+    """The ranks that share a vocabulary."""
 
     def gather(self, x: Tensor) -> Tensor:
-        """Any shape -> [ranks, ...]."""
+        """The tensors of all ranks: any shape -> [ranks, ...]."""
 
 
 class Runner:
-    """A decoder, or one rank's share of it, and its cache on one device."""
+    """A decoder, or one rank's share of it, with its cache, on one device."""
 
-    def __init__(self, decoder: PackedDecoder, cache_tokens: int = 0, ranks: GatherGroup | None = None) -> None:
+    def __init__(
+        self, decoder: PackedDecoder, cache_tokens: int = 0, vocabulary_group: GatherGroup | None = None
+    ) -> None:
         self.config = decoder.config
         self.cache_tokens = cache_tokens
         self.device = decoder.head.weight.device
         self.dtype = decoder.head.weight.dtype
         self._decoder = decoder
-        self._ranks = ranks
+        self._vocabulary_group = vocabulary_group
         first = decoder.shard.rank * decoder.head.out_features
         self._vocabulary = Vocabulary(first, self.config.mask_token_id)
         self._store = KvStore(decoder, cache_tokens) if cache_tokens else None
-        on_cuda = self.device.type == "cuda" and ranks is None
+        on_cuda = self.device.type == "cuda" and vocabulary_group is None
         self._graphs = CacheStepGraphs(decoder, self._store) if self._store and on_cuda else None
 
     @torch.inference_mode()
     def run(self, batch: ForwardBatch) -> TokenPredictions:
-        """One forward, and the head for the candidates' rows only."""
+        """Run one forward, with the head for the candidates' rows only."""
         rows = np.pad(batch.rows, (0, max(0, MIN_ROWS - len(batch.rows))), mode="edge")
         logits = self._decoder.logits(self._hidden(batch, self._put(rows)))[: len(batch.rows)]  # [R, V of this rank]
         after_temperature = self.config.family == "dream"
         best = best_of(logits, self._noise(batch), self._vocabulary, after_temperature=after_temperature)
-        tokens, confidences = combine_shards(best.unsqueeze(0) if self._ranks is None else self._ranks.gather(best))
+        group = self._vocabulary_group
+        tokens, confidences = combine_shards(best.unsqueeze(0) if group is None else group.gather(best))
         return TokenPredictions(tokens.cpu().numpy(), confidences.cpu().numpy())
 
     def _hidden(self, batch: ForwardBatch, rows: Tensor) -> Tensor:
-        """Of these rows among the fed tokens: [R, W]."""
+        """The hidden states of these rows of the fed tokens: [R, W]."""
         replayed = self._graphs.run(batch) if self._graphs else None
         if replayed is not None:
             return replayed[rows]

@@ -1,7 +1,7 @@
-"""Tensor parallelism: one instance as several ranks, each its own process of this machine.
+"""Tensor parallelism: one instance as several ranks, each its own process on this machine.
 
-Rank 0 is the process that started the others. It alone knows requests; it hands each batch to the others, and all run
-it together. Gloo carries everything on a CPU; on CUDA, NCCL carries what the devices compute.
+Rank 0 is the process that started the others. Only rank 0 knows requests: it broadcasts each batch, and all ranks run
+it together. Gloo is the transport; on CUDA, tensors go over NCCL.
 """
 
 import multiprocessing
@@ -30,64 +30,64 @@ from shared.errors import BadInput
 
 log = structlog.get_logger(__name__)
 
-GROUP_TIMEOUT = timedelta(days=365)  # how long a rank waits for its next batch: an idle instance is no error
-STOP_S = 10.0  # how long the others may take to end
+GROUP_TIMEOUT = timedelta(days=365)  # for the next batch: an idle instance is not an error
+STOP_TIMEOUT_S = 10.0  # for the other ranks to end
 
 LoadRank = Callable[["RankGroup"], Runner]
-"""Loads one rank's share of the model; sent to the other ranks, so it must pickle."""
+"""Loads one rank's share of the model; must be picklable, since it is sent to the other ranks."""
 
 
 class RankGroup:
-    """The ranks of this instance, as one of them sees it."""
+    """The communication of one rank with the others."""
 
     def __init__(self, shard: Shard, rendezvous: Path, device: torch.device) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
         self.shard = shard
         self.device = device
-        place = f"file://{rendezvous}"
-        dist.init_process_group("gloo", place, rank=shard.rank, world_size=shard.size, timeout=GROUP_TIMEOUT)
+        url = f"file://{rendezvous}"
+        dist.init_process_group("gloo", url, rank=shard.rank, world_size=shard.size, timeout=GROUP_TIMEOUT)
         self._compute = dist.new_group(backend="nccl") if device.type == "cuda" else dist.group.WORLD
 
     def sum(self, x: Tensor) -> Tensor:
-        """Over the ranks, in place."""
+        """Sum a tensor over the ranks, in place."""
         dist.all_reduce(x, group=self._compute)
         return x
 
     def gather(self, x: Tensor) -> Tensor:
-        """Every rank's `x`, one after another: any shape -> [ranks, ...]."""
+        """The tensors of all ranks: any shape -> [ranks, ...]."""
         parts = [torch.empty_like(x) for _ in range(self.shard.size)]
         dist.all_gather(parts, x, group=self._compute)
         return torch.stack(parts)
 
-    def least(self, number: int) -> int:
-        """The least of what the ranks bring."""
-        found = torch.tensor(number)
-        dist.all_reduce(found, dist.ReduceOp.MIN)
-        return int(found)
+    def min(self, number: int) -> int:
+        """The minimum of the ranks' numbers."""
+        minimum = torch.tensor(number)
+        dist.all_reduce(minimum, dist.ReduceOp.MIN)
+        return int(minimum)
 
-    def share(self, batch: ForwardBatch | None = None) -> ForwardBatch | None:
-        """Rank 0's batch, on every rank; None: there will be no more."""
-        box = [batch]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
+    def broadcast(self, batch: ForwardBatch | None = None) -> ForwardBatch | None:
+        """Returns: rank 0's `batch`, on every rank; None: the instance stops."""
+        objects = [batch]
+        dist.broadcast_object_list(objects, src=0)
+        return objects[0]
 
 
 class ParallelRunner:
-    """Rank 0's view of all of them: runs a batch on every rank."""
+    """Rank 0's runner: runs each batch on every rank."""
 
-    def __init__(self, own: Runner, group: RankGroup) -> None:
-        self.config = own.config
-        self.cache_tokens = own.cache_tokens
-        self.device = own.device
-        self.dtype = own.dtype
-        self._own = own
+    def __init__(self, runner: Runner, group: RankGroup) -> None:
+        self.config = runner.config
+        self.cache_tokens = runner.cache_tokens
+        self.device = runner.device
+        self.dtype = runner.dtype
+        self._runner = runner
         self._group = group
 
     def run(self, batch: ForwardBatch) -> TokenPredictions:
-        """One forward. Where it fails on this rank the others wait in it for good: then the instance ends."""
-        self._group.share(batch)
+        """Run one forward. If it fails on this rank, the others would wait in it forever, so the instance ends."""
+        self._group.broadcast(batch)
         try:
-            return self._own.run(batch)
+            return self._runner.run(batch)
         except Exception as error:
             log.error("a step failed on rank 0; ending the instance", error=repr(error))  # noqa: TRY400 - one line
             os._exit(1)
@@ -95,68 +95,68 @@ class ParallelRunner:
 
 @contextmanager
 def parallel_runner(devices: Sequence[torch.device], load: LoadRank) -> Iterator[ParallelRunner]:
-    """Start the other ranks, each on its device, load the model on all, and end them at the end. The death of one ends
-    this process."""
+    """Start the other ranks, load the model on all devices, and end the ranks on exit. The death of a rank ends this
+    process."""
     size = len(devices)
     with tempfile.TemporaryDirectory(prefix="dilaserve-ranks-") as directory:
         rendezvous = Path(directory) / "rendezvous"
         spawn = multiprocessing.get_context("spawn")
         others = [
-            spawn.Process(target=_serve, args=(Shard(rank, size), rendezvous, devices[rank], load), daemon=True)
+            spawn.Process(target=_run_rank, args=(Shard(rank, size), rendezvous, devices[rank], load), daemon=True)
             for rank in range(1, size)
         ]
         closing = threading.Event()
         for process in others:
             process.start()
-        threading.Thread(target=_watch, args=(others, closing, rendezvous), name="ranks", daemon=True).start()
+        threading.Thread(target=_end_with_others, args=(others, closing, rendezvous), name="ranks", daemon=True).start()
         try:
             group = RankGroup(Shard(0, size), rendezvous, devices[0])
             yield ParallelRunner(load(group), group)
             closing.set()
-            group.share(None)
-            dist.destroy_process_group()  # on all at the same time: with NCCL each waits for the others
+            group.broadcast(None)
+            dist.destroy_process_group()  # with NCCL, each rank waits for the others here
             for process in others:
-                process.join(STOP_S)
+                process.join(STOP_TIMEOUT_S)
         finally:
             closing.set()
             for process in others:
-                process.kill()  # after a failure they may wait for this rank, whose process ends then, too
+                process.kill()  # after a failure here they may still wait for this rank
                 process.join()
 
 
-def _serve(shard: Shard, rendezvous: Path, device: torch.device, load: LoadRank) -> None:
-    """The life of any rank but 0."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes at once, they are for rank 0, which drains
+def _run_rank(shard: Shard, rendezvous: Path, device: torch.device, load: LoadRank) -> None:
+    """The main function of every rank except 0."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # often sent to all processes; only rank 0 reacts, and drains
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_rank_0, args=(rendezvous,), name="rank 0", daemon=True).start()
     group = RankGroup(shard, rendezvous, device)
     try:
         runner = load(group)
     except BadInput:
-        time.sleep(STOP_S)  # rank 0 meets the same, tells of it and ends this one
+        time.sleep(STOP_TIMEOUT_S)  # rank 0 has the same error, reports it and ends this rank
         raise
-    while (batch := group.share()) is not None:
+    while (batch := group.broadcast()) is not None:
         runner.run(batch)
     dist.destroy_process_group()
 
 
 def _end_with_rank_0(rendezvous: Path) -> None:
-    """However it ended: until all have met, nothing else would tell."""
+    """End this rank when rank 0 ends; before the group is set up, nothing else would notice."""
     rank_0 = multiprocessing.parent_process()
-    assert rank_0 is not None, "the others are started by rank 0"
+    assert rank_0 is not None, "rank 0 starts the others"
     wait([rank_0.sentinel])
-    _end(rendezvous)
+    _exit(rendezvous)
 
 
-def _watch(others: list[BaseProcess], closing: threading.Event, rendezvous: Path) -> None:
-    """Ranks cannot go on without one of them, nor wait for it: then the instance ends, to be started anew."""
+def _end_with_others(others: list[BaseProcess], closing: threading.Event, rendezvous: Path) -> None:
+    """End the instance when another rank dies, since the ranks cannot continue without it."""
     wait([process.sentinel for process in others])
     if not closing.is_set():
         log.error("a rank of this instance died; ending it")
-        _end(rendezvous)
+        _exit(rendezvous)
 
 
-def _end(rendezvous: Path) -> None:
-    """At once, and leave nothing behind."""
+def _exit(rendezvous: Path) -> None:
+    """Exit at once, without leaving files behind."""
     shutil.rmtree(rendezvous.parent, ignore_errors=True)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The worker's metrics, as Prometheus reads them: observed once a message and once an iteration."""
+"""The worker's Prometheus metrics, updated once per message and once per iteration."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
@@ -12,7 +12,7 @@ INT32, INT64 = 4, 8  # bytes of an entry in a message's columns
 
 
 class WorkerMetrics:
-    """One registry for each instance."""
+    """The metrics of one instance, in their own registry."""
 
     def __init__(self, instance: Instance) -> None:
         self.registry = CollectorRegistry()
@@ -21,35 +21,33 @@ class WorkerMetrics:
         self._step = self._histogram("step_seconds", "Time of an iteration: a step of each request in it", TIME_BUCKETS)
         self._requests = self._histogram("batch_requests", "Requests of an iteration", SIZE_BUCKETS)
         self._tokens = self._histogram("batch_tokens", "Tokens computed by an iteration", SIZE_BUCKETS)
-        self._delay = self._histogram(
-            "jobs_delay_seconds", "From the scheduler's sending step jobs to here", TIME_BUCKETS
-        )
+        self._delay = self._histogram("jobs_delay_seconds", "Delay of step jobs from the scheduler", TIME_BUCKETS)
         self._unmasked = Counter(f"{NAME}_unmasked_tokens", "Tokens unmasked", registry=self.registry)
         self._held = self._gauge("held_requests", "Requests that the instance holds")
         self._size = self._gauge("kv_cache_tokens", "Tokens that the KV cache has room for")
         self._used = self._gauge("kv_cache_used_tokens", "Tokens whose keys and values are cached")
 
     def watch(self, engine: Engine) -> None:
-        """Show what the engine holds from now on."""
+        """Export the engine's requests and cache from now on."""
         self._held.set_function(lambda: engine.num_held)
         self._size.set(engine.cache_tokens)
         self._used.set_function(lambda: engine.cache_tokens - engine.free_cache_tokens)
 
     def jobs_received(self, jobs: StepJobs, received_s: float) -> None:
-        """Clocks of different machines may differ; a delay is never below 0. Units: Unix time."""
+        """Record the delay of a message, at least 0 since clocks differ. Units: received_s is Unix time in seconds."""
         if jobs.sent_s:
             self._delay.observe(max(0.0, received_s - jobs.sent_s))
 
-    def ran(self, results: StepResults) -> None:
-        """One iteration; of one in which no step ran there is nothing to tell."""
+    def iteration_finished(self, results: StepResults) -> None:
+        """Record an iteration, if a step ran in it."""
         if results.tickets:
             self._step.observe(results.latency_s)
             self._requests.observe(len(results.tickets) // INT64)
             self._tokens.observe(results.batch_tokens)
             self._unmasked.inc(len(results.positions) // INT32)
 
-    def _histogram(self, name: str, told: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"{NAME}_{name}", told, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"{NAME}_{name}", help_text, buckets=buckets, registry=self.registry)
 
-    def _gauge(self, name: str, told: str) -> Gauge:
-        return Gauge(f"{NAME}_{name}", told, registry=self.registry)
+    def _gauge(self, name: str, help_text: str) -> Gauge:
+        return Gauge(f"{NAME}_{name}", help_text, registry=self.registry)

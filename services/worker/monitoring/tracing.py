@@ -1,11 +1,11 @@
-"""The worker's spans: one for as long as it holds a request, with an event for each step that ran."""
+"""The worker's spans: one per request that it holds, with an event for each step that ran."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opentelemetry import propagate, trace
 
-from services.worker.engine.step_jobs import to_forget
+from services.worker.cache.eviction import tickets_to_evict
 from shared.arrays import unpack_int32, unpack_int64
 from shared.messages.steps import StepJobs, StepResults
 from shared.telemetry import MAX_STEP_EVENTS
@@ -14,7 +14,7 @@ tracer = trace.get_tracer(__name__)
 
 
 @dataclass(slots=True)
-class _Held:
+class _RequestSpan:
     span: trace.Span
     steps: int = 0
     tokens: int = 0  # unmasked
@@ -22,29 +22,29 @@ class _Held:
 
 
 class RequestSpans:
-    """Follows the requests of one instance that are traced; knows none where no collector is."""
+    """The spans of one instance's traced requests; none without a collector."""
 
     def __init__(self, instance_id: str) -> None:
         self._instance_id = instance_id
         self._epoch = -1
-        self._held: dict[int, _Held] = {}  # by ticket
+        self._held: dict[int, _RequestSpan] = {}  # by ticket
 
-    def take(self, jobs: StepJobs) -> None:
-        """Requests that go, and those that come. Tickets are unique within an epoch only."""
-        if jobs.epoch > self._epoch:
+    def jobs_received(self, jobs: StepJobs) -> None:
+        """End the spans of dropped requests, and start those of new ones."""
+        if jobs.epoch > self._epoch:  # tickets are unique within an epoch only
             self._epoch = jobs.epoch
             self.close()
-        self._end(to_forget(jobs, self._held) if self._held else ())
+        self._end(tickets_to_evict(jobs, self._held) if self._held else ())
         for state in jobs.states:
             if not state.trace or state.ticket in self._held:
                 continue
             attributes = {"dilaserve.request_id": state.request_id, "dilaserve.instance": self._instance_id}
             span = tracer.start_span("denoise", context=propagate.extract(state.trace), attributes=attributes)
             if span.is_recording():
-                self._held[state.ticket] = _Held(span)
+                self._held[state.ticket] = _RequestSpan(span)
 
-    def ran(self, results: StepResults) -> None:
-        """The steps of one iteration."""
+    def iteration_finished(self, results: StepResults) -> None:
+        """Add the steps of one iteration to their spans."""
         if not self._held:
             return
         columns = (unpack_int64(results.tickets), unpack_int32(results.steps), unpack_int32(results.counts))
@@ -65,7 +65,7 @@ class RequestSpans:
                 held.span.add_event("step", attributes)
 
     def close(self) -> None:
-        """End all that are open."""
+        """End all spans."""
         self._end(list(self._held))
 
     def _end(self, tickets: Iterable[int]) -> None:

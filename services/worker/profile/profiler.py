@@ -1,6 +1,6 @@
 """Measures the latency profile: seconds of one step by tokens of the batch, for recompute and for cache steps.
 
-It times the engine's own iterations, so a latency is what the scheduler will see: packing, forward, head, unmasking.
+It times the engine's iterations, so a latency includes all that the scheduler sees: packing, forward, head, unmasking.
 """
 
 import statistics
@@ -16,29 +16,28 @@ from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 from shared.profile import LatencyProfile
 
-TYPICAL_TOKENS = 256  # prompt and output of the requests that a batch is made of
-BLOCK = 32  # tokens
+TYPICAL_TOKENS = 256  # prompt and output tokens of each request in a batch
+BLOCK = 32  # tokens of a block
 
 Row = tuple[int, int, StepKind, float]  # tp, batch tokens, kind, seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """What to measure: the batch sizes (tokens) and how often each."""
+    """The batch sizes to measure, in tokens, and the repeats of each."""
 
     batch_tokens: tuple[int, ...]
     repeats: int = 5
-    budget_s: float = float("inf")  # steps of one size that took as long together need no more repeats
-    max_step_s: float = float("inf")  # a step that took longer ends its kind: above it, the profile goes by tokens
+    budget_s: float = float("inf")  # no more repeats once the steps of one size have taken this long together
+    max_step_s: float = float("inf")  # no larger batches once a step takes longer; the profile extrapolates by tokens
 
 
-QUICK_PLAN = ProfilePlan(
-    batch_tokens=(32, 128, 512, 2048), repeats=3, budget_s=0.2, max_step_s=1.0
-)  # for a start without a profile
+# For a start without a profile.
+QUICK_PLAN = ProfilePlan(batch_tokens=(32, 128, 512, 2048), repeats=3, budget_s=0.2, max_step_s=1.0)
 
 
 def batch_sizes(max_tokens: int) -> tuple[int, ...]:
-    """32, 64, 128 and so on, and `max_tokens` last."""
+    """Powers of two from 32 on, and `max_tokens` last."""
     sizes = [BLOCK]
     while sizes[-1] * 2 < max_tokens:
         sizes.append(sizes[-1] * 2)
@@ -46,14 +45,17 @@ def batch_sizes(max_tokens: int) -> tuple[int, ...]:
 
 
 def cache_tokens_for(plan: ProfilePlan) -> int:
-    """Tokens of cache that measuring cache steps takes."""
+    """The cache size, in tokens, for measuring the plan's cache steps."""
     return max(plan.batch_tokens) // BLOCK * TYPICAL_TOKENS
 
 
 def measure(
     runner: ModelRunner, tp: int, plan: ProfilePlan, on_point: Callable[[StepKind, int], object] = lambda *_: None
 ) -> LatencyProfile:
-    """The profile of one TP degree; without a cache it has no cache rows. `on_point` hears what comes next."""
+    """Measure the profile of one TP degree; without a cache it has no cache rows.
+
+    `on_point` is called before each measurement, with the kind of step and the batch's tokens.
+    """
     kinds = [StepKind.RECOMPUTE, StepKind.CACHE] if runner.cache_tokens else [StepKind.RECOMPUTE]
     return LatencyProfile.from_rows(row for kind in kinds for row in _measure_kind(runner, tp, plan, kind, on_point))
 
@@ -66,7 +68,7 @@ def _measure_kind(
         states = _states(runner, tokens, kind)
         if states is None:
             return
-        timed = _time(runner, states, kind, plan)
+        timed = _time_steps(runner, states, kind, plan)
         if timed is None:
             return
         times_s, fed = timed
@@ -76,18 +78,20 @@ def _measure_kind(
             return
 
 
-def _time(
+def _time_steps(
     runner: ModelRunner, states: list[RequestState], kind: StepKind, plan: ProfilePlan
 ) -> tuple[list[float], int] | None:
-    """Seconds of each repeated step of these requests together, and the tokens that one computes; None if such a step
-    does not fit in the device's memory."""
+    """Time steps of these requests as one batch.
+
+    Returns: seconds of each repeated step, and the tokens that a step computes; None if it exceeds the device's memory.
+    """
     mode = CacheMode.DUAL if kind is StepKind.CACHE else CacheMode.NONE
     engine = Engine(runner, mode, EngineLimits(max(plan.batch_tokens), len(states)), "profile")
-    first = [StepKind.RECOMPUTE, kind] if kind is StepKind.CACHE else [kind]  # to fill the cache, and to warm up
+    first = [StepKind.RECOMPUTE, kind] if kind is StepKind.CACHE else [kind]  # fills the cache and warms up
     times_s: list[float] = []
     fed = 0
     for step, each in enumerate(first + [kind] * plan.repeats):
-        ran = _run(engine, _jobs(states, step, each))
+        ran = _run_jobs(engine, _jobs(states, step, each))
         if any(results.failures for results in ran) or (each is kind and len(ran) > 1):
             return None
         fed = ran[-1].batch_tokens
@@ -98,8 +102,8 @@ def _time(
     return times_s, fed
 
 
-def _run(engine: Engine, jobs: StepJobs) -> list[StepResults]:
-    """All iterations that these jobs take: more than one where they exceed a batch, as in filling the cache."""
+def _run_jobs(engine: Engine, jobs: StepJobs) -> list[StepResults]:
+    """Run jobs. Returns: the results of each iteration; there are several if the jobs exceed a batch."""
     engine.accept(jobs)
     ran = []
     while engine.waiting:
@@ -116,14 +120,14 @@ def _jobs(states: list[RequestState], step: int, kind: StepKind) -> StepJobs:
         tickets=pack_int64([state.ticket for state in states]),
         steps=pack_int32([step] * n),
         blocks=pack_int32([0] * n),
-        thresholds=pack_float32([1.0] * n),  # one token a step, so that there is always a next one
+        thresholds=pack_float32([1.0] * n),  # one token per step, so that masks are always left
         kinds=pack_int32([kind] * n),
         states=states if step == 0 else [],
     )
 
 
 def _states(runner: ModelRunner, tokens: int, kind: StepKind) -> list[RequestState] | None:
-    """Requests whose steps of this kind compute `tokens` together; None if the cache has no room for them."""
+    """Requests whose steps of this kind compute `tokens` in all; None if the cache has no room for them."""
     config = runner.config
     longest = min(TYPICAL_TOKENS, config.max_length)
     if kind is StepKind.CACHE:

@@ -1,4 +1,4 @@
-"""The profile that an instance registers with: a given one, one measured at an earlier start, or a quick one now."""
+"""The profile that an instance registers with: given, stored by an earlier start, or measured now."""
 
 import hashlib
 import tempfile
@@ -20,15 +20,15 @@ log = structlog.get_logger(__name__)
 
 
 def given_profile(path: Path, tp: int) -> LatencyProfile:
-    """The rows of this TP degree. Raises: BadInput if the file cannot be read or has none."""
+    """The rows of this TP degree. Raises: BadInput if the file cannot be read or lacks such rows."""
     profile = read_profile(path).for_tp(tp)
-    profile.latency_s(tp, 1, StepKind.RECOMPUTE)  # raises if it has no such rows
+    profile.latency_s(tp, 1, StepKind.RECOMPUTE)  # raises BadInput if there are no such rows
     return profile
 
 
-def stored_profile(choice: ModelChoice, runner: Runner | ParallelRunner, cache: Path) -> LatencyProfile:
-    """The one kept under `cache` by an earlier start; else measured now, and kept."""
-    path = cache / f"{_key(choice, runner)}.csv"
+def stored_profile(choice: ModelChoice, runner: Runner | ParallelRunner, directory: Path) -> LatencyProfile:
+    """The profile that an earlier start stored in `directory`; otherwise measure and store one."""
+    path = directory / f"{_key(choice, runner)}.csv"
     if path.exists():
         try:
             return read_profile(path)
@@ -41,19 +41,19 @@ def stored_profile(choice: ModelChoice, runner: Runner | ParallelRunner, cache: 
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
-    """Where the user's caches are kept."""
+    """The folder of stored profiles in the user's cache."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dilaserve" / "profiles"
 
 
 def _key(choice: ModelChoice, runner: Runner | ParallelRunner) -> str:
-    """What a latency depends on."""
-    computes = device_name(runner.device), backend(runner.device, runner.dtype), str(runner.dtype)
-    facts = (runner.config, *computes, choice.tp, choice.threads, runner.cache_tokens > 0)
+    """A hash of the facts that latencies depend on."""
+    hardware = device_name(runner.device), backend(runner.device, runner.dtype), str(runner.dtype)
+    facts = (runner.config, *hardware, choice.tp, choice.threads, runner.cache_tokens > 0)
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def _store(path: Path, profile: LatencyProfile) -> None:
-    """In one piece, since another instance may read or write it at this moment; not worth failing for."""
+    """Store atomically, since other instances read and write the same file. A failure is only logged."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as directory:

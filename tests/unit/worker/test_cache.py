@@ -161,17 +161,17 @@ def test_a_request_that_alone_does_not_fit_in_memory_fails() -> None:
 
 @given(st.lists(st.integers(0, 30), max_size=30), st.randoms())
 def test_slots_are_handed_out_once_and_come_back(sizes: list[int], order: Random) -> None:
-    pool = KvAllocator(64)
+    allocator = KvAllocator(64)
     held: list[Int64] = []
     for size in sizes:
-        slots = pool.take(size)
+        slots = allocator.allocate(size)
         assert (slots is None) == (size > 64 - sum(map(len, held)))
         if slots is not None:
             held.append(slots)
         taken = np.concatenate([np.zeros(0, dtype=np.int64), *held])
-        assert len(np.unique(taken)) == len(taken) == 64 - pool.free
+        assert len(np.unique(taken)) == len(taken) == 64 - allocator.num_free
         if len(held) > 2:
-            pool.give(held.pop(order.randrange(len(held))))
+            allocator.free(held.pop(order.randrange(len(held))))
 
 
 def _some(results: StepResults | None) -> StepResults:

@@ -83,7 +83,7 @@ class OnCpu(CacheStepGraphs):
 
     def _capture(self, padded: PaddedBatch) -> Any:
         self.captured += 1
-        inputs = PaddedBatch(*(part.clone() for part in padded.parts))
+        inputs = PaddedBatch(*(part.clone() for part in padded.tensors))
         hidden = forward(self._decoder, self._store, inputs)
 
         def replay() -> None:

@@ -45,18 +45,18 @@ def ran(ticket: int) -> StepResults:
 
 def test_a_span_ends_when_its_request_is_to_be_forgotten(ended: InMemorySpanExporter) -> None:
     spans = tracing.RequestSpans("a-1")
-    spans.take(jobs(1, 2, 3))
-    spans.ran(ran(1))
-    spans.take(jobs(drops=pack_int64([1])))
+    spans.jobs_received(jobs(1, 2, 3))
+    spans.iteration_finished(ran(1))
+    spans.jobs_received(jobs(drops=pack_int64([1])))
     assert told(ended) == [("r1", 1)]
-    spans.take(jobs(3, forget_below=9))
+    spans.jobs_received(jobs(3, forget_below=9))
     assert told(ended) == [("r1", 1), ("r2", 0)]
 
 
 def test_another_schedulers_request_of_the_same_ticket_has_a_span_of_its_own(ended: InMemorySpanExporter) -> None:
     spans = tracing.RequestSpans("a-1")
-    spans.take(jobs(1))
-    spans.take(jobs(1, epoch=2, name="s"))
-    spans.ran(ran(1))
+    spans.jobs_received(jobs(1))
+    spans.jobs_received(jobs(1, epoch=2, name="s"))
+    spans.iteration_finished(ran(1))
     spans.close()
     assert told(ended) == [("r1", 0), ("s1", 1)]

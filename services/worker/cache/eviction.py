@@ -1,0 +1,50 @@
+"""Decides which requests have entries in the KV cache, and evicts them.
+
+A request gets one entry per token of its canvas before its first step with a cache. It is evicted when the scheduler
+drops it, sends a newer state of it or is superseded. No request is evicted to make room for another: the other waits.
+"""
+
+from collections.abc import Iterable
+
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.cache.kv_allocator import KvAllocator
+from services.worker.engine.sequence_state import NO_ENTRIES, SequenceState
+from shared.arrays import unpack_int64
+from shared.messages.steps import StepJobs
+
+
+def tickets_to_evict(message: StepJobs, held: Iterable[int]) -> list[int]:
+    """The tickets that a message drops: those it names, and those of `held` below its `forget_below`."""
+    named: list[int] = unpack_int64(message.drops).tolist()
+    if not message.forget_below:
+        return named
+    kept = {state.ticket for state in message.states}
+    return named + [ticket for ticket in held if ticket < message.forget_below and ticket not in kept]
+
+
+class KvReservations:
+    """The entries of the requests that an instance holds."""
+
+    def __init__(self, mode: CacheMode, num_tokens: int) -> None:
+        self.allocator = KvAllocator(num_tokens)
+        self._is_used = mode is not CacheMode.NONE
+
+    def lacks_entries(self, sequence: SequenceState) -> bool:
+        """Whether the request needs entries before its next step."""
+        return self._is_used and not len(sequence.kv_entries)
+
+    def can_ever_hold(self, sequence: SequenceState) -> bool:
+        """Whether the empty cache has room for the request."""
+        return not self._is_used or len(sequence.canvas) <= self.allocator.size
+
+    def reserve(self, sequence: SequenceState) -> bool:
+        """Give the request its entries. Returns: whether enough are free."""
+        entries = self.allocator.allocate(len(sequence.canvas))
+        if entries is not None:
+            sequence.kv_entries = entries
+        return entries is not None
+
+    def evict(self, sequence: SequenceState) -> None:
+        """Free the request's entries, if it has any."""
+        self.allocator.free(sequence.kv_entries)
+        sequence.kv_entries = NO_ENTRIES
