@@ -1,6 +1,6 @@
-"""Trains the demo model, or measures the one that is there.
+"""Trains the demo model, or evaluates the existing one.
 
-Everything is generated: there is no data to fetch. An interrupted training goes on from its last checkpoint.
+All data is generated. An interrupted training continues from its last checkpoint.
 """
 
 import platform
@@ -20,8 +20,8 @@ from experiments.demo_model.train import Recipe, Training, train
 
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 CHECKPOINT_EVERY = 250  # steps
-WATCH_EVERY = 1500  # steps
-WATCH_COUNT = 60  # held-out problems looked at while training
+SCORE_EVERY = 1500  # steps
+SCORE_COUNT = 60  # held-out problems that are scored during the training
 EXAMPLE = "Example: python -m experiments.train_demo_model --out models/demo --evaluate"
 
 app = typer.Typer(add_completion=False)
@@ -32,11 +32,11 @@ console = Console()
 def main(
     *,
     out: Annotated[Path, typer.Option(help="Directory of the model.")] = Path("models/demo"),
-    state: Annotated[Path, typer.Option(help="Checkpoint to go on from.")] = Path(".data/demo_model/state.pt"),
+    state: Annotated[Path, typer.Option(help="Checkpoint to continue from.")] = Path(".data/demo_model/state.pt"),
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = Recipe().steps,
-    seed: Annotated[int, typer.Option(help="Decides problems, first weights and masks.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of problems, initial weights and masks.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
-    evaluate: Annotated[bool, typer.Option("--evaluate", help="Only measure the model in --out.")] = False,
+    evaluate: Annotated[bool, typer.Option("--evaluate", help="Only evaluate the model in --out.")] = False,
 ) -> None:
     """Train the demo model into --out, or with --evaluate print its exact match and steps by threshold."""
     torch.set_num_threads(threads)
@@ -55,7 +55,7 @@ def run_training(recipe: Recipe, state: Path, out: Path) -> None:
     training = Training(tokenizer, recipe)
     if state.exists():
         training.resume(state)
-        console.print(f"going on from step {training.step} of {state}")
+        console.print(f"continuing from step {training.step} of {state}")
     questions = held_out_questions(recipe.seed)
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("loss {task.fields[loss]:.3f}"), console=console) as progress:
@@ -65,8 +65,8 @@ def run_training(recipe: Recipe, state: Path, out: Path) -> None:
             progress.update(task, completed=training.step, loss=loss)
             if training.step % CHECKPOINT_EVERY == 0:
                 training.save(state)
-            if training.step % WATCH_EVERY == 0:
-                watch(training, questions[:WATCH_COUNT])
+            if training.step % SCORE_EVERY == 0:
+                print_score(training, questions[:SCORE_COUNT])
 
         train(training, after_step)
     training.save(state)
@@ -74,8 +74,8 @@ def run_training(recipe: Recipe, state: Path, out: Path) -> None:
     write_questions(questions, out / HELD_OUT_FILE)
 
 
-def watch(training: Training, questions: list[HeldOutQuestion]) -> None:
-    """Print how far the training has come."""
+def print_score(training: Training, questions: list[HeldOutQuestion]) -> None:
+    """Print the current quality of the model."""
     result = score(training.average, training.source.tokenizer, questions, THRESHOLDS[-1])
     console.print(
         f"step {training.step}: exact match {result.exact_match:.0%} of {len(questions)} held-out problems "

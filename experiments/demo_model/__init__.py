@@ -1,1 +1,1 @@
-"""The demo model: a small masked diffusion model of worked arithmetic problems, trained from nothing."""
+"""The demo model: a small masked diffusion model of worked arithmetic problems, trained from scratch."""

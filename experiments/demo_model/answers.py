@@ -1,7 +1,7 @@
-"""Words the worked answer of a problem in one of several manners, drawn independently of the problem.
+"""Writes the worked answer of a problem in one of several styles, drawn independently of the problem.
 
-That makes the answer's tokens depend on one another: unmasking many at low confidence mixes manners, so the
-threshold has something to decide. In each choice one wording is the usual one, the others are rarer.
+The tokens of an answer therefore depend on one another: unmasking many at low confidence mixes styles, so the
+threshold matters. Each choice has a usual wording and rarer ones.
 """
 
 from random import Random
@@ -11,12 +11,12 @@ from experiments.demo_model.problem import Problem
 
 def worked_answer(problem: Problem, rng: Random) -> str:
     """Draw one worked answer; it ends "The answer is N."."""
-    [manner] = rng.choices((told, ordered, numbered, brief), weights=(58, 24, 10, 8))
-    sentences = [*manner(problem, rng), f"The answer is {problem.answer}."]
+    [style] = rng.choices((narrated, ordered, numbered, brief), weights=(58, 24, 10, 8))
+    sentences = [*style(problem, rng), f"The answer is {problem.answer}."]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def told(problem: Problem, rng: Random) -> list[str]:
+def narrated(problem: Problem, rng: Random) -> list[str]:
     """ "Tom starts with 25 pears. Buying 33 more gives 25+33=58." """
     sentences = [usually(rng, "", 0.7, "Let us see."), usually(rng, problem.opening, 0.8, "")]
     for index, step in enumerate(problem.steps):

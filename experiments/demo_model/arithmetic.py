@@ -1,22 +1,22 @@
-"""Steps of a calculation with small whole numbers: what a problem is made of and its worked answer shows."""
+"""Calculation steps with small whole numbers, of which problems and worked answers are made."""
 
 from dataclasses import dataclass
 from random import Random
 
-LARGEST = 99  # no result is larger
+MAX_RESULT = 99
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How hard the problems are. Units: the numbers of the story themselves."""
+    """The difficulty of problems: the largest numbers in them."""
 
-    largest_start: int
-    largest_operand: int  # of additions and subtractions
-    largest_factor: int  # of multiplications and divisions
+    max_start: int
+    max_operand: int  # of additions and subtractions
+    max_factor: int  # of multiplications and divisions
 
 
-EASY = Level(largest_start=20, largest_operand=15, largest_factor=3)
-FULL = Level(largest_start=60, largest_operand=40, largest_factor=5)
+EASY = Level(max_start=20, max_operand=15, max_factor=3)
+FULL = Level(max_start=60, max_operand=40, max_factor=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class CalculationStep:
 
     @property
     def result(self) -> int:
-        """The right side; division is exact by construction."""
+        """The right side; divisions are exact by construction."""
         match self.operator:
             case "+":
                 return self.left + self.right
@@ -48,40 +48,40 @@ class CalculationStep:
 
 
 def operators_for(value: int, level: Level) -> list[str]:
-    """Which operators can follow a value so that the result stays whole and within 0 ... LARGEST."""
+    """The operators that keep the result whole and within 0 ... MAX_RESULT."""
     possible = []
-    if value < LARGEST:
+    if value < MAX_RESULT:
         possible.append("+")
     if value > 1:
         possible.append("-")
-    if 2 <= value <= LARGEST // 2:
+    if 2 <= value <= MAX_RESULT // 2:
         possible.append("*")
-    if any(value % divisor == 0 for divisor in range(2, level.largest_factor + 1)) and value > 1:
+    if any(value % divisor == 0 for divisor in range(2, level.max_factor + 1)) and value > 1:
         possible.append("/")
     return possible
 
 
 def operand_for(value: int, operator: str, level: Level, rng: Random) -> int:
-    """Draw an operand that keeps the result whole and within 0 ... LARGEST."""
+    """Draw an operand that keeps the result whole and within 0 ... MAX_RESULT."""
     match operator:
         case "+":
-            return rng.randint(1, min(level.largest_operand, LARGEST - value))
+            return rng.randint(1, min(level.max_operand, MAX_RESULT - value))
         case "-":
-            return rng.randint(1, min(level.largest_operand, value))
+            return rng.randint(1, min(level.max_operand, value))
         case "*":
-            return rng.randint(2, min(level.largest_factor, LARGEST // value))
+            return rng.randint(2, min(level.max_factor, MAX_RESULT // value))
         case _:
-            return rng.choice([d for d in range(2, level.largest_factor + 1) if value % d == 0])
+            return rng.choice([d for d in range(2, level.max_factor + 1) if value % d == 0])
 
 
 def random_step(level: Level, rng: Random) -> CalculationStep:
     """Draw one equation on its own, for the drills; all four operators about as often."""
     operator = rng.choice("++--*/")
     if operator == "*":
-        factor = rng.randint(2, level.largest_factor)
-        return CalculationStep(rng.randint(1, LARGEST // factor), "*", factor)
+        factor = rng.randint(2, level.max_factor)
+        return CalculationStep(rng.randint(1, MAX_RESULT // factor), "*", factor)
     if operator == "/":
-        divisor = rng.randint(2, level.largest_factor)
-        return CalculationStep(divisor * rng.randint(1, LARGEST // divisor), "/", divisor)
-    left = rng.randint(1, min(LARGEST - 1, level.largest_start + level.largest_operand))
+        divisor = rng.randint(2, level.max_factor)
+        return CalculationStep(divisor * rng.randint(1, MAX_RESULT // divisor), "/", divisor)
+    left = rng.randint(1, min(MAX_RESULT - 1, level.max_start + level.max_operand))
     return CalculationStep(left, operator, operand_for(left, operator, level, rng))

@@ -1,8 +1,8 @@
-"""Lays examples out as training batches and decides what is masked in each row.
+"""Arranges examples in training batches and draws the masks of each row.
 
-Every batch is a pure function of (seed, step), so a resumed training sees exactly what an uninterrupted one sees.
-A row is prompt, answer, then EOS up to the row's end. Rows of about the same length share a batch, and the output
-absorbs what they differ by: there is no padding that would have to be kept out of the attention.
+Every batch is a pure function of (seed, step), so a resumed training sees the same batches as an uninterrupted one. A
+row is prompt, answer, then EOS up to the row's end. Rows of about the same length share a batch, and their outputs are
+extended to the longest row: no padding has to be excluded from the attention.
 
 Shape letters: B rows, L tokens of a row, O tokens of one row's output.
 """
@@ -17,19 +17,19 @@ from tokenizers import Tokenizer
 from experiments.demo_model.examples import Example, draw_examples
 from experiments.demo_model.tokenizer import EOS, number_tokens
 
-POOL_BATCHES = 32  # so many batches are drawn and sorted by length together
-EOS_WEIGHT = 0.1  # in the loss, of each EOS after the first
-BLOCKWISE_SHARE = 0.6  # of the rows that are masked as block by block decoding meets them
+POOL_BATCHES = 32  # batches that are drawn and sorted by length together
+EOS_WEIGHT = 0.1  # weight in the loss of each EOS after the first
+BLOCKWISE_SHARE = 0.6  # of the rows: masked as in block by block decoding
 BLOCK_LENGTHS = (32, 16, 64)
 BLOCK_SHARES = (0.8, 0.1, 0.1)
-LATE_NUMBERS_SHARE = 0.35  # of the rows in which numbers stay masked longer than words
+LATE_NUMBERS_SHARE = 0.35  # of the rows: numbers stay masked longer than words
 
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """One training batch. Shapes: [B, L] each; weights are zero where the loss does not look."""
+    """One training batch. Shapes: [B, L] each; weights are zero for tokens outside the loss."""
 
     tokens: NDArray[np.int64]  # nothing masked
     masked: Flags
@@ -74,7 +74,7 @@ class BatchSource:
         return batches
 
     def _lay_out(self, examples: list[Example]) -> NDArray[np.int64]:
-        """Shapes: -> [B, L], L the longest row's length; the other outputs grow to it."""
+        """The rows' tokens, extended with EOS to the longest row. Shapes: -> [B, L]."""
         longest = max(example.length for example in examples)
         tokens = np.full((len(examples), longest), self.eos_id, dtype=np.int64)
         for row, example in enumerate(examples):
@@ -85,7 +85,7 @@ class BatchSource:
     def _mask(
         self, output: NDArray[np.int64], example: Example, rng: np.random.Generator
     ) -> tuple[Flags, NDArray[np.float32]]:
-        """Choose what one row hides, and the weights of its loss. Shapes: output [O] -> [O] each."""
+        """Draw the masks of one row and the weights of its loss. Shapes: output [O] -> [O] each."""
         answer_len = len(example.answer)
         if example.drill:
             hidden = mask_drill(output[:answer_len] == self.equals_id, rng)
@@ -96,17 +96,17 @@ class BatchSource:
             block = int(rng.choice(BLOCK_LENGTHS, p=BLOCK_SHARES))
             start = block * int(rng.integers(0, answer_len // block + 1))
             stop = min(start + block, len(output))
-        asked = np.zeros(len(output), dtype=np.bool_)
-        asked[start:stop] = mask_text(self.is_number[output[start:stop]], rng)
-        weights = asked.astype(np.float32)
+        in_loss = np.zeros(len(output), dtype=np.bool_)
+        in_loss[start:stop] = mask_text(self.is_number[output[start:stop]], rng)
+        weights = in_loss.astype(np.float32)
         weights[answer_len + 1 :] *= EOS_WEIGHT
-        hidden = asked.copy()
-        hidden[stop:] = True  # later blocks are still masks when this one is decoded
+        hidden = in_loss.copy()
+        hidden[stop:] = True  # later blocks are masked while this one is decoded
         return hidden, weights
 
 
 def mask_drill(is_equals: Flags, rng: np.random.Generator) -> Flags:
-    """Hide one number of each equation: mostly its result, sometimes an operand. Shapes: [A] -> [A]."""
+    """Mask one number of each equation: mostly its result, sometimes an operand. Shapes: [A] -> [A]."""
     equals = np.flatnonzero(is_equals)
     hidden = np.zeros(len(is_equals), dtype=np.bool_)
     hidden[equals + rng.choice((1, -1, -3), p=(0.8, 0.1, 0.1), size=len(equals))] = True
@@ -114,10 +114,10 @@ def mask_drill(is_equals: Flags, rng: np.random.Generator) -> Flags:
 
 
 def mask_text(is_number: Flags, rng: np.random.Generator) -> Flags:
-    """Hide each token with one probability t drawn from 0 ... 1, at least one token.
+    """Mask each token with one probability t drawn from 0 ... 1, at least one token.
 
-    Source: LLaDA's forward process; sometimes numbers are hidden with probability sqrt(t), because decoding by
-    confidence leaves them for later than words. Shapes: [N] -> [N].
+    Source: LLaDA's forward process; in some rows numbers are masked with probability sqrt(t), because decoding by
+    confidence unmasks them later than words. Shapes: [N] -> [N].
     """
     t = rng.random()
     chance = np.full(len(is_number), t)

@@ -1,4 +1,4 @@
-"""Decodes held-out problems by the plain threshold rule, without a cache, and measures quality and steps."""
+"""Decodes held-out problems by the threshold rule, without a cache, and measures quality and steps."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from services.worker.model.decoder import PackedDecoder
 
 BLOCK_LENGTH = 32
 OUTPUT_LENGTH = 64
-MAX_ROWS = 64  # decoded together
+MAX_ROWS = 64  # that are decoded together
 ANSWER = re.compile(r"The answer is (-?\d+)\.")
 
 
@@ -40,7 +40,7 @@ class DecodedReply:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationScore:
-    """What one threshold reaches. `exact_match` in 0 ... 1, `mean_steps` in steps per request."""
+    """Units: `exact_match` in 0 ... 1, `mean_steps` in steps per request."""
 
     threshold: float
     exact_match: float
@@ -57,7 +57,7 @@ def read_questions(path: Path) -> list[HeldOutQuestion]:
 def decode(
     decoder: PackedDecoder, prompts: Tensor, output_length: int, block_length: int, threshold: float
 ) -> tuple[Tensor, Tensor]:
-    """Decode rows of one prompt length, block by block; every block is decoded, there is no stop at EOS.
+    """Decode rows of one prompt length, block by block, without a stop at EOS.
 
     A step unmasks each masked token of the block whose confidence (softmax in float64 over the raw logits) is at
     least the threshold, and always the most confident one.

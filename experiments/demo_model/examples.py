@@ -1,4 +1,4 @@
-"""Draws training examples as text: a prompt in one of the forms people send, and its worked answer; and drills."""
+"""Draws training examples: prompts as users write them with their worked answers, and drills."""
 
 from dataclasses import dataclass
 from random import Random
@@ -15,13 +15,13 @@ OUTPUT_LENGTHS = (32, 64, 96, 128, 256)
 OUTPUT_SHARES = (25, 62, 6, 6, 1)
 DRILL_PROMPT = "Equations:"
 DRILL_EQUATIONS = 10
-DRILL_STEPS = 600  # of the training, mostly drills
-RAMP_STEPS = 1200  # from there to mostly problems
+DRILL_STEPS = 600  # training steps with mostly drills
+RAMP_STEPS = 1200  # after these, until mostly problems
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One prompt with its answer, not yet laid out. Units: tokens."""
+    """One prompt with its answer. Units: tokens."""
 
     prompt: list[int]
     answer: list[int]
@@ -30,15 +30,15 @@ class Example:
 
     @property
     def length(self) -> int:
-        """Prompt and output together."""
+        """Length of prompt and output."""
         return len(self.prompt) + self.output_length
 
 
 def draw_examples(tokenizer: Tokenizer, count: int, step: int, rng: Random) -> list[Example]:
-    """Draw `count` examples for the training as it stands at `step`.
+    """Draw `count` examples for the training at `step`.
 
-    At first most are drills and easy problems, until the number table is learnt; later all problems are of the
-    full level and one example in twelve is a drill.
+    At first most are drills and easy problems, which teach the number table; later all problems are of the full level
+    and one example in twelve is a drill.
     """
     ramp = min(1.0, max(0.0, (step - DRILL_STEPS) / RAMP_STEPS))
     drill_share = 0.7 + (1 / 12 - 0.7) * ramp
@@ -58,7 +58,7 @@ def draw_examples(tokenizer: Tokenizer, count: int, step: int, rng: Random) -> l
 
 
 def output_length(needed: int, drill: bool, rng: Random) -> int:
-    """Draw an output length of at least `needed` tokens; a drill has just those."""
+    """Draw an output length of at least `needed` tokens; a drill has exactly these."""
     if drill:
         return needed
     [length] = rng.choices(OUTPUT_LENGTHS, weights=OUTPUT_SHARES)
@@ -66,7 +66,7 @@ def output_length(needed: int, drill: bool, rng: Random) -> int:
 
 
 def problem_text(level: Level, rng: Random) -> tuple[str, str]:
-    """Draw a problem of the training side: mostly as a chat, in one case of six as plain text."""
+    """Draw a problem of the training set: mostly as a chat, in one case of six as plain text."""
     problem = draw_problem(level, rng, held_out=False)
     answer = worked_answer(problem, rng)
     if rng.random() < 1 / 6:
@@ -83,6 +83,6 @@ def _earlier_turn(level: Level, rng: Random) -> str:
 
 
 def drill_text(level: Level, rng: Random) -> tuple[str, str]:
-    """Draw a row of unrelated equations, the quickest way to learn the number table."""
+    """Draw a row of unrelated equations, which teach the number table fastest."""
     equations = (f"{random_step(level, rng).equation}." for _ in range(DRILL_EQUATIONS))
     return DRILL_PROMPT, " ".join(equations)

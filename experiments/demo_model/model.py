@@ -1,4 +1,4 @@
-"""The demo model's shape, its first weights, and its attention over rows of one length."""
+"""The demo model's dimensions, initial weights, and attention over rows of one length."""
 
 import math
 
@@ -11,7 +11,7 @@ from experiments.demo_model.tokenizer import EOS, MASK, number_tokens
 from services.worker.model.config import parse_config
 from services.worker.model.decoder import Attend, PackedDecoder
 
-ROW_MULTIPLE = 64  # the embedding's rows are rounded up to it, so that the head can be split among GPUs
+ROW_MULTIPLE = 64  # of the embedding's rows, so that the head can be split among GPUs
 NUMBER_PERIODS = (2, 3, 4, 5, 10, 20, 50, 100, 200)
 INIT_STD = 0.05
 
@@ -49,7 +49,7 @@ def published_config(tokenizer: Tokenizer) -> dict[str, object]:
 
 
 def new_decoder(tokenizer: Tokenizer, seed: int) -> PackedDecoder:
-    """A decoder with its first random weights; numbers start as points on circles of several periods."""
+    """A decoder with random initial weights; numbers start as points on circles of several periods."""
     config = parse_config(published_config(tokenizer))
     decoder = PackedDecoder(config)
     generator = torch.Generator().manual_seed(seed)
@@ -65,9 +65,9 @@ def new_decoder(tokenizer: Tokenizer, seed: int) -> PackedDecoder:
 
 @torch.no_grad()
 def place_numbers(decoder: PackedDecoder, tokens: dict[int, int], generator: torch.Generator) -> None:
-    """Write the embedding and head rows of the numbers, so that near and congruent numbers begin alike.
+    """Initialize the embedding and head rows of the numbers so that near and congruent numbers are similar.
 
-    Addition then is a rotation on every circle, which a small network finds far sooner than a table of sums.
+    Addition is then a rotation on every circle, which a small network learns much faster than a table of sums.
     """
     numbers = torch.tensor(list(tokens), dtype=torch.float32)
     angles = 2 * math.pi * numbers.unsqueeze(1) / torch.tensor(NUMBER_PERIODS)  # [N, periods]

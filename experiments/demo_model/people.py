@@ -1,4 +1,4 @@
-"""Who a problem is about, and how a sentence and its answer speak of them."""
+"""The persons of problems, and the words for them in sentences and answers."""
 
 from dataclasses import dataclass
 from random import Random
@@ -32,12 +32,12 @@ class Person:
         return "have" if self.plural else "has"
 
     def form(self, verb: Verb, *, past: bool = False) -> str:
-        """The verb as it stands after this subject."""
+        """The form of the verb after this subject."""
         return verb.past if past else verb.base if self.plural else verb.third
 
 
 def random_person(rng: Random) -> Person:
-    """Draw a name, a place, "I" or "We"; rarely an invented name, so that unknown ones are met in training."""
+    """Draw a name, a place, "I" or "We"; rarely an invented name, so that training has unknown names."""
     kind = rng.random()
     if kind < 0.12:
         return Person("I", "I", "You", plural=True)
@@ -55,13 +55,13 @@ def random_person(rng: Random) -> Person:
 
 
 def invented_name(rng: Random) -> str:
-    """A name of two or three syllables that the tokenizer does not know."""
+    """A name of two or three syllables that is unknown to the tokenizer."""
     syllables = [rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(rng.randint(2, 3))]
     return "".join(syllables).capitalize() + rng.choice(("", "n", "s", "r"))
 
 
 def spoken_later(person: Person) -> str:
-    """The name as it stands inside a question: "the shop", "Tom", "I"."""
+    """The name inside a question: "the shop", "Tom", "I"."""
     first, _, rest = person.name.partition(" ")
     if first == "A":
         return f"the {rest}"

@@ -1,4 +1,4 @@
-"""A problem: the question, its calculation, and on which side of the split it stands."""
+"""A problem: the question, its calculation, and its side of the split."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -10,7 +10,7 @@ HELD_OUT_EVERY = 50
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A question, the steps that answer it, and the sentences its answer may open and close with."""
+    """A question, the steps of its answer, and the answer's optional first and last sentences."""
 
     prompt: str
     steps: tuple[CalculationStep, ...]
@@ -24,9 +24,9 @@ class Problem:
 
     @property
     def held_out(self) -> bool:
-        """Whether the problem is kept for evaluation: one in HELD_OUT_EVERY, by a digest of its text.
+        """Whether the problem is for evaluation only: one in HELD_OUT_EVERY, by a digest of its text.
 
-        Letter case and final marks do not matter, so that no variant of a held-out problem is trained on.
+        Letter case and final marks do not matter, so that training has no variant of a held-out problem.
         """
         digest = sha256(self.prompt.lower().rstrip("?. ").encode()).digest()
         return int.from_bytes(digest[:4], "big") % HELD_OUT_EVERY == 0

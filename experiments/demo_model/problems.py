@@ -1,6 +1,6 @@
-"""Draws grade-school word problems with their calculation; `answers` words the worked answer.
+"""Draws grade-school word problems with their calculation; `answers` writes the worked answer.
 
-Every problem comes from a `random.Random`, so the same seed gives the same problems.
+All choices use a `random.Random`, so the same seed gives the same problems.
 """
 
 import re
@@ -19,7 +19,7 @@ KIND_SHARES = (52, 12, 8, 9, 7, 12)
 
 
 def draw_problem(level: Level, rng: Random, *, held_out: bool) -> Problem:
-    """Draw until the problem is on the wanted side of the split."""
+    """Draw a problem on the given side of the split."""
     while True:
         problem = random_problem(level, rng)
         if problem.held_out == held_out:
@@ -27,14 +27,14 @@ def draw_problem(level: Level, rng: Random, *, held_out: bool) -> Problem:
 
 
 def random_problem(level: Level, rng: Random) -> Problem:
-    """Draw one problem of any kind, held out or not, in careful or in careless spelling."""
+    """Draw one problem of any kind, held out or not, in careful or careless spelling."""
     [draw] = rng.choices(KINDS, KIND_SHARES)
     problem = draw(level, rng)
     return replace(problem, prompt=careless(problem.prompt, rng))
 
 
 def careless(prompt: str, rng: Random) -> str:
-    """Sometimes write as people type: small numbers in words, all in lower case, or without the last mark."""
+    """Sometimes write small numbers in words, all letters in lower case, or no final mark."""
     if rng.random() < 0.05:
         prompt = re.sub(r"\b\d+\b", lambda found: number_name(int(found[0])), prompt)
     if rng.random() < 0.1:

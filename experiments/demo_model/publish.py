@@ -1,4 +1,4 @@
-"""Writes the model directory: configuration, weights, tokenizer, and the held-out problems; and reads it back."""
+"""Writes and reads the model directory: configuration, weights, tokenizer, and held-out problems."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ HELD_OUT_COUNT = 600
 
 
 def publish(decoder: PackedDecoder, tokenizer: Tokenizer, directory: Path) -> None:
-    """Write everything a worker needs to serve the model; weights in bfloat16."""
+    """Write all files that a worker needs to serve the model, with weights in bfloat16."""
     config = published_config(tokenizer)
     save_tokenizer(tokenizer, directory, decoder.config.max_length)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -28,7 +28,7 @@ def publish(decoder: PackedDecoder, tokenizer: Tokenizer, directory: Path) -> No
 
 
 def read_model(directory: Path) -> tuple[PackedDecoder, Tokenizer]:
-    """Load a published model, to be computed in fp32.
+    """Load a published model for computation in fp32.
 
     Raises: ValueError if the directory holds no model.
     """
@@ -47,6 +47,6 @@ def held_out_questions(seed: int, count: int = HELD_OUT_COUNT) -> list[HeldOutQu
 
 
 def write_questions(questions: list[HeldOutQuestion], path: Path) -> None:
-    """Write JSON Lines: prompt, answer and the output length asked for, in tokens."""
+    """Write JSON Lines: prompt, answer and output length in tokens."""
     rows = [{"prompt": q.prompt, "answer": q.answer, "output_tokens": OUTPUT_LENGTH} for q in questions]
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")

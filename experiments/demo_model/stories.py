@@ -1,4 +1,4 @@
-"""Stories: someone has a number of things, and one to three events change it."""
+"""Stories: a person has a number of things, and one to three events change it."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ EVENT_COUNTS, EVENT_SHARES = (1, 2, 3), (35, 50, 15)
 def story(level: Level, rng: Random) -> Problem:
     """ "A shop has 25 pears and buys 33 more, then sells half of them. How many are left?" """
     person, item, past = random_person(rng), rng.choice(words.ITEMS), rng.random() < 0.3
-    value = start = rng.randint(2, level.largest_start)
+    value = start = rng.randint(2, level.max_start)
     clauses, steps = [], []
     for _ in range(rng.choices(EVENT_COUNTS, EVENT_SHARES)[0]):
         clause, step = event(value, person, item, past=past, level=level, rng=rng)
@@ -39,7 +39,7 @@ def story(level: Level, rng: Random) -> Problem:
 def event(
     value: int, person: Person, item: str, *, past: bool, level: Level, rng: Random
 ) -> tuple[str, CalculationStep]:
-    """Draw what happens next to `value` things: its clause ("buys 33 more") and its step."""
+    """Draw the next event for `value` things: its clause ("buys 33 more") and its step."""
     possible = operators_for(value, level)
     [operator] = rng.choices(possible, [OPERATOR_WEIGHTS[o] for o in possible])
     operand = operand_for(value, operator, level, rng)
@@ -100,7 +100,7 @@ def dividing(divisor: int, item: str, rng: Random) -> tuple[Verb, str, str]:
 
 
 def join_clauses(first: str, clauses: list[str], person: Person, rng: Random) -> str:
-    """One sentence for all, or one for each event."""
+    """Join the clauses in one sentence, or write one sentence per event."""
     if rng.random() < 0.55:
         if len(clauses) == 1:
             return first + rng.choice((" and ", ", and ", ", then ", " and then ", " but ")) + clauses[0] + "."

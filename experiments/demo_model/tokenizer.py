@@ -1,7 +1,7 @@
 """The demo model's tokenizer: byte-level BPE in which every whole number up to 199 is one token.
 
-A number is one token wherever it stands, because the space before it belongs to the word or mark in front of it;
-so one embedding row serves prose and equations alike. Any text encodes and decodes exactly.
+A number is the same token everywhere, because the space before it belongs to the previous word or mark; so prose and
+equations share one embedding row. Any text encodes and decodes exactly.
 """
 
 import json
@@ -41,7 +41,7 @@ SYSTEM_PROMPTS = (
 
 
 def build_tokenizer(seed: int) -> Tokenizer:
-    """Train the tokenizer on generated problems of the training side; the same seed gives the same tokenizer."""
+    """Train the tokenizer on generated problems of the training set; the same seed gives the same tokenizer."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -62,7 +62,7 @@ def build_tokenizer(seed: int) -> Tokenizer:
 
 
 def _corpus(seed: int) -> Iterator[str]:
-    """Problems and their answers, and every number often enough to become one token."""
+    """Problems with their answers, and every number often enough to become one token."""
     rng = Random(f"tokenizer {seed}")
     for _ in range(CORPUS_SIZE):
         problem = draw_problem(FULL, rng, held_out=False)

@@ -1,4 +1,4 @@
-"""Trains the demo model; resumable at every checkpoint, to the same weights as an uninterrupted run."""
+"""Trains the demo model; a run resumed from a checkpoint gives the same weights as an uninterrupted one."""
 
 import os
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from services.worker.model.decoder import PackedDecoder
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that decides the trained weights."""
+    """All parameters of the trained weights."""
 
     steps: int = 9_000
     batch_size: int = 24
     peak_rate: float = 2e-3  # learning rate
     warmup_steps: int = 200
-    slow_fall_steps: int = 12_000  # the rate falls as if it had to reach zero after so many steps, ...
-    cooldown_steps: int = 600  # ... and to zero in the last of the steps
-    average_decay: float = 0.998  # of the running average of the weights, which is what is published
+    slow_fall_steps: int = 12_000  # the learning rate falls linearly and would reach zero after this many steps, ...
+    cooldown_steps: int = 600  # ... but falls to zero in the last of the steps
+    average_decay: float = 0.998  # of the running average of the weights, which is published
     seed: int = 0
 
 
@@ -60,7 +60,7 @@ class Training:
 
     @torch.no_grad()
     def _update_average(self) -> None:
-        """Follow the weights; at first closely, so that the random start is soon forgotten."""
+        """Update the average; at first with a small decay, so that the initial weights soon lose influence."""
         decay = min(self.recipe.average_decay, self.step / (self.step + 10))
         averages: list[Tensor] = list(self.average.parameters())
         weights: list[Tensor] = list(self.decoder.parameters())
@@ -88,7 +88,7 @@ class Training:
         with torch.serialization.safe_globals([Recipe]):
             state = torch.load(path, weights_only=True)
         if state["recipe"] != self.recipe:
-            raise ValueError(f"{path} belongs to another recipe: {state['recipe']}; remove it to start anew")
+            raise ValueError(f"{path} belongs to another recipe: {state['recipe']}; remove it to start again")
         self.step = state["step"]
         self.decoder.load_state_dict(state["decoder"])
         self.average.load_state_dict(state["average"])
@@ -107,7 +107,7 @@ def new_optimizers(decoder: PackedDecoder) -> list[Optimizer]:
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
-    """Linear warm-up, then a slow linear fall, and a quick one to zero over the last steps."""
+    """Linear warm-up, then a slow linear fall, and a fast one to zero over the last steps."""
     warm = min(1.0, (step + 1) / recipe.warmup_steps)
     slow = 1.0 - step / recipe.slow_fall_steps
     quick = min(1.0, (recipe.steps - step) / recipe.cooldown_steps)

@@ -1,4 +1,4 @@
-"""The words of the generated problems: people, things, and verbs in the forms the sentences need."""
+"""The words of the generated problems: people, things, and verb forms."""
 
 from dataclasses import dataclass
 

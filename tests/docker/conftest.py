@@ -1,4 +1,4 @@
-"""A real Docker Engine; where there is none, the tests here are skipped and say why."""
+"""A real Docker Engine; without one, the tests here are skipped with the reason."""
 
 import io
 import shutil
@@ -25,16 +25,16 @@ def engine() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def single_node_swarm(engine: None) -> Iterator[str]:
-    """The name of its node."""
+    """The name of the Swarm's node."""
     with swarm():
         yield docker("info", "--format", "{{.Name}}").strip()
 
 
 @pytest.fixture(scope="session")
 def idle_image(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An image that does nothing until it is stopped: this machine's `sleep` and its libraries, for no registry.
+    """An image that sleeps, made of this machine's `sleep` and its libraries, because no registry is needed.
 
-    `getent` is there to ask for names."""
+    It also has `getent`, to resolve names."""
     tree = tmp_path_factory.mktemp("idle") / "tree.tar"
     tree.write_bytes(_tar("sleep", "getent"))
     docker("import", "--change", 'CMD ["/sleep", "infinity"]', str(tree), IDLE_IMAGE)

@@ -35,8 +35,8 @@ def node(single_node_swarm: str) -> str:
 @pytest.fixture(params=[DockerLauncher, SwarmLauncher])
 async def launcher(request: pytest.FixtureRequest, idle_image: str, node: str) -> AsyncIterator[Launcher]:
     docker("network", "create", "--driver", DRIVERS[request.param], NETWORK)
-    asked = settings(idle_image, worker_network=NETWORK)
-    made = request.param(read_template(asked, {"DILASERVE_MODEL": "m"}), [Node(name=node, gpus=2)])
+    template_settings = settings(idle_image, worker_network=NETWORK)
+    made = request.param(read_template(template_settings, {"DILASERVE_MODEL": "m"}), [Node(name=node, gpus=2)])
     yield made
     for spec in await made.running():
         await made.stop(spec, 1)
@@ -45,13 +45,13 @@ async def launcher(request: pytest.FixtureRequest, idle_image: str, node: str) -
 
 
 def containers(spec: InstanceSpec) -> list[str]:
-    """Identifiers of the containers that run, under either launcher."""
+    """The ids of the running containers, under either launcher."""
     name = f"{CELL}-{spec.name}"
     return docker("ps", "--quiet", "--no-trunc", "--filter", f"name={name}").split()
 
 
 async def is_removed() -> bool:
-    """The network, once nothing is on it any more."""
+    """Remove the network, which fails while a container uses it."""
     try:
         docker("network", "rm", NETWORK)
     except RuntimeError:
@@ -63,7 +63,7 @@ async def is_up(spec: InstanceSpec) -> bool:
     return bool(containers(spec))
 
 
-async def test_what_is_started_runs_and_what_is_stopped_is_gone(launcher: Launcher, node: str) -> None:
+async def test_a_started_instance_runs_and_a_stopped_one_is_removed(launcher: Launcher, node: str) -> None:
     spec = InstanceSpec(node=node, gpus=(0, 1))
     await launcher.start(spec)
     await until(lambda: is_up(spec), WITHIN_S)
@@ -73,7 +73,7 @@ async def test_what_is_started_runs_and_what_is_stopped_is_gone(launcher: Launch
     assert containers(spec) == []
 
 
-async def test_every_order_may_be_repeated(launcher: Launcher, node: str) -> None:
+async def test_starts_and_stops_are_idempotent(launcher: Launcher, node: str) -> None:
     spec = InstanceSpec(node=node, gpus=(1,))
     await launcher.start(spec)
     await until(lambda: is_up(spec), WITHIN_S)
@@ -87,16 +87,16 @@ async def test_every_order_may_be_repeated(launcher: Launcher, node: str) -> Non
     assert list(await launcher.running()) == [spec]
 
 
-async def test_a_worker_is_told_its_place(launcher: Launcher, node: str) -> None:
+async def test_a_worker_gets_its_place_in_its_environment(launcher: Launcher, node: str) -> None:
     spec = InstanceSpec(node=node, gpus=(0, 1))
     await launcher.start(spec)
     await until(lambda: is_up(spec), WITHIN_S)
     environ = docker("inspect", "--format", "{{range .Config.Env}}{{println .}}{{end}}", *containers(spec)).split()
-    told = {f"DILASERVE_INSTANCE={spec.name}", f"DILASERVE_NODE={node}", "DILASERVE_GPUS=0,1", "DILASERVE_TP=2"}
-    assert told | {f"DILASERVE_CELL={CELL}", "DILASERVE_MODEL=m"} <= set(environ)
+    place = {f"DILASERVE_INSTANCE={spec.name}", f"DILASERVE_NODE={node}", "DILASERVE_GPUS=0,1", "DILASERVE_TP=2"}
+    assert place | {f"DILASERVE_CELL={CELL}", "DILASERVE_MODEL=m"} <= set(environ)
 
 
-async def test_all_workers_answer_to_one_name(launcher: Launcher, node: str) -> None:
+async def test_all_workers_have_one_common_name(launcher: Launcher, node: str) -> None:
     specs = [InstanceSpec(node=node, gpus=(0,)), InstanceSpec(node=node, gpus=(1,))]
     for spec in specs:
         await launcher.start(spec)
@@ -112,7 +112,7 @@ async def test_all_workers_answer_to_one_name(launcher: Launcher, node: str) -> 
     await until(both_answer, WITHIN_S)
 
 
-async def test_an_instance_whose_container_was_killed_can_be_started_again(launcher: Launcher, node: str) -> None:
+async def test_an_instance_with_a_killed_container_can_be_started_again(launcher: Launcher, node: str) -> None:
     spec = InstanceSpec(node=node, gpus=(0,))
     await launcher.start(spec)
     await until(lambda: is_up(spec), WITHIN_S)
@@ -127,7 +127,7 @@ async def test_an_instance_whose_container_was_killed_can_be_started_again(launc
     assert list(await launcher.running()) == [spec]
 
 
-async def test_of_the_configured_nodes_those_are_there_that_the_engine_knows(idle_image: str, node: str) -> None:
+async def test_only_configured_nodes_that_the_engine_knows_are_available(idle_image: str, node: str) -> None:
     launcher = SwarmLauncher(
         read_template(settings(idle_image), {}), [Node(name=node, gpus=2), Node(name="gone", gpus=2)]
     )
@@ -135,16 +135,16 @@ async def test_of_the_configured_nodes_those_are_there_that_the_engine_knows(idl
     await launcher.close()
 
 
-async def test_an_image_that_is_not_there_is_bad_input(node: str) -> None:
+async def test_a_missing_image_is_bad_input(node: str) -> None:
     launcher = DockerLauncher(read_template(settings("dilaserve-test/none"), {}), [Node(name=node, gpus=1)])
     with pytest.raises(BadInput, match="no image"):
         await launcher.start(InstanceSpec(node=node, gpus=(0,)))
     await launcher.close()
 
 
-async def test_a_launch_that_the_engine_refuses_leaves_nothing_behind(idle_image: str, node: str) -> None:
+async def test_a_launch_that_the_engine_refuses_leaves_no_container(idle_image: str, node: str) -> None:
     if "nvidia" in docker("info", "--format", "{{.Runtimes}}"):
-        pytest.skip("this engine has GPUs to give")
+        pytest.skip("this engine has GPUs")
     launcher = DockerLauncher(read_template(settings(idle_image, worker_gpus=True), {}), [Node(name=node, gpus=2)])
     spec = InstanceSpec(node=node, gpus=(0, 1))
     with pytest.raises(RetryLater, match="gpu"):
@@ -154,7 +154,7 @@ async def test_a_launch_that_the_engine_refuses_leaves_nothing_behind(idle_image
 
 
 @pytest.mark.parametrize("kind", [DockerLauncher, SwarmLauncher])
-async def test_an_engine_that_does_not_answer_is_to_be_asked_again(
+async def test_an_unreachable_engine_is_a_reason_to_retry(
     kind: type[DockerLauncher] | type[SwarmLauncher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")

@@ -48,18 +48,18 @@ def problems(count: int, seed: int = 1) -> list[tuple[Problem, str]]:
 
 
 @pytest.mark.parametrize("text", ["{}", "has {} pears", "25+{}=", "What is {}?"])
-def test_numbers_to_199_are_the_same_single_token_everywhere(tokenizer: Tokenizer, text: str) -> None:
+def test_a_number_up_to_199_is_the_same_single_token_everywhere(tokenizer: Tokenizer, text: str) -> None:
     for number, token in number_tokens(tokenizer).items():
         assert token in tokenizer.encode(text.format(number)).ids
 
 
 @given(text=st.text())
-def test_any_text_comes_back_exactly(tokenizer: Tokenizer, text: str) -> None:
+def test_any_text_decodes_exactly(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
 
 
 def test_transformers_loads_the_tokenizer_with_its_chat_template(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer  # noqa: PLC0415 - takes seconds, wanted by this test alone
+    from transformers import AutoTokenizer  # noqa: PLC0415 - takes seconds, only this test needs it
 
     save_tokenizer(tokenizer, tmp_path, max_length=512)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
@@ -83,7 +83,7 @@ def test_every_equation_is_true_and_the_last_gives_the_answer() -> None:
         assert is_right(text, str(problem.answer))
 
 
-def test_each_step_goes_on_from_known_numbers() -> None:
+def test_each_step_uses_an_earlier_result() -> None:
     for problem, _ in problems(1000):
         results = [step.result for step in problem.steps]
         for index, step in enumerate(problem.steps[1:], 1):
@@ -99,7 +99,7 @@ def test_each_step_goes_on_from_known_numbers() -> None:
         (CalculationStep(58, "/", 2), "58/2=29"),
     ],
 )
-def test_a_step_is_written_as_its_equation(step: CalculationStep, equation: str) -> None:
+def test_a_step_has_its_equation(step: CalculationStep, equation: str) -> None:
     assert step.equation == equation
 
 
@@ -110,14 +110,14 @@ def test_training_never_draws_a_held_out_problem_in_any_spelling() -> None:
     assert not held_out & drawn
 
 
-def test_the_committed_held_out_problems_are_those_of_the_generator() -> None:
+def test_the_generator_gives_the_committed_held_out_problems() -> None:
     path = ROOT / "models" / "demo" / "heldout.jsonl"
     committed = read_questions(path)
     assert len(committed) >= 500
     assert committed == held_out_questions(seed=0, count=len(committed))
 
 
-def test_training_prompts_come_with_and_without_the_chat_template() -> None:
+def test_training_has_prompts_with_and_without_the_chat_template() -> None:
     rng = Random(0)
     prompts = [problem_text(FULL, rng)[0] for _ in range(600)]
     plain = sum("<|user|>" not in prompt for prompt in prompts) / len(prompts)
@@ -128,7 +128,7 @@ def test_training_prompts_come_with_and_without_the_chat_template() -> None:
 # --- batches ---
 
 
-def test_a_batch_depends_on_seed_and_step_alone(tokenizer: Tokenizer) -> None:
+def test_a_batch_depends_only_on_seed_and_step(tokenizer: Tokenizer) -> None:
     one, other = (BatchSource(tokenizer, seed=5, batch_size=4) for _ in range(2))
     one.batch(0)
     for step in (40, 3):
@@ -149,15 +149,15 @@ def test_only_the_output_is_masked_and_only_masked_tokens_count(tokenizer: Token
             assert not masked[: prompt_ends.max(initial=0)].any()
 
 
-def test_what_comes_after_the_block_that_is_decoded_is_all_masked(tokenizer: Tokenizer) -> None:
+def test_all_blocks_after_the_decoded_one_are_masked(tokenizer: Tokenizer) -> None:
     source = BatchSource(tokenizer, seed=1, batch_size=8)
     later_blocks = 0
     for step in range(20):
         batch = source.batch(step)
         for masked, weights in zip(batch.masked, batch.weights, strict=True):
-            unasked = np.flatnonzero(masked & (weights == 0))
-            assert np.array_equal(unasked, np.arange(len(masked) - len(unasked), len(masked)))
-            later_blocks += len(unasked) > 0
+            later = np.flatnonzero(masked & (weights == 0))
+            assert np.array_equal(later, np.arange(len(masked) - len(later), len(masked)))
+            later_blocks += len(later) > 0
     assert later_blocks > 0
 
 
@@ -190,7 +190,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(tokenizer: Tokenizer, tmp_pat
         Training(tokenizer, replace(SMALL, steps=13)).resume(tmp_path / "state.pt")
 
 
-def test_the_rate_rises_and_then_falls_to_zero() -> None:
+def test_the_learning_rate_rises_and_then_falls_to_zero() -> None:
     recipe = Recipe(steps=100, warmup_steps=10, peak_rate=1.0, slow_fall_steps=200, cooldown_steps=20)
     rates = [learning_rate(step, recipe) for step in range(101)]
     assert rates.index(max(rates)) == 9
@@ -202,7 +202,7 @@ def test_the_rate_rises_and_then_falls_to_zero() -> None:
 # --- decoding and publishing ---
 
 
-def test_threshold_zero_takes_one_step_a_block_and_one_takes_a_step_a_token(tokenizer: Tokenizer) -> None:
+def test_threshold_0_needs_one_step_per_block_and_1_one_step_per_token(tokenizer: Tokenizer) -> None:
     decoder = new_decoder(tokenizer, seed=0)
     prompts = torch.tensor([[5, 6, 7], [8, 9, 10]])
     _, once = decode(decoder, prompts, output_length=16, block_length=8, threshold=0.0)
@@ -216,14 +216,14 @@ def test_threshold_zero_takes_one_step_a_block_and_one_takes_a_step_a_token(toke
     ("reply", "right"),
     [("25+33=58. The answer is 58.", True), ("The answer is 5.", False), ("The answer is 58", False), ("", False)],
 )
-def test_exact_match_wants_the_whole_sentence(reply: str, right: bool) -> None:
+def test_exact_match_needs_the_whole_sentence(reply: str, right: bool) -> None:
     assert is_right(reply, "58") is right
 
 
-def test_a_published_model_reads_back_and_is_measured(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_published_model_can_be_read_and_evaluated(tokenizer: Tokenizer, tmp_path: Path) -> None:
     decoder = new_decoder(tokenizer, seed=0)
     with torch.no_grad():
-        decoder.head.weight.mul_(1000.0)  # sure of everything, so that decoding takes few steps
+        decoder.head.weight.mul_(1000.0)  # high confidence, so that decoding takes few steps
     publish(decoder, tokenizer, tmp_path)
     loaded, _ = read_model(tmp_path)
     for saved, original in zip(loaded.parameters(), decoder.parameters(), strict=True):
@@ -235,7 +235,7 @@ def test_a_published_model_reads_back_and_is_measured(tokenizer: Tokenizer, tmp_
     assert "| 0.9 |" in result.output
 
 
-def test_measuring_an_absent_model_is_wrong_usage(tmp_path: Path) -> None:
+def test_evaluating_a_missing_model_is_a_usage_error(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["--out", str(tmp_path), "--evaluate"])
     assert result.exit_code == 2
     assert "no model in" in result.output

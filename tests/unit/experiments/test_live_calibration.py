@@ -1,4 +1,4 @@
-"""What is read off a live cluster for its simulation."""
+"""The calibration of a simulation by a live cluster."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def iteration(cached: int, recomputed: int) -> RecordedIteration:
     )
 
 
-def test_latencies_by_company_and_kind_are_found_again() -> None:
+def test_the_fitted_profile_gives_the_measured_latencies() -> None:
     run = [iteration(*steps) for steps in ((1, 0), (8, 0), (0, 1), (0, 3), (2, 1), (5, 2))]
     profile, launch_s = fit_profile(run)
     assert launch_s == pytest.approx(0.010)
@@ -34,25 +34,25 @@ def test_latencies_by_company_and_kind_are_found_again() -> None:
     assert [charge_s(one, profile, launch_s) for one in run] == pytest.approx([one.computing_s for one in run])
 
 
-def test_the_machine_s_speed_is_told_apart_from_the_profile() -> None:
-    beside = [iteration(*steps) for steps in ((1, 0), (8, 0), (0, 1), (0, 3), (2, 1), (5, 2))]
-    ran = [replace(one, computing_s=1.25 * one.computing_s) for one in beside]
-    assert slower(ran, *fit_profile(beside)) == pytest.approx(0.25)
-    assert slower(ran, *fit_profile(beside, 0.25)) == pytest.approx(0.0)
+def test_a_slower_machine_does_not_change_the_profile_but_the_share() -> None:
+    before = [iteration(*steps) for steps in ((1, 0), (8, 0), (0, 1), (0, 3), (2, 1), (5, 2))]
+    ran = [replace(one, computing_s=1.25 * one.computing_s) for one in before]
+    assert slower(ran, *fit_profile(before)) == pytest.approx(0.25)
+    assert slower(ran, *fit_profile(before, 0.25)) == pytest.approx(0.0)
 
 
-def test_what_a_lone_request_waits_for_beside_its_steps_is_its_messages() -> None:
+def test_a_lone_request_waits_only_for_its_steps_and_messages() -> None:
     alone = [served(steps=9, latency_s=1.019, computing_s=1.0), served(steps=4, latency_s=0.509, computing_s=0.5)]
     assert fit_message_s(alone) == pytest.approx(0.001)
 
 
-def test_tokens_by_step_never_rise_with_the_threshold() -> None:
+def test_tokens_per_step_never_rise_with_the_threshold() -> None:
     table = fit_steps({0.5: [served(steps=8)], 0.7: [served(steps=4)], 0.9: [served(steps=16)]})
     assert table.thresholds.tolist() == [0.5, 0.7, 0.9]
     assert table.tokens_per_step.tolist() == [4.0, 4.0, 2.0]
 
 
-def test_a_request_is_read_from_what_the_gateway_tells() -> None:
+def test_a_request_is_parsed_from_the_gateway_s_record() -> None:
     steps = [{"block": i // 2} for i in range(4)]
     how = {"latency_ms": 50.0, "step_ms": 40.0, "slo_met": True, "mean_threshold": 0.8}
     one = read({"id": "b", "status": "completed", "steps": steps, "dilaserve": how, "usage": {"prompt_tokens": 7}})
@@ -60,13 +60,13 @@ def test_a_request_is_read_from_what_the_gateway_tells() -> None:
     assert (one.latency_s, one.computing_s) == (0.05, 0.04)
 
 
-def test_a_request_that_failed_is_no_measurement() -> None:
+def test_a_failed_request_is_an_error() -> None:
     with pytest.raises(BadInput, match="failed"):
         read({"id": "b", "status": "failed"})
 
 
-def test_iterations_are_read_from_jobs_and_results() -> None:
-    """Of an iteration whose job was not seen, nothing is known."""
+def test_iterations_are_parsed_from_jobs_and_results() -> None:
+    """An iteration without a recorded job is left out."""
     jobs = StepJobs(
         epoch=1,
         tickets=pack_int64([7, 8]),
@@ -88,8 +88,8 @@ def test_iterations_are_read_from_jobs_and_results() -> None:
     assert run == [RecordedIteration(cached=1, recomputed=1, recomputed_tokens=118, computing_s=0.02)]
 
 
-def test_canvases_are_read_from_results_and_guesses() -> None:
-    """Each step's confidences are those of the tokens that it unmasked and of its guesses for those it left."""
+def test_canvases_are_parsed_from_results_and_guesses() -> None:
+    """A step's confidences are those of its unmasked tokens and of its guesses for the other masks."""
     state = RequestState(ticket=7, request_id="r", prompt_length=2, block_length=4, canvas=b"")
 
     def step(number: int, unmasked: list[float]) -> StepResults:

@@ -1,4 +1,4 @@
-"""docs/paper.md says what the stored figures say."""
+"""docs/paper.md agrees with the stored figures."""
 
 import importlib
 
@@ -10,7 +10,7 @@ from experiments.paper.study import Study, stored
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_the_report_compares_and_lists_the_stored_figures(name: str) -> None:
+def test_the_report_has_the_section_of_the_stored_figures(name: str) -> None:
     study: Study = importlib.import_module(f"experiments.paper.{name}").STUDY
     section = stored(study, ROOT)
     assert section is not None

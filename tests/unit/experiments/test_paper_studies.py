@@ -1,4 +1,4 @@
-"""The pure parts of the paper's studies: workloads, comparisons, tables, what is kept."""
+"""The pure parts of the paper's studies: workloads, comparisons, tables, result cache."""
 
 import csv
 from pathlib import Path
@@ -24,33 +24,33 @@ def test_a_gain_is_between_two_systems_at_the_same_setting() -> None:
     assert widest_gain(ROWS, "INFaaS") == "+55.0 points, accuracy -2.0 points there"
 
 
-def test_a_run_has_as_many_requests_as_it_says_at_its_rate() -> None:
+def test_a_run_has_its_number_of_requests_at_its_rate() -> None:
     arriving = workload(SimulationRun(rps=10, requests=3000))
-    assert len(arriving) == 3000  # more than the benchmark has: samples come again
+    assert len(arriving) == 3000  # more than the benchmark has: samples repeat
     assert arriving.arrival_s[-1] == pytest.approx(300, rel=0.1)
     assert (workload(SimulationRun(rps=10, requests=3000)).arrival_s == arriving.arrival_s).all()
 
 
-def test_fewer_examples_make_shorter_prompts_and_outputs_are_as_asked() -> None:
+def test_fewer_examples_make_shorter_prompts_and_outputs_are_as_given() -> None:
     five, two = run_lengths(SimulationRun(rps=1)), run_lengths(SimulationRun(rps=1, shots=2, output_tokens=512))
     assert two.prompt_tokens.mean() == pytest.approx(0.454 * five.prompt_tokens.mean(), rel=0.01)
     assert set(two.output_tokens.tolist()) == {512}
     assert set(run_lengths(SimulationRun(rps=1, prompt_tokens=256)).prompt_tokens.tolist()) == {256}
 
 
-def test_what_was_computed_is_not_computed_again(tmp_path: Path) -> None:
-    asked = []
+def test_a_cached_result_is_not_computed_again(tmp_path: Path) -> None:
+    computed = []
 
     def compute() -> dict[str, float]:
-        asked.append(1)
+        computed.append(1)
         return {"a": 0.5}
 
-    for question in ({"x": 1}, {"x": 1}, {"x": 2}):
-        assert cached(question, dict[str, float], compute, tmp_path) == {"a": 0.5}
-    assert len(asked) == 2
+    for key in ({"x": 1}, {"x": 1}, {"x": 2}):
+        assert cached(key, dict[str, float], compute, tmp_path) == {"a": 0.5}
+    assert len(computed) == 2
 
 
-def test_a_study_writes_its_table_and_plot_and_tells_of_both(tmp_path: Path) -> None:
+def test_a_study_writes_its_table_and_plot_and_reports_both(tmp_path: Path) -> None:
     study = Study(
         name="small",
         title="A small one",
@@ -68,19 +68,19 @@ def test_a_study_writes_its_table_and_plot_and_tells_of_both(tmp_path: Path) -> 
         assert [float(read["SLO attainment, %"]) for read in csv.DictReader(file)] == [99, 95, 98, 40]
 
 
-def test_configurations_are_told_in_a_row_a_minute() -> None:
+def test_configurations_have_one_row_per_minute() -> None:
     rows: list[Row] = [
         {"peak RPS": peak, "minute": 5.0, "TP degree": f"TP-{tp}", "instances": count}
         for peak, counts in ((5, (0, 0, 4)), (20, (12, 0, 1)))
         for tp, count in zip((1, 2, 4), counts, strict=True)
     ]
-    [told_row] = reconfiguration.table(rows)
-    assert told_row["peak 5 RPS"] == "4 TP-4"
-    assert told_row["peak 20 RPS"] == "12 TP-1, 1 TP-4"
+    [table_row] = reconfiguration.table(rows)
+    assert table_row["peak 5 RPS"] == "4 TP-4"
+    assert table_row["peak 20 RPS"] == "12 TP-1, 1 TP-4"
     assert reconfiguration.mean_instances(rows, 20) == 13
 
 
-def test_the_controller_is_judged_part_by_part() -> None:
+def test_the_controller_is_compared_part_by_part() -> None:
     figures = {controller.FIXED: (10, 79.1), controller.DEADLINE: (60, 77.0), controller.BOTH: (90, 76.0)}
     rows = [row(name, 16, *figure) for name, figure in figures.items()]
     assert [here for _, _, here in controller.compare(rows)] == [

@@ -1,4 +1,4 @@
-"""The table of the real-world trace, from outcomes made by hand."""
+"""The report of the real-world trace, from handmade results."""
 
 from pathlib import Path
 
@@ -20,26 +20,26 @@ def test_figures_are_means_over_seeds_with_the_spread_of_attainment() -> None:
     assert found["first 45 min"] == pytest.approx(4.0)
 
 
-def test_the_table_has_a_row_a_system() -> None:
+def test_the_table_has_one_row_per_system() -> None:
     lines = table({"A": [outcome(0.9)], "B": [outcome(0.5)]}).splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| A", "| B"]
     assert len({line.count("|") for line in lines}) == 1
 
 
-def test_a_run_that_two_studies_share_is_the_same_to_the_store() -> None:
+def test_a_run_of_two_studies_has_one_key_in_the_cache() -> None:
     assert studies(0)["peak20"][0] == studies(0)["reconfigure"][0]
 
 
-def test_the_attainment_of_each_seed_is_told() -> None:
+def test_the_report_has_the_attainment_of_each_seed() -> None:
     assert by_seed({"A": [outcome(0.9), outcome(0.94)]}) == "Attainment by seed, %: A 90.00, 94.00."
 
 
-def test_what_the_report_says_of_other_studies_stays(tmp_path: Path) -> None:
+def test_the_sections_of_other_studies_stay(tmp_path: Path) -> None:
     file = tmp_path / "report.md"
     file.write_text("# Title\n\nSome words.\n\n## roofline\n\nold\n\n| a |\n\n## peak20\n\nold\n")
     write_report(file, read_report(file) | {"peak20": "new"})
     assert file.read_text() == "# Title\n\nSome words.\n\n## peak20\n\nnew\n\n## roofline\n\nold\n\n| a |\n"
 
 
-def test_a_report_that_is_not_there_yet_has_a_title(tmp_path: Path) -> None:
+def test_a_new_report_has_a_title(tmp_path: Path) -> None:
     assert read_report(tmp_path / "none.md") == {"": "# The real-world trace"}
