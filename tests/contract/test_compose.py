@@ -10,7 +10,7 @@ import pytest
 COMPOSE = Path(__file__).parents[2] / "compose"
 FILES = ("docker-compose.yml", "swarm.yml", "gpu.yml")
 VARIABLE = re.compile(r"\$\{(\w+):?-([^}]*)\}")
-NAMES = {"COMPOSE_PROJECT_NAME", "STACK"}  # of the whole; docs/deploy.md tells of them
+NAMES = {"COMPOSE_PROJECT_NAME", "STACK"}  # of the whole system; documented in docs/deploy.md
 
 
 @pytest.mark.parametrize("file", FILES)

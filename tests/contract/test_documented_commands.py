@@ -1,7 +1,7 @@
-"""Every shell command in the documents is one that there is, or a comment says why no test gives it.
+"""Every shell command in the documents exists, or a comment gives the reason why no test runs it.
 
-The program, its sub-command and its options are checked; tests/e2e/test_documented_commands.py gives those of the
-user's documents for real.
+This module checks the program, its sub-command and its options. tests/e2e/test_documented_commands.py runs the commands
+of the user's documents.
 """
 
 import importlib.util
@@ -26,12 +26,12 @@ APP = get_command(build_app())
 INLINE = re.compile(r"`(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?dilaserve ([a-z][^`]*)`")
 
 
-def told(command: Command) -> str:
+def label(command: Command) -> str:
     return f"{command.block.where}:{command.words[0]}"
 
 
 def unknown_options(words: list[str]) -> set[str]:
-    """Options among the words after `dilaserve` that its sub-command lacks, or the sub-command, if there is none."""
+    """Options among the words after `dilaserve` that its sub-command lacks, or the sub-command if it does not exist."""
     node, rest = APP, words
     while rest and (below := getattr(node, "commands", {})):
         if rest[0] not in below:
@@ -45,8 +45,8 @@ def test_the_documents_show_commands() -> None:
     assert {command.words[0] for command in COMMANDS} >= {"make", "curl", "dilaserve"}
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=told)
-def test_a_command_is_one_that_there_is(command: Command) -> None:
+@pytest.mark.parametrize("command", COMMANDS, ids=label)
+def test_a_command_exists(command: Command) -> None:
     match command.words:
         case ["make", target, *_]:
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -55,7 +55,7 @@ def test_a_command_is_one_that_there_is(command: Command) -> None:
         case ["python" | ".venv/bin/python", "-m", module, *_]:
             assert importlib.util.find_spec(module) is not None
         case _ if command.block.reason is None and command.block.path not in RUN:
-            pytest.fail(f"{told(command)}: no test knows {command.text!r}; say why above it: <!-- not run: REASON -->")
+            pytest.fail(f"{label(command)}: no test runs {command.text!r}; write above it <!-- not run: REASON -->")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -66,12 +66,12 @@ def test_options_named_in_the_text_exist(path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ELSEWHERE)
-def test_a_command_left_to_another_test_is_shown_and_that_test_exists(command: str) -> None:
+def test_a_command_of_another_test_is_documented_and_that_test_exists(command: str) -> None:
     assert command in {shown.text for shown in COMMANDS}
     assert exists(ELSEWHERE[command])
 
 
-def test_the_page_of_commands_names_each_and_every_option_of_up() -> None:
+def test_the_page_of_commands_lists_each_command_and_every_option_of_up() -> None:
     page = (ROOT / "docs/commands.md").read_text()
     subcommands = getattr(APP, "commands", {})
     options = [option.opts[0] for option in subcommands["up"].params]

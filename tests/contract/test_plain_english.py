@@ -9,14 +9,12 @@ from tests.support.plain_english import ROOT, RULES, files, findings, of_passage
 
 # Files and folders that are not rewritten yet.
 UNCHECKED = [
-    "compose",
     "dilaserve",
     "docs/adding-a-model.md",
     "docs/commands.md",
     "docs/concepts.md",
     "docs/rest-api.md",
     "experiments",
-    "models",
     "services",
     "shared",
     "simulator",
@@ -37,6 +35,9 @@ BAD = [
     "one row a request",
     "one message an iteration",
     "nobody waits for it",
+    "The message is logged and buried.",
+    "It is computed again in vain.",
+    "no more than one request at a time",
     "a change worth the while",
     "It does not move, nor does it wait.",
     "Not tried, for want of\nthe hardware",
