@@ -26,13 +26,13 @@ from experiments.paper.runs import POLICY
 from experiments.report import RESULTS, environment_header, markdown_table
 from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
-from simulator.lengths import DATA, benchmark, sharegpt
+from simulator.lengths import DATA, benchmark_lengths, sharegpt_lengths
 from simulator.plot import draw_timelines, write_figure
 from simulator.reconfiguration import SimulatedReconfiguration
 from simulator.result import Records, summarize
 from simulator.scenario import Scenario, simulate
 from simulator.steps_table import read_steps
-from simulator.workload import ArrivalTrace, constant_rate, real_world
+from simulator.workload import ArrivalTrace, constant_rate_trace, real_world_trace
 
 ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
 LASTING_COPIES = 3  # of each sample of a benchmark: one copy lasts 82 seconds, mostly while the queue fills
@@ -101,10 +101,10 @@ def workload(run: TraceRun) -> tuple[ArrivalTrace, str]:
     """The arrivals, and the source of their lengths."""
     random = np.random.default_rng(run.seed)
     if run.lengths == "sharegpt":
-        lengths = sharegpt(DATA)
-        return real_world(lengths, run.rps, random), lengths.source
-    lengths = benchmark(run.lengths, DATA)
-    return constant_rate(lengths, run.rps, random, run.copies), lengths.source
+        lengths = sharegpt_lengths(DATA)
+        return real_world_trace(lengths, run.rps, random), lengths.source
+    lengths = benchmark_lengths(run.lengths, DATA)
+    return constant_rate_trace(lengths, run.rps, random, run.copies), lengths.source
 
 
 def _simulate(run: TraceRun) -> StudyResult:

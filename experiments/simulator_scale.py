@@ -21,10 +21,10 @@ from experiments.paper.files import PROFILE, STEPS
 from experiments.report import RESULTS, Report
 from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
-from simulator.lengths import DATA, sharegpt
+from simulator.lengths import DATA, sharegpt_lengths
 from simulator.scenario import Scenario, simulate
 from simulator.steps_table import read_steps
-from simulator.workload import DAY, HOUR_S, ArrivalTrace, plain, real_world
+from simulator.workload import DAY, HOUR_S, ArrivalTrace, make_trace, real_world_trace
 
 RPS_PER_INSTANCE = 20.0 / 16  # at the peak
 INSTANCES = (16, 64, 256)
@@ -44,12 +44,12 @@ def busiest(workload: ArrivalTrace, seconds: float) -> ArrivalTrace:
     """The arrivals in the first `seconds` of the busiest hour."""
     start_s = float(DAY.argmax()) * HOUR_S
     part = (workload.arrival_s >= start_s) & (workload.arrival_s < start_s + seconds)
-    return plain(workload.arrival_s[part] - start_s, workload.prompt_tokens[part], workload.output_tokens[part])
+    return make_trace(workload.arrival_s[part] - start_s, workload.prompt_tokens[part], workload.output_tokens[part])
 
 
 def measure(instances: int, seconds: float | None) -> SimulationCost:
     """Simulate in this process; with `seconds` None the whole trace."""
-    arriving = real_world(sharegpt(DATA), RPS_PER_INSTANCE * instances, np.random.default_rng(0))
+    arriving = real_world_trace(sharegpt_lengths(DATA), RPS_PER_INSTANCE * instances, np.random.default_rng(0))
     if seconds is not None:
         arriving = busiest(arriving, seconds)
     scenario = Scenario(

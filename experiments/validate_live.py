@@ -53,8 +53,8 @@ from services.scheduler.settings import SchedulerSettings
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 from simulator.scenario import Scenario, simulate
-from simulator.trace_replay import Canvas, RecordedRequests
-from simulator.workload import ArrivalTrace, plain
+from simulator.trace_replay import Canvas, ReplayModel
+from simulator.workload import ArrivalTrace, make_trace
 
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 SLO_SCALE = 5.0
@@ -98,7 +98,7 @@ class ValidationRun:
     def workload(self) -> ArrivalTrace:
         """The same requests, for a simulation."""
         prompts = np.array([one.prompt_tokens for one in self.served])
-        return plain(np.array(self.arrivals_s), prompts, np.array([one.output_tokens for one in self.served]))
+        return make_trace(np.array(self.arrivals_s), prompts, np.array([one.output_tokens for one in self.served]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def scenario_of(rounds: Sequence[CalibrationRound], registered: LatencyProfile, 
         shared_launch_s=launch_s,
         message_s=_message_s(rounds),
         steps=fit_steps(by_threshold),
-        recorded=RecordedRequests([one for seen in rounds for one in seen.recorded], OUTPUT_TOKENS),
+        replay=ReplayModel([one for seen in rounds for one in seen.recorded], OUTPUT_TOKENS),
         predictor="trained",
         live=load_predictor(DEMO_MODEL / "predictor"),
         instances=(1,),

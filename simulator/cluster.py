@@ -30,7 +30,7 @@ from shared.messages.instances import Instance
 from shared.messages.requests import Request
 from shared.profile import LatencyProfile
 from simulator.clock import Action, VirtualClock
-from simulator.estimates import Predictor
+from simulator.estimates import EstimateSource
 from simulator.instance import HUNDREDTHS, Batch, SimulatedInstance, joined, read_jobs
 from simulator.outputs import SimulatedOutputs
 from simulator.result import Records
@@ -48,7 +48,7 @@ class SimulatedCluster:
         workload: ArrivalTrace,
         core: SchedulerCore,
         outputs: SimulatedOutputs,
-        predictor: Predictor | None,
+        predictor: EstimateSource | None,
         profile: LatencyProfile,
         default_slo_s: float,
         message_s: float = 0.0,
@@ -193,7 +193,7 @@ class SimulatedCluster:
         if latency_s is not None:
             self.clock.at(self.clock.now_s + latency_s, partial(self._end_iteration, instance))
 
-    def _predict(self, question: RequestEstimates, predictor: Predictor) -> None:
+    def _predict(self, question: RequestEstimates, predictor: EstimateSource) -> None:
         levels = self._outputs.levels[self._request_at[question.tickets & ROW_MASK]]
         self._answers.append((self.clock.now_s + PREDICTION_S, predictor.answer(question, levels)))
 

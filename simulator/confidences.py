@@ -8,7 +8,7 @@ hundredths, those of a request's known tokens as counts, so that their quartiles
 import numpy as np
 
 from shared.arrays import Float32, Int64
-from simulator.unmasking_model import GRID, LEVELS, Numbers, UnmaskingTables, masks_of_block
+from simulator.unmasking_model import NUM_LEVELS, NUM_THRESHOLDS, IntArray, UnmaskingTables, masks_of_block
 
 _DRAWS = 1 << 16  # values of a draw
 QUARTILES = np.array([0.25, 0.5, 0.75])
@@ -18,12 +18,14 @@ class Confidences:
     """What is known of the confidences of n requests."""
 
     def __init__(self, denoising: UnmaskingTables, requests: int) -> None:
-        self._unmasked = np.zeros((requests, GRID), dtype=np.int16)  # tokens by confidence when they were unmasked
+        self._unmasked = np.zeros(
+            (requests, NUM_THRESHOLDS), dtype=np.int16
+        )  # tokens by confidence when they were unmasked
         self._of_draw = _by_draw(denoising)
         self._block_length = denoising.block_length
 
     def unmask(
-        self, random: np.random.Generator, requests: Int64, levels: Numbers, hundredths: Numbers, left: Numbers
+        self, random: np.random.Generator, requests: Int64, levels: IntArray, hundredths: IntArray, left: IntArray
     ) -> tuple[Int64, Float32]:
         """Tokens that one step unmasks, at least one each, and the statistics that a worker reports after it.
 
@@ -35,7 +37,7 @@ class Confidences:
         drawn = self._of_draw[levels[:, None], random.integers(_DRAWS, size=(n, most))].astype(np.int64)
         drawn = -np.sort(-np.where(np.arange(most) < masks[:, None], drawn, -1), axis=1)  # most confident first
         counts = np.maximum((drawn >= hundredths[:, None]).sum(axis=1), 1)
-        cells = drawn + GRID * np.arange(n)[:, None]
+        cells = drawn + NUM_THRESHOLDS * np.arange(n)[:, None]
         chosen = np.arange(most) < counts[:, None]
         masked = ~chosen & (drawn >= 0)
         self._unmasked[requests] += _count(cells[chosen], n)
@@ -48,7 +50,7 @@ def _by_draw(denoising: UnmaskingTables) -> np.ndarray:
     Draws that reach no threshold of the steps table spread evenly below the lowest.
     """
     draws = (np.arange(_DRAWS) + 0.5) / _DRAWS
-    table = np.empty((LEVELS, _DRAWS), dtype=np.uint8)
+    table = np.empty((NUM_LEVELS, _DRAWS), dtype=np.uint8)
     lowest = denoising.lowest
     for level, probability in enumerate(denoising.probability):
         falling = np.minimum.accumulate(probability[lowest:])
@@ -59,12 +61,12 @@ def _by_draw(denoising: UnmaskingTables) -> np.ndarray:
 
 
 def _count(cells: Int64, n: int) -> np.ndarray:
-    return np.bincount(cells, minlength=n * GRID).reshape(n, GRID).astype(np.int16)
+    return np.bincount(cells, minlength=n * NUM_THRESHOLDS).reshape(n, NUM_THRESHOLDS).astype(np.int16)
 
 
 def _statistics(known: np.ndarray) -> Float32:
     """Shapes: counts by hundredth [n, GRID], at least one each -> [n, 5]."""
-    values = np.linspace(0.0, 1.0, GRID)
+    values = np.linspace(0.0, 1.0, NUM_THRESHOLDS)
     upto = known.cumsum(axis=1, dtype=np.int64)
     total = upto[:, -1:]
     places = np.concatenate([np.zeros_like(total), np.rint((total - 1) * QUARTILES).astype(np.int64)], axis=1)

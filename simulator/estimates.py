@@ -14,7 +14,7 @@ from shared.arrays import Float64, Int64
 from simulator.unmasking_model import UnmaskingModel, hundredths_of
 
 
-class Predictor(Protocol):
+class EstimateSource(Protocol):
     """Whatever answers the scheduler's questions."""
 
     def answer(self, question: RequestEstimates, levels: Int64) -> EstimatesReceived:

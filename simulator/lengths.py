@@ -41,7 +41,7 @@ class Lengths:
         return self.prompt_tokens[picked], self.output_tokens[picked]
 
 
-def sharegpt(data: Path) -> Lengths:
+def sharegpt_lengths(data: Path) -> Lengths:
     """ShareGPT's lengths from the data directory; generated ones where it has none."""
     path = data / "sharegpt_lengths.csv.gz"
     if path.is_file():
@@ -54,7 +54,7 @@ def sharegpt(data: Path) -> Lengths:
     return _fitting(np.rint(prompts), outputs, "generated after the paper's table (no ShareGPT lengths found)")
 
 
-def benchmark(name: str, data: Path) -> Lengths:
+def benchmark_lengths(name: str, data: Path) -> Lengths:
     """One of BENCHMARKS; where the data directory lacks it, prompts of the paper's mean length."""
     key, samples, mean = BENCHMARKS[name]
     path = data / "benchmark_prompt_lengths.csv.gz"

@@ -9,7 +9,7 @@ from shared.arrays import Float32, Int64, pack_float32, pack_int32
 from shared.messages.steps import StepResults
 from simulator.confidences import Confidences
 from simulator.instance import HUNDREDTHS, REQUESTS, STEPS, TICKETS, Batch
-from simulator.trace_replay import RecordedConfidences
+from simulator.trace_replay import ReplayedConfidences
 from simulator.unmasking_model import UnmaskingModel
 
 EPOCH = 1
@@ -22,7 +22,7 @@ class SimulatedOutputs:
         self,
         output_tokens: Int64,
         model: UnmaskingModel,
-        confidences: Confidences | RecordedConfidences | None,
+        confidences: Confidences | ReplayedConfidences | None,
         difficulty_random: np.random.Generator,
         step_random: np.random.Generator,
     ) -> None:

@@ -9,7 +9,7 @@ from services.predictor.training import fit
 from services.predictor.trajectories import Trajectory, examples
 from shared.arrays import Float64, Int64
 from simulator.confidences import Confidences
-from simulator.unmasking_model import LEVELS, UnmaskingTables, hundredths_of
+from simulator.unmasking_model import NUM_LEVELS, UnmaskingTables, hundredths_of
 
 REQUESTS = 100  # "Step Prediction": the paper's training set
 CHANGE_SHARE = 0.3  # of the steps of a changing threshold that change it
@@ -31,7 +31,7 @@ def run_under_each(
 ) -> tuple[list[Trajectory], list[Trajectory]]:
     """So many requests, each under every threshold throughout, and again from a state that it reached under changing
     ones. Shapes: output_tokens [any], drawn from; thresholds [c]."""
-    levels = np.tile(random.integers(LEVELS, size=requests), 2 * len(thresholds))
+    levels = np.tile(random.integers(NUM_LEVELS, size=requests), 2 * len(thresholds))
     outputs = np.tile(random.choice(output_tokens, size=requests), 2 * len(thresholds))
     planned = np.tile(np.repeat(thresholds, requests), 2)  # [runs]
     half = len(planned) // 2

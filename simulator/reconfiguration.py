@@ -23,7 +23,7 @@ from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanState
 from shared.profile import LatencyProfile
 from simulator.cluster import SimulatedCluster
-from simulator.result import Decided
+from simulator.result import SimulatedDecision
 from simulator.workload import ArrivalTrace
 
 DEFAULTS = ReconfiguratorSettings()
@@ -97,7 +97,7 @@ class SimulatedReconfigurator:
         taken = record.state is PlanState.RUNNING
         instances_per_tp = dict(sorted(Counter(spec.tp for spec in record.target).items()))
         records.decisions.append(
-            Decided(
+            SimulatedDecision(
                 t_s=now_s,
                 take=taken,
                 reason=record.reason,

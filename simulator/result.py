@@ -8,13 +8,13 @@ import numpy as np
 
 from shared.arrays import Bool, Float64, Int64
 from simulator.steps_table import StepsTable
-from simulator.unmasking_model import GRID
+from simulator.unmasking_model import NUM_THRESHOLDS
 from simulator.workload import ArrivalTrace
 
 BUCKET_S = 60.0  # of the timeline
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedDecision(msgspec.Struct, frozen=True, kw_only=True):
     """One decision of the planner. Units: t_s in virtual seconds."""
 
     t_s: float
@@ -35,7 +35,7 @@ class Records:
     migrations: Int64
     tokens_at: Int64  # [GRID], tokens unmasked at each threshold in hundredths
     instances_at: list[tuple[float, dict[int, int]]]  # from when on there were how many instances of each TP degree
-    decisions: list[Decided] = field(default_factory=list)  # where the cluster is reconfigured
+    decisions: list[SimulatedDecision] = field(default_factory=list)  # where the cluster is reconfigured
     steps_run: int = 0  # by all instances
     cycles: int = 0  # of the scheduler
 
@@ -43,7 +43,7 @@ class Records:
     def empty(cls, slo_s: Float64) -> "Records":
         n = len(slo_s)
         counts = np.zeros(n, dtype=np.int64)
-        unmasked = np.zeros(GRID, dtype=np.int64)
+        unmasked = np.zeros(NUM_THRESHOLDS, dtype=np.int64)
         return cls(slo_s, np.full(n, np.nan), np.full(n, np.nan), counts, counts.copy(), unmasked, [])
 
     @property
@@ -57,11 +57,11 @@ class Records:
 
     def mean_threshold_used(self) -> float | None:
         """Weighted by tokens unmasked."""
-        return _mean(np.linspace(0.0, 1.0, GRID), self.tokens_at)
+        return _mean(np.linspace(0.0, 1.0, NUM_THRESHOLDS), self.tokens_at)
 
     def accuracy(self, steps: StepsTable) -> float | None:
         """Percent: the steps table's accuracy at the thresholds used, weighted by tokens unmasked."""
-        accuracy = steps.accuracy_at(np.linspace(0.0, 1.0, GRID))
+        accuracy = steps.accuracy_at(np.linspace(0.0, 1.0, NUM_THRESHOLDS))
         return None if accuracy is None else _mean(accuracy, self.tokens_at)
 
 

@@ -22,14 +22,14 @@ from shared.predictor_card import PredictorCard
 from shared.profile import LatencyProfile
 from simulator.cluster import SimulatedCluster
 from simulator.confidences import Confidences
-from simulator.estimates import OracleEstimates, Predictor, TrainedEstimates
+from simulator.estimates import EstimateSource, OracleEstimates, TrainedEstimates
 from simulator.outputs import EPOCH, SimulatedOutputs
 from simulator.predictor_training import train_predictor
 from simulator.reconfiguration import DEFAULTS, SimulatedReconfiguration, SimulatedReconfigurator, nodes_of, place
 from simulator.result import Records
 from simulator.steps_table import StepsTable
-from simulator.trace_replay import RecordedConfidences, RecordedRequests
-from simulator.unloaded_latency import SLO_MULTIPLE, isolated_latency_s
+from simulator.trace_replay import ReplayedConfidences, ReplayModel
+from simulator.unloaded_latency import SLO_MULTIPLE, unloaded_latency_s
 from simulator.unmasking_model import UnmaskingTables
 from simulator.workload import ArrivalTrace
 
@@ -56,7 +56,7 @@ class Scenario:
 
     profile: LatencyProfile
     steps: StepsTable
-    recorded: RecordedRequests | None = None  # requests to replay; None: the unmasking model of the steps table
+    replay: ReplayModel | None = None  # requests to replay; None: the unmasking model of the steps table
     registered: LatencyProfile | None = None  # the profile that instances register; None: `profile`
     instances: tuple[int, ...]  # TP degree of each
     settings: SchedulerSettings
@@ -79,7 +79,7 @@ class Scenario:
     def default_slo_s(self, workload: ArrivalTrace) -> float:
         if self.slo_s is not None:
             return self.slo_s
-        return SLO_MULTIPLE * isolated_latency_s(workload, self.profile, self.steps, caching=self.caching)
+        return SLO_MULTIPLE * unloaded_latency_s(workload, self.profile, self.steps, caching=self.caching)
 
 
 def simulate(
@@ -95,12 +95,12 @@ def simulate(
         estimates="one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates,
         lookahead=0,
     )
-    model = scenario.recorded or UnmaskingTables(scenario.steps)
+    model = scenario.replay or UnmaskingTables(scenario.steps)
     predictor = _predictor(scenario, settings, model, workload, prediction_random)
-    confidences: Confidences | RecordedConfidences | None = None
+    confidences: Confidences | ReplayedConfidences | None = None
     if isinstance(predictor, TrainedEstimates):
         n = len(workload)
-        confidences = Confidences(model, n) if isinstance(model, UnmaskingTables) else RecordedConfidences(model, n)
+        confidences = Confidences(model, n) if isinstance(model, UnmaskingTables) else ReplayedConfidences(model, n)
     card = scenario.live[1] if scenario.live else _card(scenario.steps)
     cluster = SimulatedCluster(
         workload,
@@ -161,10 +161,10 @@ def _start_reconfigurator(
 def _predictor(
     scenario: Scenario,
     settings: SchedulerSettings,
-    model: UnmaskingTables | RecordedRequests,
+    model: UnmaskingTables | ReplayModel,
     workload: ArrivalTrace,
     random: np.random.Generator,
-) -> Predictor | None:
+) -> EstimateSource | None:
     if settings.policy != "dilaserve" or settings.estimates == "one-shot":
         return None
     thresholds = np.array(candidates(settings))

@@ -11,7 +11,7 @@ import numpy as np
 
 from services.worker.engine.unmasking import summarize
 from shared.arrays import Float32, Float64, Int64
-from simulator.unmasking_model import GRID, Numbers, TrueStepsLeft, masks_of_block
+from simulator.unmasking_model import NUM_THRESHOLDS, IntArray, TrueStepsLeft, masks_of_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Canvas:
     confidences: Float64  # [m], of the masks of the current block
 
 
-class RecordedRequests:
+class ReplayModel:
     """Each level is one recorded request: what its step is sure of, by the masks left before it."""
 
     def __init__(self, requests: Sequence[Sequence[Canvas]], output_length: int, block_length: int = 32) -> None:
@@ -32,12 +32,12 @@ class RecordedRequests:
         self.levels = len(requests)
         self._confidences = np.stack([_tabulated(canvases, output_length, block_length) for canvases in requests])
 
-    def confidences(self, levels: Numbers, left: Numbers) -> Float64:
+    def confidences(self, levels: IntArray, left: IntArray) -> Float64:
         """Of the current block's masks, falling; -1 where there is none. Shapes: [n], [n] -> [n, block_length]."""
         confidences: Float64 = self._confidences[levels, left]
         return confidences
 
-    def unmask(self, random: np.random.Generator, levels: Numbers, hundredths: Numbers, left: Numbers) -> Int64:  # noqa: ARG002
+    def unmask(self, random: np.random.Generator, levels: IntArray, hundredths: IntArray, left: IntArray) -> Int64:  # noqa: ARG002
         """What the recorded requests did, or would have done. Shapes: all [n] -> [n]."""
         return _reached(self.confidences(levels, left), hundredths)
 
@@ -51,10 +51,10 @@ class RecordedRequests:
         return lambda levels, left: steps[levels, left]
 
 
-class RecordedConfidences:
+class ReplayedConfidences:
     """What is known of the confidences of n requests."""
 
-    def __init__(self, recorded: RecordedRequests, requests: int) -> None:
+    def __init__(self, recorded: ReplayModel, requests: int) -> None:
         self._recorded = recorded
         self._unmasked = np.full((requests, recorded.output_length), np.nan, dtype=np.float32)
 
@@ -62,9 +62,9 @@ class RecordedConfidences:
         self,
         random: np.random.Generator,  # noqa: ARG002
         requests: Int64,
-        levels: Numbers,
-        hundredths: Numbers,
-        left: Numbers,
+        levels: IntArray,
+        hundredths: IntArray,
+        left: IntArray,
     ) -> tuple[Int64, Float32]:
         """As `Confidences.unmask`. Modifies what is known."""
         confidences = self._recorded.confidences(levels, left)
@@ -77,9 +77,9 @@ class RecordedConfidences:
         return counts, summarize(np.hstack([self._unmasked[requests], masked.astype(np.float32)]))
 
 
-def _reached(confidences: Float64, hundredths: Numbers) -> Int64:
+def _reached(confidences: Float64, hundredths: IntArray) -> Int64:
     """How many confidences reach the thresholds, at least one of each. Shapes: [..., m], [...] -> [...]."""
-    counts: Int64 = np.maximum((confidences >= hundredths[..., None] / (GRID - 1)).sum(axis=-1), 1)
+    counts: Int64 = np.maximum((confidences >= hundredths[..., None] / (NUM_THRESHOLDS - 1)).sum(axis=-1), 1)
     return counts
 
 

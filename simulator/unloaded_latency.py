@@ -11,7 +11,7 @@ THRESHOLD = 0.9  # the paper's default
 SLO_MULTIPLE = 5.0  # "Experimental Setup"
 
 
-def isolated_latency_s(
+def unloaded_latency_s(
     workload: ArrivalTrace, profile: LatencyProfile, steps: StepsTable, *, caching: bool, block_length: int = 32
 ) -> float:
     """Mean latency, in seconds, of the workload's requests, each alone on the smallest instance of the profile.

@@ -15,15 +15,15 @@ import numpy as np
 from shared.arrays import Float32, Float64, Int32, Int64
 from simulator.steps_table import StepsTable
 
-LEVELS = 64
-GRID = 101  # thresholds 0.00, 0.01, .. 1.00
+NUM_LEVELS = 64
+NUM_THRESHOLDS = 101  # thresholds 0.00, 0.01, .. 1.00
 # Of the logit of steps per token, between requests. Steps at 0.9 then differ by about 25 % (standard deviation), and
 # the error of an estimate that knows only the mean reaches the 75 % that the paper reports.
 SPREAD = 0.4
 _PROBABILITIES = 2000  # points between which the inverse of the steps is interpolated
 _BISECTIONS = 60
 
-Numbers = Int32 | Int64
+IntArray = Int32 | Int64
 
 
 class UnmaskingModel(Protocol):
@@ -32,7 +32,7 @@ class UnmaskingModel(Protocol):
     block_length: int
     levels: int
 
-    def unmask(self, random: np.random.Generator, levels: Numbers, hundredths: Numbers, left: Numbers) -> Int64:
+    def unmask(self, random: np.random.Generator, levels: IntArray, hundredths: IntArray, left: IntArray) -> Int64:
         """Tokens that one step unmasks, at least one each.
 
         Shapes: all [n] -> [n]; `left` are the masks of the whole output before the step, at least 1.
@@ -45,14 +45,14 @@ class UnmaskingModel(Protocol):
 class TrueStepsLeft(Protocol):
     """Steps that are left, on average, if the threshold stays as it is, at each of c thresholds."""
 
-    def __call__(self, levels: Numbers, left: Numbers) -> Float64:
+    def __call__(self, levels: IntArray, left: IntArray) -> Float64:
         """Shapes: [n], masks of the whole output [n] -> [n, c]."""
 
 
 class UnmaskingTables:
     """Tables by level, threshold in hundredths, and masks left in the block."""
 
-    levels = LEVELS
+    levels = NUM_LEVELS
 
     def __init__(self, steps: StepsTable, block_length: int = 32, spread: float = SPREAD) -> None:
         self.block_length = block_length
@@ -66,7 +66,7 @@ class UnmaskingTables:
             [np.interp(self.probability, probabilities, table[:, masks]) for masks in range(block_length + 1)], axis=-1
         )
 
-    def unmask(self, random: np.random.Generator, levels: Numbers, hundredths: Numbers, left: Numbers) -> Int64:
+    def unmask(self, random: np.random.Generator, levels: IntArray, hundredths: IntArray, left: IntArray) -> Int64:
         """Tokens that one step unmasks, at least one each. Shapes: all [n] -> [n]."""
         masks = masks_of_block(left, self.block_length)
         return np.maximum(random.binomial(masks, self.probability[levels, hundredths]), 1)
@@ -76,7 +76,7 @@ class UnmaskingTables:
         by_masks = self.block_steps[:, hundredths].swapaxes(1, 2)  # [LEVELS, masks, c]
         steps, whole_block = np.ascontiguousarray(by_masks).reshape(-1, len(hundredths)), self.block_length
 
-        def steps_left(levels: Numbers, left: Numbers) -> Float64:
+        def steps_left(levels: IntArray, left: IntArray) -> Float64:
             of_level = levels * (whole_block + 1)
             of_blocks: Float64 = steps.take(of_level + whole_block, axis=0)
             of_blocks *= ((left - 1) // whole_block)[:, None]
@@ -86,14 +86,14 @@ class UnmaskingTables:
         return steps_left
 
 
-def masks_of_block(left: Numbers, block_length: int) -> Numbers:
+def masks_of_block(left: IntArray, block_length: int) -> IntArray:
     """Those of the current block, of which each output's `left` are the last. Shapes: any -> the same."""
     return (left - 1) % block_length + 1
 
 
 def hundredths_of(thresholds: Float32 | Float64) -> Int64:
     """Thresholds as indices into the tables. Shapes: any -> the same."""
-    return np.rint(np.asarray(thresholds, dtype=np.float64) * (GRID - 1)).astype(np.int64)
+    return np.rint(np.asarray(thresholds, dtype=np.float64) * (NUM_THRESHOLDS - 1)).astype(np.int64)
 
 
 def steps_by_masks(probabilities: Float64, block_length: int) -> Float64:
@@ -119,9 +119,9 @@ def steps_per_token(steps: StepsTable, spread: float) -> Float64:
 
     Logistic-normal over requests, so that it stays in 0..1 and a hard request is hard at every threshold.
     """
-    offsets = spread * _normal_quantiles(LEVELS)[:, None]
-    mean = 1.0 / steps.tokens_at(np.linspace(0.0, 1.0, GRID))
-    low, high = np.full(GRID, -20.0), np.full(GRID, 40.0)
+    offsets = spread * _normal_quantiles(NUM_LEVELS)[:, None]
+    mean = 1.0 / steps.tokens_at(np.linspace(0.0, 1.0, NUM_THRESHOLDS))
+    low, high = np.full(NUM_THRESHOLDS, -20.0), np.full(NUM_THRESHOLDS, 40.0)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         below = _logistic(middle + offsets).mean(axis=0) < mean

@@ -39,7 +39,7 @@ class ArrivalTrace:
         return len(self.arrival_s)
 
 
-def real_world(lengths: Lengths, peak_rps: float, random: np.random.Generator) -> ArrivalTrace:
+def real_world_trace(lengths: Lengths, peak_rps: float, random: np.random.Generator) -> ArrivalTrace:
     """A day in two hours: Poisson arrivals whose rate is constant in each compressed hour.
 
     Source: "Experimental Setup", Benchmark and Workloads. Lengths are drawn with replacement.
@@ -48,17 +48,17 @@ def real_world(lengths: Lengths, peak_rps: float, random: np.random.Generator) -
     starts = np.repeat(np.arange(len(DAY)) * HOUR_S, counts)
     arrival_s = np.sort(starts + random.uniform(0.0, HOUR_S, len(starts)))
     prompts, outputs = lengths.draw(random, len(arrival_s))
-    return plain(arrival_s, prompts, outputs)
+    return make_trace(arrival_s, prompts, outputs)
 
 
-def constant_rate(lengths: Lengths, rps: float, random: np.random.Generator, copies: int = 1) -> ArrivalTrace:
+def constant_rate_trace(lengths: Lengths, rps: float, random: np.random.Generator, copies: int = 1) -> ArrivalTrace:
     """Every sample so many times, in random order, with Poisson arrivals."""
     order = random.permutation(np.tile(np.arange(len(lengths.prompt_tokens)), copies))
     arrival_s = np.cumsum(random.exponential(1.0 / rps, len(order)))
-    return plain(arrival_s, lengths.prompt_tokens[order], lengths.output_tokens[order])
+    return make_trace(arrival_s, lengths.prompt_tokens[order], lengths.output_tokens[order])
 
 
-def plain(arrival_s: Float64, prompt_tokens: Int64, output_tokens: Int64) -> ArrivalTrace:
+def make_trace(arrival_s: Float64, prompt_tokens: Int64, output_tokens: Int64) -> ArrivalTrace:
     """Requests without SLO or priority of their own."""
     n = len(arrival_s)
     return ArrivalTrace(arrival_s, prompt_tokens, output_tokens, np.full(n, np.nan), np.zeros(n, dtype=np.int64))

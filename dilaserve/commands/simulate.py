@@ -105,8 +105,8 @@ def _workload(
     """What arrives, and where its lengths are from."""
     import numpy as np  # noqa: PLC0415
 
-    from simulator.lengths import DATA, benchmark, sharegpt  # noqa: PLC0415
-    from simulator.workload import constant_rate, read_trace, real_world  # noqa: PLC0415
+    from simulator.lengths import DATA, benchmark_lengths, sharegpt_lengths  # noqa: PLC0415
+    from simulator.workload import constant_rate_trace, read_trace, real_world_trace  # noqa: PLC0415
 
     if trace is not None:
         return read_trace(trace), str(trace)
@@ -114,10 +114,10 @@ def _workload(
         raise BadInput(f"--data {data}: there is no such directory")
     random = np.random.default_rng(seed)
     if name == "real-world":
-        lengths = sharegpt(data or DATA)
-        return real_world(lengths, rps, random), lengths.source
-    lengths = benchmark(name, data or DATA)
-    return constant_rate(lengths, rps, random, copies=3 if name == "mbpp" else 1), lengths.source
+        lengths = sharegpt_lengths(data or DATA)
+        return real_world_trace(lengths, rps, random), lengths.source
+    lengths = benchmark_lengths(name, data or DATA)
+    return constant_rate_trace(lengths, rps, random, copies=3 if name == "mbpp" else 1), lengths.source
 
 
 def _run(scenario: "Scenario", arriving: "ArrivalTrace") -> "Records":

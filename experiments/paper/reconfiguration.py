@@ -15,10 +15,10 @@ from services.reconfigurator.planning.plan_input import plan_input
 from services.reconfigurator.planning.planner import make_plan
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.profile import read_profile
-from simulator.lengths import DATA, sharegpt
+from simulator.lengths import DATA, sharegpt_lengths
 from simulator.steps_table import read_steps
-from simulator.unloaded_latency import SLO_MULTIPLE, isolated_latency_s
-from simulator.workload import DAY, HOUR_S, ArrivalTrace, real_world
+from simulator.unloaded_latency import SLO_MULTIPLE, unloaded_latency_s
+from simulator.workload import DAY, HOUR_S, ArrivalTrace, real_world_trace
 
 PEAKS = (5, 10, 20)
 WINDOWS = range(0, len(DAY), 2)  # every other one, because planning is slow
@@ -31,7 +31,7 @@ PLANNING = PlanningSettings(DEFAULTS.thresholds, DEFAULTS.tp_degrees, DEFAULTS.b
 def measure(quick: bool) -> list[Row]:
     rows: list[Row] = []
     for peak in PEAKS:
-        arriving = real_world(sharegpt(DATA), peak, np.random.default_rng(0))
+        arriving = real_world_trace(sharegpt_lengths(DATA), peak, np.random.default_rng(0))
         running: list[PlannedInstance] = []
         for window in WINDOWS[: QUICK_WINDOWS if quick else len(WINDOWS)]:
             running = _next(arriving, peak, window, running)
@@ -50,7 +50,7 @@ def _next(arriving: ArrivalTrace, peak: float, window: int, running: list[Planne
 
 def _plan(arriving: ArrivalTrace, window: int, running: Sequence[Placement]) -> list[PlannedInstance]:
     profile, steps = read_profile(PROFILE), read_steps(STEPS)
-    slo_s = SLO_MULTIPLE * isolated_latency_s(arriving, profile, steps, caching=True)
+    slo_s = SLO_MULTIPLE * unloaded_latency_s(arriving, profile, steps, caching=True)
     mine = np.flatnonzero(arriving.arrival_s // HOUR_S == window)
     seen = [RequestSample(int(arriving.prompt_tokens[i]), int(arriving.output_tokens[i]), slo_s) for i in mine]
     tokens = {c: float(steps.tokens_at(np.array(c))) for c in PLANNING.thresholds}

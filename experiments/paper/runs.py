@@ -13,12 +13,12 @@ from services.scheduler.settings import SchedulerSettings
 from shared.arrays import Int64
 from shared.instance_counts import read_instance_counts
 from shared.profile import read_profile
-from simulator.lengths import BLOCK, DATA, Lengths, benchmark
+from simulator.lengths import BLOCK, DATA, Lengths, benchmark_lengths
 from simulator.result import summarize
 from simulator.scenario import PredictorName, Scenario, simulate
 from simulator.steps_table import read_steps
-from simulator.unloaded_latency import isolated_latency_s
-from simulator.workload import ArrivalTrace, constant_rate, plain
+from simulator.unloaded_latency import unloaded_latency_s
+from simulator.workload import ArrivalTrace, constant_rate_trace, make_trace
 
 GSM8K_SHOTS = 5  # examples in the prompts of the data file
 SHOT_SHARE = 0.182  # of one example in GSM8K's 5-shot prompt; by characters, mean over questions and answers
@@ -63,14 +63,14 @@ def workload(run: SimulationRun) -> ArrivalTrace:
     lengths = run_lengths(run)
     random = np.random.default_rng(run.seed)
     copies = -(-run.requests // len(lengths.prompt_tokens))
-    arriving = constant_rate(lengths, run.rps, random, copies)
+    arriving = constant_rate_trace(lengths, run.rps, random, copies)
     part = slice(run.requests)
-    return plain(arriving.arrival_s[part], arriving.prompt_tokens[part], arriving.output_tokens[part])
+    return make_trace(arriving.arrival_s[part], arriving.prompt_tokens[part], arriving.output_tokens[part])
 
 
 def run_lengths(run: SimulationRun) -> Lengths:
     """The benchmark's lengths, with the run's number of examples or fixed length."""
-    of_benchmark = benchmark(run.benchmark, DATA)
+    of_benchmark = benchmark_lengths(run.benchmark, DATA)
     prompts: Int64 = of_benchmark.prompt_tokens
     if run.prompt_tokens is not None:
         prompts = np.full(len(prompts), run.prompt_tokens)
@@ -83,7 +83,7 @@ def run_lengths(run: SimulationRun) -> Lengths:
 def _simulate(run: SimulationRun) -> dict[str, float]:
     arriving = workload(run)
     profile, steps = read_profile(PROFILE), read_steps(STEPS)
-    slo_s = run.slo_multiple * isolated_latency_s(arriving, profile, steps, caching=run.cache)
+    slo_s = run.slo_multiple * unloaded_latency_s(arriving, profile, steps, caching=run.cache)
     scenario = Scenario(
         profile=profile,
         steps=steps,

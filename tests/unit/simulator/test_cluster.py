@@ -11,8 +11,8 @@ from simulator.instance import TOKENS, SimulatedInstance, read_jobs
 from simulator.result import Records, summarize
 from simulator.scenario import Failure, Scenario, simulate
 from simulator.steps_table import StepsTable
-from simulator.unloaded_latency import isolated_latency_s
-from simulator.workload import ArrivalTrace, plain
+from simulator.unloaded_latency import unloaded_latency_s
+from simulator.workload import ArrivalTrace, make_trace
 from tests.builders import instance
 
 PROFILE = LatencyProfile.from_rows(
@@ -33,12 +33,12 @@ def scenario(steps: StepsTable = STEPS, **options: object) -> Scenario:
 
 
 def arrivals(count: int, *, every_s: float = 0.0, prompt: int = 100, output: int = 64) -> ArrivalTrace:
-    return plain(np.arange(count, dtype=np.float64) * every_s, np.full(count, prompt), np.full(count, output))
+    return make_trace(np.arange(count, dtype=np.float64) * every_s, np.full(count, prompt), np.full(count, output))
 
 
 def busy(count: int = 30) -> ArrivalTrace:
     random = np.random.default_rng(5)
-    return plain(
+    return make_trace(
         np.sort(random.uniform(0, 20, count)), random.integers(1, 800, count), 32 * random.integers(1, 9, count)
     )
 
@@ -54,7 +54,7 @@ def test_an_isolated_request_takes_the_sum_of_its_steps() -> None:
 def test_the_isolated_mean_is_what_isolated_requests_take() -> None:
     workload = arrivals(128, every_s=100.0)
     records = simulate(scenario(), workload)
-    expected_s = isolated_latency_s(workload, PROFILE, STEPS, caching=True)
+    expected_s = unloaded_latency_s(workload, PROFILE, STEPS, caching=True)
     assert records.latency_s.mean() == pytest.approx(expected_s, rel=0.06)
 
 

@@ -10,7 +10,7 @@ from shared.predictor_card import PredictorCard
 from simulator.confidences import Confidences
 from simulator.predictor_training import run, train_predictor
 from simulator.steps_table import StepsTable
-from simulator.unmasking_model import LEVELS, UnmaskingTables, hundredths_of
+from simulator.unmasking_model import NUM_LEVELS, UnmaskingTables, hundredths_of
 
 STEPS = StepsTable(np.array([0.5, 0.7, 0.9, 1.0]), np.array([7.01, 5.12, 3.25, 1.0]))
 DENOISING = UnmaskingTables(STEPS)
@@ -19,7 +19,7 @@ THRESHOLDS = np.array([0.5, 0.7, 0.9])
 
 @pytest.mark.parametrize("threshold", [0.5, 0.7, 0.9, 1.0])
 def test_as_many_confidences_reach_a_threshold_as_the_model_unmasks(threshold: float) -> None:
-    levels, masks = np.arange(64_000) % LEVELS, np.full(64_000, 32)
+    levels, masks = np.arange(64_000) % NUM_LEVELS, np.full(64_000, 32)
     at = np.full(64_000, hundredths_of(np.array(threshold)))
     counts, _ = Confidences(DENOISING, 64_000).unmask(np.random.default_rng(0), np.arange(64_000), levels, at, masks)
     expected = DENOISING.unmask(np.random.default_rng(1), levels, at, masks)
@@ -41,7 +41,7 @@ def test_a_predictor_trained_on_simulated_requests_errs_less_than_the_one_shot_e
     random = np.random.default_rng(0)
     outputs = np.array([64, 128, 256])
     predictor = train_predictor(DENOISING, outputs, THRESHOLDS, random)
-    levels, used = random.integers(LEVELS, size=90), np.repeat(THRESHOLDS, 30)
+    levels, used = random.integers(NUM_LEVELS, size=90), np.repeat(THRESHOLDS, 30)
     held_out = run(DENOISING, levels, np.tile(outputs, 30), used, [np.empty(0)] * 90, random)
     card = PredictorCard(
         version="",

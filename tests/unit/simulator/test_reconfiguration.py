@@ -11,7 +11,7 @@ from simulator.reconfiguration import SimulatedReconfiguration, place
 from simulator.result import Records, summarize
 from simulator.scenario import Failure, Scenario, simulate
 from simulator.steps_table import StepsTable
-from simulator.workload import ArrivalTrace, plain
+from simulator.workload import ArrivalTrace, make_trace
 
 PROFILE = LatencyProfile.from_rows(
     (tp, tokens, kind, share * (0.020 + tokens * per_token))
@@ -26,7 +26,7 @@ SETTINGS = SimulatedReconfiguration(gpus_per_node=2, interval_s=30.0, window_s=3
 def light(minutes: float) -> ArrivalTrace:
     """One request in five seconds, which two GPUs together serve sooner than each alone."""
     count = int(12 * minutes)
-    return plain(5.0 * np.arange(count, dtype=np.float64), np.full(count, 100), np.full(count, 128))
+    return make_trace(5.0 * np.arange(count, dtype=np.float64), np.full(count, 100), np.full(count, 128))
 
 
 def run(workload: ArrivalTrace, cluster: tuple[int, ...], *failures: Failure) -> Records:
@@ -60,7 +60,7 @@ def test_under_light_load_two_tp1_become_one_tp2_and_no_request_is_lost() -> Non
 
 def test_a_sudden_rise_is_decided_on_before_the_next_interval() -> None:
     between_s = np.repeat([5.0, 0.1], [20, 150])
-    records = run(plain(np.cumsum(between_s), np.full(170, 100), np.full(170, 128)), (2,))
+    records = run(make_trace(np.cumsum(between_s), np.full(170, 100), np.full(170, 128)), (2,))
     early = [decision for decision in records.decisions if decision.reason.startswith("early")]
     assert [decision.t_s for decision in early if decision.take] == [102.0]
     assert {2: 1} in [counts for since_s, counts in records.instances_at if since_s < 102.0]

@@ -10,9 +10,9 @@ from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 from simulator.scenario import Scenario, simulate
 from simulator.steps_table import StepsTable
-from simulator.trace_replay import Canvas, RecordedConfidences, RecordedRequests
+from simulator.trace_replay import Canvas, ReplayedConfidences, ReplayModel
 from simulator.unmasking_model import hundredths_of
-from simulator.workload import plain
+from simulator.workload import make_trace
 
 # Two blocks of four. In the first a hard rest is left; the second is padding.
 EASY_THEN_HARD = [
@@ -22,7 +22,7 @@ EASY_THEN_HARD = [
     Canvas(4, np.array([1.0, 1.0, 1.0, 1.0])),
 ]
 PADDING = [Canvas(8, np.ones(4)), Canvas(4, np.ones(4))]
-RECORDED = RecordedRequests([EASY_THEN_HARD, PADDING], output_length=8, block_length=4)
+RECORDED = ReplayModel([EASY_THEN_HARD, PADDING], output_length=8, block_length=4)
 
 
 def unmasked(level: int, threshold: float, left: int) -> int:
@@ -47,7 +47,7 @@ def test_steps_left_are_those_that_the_request_takes() -> None:
 
 
 def test_confidences_of_unmasked_tokens_stay_known() -> None:
-    known = RecordedConfidences(RECORDED, requests=2)
+    known = ReplayedConfidences(RECORDED, requests=2)
     random, nine = np.random.default_rng(0), hundredths_of(np.array([0.9]))
     counts, stats = known.unmask(random, np.array([1]), np.array([0]), nine, np.array([8]))
     assert counts.tolist() == [2]
@@ -65,12 +65,12 @@ def test_a_simulated_request_goes_as_the_recorded_one_did(slo_s: float, steps: i
     scenario = Scenario(
         profile=profile,
         steps=StepsTable(np.array([0.5, 0.9]), np.array([32.0, 21.0])),
-        recorded=RecordedRequests([recorded], output_length=64),
+        replay=ReplayModel([recorded], output_length=64),
         predictor="trained",
         live=load_predictor(DEMO_MODEL / "predictor"),
         instances=(1,),
         settings=SchedulerSettings(model="m", policy="dilaserve", cache="dual", thresholds=(0.5, 0.9)),
         slo_s=slo_s,
     )
-    records = simulate(scenario, plain(np.array([0.0]), np.array([20]), np.array([64])))
+    records = simulate(scenario, make_trace(np.array([0.0]), np.array([20]), np.array([64])))
     assert records.steps.tolist() == [steps]

@@ -6,7 +6,7 @@ import pytest
 from services.scheduler.events import RequestEstimates
 from simulator.estimates import OracleEstimates
 from simulator.steps_table import StepsTable
-from simulator.unmasking_model import LEVELS, UnmaskingTables, hundredths_of, steps_by_masks
+from simulator.unmasking_model import NUM_LEVELS, UnmaskingTables, hundredths_of, steps_by_masks
 
 STEPS = StepsTable(np.array([0.5, 0.7, 0.9, 1.0]), np.array([7.01, 5.12, 3.25, 1.0]))
 DENOISING = UnmaskingTables(STEPS)
@@ -15,7 +15,7 @@ DENOISING = UnmaskingTables(STEPS)
 def steps_for_blocks(threshold: float, blocks: int) -> float:
     """Mean steps of so many blocks, of requests of all levels alike."""
     random = np.random.default_rng(0)
-    levels = np.arange(blocks) % LEVELS
+    levels = np.arange(blocks) % NUM_LEVELS
     masks = np.full(blocks, 32)
     steps = 0
     while len(masks):
