@@ -1,4 +1,4 @@
-"""Virtual time: actions at their times, in order; equal times in the order they were asked for."""
+"""Virtual time: runs actions in the order of their times, and of their scheduling at equal times."""
 
 import heapq
 import itertools
@@ -8,7 +8,7 @@ Action = Callable[[], None]
 
 
 class VirtualClock:
-    """Stands still between actions."""
+    """Time stands still between actions."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -16,7 +16,7 @@ class VirtualClock:
         self._numbers = itertools.count()
 
     def __bool__(self) -> bool:
-        """Whether anything is still to happen."""
+        """Whether an action is left."""
         return bool(self._heap)
 
     def at(self, time_s: float, action: Action) -> None:
@@ -24,7 +24,7 @@ class VirtualClock:
         heapq.heappush(self._heap, (max(time_s, self.now_s), next(self._numbers), action))
 
     def advance(self, window_s: float) -> None:
-        """Run the next action, and those that follow within the window; the time is then that of the last."""
+        """Run the next action and those that follow within the window; the time is then that of the last."""
         end_s = self._heap[0][0] + window_s
         while self._heap and self._heap[0][0] <= end_s:
             self.now_s, _, action = heapq.heappop(self._heap)

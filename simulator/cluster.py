@@ -30,7 +30,7 @@ from shared.messages.instances import Instance
 from shared.messages.requests import Request
 from shared.profile import LatencyProfile
 from simulator.clock import Action, VirtualClock
-from simulator.estimates import EstimateSource
+from simulator.estimates import Predictor
 from simulator.instance import HUNDREDTHS, Batch, SimulatedInstance, joined, read_jobs
 from simulator.outputs import SimulatedOutputs
 from simulator.result import Records
@@ -48,7 +48,7 @@ class SimulatedCluster:
         workload: ArrivalTrace,
         core: SchedulerCore,
         outputs: SimulatedOutputs,
-        predictor: EstimateSource | None,
+        predictor: Predictor | None,
         profile: LatencyProfile,
         default_slo_s: float,
         message_s: float = 0.0,
@@ -113,12 +113,8 @@ class SimulatedCluster:
         """Whether the scheduler has requests on the instance."""
         return bool(self._core.fleet.requests[self._core.fleet.index_of[instance_id]])
 
-    def leave(self, instance_id: str) -> None:
-        """An instance stops in order; the scheduler knows at once."""
-        self.fail(instance_id, noticed_after_s=0.0)
-
-    def fail(self, instance_id: str, noticed_after_s: float) -> None:
-        """An instance dies during its iteration; the scheduler notices later."""
+    def leave(self, instance_id: str, noticed_after_s: float = 0.0) -> None:
+        """An instance stops or dies, at once; the scheduler notices later."""
         self.instances.pop(instance_id, None)
         self._record_instances()
         lost = InstanceLost(instance_id)
@@ -193,9 +189,9 @@ class SimulatedCluster:
         if latency_s is not None:
             self.clock.at(self.clock.now_s + latency_s, partial(self._end_iteration, instance))
 
-    def _predict(self, question: RequestEstimates, predictor: EstimateSource) -> None:
+    def _predict(self, question: RequestEstimates, predictor: Predictor) -> None:
         levels = self._outputs.levels[self._request_at[question.tickets & ROW_MASK]]
-        self._answers.append((self.clock.now_s + PREDICTION_S, predictor.answer(question, levels)))
+        self._answers.append((self.clock.now_s + PREDICTION_S, predictor(question, levels)))
 
     def _arrived_answers(self) -> list[EstimatesReceived]:
         """The predictor's answers that have arrived by now. An answer alone starts no cycle."""
@@ -211,10 +207,8 @@ class SimulatedCluster:
         self.records.instances_at.append((self.clock.now_s, dict(present)))
 
     def _record(self, finish: FinishRequest) -> None:
-        index, records = int(finish.arrived.request.request_id), self.records
+        index = int(finish.arrived.request.request_id)
         if finish.stats is None or finish.error:
             return
-        records.latency_s[index] = finish.stats.latency_s
-        records.steps[index] = finish.stats.steps
-        records.mean_threshold[index] = finish.stats.mean_threshold
-        records.migrations[index] = finish.stats.migrations
+        for name in ("latency_s", "steps", "mean_threshold", "migrations"):
+            getattr(self.records, name)[index] = getattr(finish.stats, name)

@@ -1,8 +1,8 @@
-"""Confidences that follow the model of denoising, for what is trained on them or reads them.
+"""Confidences that follow the unmasking model, for a trained predictor.
 
-A masked token's confidence is drawn anew at every step, such that it reaches a threshold with just the probability
-that `UnmaskingTables` has for it; what a step unmasks then follows from the confidences. They are kept in
-hundredths, those of a request's known tokens as counts, so that their quartiles are read off all requests at once.
+A masked token's confidence is drawn again at every step so that it reaches each threshold with the probability of
+`UnmaskingTables`; a step's unmasked tokens follow from the confidences. They are in hundredths, and a request's known
+confidences are counts, so that the quartiles of all requests are computed at once.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ QUARTILES = np.array([0.25, 0.5, 0.75])
 
 
 class Confidences:
-    """What is known of the confidences of n requests."""
+    """The known confidences of n requests."""
 
     def __init__(self, denoising: UnmaskingTables, requests: int) -> None:
         self._unmasked = np.zeros(
@@ -30,7 +30,7 @@ class Confidences:
         """Tokens that one step unmasks, at least one each, and the statistics that a worker reports after it.
 
         Shapes: requests, levels, hundredths (of the threshold), masks left of the output [n] -> [n] and [n, 5]: min,
-        lower quartile, median, mean, upper quartile of the known confidences. Modifies what is known.
+        lower quartile, median, mean, upper quartile of the known confidences.
         """
         masks = masks_of_block(left, self._block_length)
         n, most = len(requests), int(masks.max())

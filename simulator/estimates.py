@@ -1,9 +1,9 @@
-"""Answers in the step predictor's place: from the request's true difficulty, or from a real predictor.
+"""Simulated step predictors: one that knows each request's true difficulty, and the trained one.
 
-What even the oracle does not know is chance: how the masks of the steps to come will turn out.
+Even the oracle does not know chance: how many masks each later step will unmask.
 """
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,39 +13,32 @@ from services.scheduler.events import EstimatesReceived, RequestEstimates
 from shared.arrays import Float64, Int64
 from simulator.unmasking_model import UnmaskingModel, hundredths_of
 
-
-class EstimateSource(Protocol):
-    """Whatever answers the scheduler's questions."""
-
-    def answer(self, question: RequestEstimates, levels: Int64) -> EstimatesReceived:
-        """Shapes: levels [n], the true difficulty of the requests asked about."""
-        ...
+Predictor = Callable[[RequestEstimates, Int64], EstimatesReceived]  # the question and the difficulty levels [n]
 
 
-class OracleEstimates:
-    """Knows each request's difficulty; with noise it is wrong by a factor, drawn anew for each of its answers."""
+def oracle_predictor(
+    model: UnmaskingModel, thresholds: Float64, noise: float, random: np.random.Generator
+) -> Predictor:
+    """Answers with the expected steps, times a random factor per request and answer whose logarithm has the standard
+    deviation `noise`."""
+    true_steps_left = model.steps_left(hundredths_of(thresholds))
 
-    def __init__(self, pace: UnmaskingModel, thresholds: Float64, noise: float, random: np.random.Generator) -> None:
-        """`noise` is the standard deviation of the factor's logarithm; 0 is the oracle itself."""
-        self._steps_left = pace.steps_left(hundredths_of(thresholds))
-        self._noise = noise
-        self._random = random
-
-    def answer(self, question: RequestEstimates, levels: Int64) -> EstimatesReceived:
-        steps_left = self._steps_left(levels, question.masks_left)
-        if self._noise:
-            steps_left *= np.exp(self._random.normal(0.0, self._noise, len(levels)))[:, None]
+    def answer(question: RequestEstimates, levels: Int64) -> EstimatesReceived:
+        steps_left = true_steps_left(levels, question.masks_left)
+        if noise:
+            steps_left *= np.exp(random.normal(0.0, noise, len(levels)))[:, None]
         return EstimatesReceived(question.tickets, question.steps, steps_left)
 
+    return answer
 
-class TrainedEstimates:
-    """The live step predictor, asked what the live one is asked: questions must tell of confidences."""
 
-    def __init__(self, predictor: StepPredictor, thresholds: Float64) -> None:
-        self._predictor = predictor
-        self._thresholds = thresholds.astype(np.float32)  # [c]
+def trained_predictor(predictor: StepPredictor, thresholds: Float64) -> Predictor:
+    """Answers with the live step predictor; questions must hold confidence statistics."""
+    candidates = thresholds.astype(np.float32)  # [c]
 
-    def answer(self, question: RequestEstimates, levels: Int64) -> EstimatesReceived:  # noqa: ARG002
-        query = Query(question.features, self._thresholds, question.masks_left, question.blocks_left)
-        [steps_left] = self._predictor.steps_left([query])
+    def answer(question: RequestEstimates, levels: Int64) -> EstimatesReceived:  # noqa: ARG001
+        query = Query(question.features, candidates, question.masks_left, question.blocks_left)
+        [steps_left] = predictor.steps_left([query])
         return EstimatesReceived(question.tickets, question.steps, steps_left.astype(np.float64))
+
+    return answer

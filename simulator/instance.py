@@ -1,7 +1,7 @@
-"""One instance: a queue of step jobs, and one batch of them after another.
+"""One instance: a queue of step jobs, run in one batch after another.
 
-As the worker does it: waiting jobs in their order, as many as the limits on tokens and requests allow; a cache step
-feeds its block, a recompute step the whole sequence. An iteration takes as long as the profile says.
+It forms batches as the worker does: waiting jobs in order, up to the limits on tokens and requests. A cache step
+computes its block, a recompute step the whole sequence. An iteration's latency is the profile's.
 """
 
 from collections import deque
@@ -18,16 +18,16 @@ from shared.messages.steps import CACHE, StepJobs, StepKind
 from shared.profile import LatencyProfile
 from simulator.unmasking_model import hundredths_of
 
-# Step jobs: one row a column, so that batches are joined and cut in one go. Shape: [6, n].
+# Step jobs as columns, so that batches are joined and split at once. Shape: [6, n].
 Batch = Int64
-TICKETS, REQUESTS, STEPS, HUNDREDTHS, CACHED, TOKENS = range(6)  # threshold in hundredths; cached 0 or 1; tokens fed
+TICKETS, REQUESTS, STEPS, HUNDREDTHS, CACHED, TOKENS = range(6)  # threshold in hundredths; cached: 0 or 1
 
 
 def iteration_s(
     latency_s: Callable[[StepKind, int], float], cached: int, recomputed: int, shared_launch_s: float
 ) -> float:
-    """What an iteration takes that feeds so many tokens to steps of each kind: with both, `shared_launch_s` less
-    than the sum of two lookups. Units: seconds; tokens."""
+    """The latency of an iteration that computes `cached` and `recomputed` tokens in steps of each kind: with both,
+    `shared_launch_s` less than the sum of two lookups. Units: seconds; tokens."""
     if not recomputed:
         return latency_s(StepKind.CACHE, cached)
     recompute_s = latency_s(StepKind.RECOMPUTE, recomputed)
@@ -35,13 +35,12 @@ def iteration_s(
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """One after the other."""
     return batches[0] if len(batches) == 1 else np.concatenate(batches, axis=1)
 
 
 def read_jobs(messages: Sequence[StepJobs], request_at: Int64, lengths: Int64, block_length: int) -> list[Batch]:
-    """The jobs of each message. `request_at` tells the request in each row of the scheduler's table, `lengths` the
-    whole length of each request in tokens."""
+    """The jobs of each message. `request_at` maps rows of the scheduler's table to requests, `lengths` are the tokens
+    of each request's prompt and output."""
     tickets = unpack_int64(b"".join([message.tickets for message in messages]))
     batch = np.empty((6, len(tickets)), dtype=np.int64)
     batch[TICKETS] = tickets
@@ -55,12 +54,11 @@ def read_jobs(messages: Sequence[StepJobs], request_at: Int64, lengths: Int64, b
 
 
 class SimulatedInstance:
-    """What is unmasked of its requests is not its business."""
+    """Times iterations; SimulatedOutputs has their results."""
 
     def __init__(
         self, instance: Instance, profile: LatencyProfile, block_length: int, shared_launch_s: float = 0.0
     ) -> None:
-        """An iteration of both kinds takes `shared_launch_s` less, as `iteration_s` tells."""
         self.instance = instance
         self.running: Batch | None = None
         self._queue: deque[Batch] = deque()
@@ -73,7 +71,7 @@ class SimulatedInstance:
         self._queue.append(batch)
 
     def start(self) -> float | None:
-        """Begin the next iteration, if none is running and jobs wait. Returns: how long it takes, in seconds."""
+        """Start the next iteration if none is running and jobs wait. Returns: its latency in seconds."""
         if self.running is not None or not self._queue:
             return None
         waiting = joined(self._queue)
@@ -87,13 +85,13 @@ class SimulatedInstance:
         return iteration_s(self._latency_s, cached, tokens - cached, self._shared_launch_s)
 
     def finish(self) -> Batch:
-        """End the iteration that runs."""
+        """End the running iteration."""
         assert self.running is not None, "no iteration is running"
         batch, self.running = self.running, None
         return batch
 
     def _first(self, waiting: Batch) -> Batch:
-        """As many as fit, at least one; the others wait on."""
+        """The first jobs that fit, at least one; the others are queued again."""
         fits = np.cumsum(waiting[TOKENS]) <= self.instance.max_batch_tokens
         count = max(1, min(int(fits.sum()), self.instance.max_batch_requests))
         if count < waiting.shape[1]:

@@ -1,4 +1,4 @@
-"""Prompt and output lengths of the workloads: from the data files, or generated after the paper's tables."""
+"""Prompt and output lengths of the workloads: from the data files, or generated from the paper's tables."""
 
 import csv
 import gzip
@@ -15,9 +15,9 @@ DATA = Path(__file__).parents[2] / "shared" / "data"  # beside the project
 BENCHMARK_OUTPUT = 256  # tokens
 BLOCK = 32
 MAX_TOKENS = 4096  # prompt and output together: the models' limit
-GENERATED = 10_000  # samples, where the data files are missing
-# The paper's tables: ShareGPT's quantiles, and the samples and mean prompt length of the benchmarks. What lies between
-# the paper's quantiles is set so that the means come out as the paper's, 140 and 264.
+NUM_GENERATED = 10_000  # samples, if the data files are missing
+# The paper's tables: ShareGPT's quantiles, and the samples and mean prompt length of the benchmarks. The values between
+# the paper's quantiles give the paper's means, 140 and 264.
 SHAREGPT_PROMPT = ((0.0, 0.5, 0.75, 0.9, 0.99, 1.0), (4, 28, 75, 344, 1698, 2600))
 SHAREGPT_OUTPUT = ((0.0, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99, 1.0), (8, 80, 208, 320, 528, 720, 912, 1600))
 BENCHMARKS = {
@@ -29,7 +29,7 @@ BENCHMARKS = {
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Samples, and where they are from. Shapes: both [n]. Units: tokens."""
+    """Samples and their source. Shapes: both [n]. Units: tokens."""
 
     prompt_tokens: Int64
     output_tokens: Int64
@@ -42,43 +42,40 @@ class Lengths:
 
 
 def sharegpt_lengths(data: Path) -> Lengths:
-    """ShareGPT's lengths from the data directory; generated ones where it has none."""
+    """ShareGPT's lengths from the data directory; generated ones if it has none."""
     path = data / "sharegpt_lengths.csv.gz"
     if path.is_file():
         rows = list(_rows(path))
         return Lengths(_column(rows, "prompt_tokens"), _column(rows, "output_tokens"), str(path))
-    quantiles = (np.arange(GENERATED) + 0.5) / GENERATED
-    shuffle = np.random.default_rng(0).permutation(GENERATED)  # prompt and output lengths are independent
+    quantiles = (np.arange(NUM_GENERATED) + 0.5) / NUM_GENERATED
+    shuffle = np.random.default_rng(0).permutation(NUM_GENERATED)  # prompt and output lengths are independent
     prompts = np.exp(np.interp(quantiles, SHAREGPT_PROMPT[0], np.log(SHAREGPT_PROMPT[1])))
     outputs = np.interp(quantiles, *SHAREGPT_OUTPUT)[shuffle]
-    return _fitting(np.rint(prompts), outputs, "generated after the paper's table (no ShareGPT lengths found)")
+    return _fitting(
+        np.rint(prompts).astype(np.int64), outputs, "generated after the paper's table (no ShareGPT lengths found)"
+    )
 
 
 def benchmark_lengths(name: str, data: Path) -> Lengths:
-    """One of BENCHMARKS; where the data directory lacks it, prompts of the paper's mean length."""
+    """One of BENCHMARKS; if the data directory lacks it, prompts of the paper's mean length."""
     key, samples, mean = BENCHMARKS[name]
     path = data / "benchmark_prompt_lengths.csv.gz"
     if path.is_file():
-        rows = [row for row in _rows(path) if row["benchmark"] == key and _in_paper(key, int(row["sample"]))]
-        return _fitting(_column(rows, "prompt_tokens"), _outputs(len(rows)), str(path))
-    spread = np.random.default_rng(0).uniform(0.75, 1.25, samples)
-    return _fitting(np.rint(mean * spread), _outputs(samples), f"generated after the paper's mean of {mean} tokens")
+        rows = [row for row in _rows(path) if row["benchmark"] == key]
+        if name == "mbpp":  # the paper's 474 samples are those outside the test split
+            rows = [row for row in rows if not 11 <= int(row["sample"]) <= 510]
+        prompts, source = _column(rows, "prompt_tokens"), str(path)
+    else:
+        prompts = np.rint(mean * np.random.default_rng(0).uniform(0.75, 1.25, samples)).astype(np.int64)
+        source = f"generated after the paper's mean of {mean} tokens"
+    return _fitting(prompts, np.full(len(prompts), float(BENCHMARK_OUTPUT)), source)
 
 
-def _in_paper(key: str, sample: int) -> bool:
-    """The paper's 474 samples of MBPP are those outside its test split."""
-    return key != "mbpp_3shot" or not 11 <= sample <= 510
-
-
-def _outputs(count: int) -> Float64:
-    return np.full(count, float(BENCHMARK_OUTPUT))
-
-
-def _fitting(prompts: Float64 | Int64, outputs: Float64, source: str) -> Lengths:
-    """Outputs in whole blocks, without samples that the model cannot hold."""
+def _fitting(prompts: Int64, outputs: Float64, source: str) -> Lengths:
+    """Round outputs up to whole blocks and drop samples longer than MAX_TOKENS."""
     whole = np.ceil(outputs / BLOCK) * BLOCK
     kept = prompts + whole <= MAX_TOKENS
-    return Lengths(prompts[kept].astype(np.int64), whole[kept].astype(np.int64), source)
+    return Lengths(prompts[kept], whole[kept].astype(np.int64), source)
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, str]]:

@@ -1,4 +1,4 @@
-"""The timeline as a picture: arrivals, threshold, attainment, latency, and the cluster's configuration."""
+"""Draws the timeline: arrivals, threshold, attainment, latency, and the cluster's configuration."""
 
 import base64
 import io
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 PANELS = (
@@ -14,18 +15,18 @@ PANELS = (
     ("slo_attainment", "SLO attainment"),
     ("mean_latency_s", "mean latency, s"),
 )
-MINUTE_S = 60.0
 
 Timeline = Sequence[Mapping[str, Any]]
 
 
 def draw_timelines(timelines: Mapping[str, Timeline]) -> Figure:
-    """One line a timeline in each panel; below, the instances of the last by TP degree."""
+    """One line per timeline in each panel; below, the instances of the last timeline by TP degree."""
     figure = Figure(figsize=(9, 11), layout="constrained")
     axes = figure.subplots(len(PANELS) + 1, sharex=True)
     for axis, (key, label) in zip(axes, PANELS, strict=False):
         for name, timeline in timelines.items():
-            axis.plot(_minutes(timeline), [_value(entry[key]) for entry in timeline], label=name, linewidth=1)
+            values = np.array([entry[key] for entry in timeline], dtype=float)  # None becomes nan
+            axis.plot(_minutes(timeline), values, label=name, linewidth=1)
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
     if any(timelines):
@@ -36,7 +37,7 @@ def draw_timelines(timelines: Mapping[str, Timeline]) -> Figure:
 
 
 def write_figure(path: Path, figure: Figure) -> None:
-    """As a PNG, or as an HTML page that holds it."""
+    """Write a PNG, or an HTML page that holds it."""
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=120)
     if path.suffix == ".html":
@@ -56,8 +57,4 @@ def _draw_instances(axis: Any, timeline: Timeline) -> None:
 
 
 def _minutes(timeline: Timeline) -> list[float]:
-    return [entry["t_s"] / MINUTE_S for entry in timeline]
-
-
-def _value(value: float | None) -> float:
-    return float("nan") if value is None else value
+    return [entry["t_s"] / 60 for entry in timeline]

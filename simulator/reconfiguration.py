@@ -6,6 +6,7 @@ Planning itself takes no virtual time. The statistics, the decision and the orde
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -62,7 +63,8 @@ class SimulatedReconfigurator:
         self._cluster = cluster
         self._trace = trace
         self._make_instance = make_instance
-        self._schedule = PlanSchedule(settings.interval_s, settings.window_s, settings.rps_buffer, cluster.clock.now_s)
+        self._clock = cluster.clock
+        self._schedule = PlanSchedule(settings.interval_s, settings.window_s, settings.rps_buffer, self._clock.now_s)
         self._running: dict[InstanceSpec, str] = {}  # instance ids; empty while the instance loads
         self._target: list[InstanceSpec] | None = None  # None: no transition is under way
 
@@ -73,39 +75,35 @@ class SimulatedReconfigurator:
         self._check_later()
 
     def _check_later(self) -> None:
-        now_s = self._cluster.clock.now_s
-        self._later(self._schedule.next_check_in_s(now_s) or self._schedule.recent_s, self._check)
+        wait_s = self._schedule.next_check_in_s(self._clock.now_s)
+        self._later(wait_s or self._schedule.recent_s, self._check)
 
     def _check(self) -> None:
         """Decide if a decision is due and no transition is under way."""
-        now_s = self._cluster.clock.now_s
         self._forget_dead()
-        if self._target is None and (trigger := self._schedule.due(now_s, len(self._arrived(self._schedule.recent_s)))):
+        recent = len(self._arrived(self._schedule.recent_s))
+        if self._target is None and (trigger := self._schedule.due(self._clock.now_s, recent)):
             self._decide(trigger)
-        if now_s < self._trace.arrival_s[-1]:
+        if self._clock.now_s < self._trace.arrival_s[-1]:
             self._check_later()
 
     def _arrived(self, span_s: float) -> Int64:
         """The requests that arrived in the last `span_s` seconds."""
-        now_s, arrival_s = self._cluster.clock.now_s, self._trace.arrival_s
+        now_s, arrival_s = self._clock.now_s, self._trace.arrival_s
         return np.flatnonzero((arrival_s > now_s - span_s) & (arrival_s <= now_s))
 
     def _decide(self, trigger: PlanTrigger) -> None:
-        now_s, records = self._cluster.clock.now_s, self._cluster.records
-        record = self._planner.decide(self._context(trigger), now_s)
+        record = self._planner.decide(self._context(trigger), self._clock.now_s)
         self._schedule.decided(trigger, sum(load.rps for load in record.classes))
-        taken = record.state is PlanState.RUNNING
-        instances_per_tp = dict(sorted(Counter(spec.tp for spec in record.target).items()))
-        records.decisions.append(
-            SimulatedDecision(
-                t_s=now_s,
-                take=taken,
-                reason=record.reason,
-                status=record.status,
-                instances_per_tp=instances_per_tp,
-            )
+        decision = SimulatedDecision(
+            t_s=self._clock.now_s,
+            take=record.state is PlanState.RUNNING,
+            reason=record.reason,
+            status=record.status,
+            instances_per_tp=dict(sorted(Counter(spec.tp for spec in record.target).items())),
         )
-        if taken:
+        self._cluster.records.decisions.append(decision)
+        if decision.take:
             self._target = record.target
             self._advance()
 
@@ -138,7 +136,7 @@ class SimulatedReconfigurator:
                 self._drain(spec)
             case StartInstance(spec):
                 self._running[spec] = ""
-                self._later(self._settings.load_s, lambda: self._loaded(spec))
+                self._later(self._settings.load_s, partial(self._loaded, spec))
                 self._advance()
 
     def _loaded(self, spec: InstanceSpec) -> None:
@@ -152,24 +150,24 @@ class SimulatedReconfigurator:
 
     def _drain(self, spec: InstanceSpec) -> None:
         instance_id = self._running[spec]
-        until_s = self._cluster.clock.now_s + self._settings.drain_s
+        until_s = self._clock.now_s + self._settings.drain_s
         instance = self._cluster.instances[instance_id].instance
         self._cluster.update(msgspec.structs.replace(instance, state=InstanceState.DRAINING, drain_until_s=until_s))
-        self._later(POLL_S, lambda: self._stop_when_empty(spec, instance_id))
+        self._later(POLL_S, partial(self._stop_when_empty, spec, instance_id))
 
     def _stop_when_empty(self, spec: InstanceSpec, instance_id: str) -> None:
         if instance_id in self._cluster.instances and self._cluster.holds_requests(instance_id):
-            self._later(POLL_S, lambda: self._stop_when_empty(spec, instance_id))
-            return
-        self._cluster.leave(instance_id)
-        self._later(self._settings.stop_s, lambda: self._stopped(spec))
+            self._later(POLL_S, partial(self._stop_when_empty, spec, instance_id))
+        else:
+            self._cluster.leave(instance_id)
+            self._later(self._settings.stop_s, partial(self._stopped, spec))
 
     def _stopped(self, spec: InstanceSpec) -> None:
         self._running.pop(spec, None)
         self._advance()
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
-        self._cluster.clock.at(self._cluster.clock.now_s + seconds, action)
+        self._clock.at(self._clock.now_s + seconds, action)
 
     def _forget_dead(self) -> None:
         for spec, instance_id in list(self._running.items()):

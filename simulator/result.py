@@ -1,4 +1,4 @@
-"""What came of a simulation: records of every request, and RESULT.json."""
+"""The result of a simulation: records of every request, and RESULT.json."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from simulator.steps_table import StepsTable
 from simulator.unmasking_model import NUM_THRESHOLDS
 from simulator.workload import ArrivalTrace
 
-BUCKET_S = 60.0  # of the timeline
+BUCKET_S = 60.0  # length of a timeline entry
 
 
 class SimulatedDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,25 +26,24 @@ class SimulatedDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Records:
-    """One entry a request, [n] each; nan, or 0 steps, for those that did not complete. Units: seconds."""
+    """One entry per request, [n] each; nan, or 0 steps, for those that did not complete. Units: seconds."""
 
     slo_s: Float64
     latency_s: Float64
     mean_threshold: Float64
     steps: Int64
     migrations: Int64
-    tokens_at: Int64  # [GRID], tokens unmasked at each threshold in hundredths
-    instances_at: list[tuple[float, dict[int, int]]]  # from when on there were how many instances of each TP degree
-    decisions: list[SimulatedDecision] = field(default_factory=list)  # where the cluster is reconfigured
+    # Of the whole run
+    tokens_at: Int64 = field(default_factory=lambda: np.zeros(NUM_THRESHOLDS, dtype=np.int64))  # unmasked, by threshold
+    instances_at: list[tuple[float, dict[int, int]]] = field(default_factory=list)  # since when, instances by TP degree
+    decisions: list[SimulatedDecision] = field(default_factory=list)
     steps_run: int = 0  # by all instances
     cycles: int = 0  # of the scheduler
 
     @classmethod
     def empty(cls, slo_s: Float64) -> "Records":
         n = len(slo_s)
-        counts = np.zeros(n, dtype=np.int64)
-        unmasked = np.zeros(NUM_THRESHOLDS, dtype=np.int64)
-        return cls(slo_s, np.full(n, np.nan), np.full(n, np.nan), counts, counts.copy(), unmasked, [])
+        return cls(slo_s, np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64), np.zeros(n, np.int64))
 
     @property
     def completed(self) -> Bool:
@@ -52,7 +51,7 @@ class Records:
 
     @property
     def met(self) -> Bool:
-        """Whether each request met its SLO; one that did not complete has missed it."""
+        """Whether each request met its SLO; one that did not complete missed it."""
         return self.latency_s <= self.slo_s
 
     def mean_threshold_used(self) -> float | None:
@@ -66,8 +65,8 @@ class Records:
 
 
 def summarize(records: Records, workload: ArrivalTrace, steps: StepsTable) -> dict[str, Any]:
-    """RESULT.json; figures of nothing are None. Times are virtual seconds, `timeline` is by time of arrival; `accuracy`
-    is what the steps table leads one to expect, 0..1."""
+    """RESULT.json; figures without data are None. Times are virtual seconds, `timeline` is by time of arrival;
+    `accuracy`, 0..1, is expected from the steps table."""
     completed = records.completed
     latency_s = records.latency_s[completed]
     accuracy = records.accuracy(steps)
@@ -93,17 +92,17 @@ def summarize(records: Records, workload: ArrivalTrace, steps: StepsTable) -> di
 
 
 def timeline(records: Records, workload: ArrivalTrace) -> list[dict[str, Any]]:
-    """One entry for each BUCKET_S in which requests arrived."""
+    """One entry for each BUCKET_S of arrivals."""
     bucket = (workload.arrival_s // BUCKET_S).astype(np.int64)
     entries = []
     for number in range(int(bucket.max(initial=0)) + 1):
-        mine = bucket == number
-        done = mine & records.completed
+        arrived = bucket == number
+        done = arrived & records.completed
         entries.append(
             {
                 "t_s": number * BUCKET_S,
-                "rps": int(mine.sum()) / BUCKET_S,
-                "slo_attainment": _mean(records.met[mine]),
+                "rps": int(arrived.sum()) / BUCKET_S,
+                "slo_attainment": _mean(records.met[arrived]),
                 "mean_threshold": _mean(records.mean_threshold[done], workload.output_tokens[done]),
                 "mean_latency_s": _mean(records.latency_s[done]),
                 "instances_per_tp": _instances_at(records, number * BUCKET_S),

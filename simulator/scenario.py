@@ -22,7 +22,7 @@ from shared.predictor_card import PredictorCard
 from shared.profile import LatencyProfile
 from simulator.cluster import SimulatedCluster
 from simulator.confidences import Confidences
-from simulator.estimates import EstimateSource, OracleEstimates, TrainedEstimates
+from simulator.estimates import Predictor, oracle_predictor, trained_predictor
 from simulator.outputs import EPOCH, SimulatedOutputs
 from simulator.predictor_training import train_predictor
 from simulator.reconfiguration import DEFAULTS, SimulatedReconfiguration, SimulatedReconfigurator, nodes_of, place
@@ -97,10 +97,7 @@ def simulate(
     )
     model = scenario.replay or UnmaskingTables(scenario.steps)
     predictor = _predictor(scenario, settings, model, workload, prediction_random)
-    confidences: Confidences | ReplayedConfidences | None = None
-    if isinstance(predictor, TrainedEstimates):
-        n = len(workload)
-        confidences = Confidences(model, n) if isinstance(model, UnmaskingTables) else ReplayedConfidences(model, n)
+    confidences = _confidences(model, len(workload)) if predictor and scenario.predictor == "trained" else None
     card = scenario.live[1] if scenario.live else _card(scenario.steps)
     cluster = SimulatedCluster(
         workload,
@@ -120,12 +117,12 @@ def simulate(
         _start_reconfigurator(scenario, scenario.reconfiguration, cluster, workload, ids)
     for failure in scenario.failures:
         instance_id = _instance_id(failure.instance)
-        cluster.clock.at(failure.at_s, partial(cluster.fail, instance_id, LOSS_NOTICED_S))
+        cluster.clock.at(failure.at_s, partial(cluster.leave, instance_id, LOSS_NOTICED_S))
     return cluster.run(on_finished)
 
 
 def read_failures(texts: Sequence[str], instances: int) -> tuple[Failure, ...]:
-    """Failures written as AT_S:INSTANCE. Raises: BadInput if one is malformed or names no instance."""
+    """Read failures written as AT_S:INSTANCE. Raises: BadInput if one is malformed or names no instance."""
     failures = []
     for text in texts:
         match = re.fullmatch(r"(\d+(?:\.\d+)?):(\d{1,6})", text)
@@ -164,16 +161,20 @@ def _predictor(
     model: UnmaskingTables | ReplayModel,
     workload: ArrivalTrace,
     random: np.random.Generator,
-) -> EstimateSource | None:
+) -> Predictor | None:
     if settings.policy != "dilaserve" or settings.estimates == "one-shot":
         return None
     thresholds = np.array(candidates(settings))
     if scenario.predictor != "trained":
-        return OracleEstimates(model, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
+        return oracle_predictor(model, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
     if scenario.live is not None:
-        return TrainedEstimates(scenario.live[0], thresholds)
+        return trained_predictor(scenario.live[0], thresholds)
     tables = model if isinstance(model, UnmaskingTables) else UnmaskingTables(scenario.steps)
-    return TrainedEstimates(train_predictor(tables, workload.output_tokens, thresholds, random), thresholds)
+    return trained_predictor(train_predictor(tables, workload.output_tokens, thresholds, random), thresholds)
+
+
+def _confidences(model: UnmaskingTables | ReplayModel, requests: int) -> Confidences | ReplayedConfidences:
+    return Confidences(model, requests) if isinstance(model, UnmaskingTables) else ReplayedConfidences(model, requests)
 
 
 def _card(steps: StepsTable) -> PredictorCard:

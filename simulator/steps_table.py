@@ -14,10 +14,10 @@ COLUMNS = ("threshold", "tokens_per_step")
 
 @dataclass(frozen=True, slots=True)
 class StepsTable:
-    """Shapes: all [n], thresholds ascending. Between thresholds values lie on a line, beyond them at the nearest."""
+    """Shapes: all [n], thresholds ascending. Values are interpolated linearly, and constant beyond the thresholds."""
 
     thresholds: Float64
-    tokens_per_step: Float64  # recompute steps count, too
+    tokens_per_step: Float64  # recompute steps included
     accuracy: Float64 | None = None  # percent
 
     def tokens_at(self, thresholds: Float64) -> Float64:
@@ -25,12 +25,12 @@ class StepsTable:
         return np.interp(thresholds, self.thresholds, self.tokens_per_step)
 
     def accuracy_at(self, thresholds: Float64) -> Float64 | None:
-        """Percent; None if the table does not say. Shapes: any -> the same."""
+        """Percent; None if the table has no accuracy. Shapes: any -> the same."""
         return None if self.accuracy is None else np.interp(thresholds, self.thresholds, self.accuracy)
 
 
 def read_steps(path: Path) -> StepsTable:
-    """Raises: BadInput naming the file and what is wrong with it."""
+    """Raises: BadInput naming the file and its fault."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             table = _read_table(csv.DictReader(file))

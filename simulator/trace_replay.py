@@ -1,7 +1,7 @@
-"""What recorded requests unmasked, and how sure of it the model was, in place of the model of denoising.
+"""Replays the confidences of recorded requests, in place of the statistical unmasking model.
 
-The model knows one pace throughout a request. Real ones do not keep to it: what is left after the first steps of a
-block is the harder part, and a block of padding goes in one step. A threshold that falls then gains less.
+That model unmasks at one rate throughout a request. In real requests the masks left after the first steps of a block
+are the harder ones, and a block of padding takes one step. Lowering the threshold late then gains less.
 """
 
 from collections.abc import Sequence
@@ -23,26 +23,26 @@ class Canvas:
 
 
 class ReplayModel:
-    """Each level is one recorded request: what its step is sure of, by the masks left before it."""
+    """Each level is one recorded request: the confidences of its step, by the masks left before it."""
 
     def __init__(self, requests: Sequence[Sequence[Canvas]], output_length: int, block_length: int = 32) -> None:
-        """Every request was recorded, maybe under several thresholds, until none of `output_length` masks was left."""
+        """Every request was recorded, under any thresholds, until none of `output_length` masks was left."""
         self.block_length = block_length
         self.output_length = output_length
         self.levels = len(requests)
         self._confidences = np.stack([_tabulated(canvases, output_length, block_length) for canvases in requests])
 
     def confidences(self, levels: IntArray, left: IntArray) -> Float64:
-        """Of the current block's masks, falling; -1 where there is none. Shapes: [n], [n] -> [n, block_length]."""
+        """Confidences of the current block's masks, descending, then -1. Shapes: [n], [n] -> [n, block_length]."""
         confidences: Float64 = self._confidences[levels, left]
         return confidences
 
     def unmask(self, random: np.random.Generator, levels: IntArray, hundredths: IntArray, left: IntArray) -> Int64:  # noqa: ARG002
-        """What the recorded requests did, or would have done. Shapes: all [n] -> [n]."""
+        """Tokens that the recorded requests unmask. Shapes: all [n] -> [n]."""
         return _reached(self.confidences(levels, left), hundredths)
 
     def steps_left(self, hundredths: Int64) -> TrueStepsLeft:
-        """As many as the request takes. Shapes: hundredths [c]."""
+        """The steps that the request takes. Shapes: hundredths [c]."""
         counts = np.stack([_reached(self._confidences, np.array(at)) for at in hundredths], axis=-1)
         steps = np.zeros(counts.shape)  # [levels, output_length + 1, c]
         each, at = np.arange(self.levels)[:, None], np.arange(len(hundredths))
@@ -52,7 +52,7 @@ class ReplayModel:
 
 
 class ReplayedConfidences:
-    """What is known of the confidences of n requests."""
+    """The known confidences of n requests."""
 
     def __init__(self, recorded: ReplayModel, requests: int) -> None:
         self._recorded = recorded
@@ -66,7 +66,7 @@ class ReplayedConfidences:
         hundredths: IntArray,
         left: IntArray,
     ) -> tuple[Int64, Float32]:
-        """As `Confidences.unmask`. Modifies what is known."""
+        """As `Confidences.unmask`."""
         confidences = self._recorded.confidences(levels, left)
         counts = _reached(confidences, hundredths)
         number = np.arange(confidences.shape[1])
@@ -78,16 +78,16 @@ class ReplayedConfidences:
 
 
 def _reached(confidences: Float64, hundredths: IntArray) -> Int64:
-    """How many confidences reach the thresholds, at least one of each. Shapes: [..., m], [...] -> [...]."""
+    """How many confidences reach each threshold, at least one. Shapes: [..., m], [...] -> [...]."""
     counts: Int64 = np.maximum((confidences >= hundredths[..., None] / (NUM_THRESHOLDS - 1)).sum(axis=-1), 1)
     return counts
 
 
 def _tabulated(canvases: Sequence[Canvas], output_length: int, block_length: int) -> Float64:
-    """The confidences by masks left, falling, -1 beyond the block's masks: [output_length + 1, block_length].
+    """The confidences by masks left, descending, -1 beyond the block's masks: [output_length + 1, block_length].
 
-    Those of canvases with as many masks left are averaged in their order. Where none was seen, the canvas of the block
-    that comes nearest is stretched or shrunk.
+    Canvases with equally many masks left are averaged in their order. If there is none, the nearest canvas of the block
+    is interpolated.
     """
     seen: dict[int, list[Float64]] = {}
     for canvas in canvases:

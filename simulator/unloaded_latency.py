@@ -1,4 +1,4 @@
-"""What a request takes that is alone in the cluster: the measure by which SLOs are set."""
+"""The latency of requests that are alone in the cluster, from which default SLOs follow."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ SLO_MULTIPLE = 5.0  # "Experimental Setup"
 def unloaded_latency_s(
     workload: ArrivalTrace, profile: LatencyProfile, steps: StepsTable, *, caching: bool, block_length: int = 32
 ) -> float:
-    """Mean latency, in seconds, of the workload's requests, each alone on the smallest instance of the profile.
+    """Mean latency, in seconds, of the workload's requests, each alone on the profile's smallest TP degree.
 
     Each block takes block_length / tokens_per_step steps on average; with a cache the first of them recomputes.
     """

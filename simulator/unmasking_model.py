@@ -1,13 +1,13 @@
-"""How many tokens a denoising step unmasks: a model of the model.
+"""How many tokens a denoising step unmasks: a statistical model of the language model.
 
 Each masked token of the block exceeds the threshold with a probability that depends on the threshold and on the
-request; all that do are unmasked, at least one. Requests differ in difficulty: at the same threshold a hard one takes
-more steps. The probabilities are such that the mean over requests of the steps for a block of B tokens is
-B / tokens_per_step, exactly, at every threshold of the steps table.
+request's difficulty; all that do are unmasked, at least one. The probabilities are such that the mean over requests of
+the steps for a block of B tokens is exactly B / tokens_per_step at every threshold of the steps table.
 
-Difficulties come in LEVELS levels, equally likely, and thresholds in hundredths, so that all of this is tabulated.
+There are NUM_LEVELS equally likely levels of difficulty, and thresholds are in hundredths, so all of this is tabulated.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -17,17 +17,18 @@ from simulator.steps_table import StepsTable
 
 NUM_LEVELS = 64
 NUM_THRESHOLDS = 101  # thresholds 0.00, 0.01, .. 1.00
-# Of the logit of steps per token, between requests. Steps at 0.9 then differ by about 25 % (standard deviation), and
-# the error of an estimate that knows only the mean reaches the 75 % that the paper reports.
+# Standard deviation of the logit of steps per token between requests. Steps at 0.9 then differ by about 25 % (standard
+# deviation), and the error of an estimate from the mean alone reaches the 75 % that the paper reports.
 SPREAD = 0.4
 _PROBABILITIES = 2000  # points between which the inverse of the steps is interpolated
 _BISECTIONS = 60
 
 IntArray = Int32 | Int64
+TrueStepsLeft = Callable[[IntArray, IntArray], Float64]  # levels [n], masks of the whole output [n] -> [n, c]
 
 
 class UnmaskingModel(Protocol):
-    """What requests of equally likely levels would unmask."""
+    """What steps unmask, for requests of equally likely levels of difficulty."""
 
     block_length: int
     levels: int
@@ -38,15 +39,8 @@ class UnmaskingModel(Protocol):
         Shapes: all [n] -> [n]; `left` are the masks of the whole output before the step, at least 1.
         """
 
-    def steps_left(self, hundredths: Int64) -> "TrueStepsLeft":
-        """Shapes: hundredths [c]."""
-
-
-class TrueStepsLeft(Protocol):
-    """Steps that are left, on average, if the threshold stays as it is, at each of c thresholds."""
-
-    def __call__(self, levels: IntArray, left: IntArray) -> Float64:
-        """Shapes: [n], masks of the whole output [n] -> [n, c]."""
+    def steps_left(self, hundredths: Int64) -> TrueStepsLeft:
+        """The mean steps left if the threshold does not change, at each of c thresholds. Shapes: hundredths [c]."""
 
 
 class UnmaskingTables:
@@ -67,12 +61,10 @@ class UnmaskingTables:
         )
 
     def unmask(self, random: np.random.Generator, levels: IntArray, hundredths: IntArray, left: IntArray) -> Int64:
-        """Tokens that one step unmasks, at least one each. Shapes: all [n] -> [n]."""
         masks = masks_of_block(left, self.block_length)
         return np.maximum(random.binomial(masks, self.probability[levels, hundredths]), 1)
 
     def steps_left(self, hundredths: Int64) -> TrueStepsLeft:
-        """On average. Shapes: hundredths [c]."""
         by_masks = self.block_steps[:, hundredths].swapaxes(1, 2)  # [LEVELS, masks, c]
         steps, whole_block = np.ascontiguousarray(by_masks).reshape(-1, len(hundredths)), self.block_length
 
@@ -87,7 +79,7 @@ class UnmaskingTables:
 
 
 def masks_of_block(left: IntArray, block_length: int) -> IntArray:
-    """Those of the current block, of which each output's `left` are the last. Shapes: any -> the same."""
+    """Masks of the current block, if `left` are those of the whole output. Shapes: any -> the same."""
     return (left - 1) % block_length + 1
 
 
@@ -103,7 +95,7 @@ def steps_by_masks(probabilities: Float64, block_length: int) -> Float64:
     """
     p = probabilities[:, None]
     expected = np.zeros((len(probabilities), block_length + 1))
-    chances = np.ones((len(probabilities), 1))  # of k out of m masks exceeding the threshold, k = 0 .. m
+    chances = np.ones((len(probabilities), 1))  # that k of m masks exceed the threshold, k = 0 .. m
     for masks in range(1, block_length + 1):
         padded = np.pad(chances, ((0, 0), (1, 1)))
         chances = padded[:, 1:] * (1 - p) + padded[:, :-1] * p

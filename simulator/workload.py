@@ -1,4 +1,4 @@
-"""What arrives, and when: trace files, the compressed day of the real-world trace, benchmarks at a constant rate."""
+"""Arrivals and lengths: trace files, the compressed day of the real-world trace, benchmarks at a constant rate."""
 
 import csv
 import gzip
@@ -16,8 +16,8 @@ from shared.text import round_up_to_blocks
 from simulator.lengths import Lengths
 
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
-HOUR_S = 300.0  # an hour of the day is compressed into so much
-# Requests a second by hour of day, highest scaled to 1: BurstGPT's conversation logs, median over days (Wang et al.,
+HOUR_S = 300.0  # length of a compressed hour of the day
+# Requests per second by hour of day, highest scaled to 1: BurstGPT's conversation logs, median over days (Wang et al.,
 # "BurstGPT", figure 4; CC BY 4.0). Of its profiles this one has the paper's ratio of mean to peak.
 DAY = np.array(
     [0.25980, 0.16820, 0.08355, 0.04544, 0.03408, 0.03298, 0.03298, 0.02932, 0.10224, 0.52034, 0.81752, 0.82778,
@@ -52,7 +52,7 @@ def real_world_trace(lengths: Lengths, peak_rps: float, random: np.random.Genera
 
 
 def constant_rate_trace(lengths: Lengths, rps: float, random: np.random.Generator, copies: int = 1) -> ArrivalTrace:
-    """Every sample so many times, in random order, with Poisson arrivals."""
+    """Every sample `copies` times, in random order, with Poisson arrivals."""
     order = random.permutation(np.tile(np.arange(len(lengths.prompt_tokens)), copies))
     arrival_s = np.cumsum(random.exponential(1.0 / rps, len(order)))
     return make_trace(arrival_s, lengths.prompt_tokens[order], lengths.output_tokens[order])
@@ -81,9 +81,9 @@ def read_trace(path: Path, block_length: int = 32) -> ArrivalTrace:
     return ArrivalTrace(arrival_s, prompts, outputs, slo_s, priority)
 
 
-MOST_TOKENS = 1_000_000  # of a prompt or an output; no model takes as many
-LATEST_S = 366 * 86_400.0  # a year; what comes later tells the time of day, not the time since the start
-Row = tuple[float, int, int, float, int]  # the columns of a Workload
+MAX_TOKENS = 1_000_000  # length of a prompt or an output, beyond all models
+MAX_ARRIVAL_S = 366 * 86_400.0  # a year; later arrivals are probably Unix times
+Row = tuple[float, int, int, float, int]  # the columns of an ArrivalTrace
 
 
 def _read_rows(reader: "csv.DictReader[str]", block_length: int) -> list[Row]:
@@ -104,8 +104,8 @@ def _read_row(row: Mapping[str, str | None], line: int, block_length: int) -> Ro
         raise BadInput(f"line {line}: {error}") from None
     if not (0 <= arrival_s < np.inf and prompt >= 0 and output >= 1 and not slo_s <= 0):
         raise BadInput(f"line {line}: arrival_s and prompt_tokens must be at least 0, output_tokens and slo_s above 0")
-    if arrival_s > LATEST_S:
-        raise BadInput(f"line {line}: arrival_s counts from the start of the trace, and may be at most {LATEST_S:.0f}")
-    if max(prompt, output) > MOST_TOKENS:
-        raise BadInput(f"line {line}: prompt_tokens and output_tokens may be at most {MOST_TOKENS}")
+    if arrival_s > MAX_ARRIVAL_S:
+        raise BadInput(f"line {line}: arrival_s counts from the start of the trace, at most {MAX_ARRIVAL_S:.0f}")
+    if max(prompt, output) > MAX_TOKENS:
+        raise BadInput(f"line {line}: prompt_tokens and output_tokens may be at most {MAX_TOKENS}")
     return arrival_s, prompt, round_up_to_blocks(output, block_length), slo_s, priority

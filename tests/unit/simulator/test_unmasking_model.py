@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from services.scheduler.events import RequestEstimates
-from simulator.estimates import OracleEstimates
+from simulator.estimates import oracle_predictor
 from simulator.steps_table import StepsTable
 from simulator.unmasking_model import NUM_LEVELS, UnmaskingTables, hundredths_of, steps_by_masks
 
@@ -68,14 +68,14 @@ def question(masks_left: list[int], blocks_left: list[int]) -> RequestEstimates:
 
 
 def test_the_oracle_expects_what_happens() -> None:
-    oracle = OracleEstimates(DENOISING, np.array([0.9, 1.0]), 0.0, np.random.default_rng(0))
-    answer = oracle.answer(question([32 + 5, 64], [2, 2]), np.array([40, 40]))
+    oracle = oracle_predictor(DENOISING, np.array([0.9, 1.0]), 0.0, np.random.default_rng(0))
+    answer = oracle(question([32 + 5, 64], [2, 2]), np.array([40, 40]))
     hard = DENOISING.block_steps[40, 90]
     assert answer.steps_left[:, 0].tolist() == pytest.approx([hard[32] + hard[5], 2 * hard[32]])
     assert answer.steps_left[:, 1].tolist() == pytest.approx([37, 64])
 
 
 def test_a_noisy_oracle_is_wrong_by_as_much_as_it_was_told() -> None:
-    oracle = OracleEstimates(DENOISING, np.array([1.0]), 0.2, np.random.default_rng(0))
-    answer = oracle.answer(question([64] * 2000, [2] * 2000), np.zeros(2000, dtype=np.int64))
+    oracle = oracle_predictor(DENOISING, np.array([1.0]), 0.2, np.random.default_rng(0))
+    answer = oracle(question([64] * 2000, [2] * 2000), np.zeros(2000, dtype=np.int64))
     assert np.log(answer.steps_left / 64).std() == pytest.approx(0.2, rel=0.1)
