@@ -36,7 +36,7 @@ paper: $(READY) ## reproduce the paper's evaluation by simulation
 docs: $(READY) ## build the documentation site into .site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-reference: $(READY) ## write the generated files: AsyncAPI document, configuration page, Grafana dashboard
+reference: $(READY) ## write the generated files docs/asyncapi.json and docs/configuration.md
 	$(BIN)/python -m dilaserve.reference
 
 # The lock pins every package. torch goes first, so that no other package pulls in another build of it.

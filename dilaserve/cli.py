@@ -1,4 +1,4 @@
-"""The `dilaserve` command: sub-commands from dilaserve.commands, and what their errors look like."""
+"""The `dilaserve` command: its sub-commands from dilaserve.commands, and their errors."""
 
 import importlib
 import os
@@ -15,14 +15,14 @@ from dilaserve import commands
 from shared.errors import BadInput, DilaserveError
 from shared.settings import PREFIX
 
-WRONG_INPUT, FAILED = 2, 1
+INVALID_INPUT, FAILED = 2, 1  # exit statuses
 
 
 def build_app() -> typer.Typer:
     """The command line. A module `train_predictor` of dilaserve.commands is the command `train-predictor`."""
     app = typer.Typer(
         name="dilaserve",
-        help="Serve diffusion language models within their latency SLOs, at the highest quality the load allows.",
+        help="Serve diffusion language models within latency SLOs, at the highest quality that the load allows.",
         epilog="Example: dilaserve up --port 8000",
         add_completion=True,
         pretty_exceptions_enable=False,
@@ -39,29 +39,29 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """The console script. Exit status: 0 success, 2 wrong usage or input, 1 a failure of its own."""
+    """The console script. Exit status: 0 success, 2 wrong usage or invalid input, 1 another failure."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; an error is one line on standard error. With DILASERVE_LOG_LEVEL=debug its traceback, too."""
+    """Run one command. An error prints one line on standard error; DILASERVE_LOG_LEVEL=debug adds its traceback."""
     try:
         return build_app()(args=arguments, prog_name="dilaserve", standalone_mode=False) or 0
-    except (TyperException, BadInput, DilaserveError, ModuleNotFoundError, KeyboardInterrupt, Exception) as error:
+    except (Exception, KeyboardInterrupt) as error:
         if os.environ.get(PREFIX + "LOG_LEVEL") == "debug":
             traceback.print_exception(error)
         text, code = describe(error)
-        print(f"dilaserve: {' '.join(text.split())}", file=sys.stderr)  # noqa: T201  (the command line's own voice)
+        print(f"dilaserve: {' '.join(text.split())}", file=sys.stderr)  # noqa: T201  (the command's error line)
         return code
 
 
 def describe(error: BaseException) -> tuple[str, int]:
-    """What to say of an error, and the exit status it means."""
+    """The text and the exit status of an error."""
     match error:
         case TyperException():
             return f"{error.format_message()} (see dilaserve --help)", error.exit_code
         case BadInput():
-            return error.message, WRONG_INPUT
+            return error.message, INVALID_INPUT
         case DilaserveError():
             return str(error), FAILED
         case ModuleNotFoundError():
@@ -71,8 +71,8 @@ def describe(error: BaseException) -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {error}", FAILED
 
 
-def _say_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"dilaserve {version('dilaserve')}")
         raise typer.Exit
 
@@ -80,7 +80,7 @@ def _say_version(wanted: bool) -> None:
 def _general(
     *,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """What comes before a sub-command; it also keeps sub-commands even if there is but one."""
+    """The options before a sub-command."""

@@ -1,37 +1,65 @@
-"""What commands write: what cannot be written is said before the work, not after it."""
+"""Checks a command's output files before its work, and prints its output."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shared.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 FIGURES = (".png", ".html")
 
 
 def check_file(option: str, path: Path | None) -> None:
-    """Raises: BadInput if a file of this path, where one is asked for, cannot be written."""
+    """Raises: BadInput if `path` is given and the file cannot be written."""
     if path is None:
         return
     if path.is_dir():
-        raise BadInput(f"{option} {path}: it is a directory; accepted: a file")
+        raise BadInput(f"{option} {path}: is a directory; accepted: a file")
     if not path.parent.is_dir():
-        raise BadInput(f"{option} {path}: there is no directory {path.parent}")
+        raise BadInput(f"{option} {path}: no directory {path.parent}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise BadInput(f"{option} {path}: it may not be written")
+        raise BadInput(f"{option} {path}: not writable")
 
 
 def check_directory(option: str, path: Path) -> None:
-    """Make the directory where it is missing. Raises: BadInput if that cannot be done, or it cannot be written."""
+    """Create the directory if it is missing. Raises: BadInput if it cannot be created or written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"{option} {path}: {error.strerror}; accepted: a directory") from None
     if not os.access(path, os.W_OK):
-        raise BadInput(f"{option} {path}: it may not be written")
+        raise BadInput(f"{option} {path}: not writable")
 
 
 def check_figure(option: str, path: Path | None) -> None:
-    """As check_file. Raises: BadInput also for a suffix that no figure has."""
+    """Like check_file. Raises: BadInput also for a suffix other than FIGURES."""
     check_file(option, path)
     if path is not None and path.suffix not in FIGURES:
         raise BadInput(f"{option} {path}: accepted: a file name that ends in {' or '.join(FIGURES)}")
+
+
+def open_console() -> "Console":
+    """Standard output, for tables."""
+    from rich.console import Console  # noqa: PLC0415  (slow to import)
+
+    return Console(soft_wrap=True, highlight=False)
+
+
+def open_progress() -> "Progress":
+    """Progress bars on standard error, if that is a terminal."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
+def add_bar(progress: "Progress", name: str, total: int) -> Callable[[], None]:
+    """Add a bar. Returns: a function that advances it by one."""
+    task = progress.add_task(name, total=total)
+    return lambda: progress.advance(task)

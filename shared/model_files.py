@@ -20,7 +20,9 @@ def find_model(model: str, *, weights: bool = True) -> Path:
     if directory.is_dir():
         return directory
     if directory.exists() or not HUB_ID.fullmatch(model):
-        raise BadInput(f"no model {model}: neither a directory nor a hub id such as GSAI-ML/LLaDA-8B-Instruct", "model")
+        raise BadInput(
+            f"no model in {model}: neither a directory nor a hub id such as GSAI-ML/LLaDA-8B-Instruct", "model"
+        )
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow to import, rarely needed
 
     wanted = [*TEXT_FILES, WEIGHTS] if weights else list(TEXT_FILES)

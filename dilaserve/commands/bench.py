@@ -1,26 +1,24 @@
-"""`dilaserve bench`: load on a live gateway."""
+"""`dilaserve bench`: measures a live gateway under load."""
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dilaserve.outputs import check_figure, check_file
+from dilaserve.outputs import add_bar, check_figure, check_file, open_console, open_progress
 from shared.errors import BadInput
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from dilaserve.load.client import LoadReply
     from dilaserve.load.workload import RequestLoad
     from dilaserve.quality.benchmarks import BenchmarkQuestion
     from dilaserve.quality.judge import Judge
 
 EXAMPLE = "Example: dilaserve bench --requests models/demo/heldout.jsonl --rate 2 --duration 30 --slo 5"
-DURATION_S = 30.0  # of a load of rows
+DURATION_S = 30.0  # default duration with --requests
 JUDGE_KEY = "DILASERVE_JUDGE_KEY"
 
 
@@ -29,38 +27,37 @@ def bench(
     requests: Annotated[
         Path | None, typer.Option(help='JSONL, rows such as {"prompt": "...", "answer": "29"}.')
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Arrivals and lengths (CSV), with random prompts.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="TRACE.csv of arrivals and lengths; the prompts are random.")
+    ] = None,
     benchmark: Annotated[
-        Literal["gsm8k", "mmlu-pro", "mbpp"] | None, typer.Option(help="The paper's questions, each sent once.")
+        Literal["gsm8k", "mmlu-pro", "mbpp"] | None,
+        typer.Option(help="Benchmark of the paper; each question is sent once."),
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Directory of gsm8k_{test,train_500}, mmlu_pro_500 and mbpp.jsonl.gz.")
-    ] = None,
-    url: Annotated[str, typer.Option(help="The gateway.")] = "http://127.0.0.1:8000",
-    rate: Annotated[
-        float, typer.Option(min=0.001, max=1e5, help="Requests a second, on average (Poisson arrivals).")
-    ] = 1.0,
+    data: Annotated[Path | None, typer.Option(help="Directory with the benchmark files (*.jsonl.gz).")] = None,
+    url: Annotated[str, typer.Option(help="Gateway URL.")] = "http://127.0.0.1:8000",
+    rate: Annotated[float, typer.Option(min=0.001, max=1e5, help="Mean requests per second (Poisson).")] = 1.0,
     duration: Annotated[
         float | None,
         typer.Option(
-            min=0.001, max=1e7, help="Seconds in which requests arrive.", show_default="30 for --requests, else all"
+            min=0.001, max=1e7, help="Seconds of arrivals.", show_default="30 for --requests, else all requests"
         ),
     ] = None,
     slo: Annotated[
-        float | None, typer.Option(min=0.001, max=86400, help="Seconds a request may take if its row is silent.")
+        float | None, typer.Option(min=0.001, max=86400, help="SLO in seconds of requests without one.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the arrival times.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the arrival times.")] = 0,
     judge_url: Annotated[
-        str | None, typer.Option(help=f"An OpenAI-compatible server that scores replies; its key in {JUDGE_KEY}.")
+        str | None, typer.Option(help=f"OpenAI-compatible server that scores replies; API key: {JUDGE_KEY}.")
     ] = None,
-    judge_model: Annotated[str | None, typer.Option(help="The judge's name there.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the result to this file, as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the timeline into this .png or .html.")] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Model name of the judge.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file of the result (JSON).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Output file of a timeline plot (.png or .html).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Send requests to a gateway and report latency, SLO attainment, thresholds and how good the replies are.
+    """Send requests to a gateway and report latency, SLO attainment, thresholds and accuracy.
 
-    A gateway that asks for an API key gets that of DILASERVE_API_KEY.
+    The API key, if the gateway requires one, is read from DILASERVE_API_KEY.
     """
     import msgspec  # noqa: PLC0415
 
@@ -95,13 +92,13 @@ def _load(
     duration: float | None,
     seed: int,
 ) -> "tuple[RequestLoad, list[BenchmarkQuestion]]":
-    """What is sent, and the questions that it asks, none but for a benchmark."""
+    """The load, and the questions of a benchmark."""
     from dilaserve.load.workload import benchmark_load, read_requests, rows_load, trace_load  # noqa: PLC0415
     from dilaserve.quality.benchmarks import read_benchmark  # noqa: PLC0415
     from simulator.lengths import DATA  # noqa: PLC0415
 
     if sum(source is not None for source in (requests, trace, benchmark)) != 1:
-        raise BadInput("one of --requests FILE.jsonl, --trace TRACE.csv and --benchmark NAME is needed")
+        raise BadInput("give exactly one of --requests FILE.jsonl, --trace TRACE.csv and --benchmark NAME")
     if trace is not None:
         load = trace_load(trace, seed)
         return (load if duration is None else load.until(duration)), []
@@ -115,11 +112,8 @@ def _load(
 def _run(
     url: str, load: "RequestLoad", questions: "Sequence[BenchmarkQuestion]", slo_s: float | None, judge: "Judge | None"
 ) -> "tuple[dict[str, Any], list[LoadReply]]":
-    """The load and what is made of its replies, behind progress bars on standard error."""
+    """Send the load, then grade and judge the replies, with progress bars."""
     import asyncio  # noqa: PLC0415
-
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress  # noqa: PLC0415
 
     from dilaserve.load.client import API_KEY  # noqa: PLC0415
     from dilaserve.load.session import graded, judged, run_session  # noqa: PLC0415
@@ -128,20 +122,15 @@ def _run(
     extra: dict[str, Any] = {}
     if judge is not None:
         asyncio.run(judge.check())
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        sent = _bar(progress, "requests", len(load.arrivals_s))
+    with open_progress() as progress:
+        sent = add_bar(progress, "requests", len(load.arrivals_s))
         replies, instances = asyncio.run(run_session(url, load, slo_s, lambda _: sent(), os.environ.get(API_KEY, "")))
         if questions:
-            replies = graded(replies, questions, _bar(progress, "grading", len(replies)))
+            replies = graded(replies, questions, add_bar(progress, "grading", len(replies)))
         if judge is not None:
-            scored = _bar(progress, "judging", len(replies))
+            scored = add_bar(progress, "judging", len(replies))
             extra["judge"] = asyncio.run(judged(replies, load, judge, scored))
     return summarize(replies, load.duration_s, instances) | extra, replies
-
-
-def _bar(progress: "Progress", name: str, total: int) -> Callable[[], None]:
-    task = progress.add_task(name, total=total)
-    return lambda: progress.advance(task)
 
 
 def _judge(url: str | None, model: str | None) -> "Judge | None":
@@ -150,12 +139,11 @@ def _judge(url: str | None, model: str | None) -> "Judge | None":
     if url is None and model is None:
         return None
     if url is None or model is None:
-        raise BadInput("--judge-url URL and --judge-model NAME are needed together")
+        raise BadInput("give both --judge-url URL and --judge-model NAME, or neither")
     return Judge(url, model, os.environ.get(JUDGE_KEY, ""))
 
 
 def _print(result: dict[str, Any], replies: "Sequence[LoadReply]") -> None:
-    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     latency = result["latency_s"]
@@ -170,12 +158,12 @@ def _print(result: dict[str, Any], replies: "Sequence[LoadReply]") -> None:
     }
     if judge := result.get("judge"):
         rows["score, 0 to 10"] = f"{_number(judge['mean_score'])} ({judge['scored']} scored, {judge['unscored']} not)"
-    if (kept := result.get("isolation")) and not kept.no_network:
-        rows["isolation"] = "the programs were NOT kept from the network: this system permits no network namespace"
+    if (isolation := result.get("isolation")) and not isolation.no_network:
+        rows["isolation"] = "the programs HAD network access: this system permits no network namespace"
     table = Table(box=None, show_header=False)
     for name, text in rows.items():
         table.add_row(name, text)
-    console = Console(soft_wrap=True, highlight=False)
+    console = open_console()
     console.print(table)
     for reason, count in Counter(reply.error for reply in replies if reply.error).most_common(5):
         console.print(f"failed: {count} x {reason}", markup=False)

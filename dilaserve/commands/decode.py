@@ -1,12 +1,15 @@
-"""`dilaserve decode`: requests through the engine in one process, without a bus."""
+"""`dilaserve decode`: decodes requests in one process, without a bus."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dilaserve.outputs import check_file
+from dilaserve.outputs import check_file, open_progress
 from shared.errors import BadInput
+
+if TYPE_CHECKING:
+    from services.worker.engine.offline_decoder import CaseRequest
 
 EXAMPLE = (
     "Example: dilaserve decode --model models/demo --input CASE.json --cache dual --threshold 0.9 "
@@ -16,69 +19,58 @@ EXAMPLE = (
 
 def decode(
     *,
-    model: Annotated[str, typer.Option(help="Checkpoint directory, or a hub id.")],
+    model: Annotated[str, typer.Option(help="Checkpoint directory or hub id.")],
     input: Annotated[Path, typer.Option(help='{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}.')],  # noqa: A002
-    out: Annotated[Path, typer.Option(help="Where the trace goes, as JSON.")],
+    out: Annotated[Path, typer.Option(help="Output file of the trace (JSON).")],
     cache: Annotated[str, typer.Option(help="KV cache: none, prefix or dual.")] = "none",
-    threshold: Annotated[float, typer.Option(help="Confidence at which a token is unmasked, 0 to 1.")] = 0.9,
-    block_length: Annotated[int, typer.Option(min=1, help="Tokens of a block.")] = 32,
-    output_length: Annotated[int, typer.Option(min=1, help="Tokens of the output, in whole blocks.")] = 64,
-    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel degree.")] = 1,
+    threshold: Annotated[float, typer.Option(help="Confidence threshold of unmasking, 0 to 1.")] = 0.9,
+    block_length: Annotated[int, typer.Option(min=1, help="Block length in tokens.")] = 32,
+    output_length: Annotated[int, typer.Option(min=1, help="Output length in tokens, in whole blocks.")] = 64,
+    tp: Annotated[int, typer.Option(min=1, help="TP degree.")] = 1,
     batch: Annotated[bool, typer.Option("--batch", help="Run all requests together.")] = False,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads of each rank; 0: an equal share.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads per rank; 0: an equal share.")] = 0,
     stop_at_eos: Annotated[
-        bool, typer.Option("--stop-at-eos", help="Leave out the blocks after one that holds the end of text.")
+        bool, typer.Option("--stop-at-eos", help="Skip the blocks after the one with the end of text.")
     ] = False,
 ) -> None:
-    """Decode requests block by block and write down each step."""
+    """Decode requests block by block and record every step."""
     import msgspec  # noqa: PLC0415
 
+    from dilaserve.stack.options import CACHES, check_choice  # noqa: PLC0415
     from services.worker.cache.cache_mode import CacheMode  # noqa: PLC0415
     from services.worker.engine.offline_decoder import DecodeOptions, Trace, decode_together  # noqa: PLC0415
     from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
 
     configure_logs("decode", level="warning")
-    if cache not in tuple(CacheMode):
-        raise BadInput(f"--cache must be none, prefix or dual, got {cache}")
-    if dtype not in ("float32", "bfloat16"):
-        raise BadInput(f"--dtype must be float32 or bfloat16, got {dtype}")
+    mode = CacheMode(check_choice("--cache", cache, CACHES))
+    check_choice("--dtype", dtype, ("float32", "bfloat16"))
     check_file("--out", out)
-    options = DecodeOptions(CacheMode(cache), threshold, block_length, output_length, stop_at_eos)
+    options = DecodeOptions(mode, threshold, block_length, output_length, stop_at_eos)
     requests = _read_case(input)
     groups = [requests] if batch else [[request] for request in requests]
     lengths = [sum(len(request.prompt_ids) + output_length for request in group) for group in groups]
-    room = NO_CACHE if options.mode is CacheMode.NONE else CacheSize(len(requests), max(lengths))
+    room = NO_CACHE if mode is CacheMode.NONE else CacheSize(len(requests), max(lengths))
     with open_runner(ModelChoice(model, dtype=dtype, tp=tp, threads=threads), room) as runner:
         traces = []
-        with _progress() as progress:
+        with open_progress() as progress:
             task = progress.add_task("tokens", total=len(requests) * output_length)
             for group in groups:
                 traces += decode_together(group, runner, options, lambda count: progress.advance(task, count))
     out.write_bytes(msgspec.json.encode(Trace(traces)))
 
 
-def _read_case(path: Path) -> Any:
+def _read_case(path: Path) -> "list[CaseRequest]":
     from services.worker.engine.offline_decoder import Case  # noqa: PLC0415
     from shared.bus.codec import decode as parse  # noqa: PLC0415
 
     try:
-        data = path.read_bytes()
+        requests = parse(path.read_bytes(), Case).requests
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    try:
-        requests = parse(data, Case).requests
     except BadInput as error:
         raise BadInput(f"{path}: {error.message}") from None
     if not requests:
-        raise BadInput(f"{path} holds no request")
+        raise BadInput(f"{path} has no requests")
     return requests
-
-
-def _progress() -> Any:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress  # noqa: PLC0415
-
-    console = Console(stderr=True)
-    return Progress(console=console, transient=True, disable=not console.is_terminal)

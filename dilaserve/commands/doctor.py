@@ -1,4 +1,4 @@
-"""`dilaserve doctor`: what is wrong here, and how to mend it."""
+"""`dilaserve doctor`: finds problems of an installation or a running stack, and their fixes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,17 +15,17 @@ EXAMPLE = "Example: dilaserve doctor --model models/demo --port 8000"
 
 def doctor(
     *,
-    data_dir: Annotated[Path, typer.Option(help="The data directory of a stack on this machine.")] = Path(".data"),
-    model: Annotated[
-        str, typer.Option(help="A checkpoint directory, or a hub id.", show_default="the demo model")
-    ] = str(DEMO_MODEL),
-    profile: Annotated[Path | None, typer.Option(help="A PROFILE.csv that workers are to register with.")] = None,
+    data_dir: Annotated[Path, typer.Option(help="Data directory of a stack on this machine.")] = Path(".data"),
+    model: Annotated[str, typer.Option(help="Checkpoint directory or hub id.", show_default="the demo model")] = str(
+        DEMO_MODEL
+    ),
+    profile: Annotated[Path | None, typer.Option(help="PROFILE.csv to check.")] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the REST API.")] = 8000,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check packages, servers, ports, model, profile and a running stack, and say how to mend what is wrong.
+    """Check packages, servers, ports, model, profile and a running stack, and suggest fixes.
 
-    Exits 1 if anything is wrong.
+    Exits with 1 if it finds a problem.
     """
     import asyncio  # noqa: PLC0415
 
@@ -46,14 +46,15 @@ def doctor(
 
 
 def _print(found: "list[Finding]") -> None:
-    from rich.console import Console  # noqa: PLC0415
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
+
+    from dilaserve.outputs import open_console  # noqa: PLC0415
 
     table = Table(box=None, show_header=False)
     for finding in found:
         state = "[green]ok[/]" if finding.ok else "[red]wrong[/]"
-        table.add_row(state, escape(finding.what), escape(finding.said))
-        if finding.mend:
-            table.add_row("", "", f"[bold]mend:[/] {escape(finding.mend)}")
-    Console(soft_wrap=True, highlight=False).print(table)
+        table.add_row(state, escape(finding.subject), escape(finding.detail))
+        if finding.fix:
+            table.add_row("", "", f"[bold]fix:[/] {escape(finding.fix)}")
+    open_console().print(table)

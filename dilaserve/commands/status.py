@@ -1,4 +1,4 @@
-"""`dilaserve status`: the cluster: instances, load, thresholds, SLO attainment."""
+"""`dilaserve status`: instances, load, thresholds and SLO attainment of the cluster."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,14 +10,14 @@ EXAMPLE = "Example: dilaserve status --watch"
 
 def status(
     *,
-    data_dir: Annotated[Path, typer.Option(help="The data directory of a stack on this machine.")] = Path(".data"),
-    url: Annotated[str | None, typer.Option(help="The gateway; default: the stack's.")] = None,
-    nats_url: Annotated[str | None, typer.Option(help="The NATS server; default: the stack's.")] = None,
-    cell: Annotated[str, typer.Option(help="The cell to ask about.")] = "cell0",
-    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it, until Ctrl-C.")] = False,
+    data_dir: Annotated[Path, typer.Option(help="Data directory of a stack on this machine.")] = Path(".data"),
+    url: Annotated[str | None, typer.Option(help="Gateway URL; default: the stack's.")] = None,
+    nats_url: Annotated[str | None, typer.Option(help="NATS URL; default: the stack's.")] = None,
+    cell: Annotated[str, typer.Option(help="Name of the cell.")] = "cell0",
+    watch: Annotated[bool, typer.Option("--watch", help="Update continuously until Ctrl-C.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the instances of the cluster, its load, thresholds and SLO attainment, and whether it serves."""
+    """Show the cluster's instances, load, thresholds and SLO attainment, and whether the gateway is ready."""
     import asyncio  # noqa: PLC0415
 
     import msgspec  # noqa: PLC0415
@@ -29,7 +29,7 @@ def status(
     from shared.settings import CellName  # noqa: PLC0415
 
     if watch and json:
-        raise BadInput("--watch is a view for people, --json for programs: give one of them")
+        raise BadInput("--watch and --json exclude each other: give one of them")
     configure_logs("status", level="error")
     try:
         msgspec.convert(cell, CellName)
@@ -47,39 +47,33 @@ def status(
 
 async def _show(url: str, nats_url: str, cell: str, *, as_json: bool) -> None:
     import msgspec  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
 
+    from dilaserve.outputs import open_console  # noqa: PLC0415
     from dilaserve.stack.observer import open_observer  # noqa: PLC0415
-    from dilaserve.stack.report import rendered  # noqa: PLC0415
+    from dilaserve.stack.report import render  # noqa: PLC0415
 
     async with open_observer(url, nats_url, cell) as observer:
         report = await observer.report()
     if as_json:
         typer.echo(msgspec.json.encode(report))
     else:
-        Console(soft_wrap=True, highlight=False).print(rendered(report))
+        open_console().print(render(report))
 
 
 async def _watch(url: str, nats_url: str, cell: str) -> None:
-    """A live view, as often as the scheduler speaks, until Ctrl-C."""
+    """Show a live view, updated with each message of the scheduler, until Ctrl-C."""
     import asyncio  # noqa: PLC0415
     import signal  # noqa: PLC0415
 
     from rich.live import Live  # noqa: PLC0415
 
     from dilaserve.stack.observer import open_observer  # noqa: PLC0415
-    from dilaserve.stack.report import rendered  # noqa: PLC0415
-    from shared.tasks import cancel  # noqa: PLC0415
+    from dilaserve.stack.report import render  # noqa: PLC0415
+    from shared.tasks import run_until_stopped  # noqa: PLC0415
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
     async with open_observer(url, nats_url, cell) as observer:
-        stopping = asyncio.create_task(stop.wait())
         with Live(auto_refresh=False) as live:
-            while not stop.is_set():
-                report = asyncio.create_task(observer.report())
-                await asyncio.wait({report, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if report.done():
-                    live.update(rendered(report.result()), refresh=True)
-                await cancel([report])
-        await cancel([stopping])
+            while (report := await run_until_stopped(stop, observer.report())) is not None:
+                live.update(render(report), refresh=True)

@@ -1,4 +1,4 @@
-"""`dilaserve up`: the embedded cluster."""
+"""`dilaserve up`: the embedded cluster on one machine."""
 
 import os
 import shutil
@@ -20,12 +20,12 @@ DEMO_MODEL = Path(__file__).resolve().parents[2] / "models" / "demo"
 def up(
     *,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the REST API.")] = 8000,
-    host: Annotated[str, typer.Option(help="Address of the REST API; 0.0.0.0 for all of this machine.")] = "127.0.0.1",
-    model: Annotated[str, typer.Option(help="Checkpoint directory, or a hub id.", show_default="the demo model")] = str(
+    host: Annotated[str, typer.Option(help="Address of the REST API; 0.0.0.0: all interfaces.")] = "127.0.0.1",
+    model: Annotated[str, typer.Option(help="Checkpoint directory or hub id.", show_default="the demo model")] = str(
         DEMO_MODEL
     ),
     slots: Annotated[
-        int | None, typer.Option(min=1, help="Slots, each an equal share of the CPU cores.", show_default="the cores")
+        int | None, typer.Option(min=1, help="Slots: equal shares of the CPU cores.", show_default="the cores")
     ] = None,
     instances: Annotated[
         str | None, typer.Option(help="Instances as COUNTxTP[,COUNTxTP...].", show_default="2x1, if they fit")
@@ -33,41 +33,39 @@ def up(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="How requests are scheduled: dilaserve, llumnix, infaas, fixed.",
-            show_default="dilaserve where the model brings a step predictor, else fixed",
+            help="Scheduling policy: dilaserve, llumnix, infaas, fixed.",
+            show_default="dilaserve if the model has a step predictor, else fixed",
         ),
     ] = None,
-    slo: Annotated[
-        float, typer.Option(min=0.001, max=86400, help="Seconds a request may take if it does not say.")
-    ] = 5.0,
+    slo: Annotated[float, typer.Option(min=0.001, max=86400, help="SLO in seconds of requests without one.")] = 5.0,
     thresholds: Annotated[
-        str, typer.Option(help="Confidence thresholds; a policy with a fixed one takes the highest.")
+        str, typer.Option(help="Candidate thresholds; a policy with a fixed one uses the highest.")
     ] = "0.5,0.6,0.7,0.8,0.9",
-    cache: Annotated[str, typer.Option(help="KV cache of the workers: none, prefix, dual.")] = "dual",
+    cache: Annotated[str, typer.Option(help="KV cache mode of the workers: none, prefix, dual.")] = "dual",
     auth: Annotated[
         bool | None,
         typer.Option(
             "--auth/--no-auth",
-            help="Ask clients for an API key (see `dilaserve keys`).",
+            help="Require an API key from clients (see `dilaserve keys`).",
             show_default="no on the loopback address, yes elsewhere",
         ),
     ] = None,
     shed: Annotated[
-        bool, typer.Option("--shed", help="Refuse, with 429, what could not meet its SLO even at the lowest threshold.")
+        bool, typer.Option("--shed", help="Refuse (429) requests that cannot meet their SLO at the lowest threshold.")
     ] = False,
-    data_dir: Annotated[Path, typer.Option(help="Where NATS and Postgres keep their data.")] = Path(".data"),
+    data_dir: Annotated[Path, typer.Option(help="Data directory of NATS and Postgres.")] = Path(".data"),
     sync_interval: Annotated[
         str,
         typer.Option(
-            help="How often NATS forces its files to disk. A killed process never loses what was accepted; "
-            "a power loss may, unless this is `always`, which is slower."
+            help="Interval of NATS's file syncs. Accepted requests survive a killed process; "
+            "they survive a power loss only with `always`, which is slower."
         ),
     ] = "2m",
     reconfigure: Annotated[
         bool,
         typer.Option(
             "--reconfigure/--no-reconfigure",
-            help="Plan the instances anew every 5 minutes, and change them where that is worth the while.",
+            help="Plan the instances every 5 minutes, and change them if the gain is worthwhile.",
         ),
     ] = False,
     profile: Annotated[
@@ -78,23 +76,24 @@ def up(
         typer.Option(
             min=0,
             max=65000,
-            help="Serve Prometheus metrics on this port (the scheduler's) and the next ones (the other services').",
-            show_default="none but the gateway's",
+            help="First port of Prometheus metrics: the scheduler's; the other services use the next ports.",
+            show_default="only the gateway's /metrics",
         ),
     ] = 0,
-    nats_url: Annotated[str | None, typer.Option(help="A running NATS server to use instead of a new one.")] = None,
-    database_url: Annotated[str | None, typer.Option(help="A running Postgres to use instead of a new one.")] = None,
+    nats_url: Annotated[str | None, typer.Option(help="URL of a running NATS server to use.")] = None,
+    database_url: Annotated[str | None, typer.Option(help="URL of a running Postgres to use.")] = None,
 ) -> None:
     """Start the whole cluster on this machine: NATS, Postgres, gateway, scheduler, workers, reconfigurator.
 
-    Prints the address when it is ready. SIGTERM or Ctrl-C drains and exits 0; a second one kills.
+    Prints the address when it is ready. Ctrl-C or SIGTERM finishes running requests, then stops everything and exits
+    with 0; a second one kills.
     """
     import asyncio  # noqa: PLC0415
     from contextlib import redirect_stderr, redirect_stdout  # noqa: PLC0415
 
     from dilaserve.stack import options as read  # noqa: PLC0415
     from dilaserve.stack.cluster import run_cluster  # noqa: PLC0415
-    from dilaserve.stack.data_dir import locked  # noqa: PLC0415
+    from dilaserve.stack.data_dir import lock_directory  # noqa: PLC0415
     from dilaserve.stack.ports import check_free  # noqa: PLC0415
     from dilaserve.stack.safe_output import BrokenPipeSafeStream  # noqa: PLC0415
     from shared.cpu import num_cores  # noqa: PLC0415
@@ -129,21 +128,21 @@ def up(
     settings = read_settings(ServiceSettings, os.environ)
     configure_logs("up", level=settings.log_level, form=settings.log_format)
     with (
-        locked(options.data_dir),
+        lock_directory(options.data_dir),
         redirect_stdout(BrokenPipeSafeStream(sys.stdout)),
         redirect_stderr(BrokenPipeSafeStream(sys.stderr)),
     ):
         check_free(options.host, options.port)
-        for each in options.metrics_ports:
-            check_free(settings.metrics_host, each, "--metrics-port")
-        asyncio.run(run_cluster(options, lambda addresses: _say_ready(options, addresses)))
+        for metrics in options.metrics_ports:
+            check_free(settings.metrics_host, metrics, "--metrics-port")
+        asyncio.run(run_cluster(options, lambda addresses: _print_ready(options, addresses)))
 
 
-def _say_ready(options: "StackOptions", addresses: "Addresses") -> None:
-    """Tell the user where the cluster is and what to do next."""
-    from rich.console import Console  # noqa: PLC0415
+def _print_ready(options: "StackOptions", addresses: "Addresses") -> None:
+    """Print the cluster's address and the next steps."""
+    from dilaserve.outputs import open_console  # noqa: PLC0415
 
-    console = Console(soft_wrap=True, highlight=False)
+    console = open_console()
     count, name, program = len(options.instances), options.model_name, _program()
     instances = "1 instance" if count == 1 else f"{count} instances"
     key = " -H 'Authorization: Bearer KEY'" if options.auth else ""
@@ -168,5 +167,5 @@ def _say_ready(options: "StackOptions", addresses: "Addresses") -> None:
 
 
 def _program() -> str:
-    """How the user calls this command line: by its path where it is not found by its name."""
+    """How the user calls this command: by name, or by path if the name is not on the PATH."""
     return "dilaserve" if shutil.which("dilaserve") else os.path.relpath(Path(sys.executable).with_name("dilaserve"))

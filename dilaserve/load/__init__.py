@@ -1,1 +1,1 @@
-"""Load on a live gateway: what to send and when, sending it, and what came of it."""
+"""Load on a live gateway: requests and arrival times, sending, and results."""

@@ -1,4 +1,4 @@
-"""Sends requests to a gateway at their times."""
+"""Sends requests to a gateway at their arrival times."""
 
 import asyncio
 import time
@@ -12,12 +12,12 @@ from dilaserve.load.workload import LoadRequest
 from shared.errors import BadInput
 
 CONNECT_S = 10.0
-GIVE_UP_S = 900.0  # a reply not there by then is a failure
-API_KEY = "DILASERVE_API_KEY"  # the variable
+REPLY_TIMEOUT_S = 900.0
+API_KEY = "DILASERVE_API_KEY"  # environment variable
 
 
 def open_client(url: str, timeout: httpx.Timeout, key: str) -> httpx.AsyncClient:
-    """To a gateway; an empty `key` is none."""
+    """An HTTP client for a gateway; an empty `key`: no API key."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     limits = httpx.Limits(max_connections=None)
     return httpx.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=timeout, trust_env=False)
@@ -25,13 +25,13 @@ def open_client(url: str, timeout: httpx.Timeout, key: str) -> httpx.AsyncClient
 
 @dataclass(frozen=True, slots=True)
 class LoadReply:
-    """What came of one request. Of a failed one only `arrival_s`, `latency_s` and `error` mean something."""
+    """The result of one request. A failed one has only `arrival_s`, `latency_s` and `error`."""
 
-    arrival_s: float  # from the start of the load
-    latency_s: float  # the server's, arrival to last token; the client's where the server says none
+    arrival_s: float  # seconds from the start of the load
+    latency_s: float  # arrival to last token, by the server; else by the client
     error: str | None = None
     text: str = ""
-    right: bool | None = None  # None: the row carries no answer
+    correct: bool | None = None  # None: the row has no answer
     slo_met: bool = False
     mean_threshold: float = 0.0
     output_tokens: int = 0
@@ -40,18 +40,18 @@ class LoadReply:
 
 
 async def served_model(client: httpx.AsyncClient) -> str:
-    """The model's name. Raises: BadInput if no gateway answers, or one that wants another API key."""
+    """The model's name. Raises: BadInput if no gateway answers or it rejects the API key."""
     try:
         reply = await client.get("/v1/models")
         return str(reply.raise_for_status().json()["data"][0]["id"])
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED:
-            raise BadInput(f"{client.base_url} needs an API key: set {API_KEY} to a valid one") from None
+            raise BadInput(f"{client.base_url} requires an API key: set {API_KEY}") from None
         raise BadInput(f"no gateway answers at {client.base_url}: {str(error) or type(error).__name__}") from None
 
 
 async def instances_per_tp(client: httpx.AsyncClient) -> dict[str, int] | None:
-    """The ready instances by TP degree; None where the server does not tell."""
+    """The number of ready instances by TP degree; None if the server does not report it."""
     try:
         nodes = (await client.get("/cluster")).raise_for_status().json()["nodes"]
         degrees = [i["tp_degree"] for node in nodes for i in node["instances"] if i["state"] == "ready"]
@@ -68,22 +68,22 @@ async def run_load(
     on_reply: Callable[[LoadReply], None],
     key: str = "",
 ) -> list[LoadReply]:
-    """Send a request at each of the times, the rows in turn and over again, and wait for all replies.
+    """Send a request at each arrival time, cycling through the rows, and wait for all replies.
 
-    `slo_s` is for rows that name none. Raises: BadInput if no gateway answers.
+    `slo_s` is the SLO of rows without one. Raises: BadInput if no gateway answers.
     """
-    async with open_client(url, httpx.Timeout(GIVE_UP_S, connect=CONNECT_S), key) as client:
+    async with open_client(url, httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_S), key) as client:
         model = await served_model(client)
         start_s = time.perf_counter()
 
-        async def one(number: int, arrival_s: float) -> LoadReply:
+        async def send(number: int, arrival_s: float) -> LoadReply:
             await asyncio.sleep(start_s + arrival_s - time.perf_counter())
             request = requests[number % len(requests)]
             reply = await _send(client, request, _body(model, request, slo_s), arrival_s)
             on_reply(reply)
             return reply
 
-        return await asyncio.gather(*(one(number, at_s) for number, at_s in enumerate(arrivals_s)))
+        return await asyncio.gather(*(send(number, at_s) for number, at_s in enumerate(arrivals_s)))
 
 
 def _body(model: str, request: LoadRequest, slo_s: float | None) -> dict[str, Any]:
@@ -94,8 +94,8 @@ def _body(model: str, request: LoadRequest, slo_s: float | None) -> dict[str, An
         body["prompt"] = request.prompt if request.prompt_ids is None else request.prompt_ids
     if request.output_tokens is not None:
         body["max_tokens"] = request.output_tokens
-    wanted_s = slo_s if request.slo_s is None else request.slo_s
-    return body if wanted_s is None else body | {"slo_ms": 1000 * wanted_s}
+    slo_s = slo_s if request.slo_s is None else request.slo_s
+    return body if slo_s is None else body | {"slo_ms": 1000 * slo_s}
 
 
 def _is_chat(request: LoadRequest) -> bool:
@@ -113,20 +113,20 @@ async def _send(client: httpx.AsyncClient, request: LoadRequest, body: dict[str,
 
 
 def _read(answer: httpx.Response, request: LoadRequest, arrival_s: float, latency_s: float) -> LoadReply:
-    """Raises: ValueError, LookupError or TypeError if it is no completion."""
+    """Raises: ValueError, LookupError or TypeError if the reply is not a completion."""
     content = answer.json()
     if answer.status_code != httpx.codes.OK:
         raise ValueError(f"{answer.status_code} {content['error']['message']}")
-    choice, told = content["choices"][0], content["dilaserve"]
+    choice, stats = content["choices"][0], content["dilaserve"]
     text = choice["message"]["content"] if _is_chat(request) else choice["text"]
     return LoadReply(
         arrival_s=arrival_s,
-        latency_s=told["latency_ms"] / 1000 if "latency_ms" in told else latency_s,
+        latency_s=stats["latency_ms"] / 1000 if "latency_ms" in stats else latency_s,
         text=text,
-        right=None if request.answer is None else f"The answer is {request.answer}." in text,
-        slo_met=told.get("slo_met", False),
-        mean_threshold=told.get("mean_threshold", 0.0),
-        output_tokens=told.get("output_tokens", 0),
-        steps=told.get("steps", 0),
-        migrations=told.get("migrations", 0),
+        correct=None if request.answer is None else f"The answer is {request.answer}." in text,
+        slo_met=stats.get("slo_met", False),
+        mean_threshold=stats.get("mean_threshold", 0.0),
+        output_tokens=stats.get("output_tokens", 0),
+        steps=stats.get("steps", 0),
+        migrations=stats.get("migrations", 0),
     )

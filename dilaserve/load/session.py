@@ -1,4 +1,4 @@
-"""One run of a load, with what surrounds it: which instances there were, and how good the replies are."""
+"""Runs a load, records the instances, and grades or judges the replies."""
 
 import asyncio
 import os
@@ -17,46 +17,46 @@ from dilaserve.load.workload import RequestLoad
 from dilaserve.quality.benchmarks import BenchmarkQuestion
 from dilaserve.quality.judge import Judge
 
-WATCH_S = 1.0  # between two looks at the cluster
+POLL_INTERVAL_S = 1.0  # of the cluster's state
 
 
 async def run_session(
     url: str, load: RequestLoad, slo_s: float | None, on_reply: Callable[[LoadReply], None], key: str = ""
 ) -> tuple[list[LoadReply], list[InstancesAt]]:
-    """The replies in the order of arrival, and the instances that served. Raises: BadInput if no gateway answers."""
+    """The replies in order of arrival, and the instances over time. Raises: BadInput if no gateway answers."""
     instances: list[InstancesAt] = []
     start_s = time.perf_counter()
 
-    async def watch() -> None:
+    async def monitor() -> None:
         async with open_client(url, httpx.Timeout(CONNECT_S), key) as client:
             while True:
                 counts = await instances_per_tp(client)
                 if counts is not None:
                     instances.append((time.perf_counter() - start_s, counts))
-                await asyncio.sleep(WATCH_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
 
-    watching = asyncio.create_task(watch())
+    monitoring = asyncio.create_task(monitor())
     try:
         return await run_load(url, load.requests, load.arrivals_s, slo_s, on_reply, key), instances
     finally:
-        watching.cancel()
+        monitoring.cancel()
         with suppress(asyncio.CancelledError):
-            await watching
+            await monitoring
 
 
 def graded(
     replies: Sequence[LoadReply], questions: Sequence[BenchmarkQuestion], on_graded: Callable[[], None]
 ) -> list[LoadReply]:
-    """Each reply with whether it is right; replies are to the questions in turn. A failed request stays ungraded.
+    """The replies with `correct` set, except for failed requests; reply n is to question n modulo their number.
 
-    Raises: DilaserveError if programs are to be run and cannot be.
+    Raises: DilaserveError if a program cannot be run.
     """
 
     def grade(numbered: tuple[int, LoadReply]) -> LoadReply:
         number, reply = numbered
-        right = None if reply.error else questions[number % len(questions)].right(reply.text)
+        correct = None if reply.error else questions[number % len(questions)].is_correct(reply.text)
         on_graded()
-        return replace(reply, right=right)
+        return replace(reply, correct=correct)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(grade, enumerate(replies)))
@@ -65,16 +65,16 @@ def graded(
 async def judged(
     replies: Sequence[LoadReply], load: RequestLoad, judge: Judge, on_score: Callable[[], None]
 ) -> dict[str, Any]:
-    """What the judge says of the replies to prompts that are text."""
+    """The judge's scores of the replies to text prompts."""
     prompts = [load.request(number).prompt for number in range(len(replies))]
     pairs = [
         (prompt, reply.text) for prompt, reply in zip(prompts, replies, strict=True) if prompt and reply.error is None
     ]
     scores = await judge.scores(pairs, on_score)
-    given = [score for score in scores if score is not None]
+    scored = [score for score in scores if score is not None]
     return {
         "model": judge.model,
-        "mean_score": sum(given) / len(given) if given else None,
-        "scored": len(given),
-        "unscored": len(scores) - len(given),
+        "mean_score": sum(scored) / len(scored) if scored else None,
+        "scored": len(scored),
+        "unscored": len(scores) - len(scored),
     }

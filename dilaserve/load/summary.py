@@ -1,4 +1,4 @@
-"""What came of a load: RESULT.json."""
+"""Summarizes a load: RESULT.json."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,17 +9,17 @@ from dilaserve.load.client import LoadReply
 
 BUCKET_S = 1.0  # of the timeline
 
-InstancesAt = tuple[float, dict[str, int]]  # from then on (seconds from the start) there were so many, by TP degree
+InstancesAt = tuple[float, dict[str, int]]  # seconds from the start; number of instances by TP degree from then on
 
 
 def summarize(replies: Sequence[LoadReply], duration_s: float, instances: Sequence[InstancesAt] = ()) -> dict[str, Any]:
-    """The result of a load: a request that failed has missed its SLO; figures of nothing are None.
+    """The result of a load. A failed request has missed its SLO; a mean of nothing is None.
 
-    `mean_threshold` is weighted by the output tokens of each request. `timeline` is by time of arrival.
+    `mean_threshold` is weighted by the output tokens of each request. `timeline` is by arrival time.
     """
     completed = [reply for reply in replies if reply.error is None]
     latency_s = np.array([reply.latency_s for reply in completed])
-    judged = [reply.right for reply in completed if reply.right is not None]
+    graded = [reply.correct for reply in completed if reply.correct is not None]
     result = {
         "requests": len(replies),
         "completed": len(completed),
@@ -34,7 +34,7 @@ def summarize(replies: Sequence[LoadReply], duration_s: float, instances: Sequen
         "migrations": sum(reply.migrations for reply in completed),
         "timeline": timeline(replies, duration_s, instances),
     }
-    return result | {"accuracy": sum(judged) / len(judged)} if judged else result
+    return result | {"accuracy": sum(graded) / len(graded)} if graded else result
 
 
 def slo_attainment(replies: Sequence[LoadReply]) -> float | None:
@@ -49,7 +49,7 @@ def mean_threshold(completed: Sequence[LoadReply]) -> float | None:
 def timeline(
     replies: Sequence[LoadReply], duration_s: float, instances: Sequence[InstancesAt] = ()
 ) -> list[dict[str, Any]]:
-    """One entry for each BUCKET_S of the duration; `rps` is of arrivals."""
+    """One entry per BUCKET_S; `rps` counts arrivals."""
     buckets: list[list[LoadReply]] = [[] for _ in range(max(1, int(np.ceil(duration_s / BUCKET_S))))]
     for reply in replies:
         buckets[min(int(reply.arrival_s / BUCKET_S), len(buckets) - 1)].append(reply)
@@ -58,12 +58,12 @@ def timeline(
 
 def _entry(at_s: float, arrived: Sequence[LoadReply], instances: Sequence[InstancesAt]) -> dict[str, Any]:
     completed = [reply for reply in arrived if reply.error is None]
-    seen = [counts for since_s, counts in instances if since_s <= at_s] or [counts for _, counts in instances[:1]]
+    counted = [counts for since_s, counts in instances if since_s <= at_s] or [counts for _, counts in instances[:1]]
     return {
         "t_s": at_s,
         "rps": len(arrived) / BUCKET_S,
         "slo_attainment": slo_attainment(arrived),
         "mean_threshold": mean_threshold(completed),
         "mean_latency_s": float(np.mean([reply.latency_s for reply in completed])) if completed else None,
-        "instances_per_tp": seen[-1] if seen else {},
+        "instances_per_tp": counted[-1] if counted else {},
     }

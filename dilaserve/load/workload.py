@@ -1,4 +1,4 @@
-"""What to send, and when."""
+"""Workloads: requests and arrival times."""
 
 import random
 from collections.abc import Sequence
@@ -18,20 +18,17 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A row of REQUESTS.jsonl."""
 
     prompt: str
-    answer: str | None = None  # right if the reply says `The answer is ANSWER.`
+    answer: str | None = None  # the reply is correct if it contains `The answer is ANSWER.`
     output_tokens: int | None = None
     slo_s: float | None = None  # seconds
     priority: int = 0
-    raw: bool = False  # the prompt as it is, not as a message of a chat
-    prompt_ids: list[int] | None = None  # tokens, as they are, in the place of the prompt
+    raw: bool = False  # send the prompt without a chat template
+    prompt_ids: list[int] | None = None  # token ids in place of the prompt
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLoad:
-    """What to send and when: a request at each time, the requests in turn and over again.
-
-    Units: seconds from the start, times ascending.
-    """
+    """Requests, sent in turn and repeatedly, and arrival times in seconds from the start, ascending."""
 
     requests: Sequence[LoadRequest]
     arrivals_s: Sequence[float]
@@ -41,24 +38,24 @@ class RequestLoad:
         return self.requests[number % len(self.requests)]
 
     def until(self, duration_s: float) -> "RequestLoad":
-        """What arrives in the duration."""
+        """The part of the load that arrives within the duration."""
         return RequestLoad(self.requests, [at_s for at_s in self.arrivals_s if at_s < duration_s], duration_s)
 
 
 def rows_load(rows: Sequence[LoadRequest], rate_rps: float, duration_s: float, seed: int) -> RequestLoad:
-    """The rows in turn for so long, with Poisson arrivals."""
+    """The rows in turn for the duration, with Poisson arrivals."""
     return RequestLoad(rows, poisson_arrivals(rate_rps, duration_s, seed), duration_s)
 
 
 def trace_load(path: Path, seed: int) -> RequestLoad:
-    """A trace's arrivals and lengths; the prompts are random tokens. Raises: BadInput naming file and line."""
+    """The arrivals and lengths of a trace, with random prompts. Raises: BadInput naming file and line."""
     trace, draw = read_trace(path), random.Random(seed)
     rows = [
         LoadRequest(
             prompt="",
             prompt_ids=draw.choices(PLAIN_TOKENS, k=max(1, prompt)),
             output_tokens=output,
-            slo_s=slo_s if slo_s > 0 else None,  # nan: none of its own
+            slo_s=slo_s if slo_s > 0 else None,  # NaN: no SLO
             priority=priority,
         )
         for prompt, output, slo_s, priority in zip(
@@ -75,7 +72,7 @@ def trace_load(path: Path, seed: int) -> RequestLoad:
 def benchmark_load(
     questions: Sequence[BenchmarkQuestion], rate_rps: float, duration_s: float | None, seed: int
 ) -> RequestLoad:
-    """Each question once, or so many as arrive in the duration, with Poisson arrivals."""
+    """Each question once, or the questions in turn for the duration, with Poisson arrivals."""
     rows = [LoadRequest(prompt=question.prompt, output_tokens=OUTPUT_TOKENS, raw=True) for question in questions]
     if duration_s is not None:
         return rows_load(rows, rate_rps, duration_s, seed)
@@ -85,13 +82,13 @@ def benchmark_load(
 
 
 def read_requests(path: Path, option: str = "--requests") -> list[LoadRequest]:
-    """The rows of a JSONL file; unknown fields are ignored. Raises: BadInput naming option and row."""
+    """The rows of a JSONL file; unknown fields are ignored. Raises: BadInput naming option, file and row."""
     try:
         rows = [line for line in path.read_bytes().splitlines() if line.strip()]
     except OSError as error:
         raise BadInput(f"{option} {path}: {error.strerror}") from None
     if not rows:
-        raise BadInput(f'{option} {path} is empty; a row is such as {{"prompt": "...", "answer": "29"}}')
+        raise BadInput(f'{option} {path} is empty; accepted: rows such as {{"prompt": "...", "answer": "29"}}')
     return [_read_row(row, f"{option} {path}, row {number}") for number, row in enumerate(rows, 1)]
 
 

@@ -1,1 +1,1 @@
-"""Runs requests to train the step predictor from: in this process, without a bus."""
+"""Runs requests in this process, without a bus, to train the step predictor."""

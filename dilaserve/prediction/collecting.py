@@ -1,4 +1,4 @@
-"""From a model and prompts to the trajectories that a step predictor is trained from and judged by."""
+"""Collects the trajectories for training and testing a step predictor."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice
 from shared.errors import BadInput
 
 LIMITS = EngineLimits(tokens=8192, requests=64)
-HELD_OUT_SHARE = 0.2  # at most, of the prompts that there are
+MAX_HELD_OUT_SHARE = 0.2  # of all prompts
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedTrajectories:
-    """Each request under every threshold, and after changes on the way under every threshold."""
+    """Runs of each request at every threshold, from its start and after threshold changes."""
 
     fixed: RecordedRun
     changing: RecordedRun
@@ -33,9 +33,9 @@ class CollectedTrajectories:
 
 @contextmanager
 def open_engine(model: Path, cache: str, threads: int) -> Iterator[Engine]:
-    """The worker's engine, on the GPU where there is one; `threads` of the CPU, 0: all cores.
+    """The worker's engine, on a GPU if available, else on `threads` CPU threads (0: all cores).
 
-    Raises: BadInput if the model cannot be run.
+    Raises: BadInput if the model cannot run.
     """
     if cache not in tuple(CacheMode):
         raise BadInput(f"--cache {cache}: accepted: {', '.join(CacheMode)}")
@@ -44,20 +44,20 @@ def open_engine(model: Path, cache: str, threads: int) -> Iterator[Engine]:
         yield Engine(runner, CacheMode(cache), LIMITS, "in-process")
 
 
-def split(prompts: Sequence[Prompt], learnt: int, held_out: int) -> tuple[list[Prompt], list[Prompt]]:
-    """So many prompts to learn from and others to judge by, fewer of each where there are not enough.
+def split(prompts: Sequence[Prompt], training: int, held_out: int) -> tuple[list[Prompt], list[Prompt]]:
+    """At most `training` prompts for training, and at most `held_out` others for testing.
 
-    Raises: BadInput if there is none to judge by.
+    Raises: BadInput if there are too few prompts.
     """
-    held_out = min(held_out, round(HELD_OUT_SHARE * len(prompts)))
+    held_out = min(held_out, round(MAX_HELD_OUT_SHARE * len(prompts)))
     if not held_out:
-        raise BadInput(f"--prompts has {len(prompts)} rows; at least 3 are needed, 150 are advised")
-    learnt = min(learnt, len(prompts) - held_out)
-    return list(prompts[:learnt]), list(prompts[learnt : learnt + held_out])
+        raise BadInput(f"--prompts has {len(prompts)} rows; accepted: at least 3, better 150")
+    training = min(training, len(prompts) - held_out)
+    return list(prompts[:training]), list(prompts[training : training + held_out])
 
 
 def num_runs(prompts: Sequence[Prompt], thresholds: Sequence[float]) -> int:
-    """How often `collect` runs a request to its end."""
+    """The number of runs in `collect`."""
     return 2 * len(prompts) * len(thresholds)
 
 
@@ -69,7 +69,7 @@ def collect(
     seed: int,
     on_done: Callable[[], object],
 ) -> CollectedTrajectories:
-    """Run every prompt; `on_done` is called after each run. Raises: BadInput if one cannot be run."""
+    """Run every prompt; call `on_done` after each run. Raises: BadInput if one cannot run."""
     fixed = record(engine, mask_token_id, fixed_runs(prompts, thresholds), on_done)
     steps = float(np.mean([trajectory.num_steps for trajectory in fixed.trajectories]))
     random = np.random.default_rng(seed)

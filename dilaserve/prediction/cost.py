@@ -1,4 +1,4 @@
-"""What predictions cost beside the steps that they are about."""
+"""Measures the cost of predictions relative to denoising steps."""
 
 import time
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from services.predictor.evaluation import GRANULARITIES, updates
 from services.predictor.model import StepPredictor
 from services.predictor.queries import Query
 
-CALLS = 50  # timed, of which the median counts
+CALLS = 50  # timed calls; the median counts
 
 
 def cost_by_granularity(
     predictor: StepPredictor, recorded: RecordedRun, thresholds: Sequence[float]
 ) -> dict[int, float]:
-    """Time for predictions over time for steps, when requests are predicted anew every so many unmasked tokens.
+    """Time for predictions / time for steps, by the number of unmasked tokens between two predictions of a request.
 
-    The requests that are due after an iteration are predicted together, under all thresholds.
+    The requests due after an iteration are predicted together, at all thresholds.
     Source: "Step Prediction", execution overhead.
     """
     states = recorded.trajectories[0].states()
@@ -36,7 +36,7 @@ def cost_by_granularity(
 
 
 def seconds_of_a_call(predictor: StepPredictor, query: Query) -> float:
-    """The median over many calls."""
+    """The median time of a call."""
     times_s = []
     for _ in range(CALLS):
         started_s = time.perf_counter()
@@ -46,7 +46,7 @@ def seconds_of_a_call(predictor: StepPredictor, query: Query) -> float:
 
 
 def _query(states: Query, requests: int, thresholds: Sequence[float]) -> Query:
-    """So many requests, each in one of the given states."""
+    """A query of `requests` requests, each in one of the given states."""
     rows = np.arange(requests) % len(states.features)
     return replace(
         states,

@@ -1,4 +1,4 @@
-"""Runs requests through the worker's engine in this process and records how each step went."""
+"""Runs requests through the worker's engine in this process and records every step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,24 +8,16 @@ import numpy as np
 from dilaserve.prediction.training_runs import TrainingRun
 from services.predictor.trajectories import Trajectory
 from services.worker.engine.engine import Engine
-from shared.arrays import (
-    Float32,
-    pack_float32,
-    pack_int32,
-    pack_int64,
-    unpack_float32,
-    unpack_int32,
-    unpack_int64,
-)
+from shared.arrays import Float32, pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
 from shared.errors import BadInput
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 
-TOGETHER = 32  # requests run at a time
+BATCH_REQUESTS = 32  # requests that run together
 
 
 @dataclass(slots=True)
 class RecordedRun:
-    """What came of runs, in their order, and what it took: iterations of the engine, and seconds in them."""
+    """The trajectories of runs, in order, and the engine's iterations and seconds."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
     iterations: int = 0
@@ -35,18 +27,18 @@ class RecordedRun:
 def record(
     engine: Engine, mask_token_id: int, runs: Sequence[TrainingRun], on_done: Callable[[], object]
 ) -> RecordedRun:
-    """Run all to their end, every block of them. Calls `on_done` as each ends.
+    """Run all blocks of all requests. Calls `on_done` after each request.
 
-    Raises: BadInput if a request cannot be run.
+    Raises: BadInput if a request cannot run.
     """
     recorded = RecordedRun()
-    for first in range(0, len(runs), TOGETHER):
-        group = {first + i: _Running(run) for i, run in enumerate(runs[first : first + TOGETHER])}
+    for first in range(0, len(runs), BATCH_REQUESTS):
+        group = {first + i: _Running(run) for i, run in enumerate(runs[first : first + BATCH_REQUESTS])}
         engine.accept(StepJobs(epoch=0, states=[r.state(t, mask_token_id) for t, r in group.items()]))
         while active := {ticket: running for ticket, running in group.items() if running.masks_left}:
             engine.accept(_next_steps(active))
             while engine.waiting:
-                recorded.seconds += _take(engine.iterate(), active)
+                recorded.seconds += _record_results(engine.iterate(), active)
                 recorded.iterations += 1
             for _ in range(sum(not running.masks_left for running in active.values())):
                 on_done()
@@ -60,7 +52,7 @@ class _Running:
     run: TrainingRun
     unmasked: list[int] = field(default_factory=list)
     stats: list[Float32] = field(default_factory=list)
-    done: int = 0  # tokens
+    done: int = 0  # tokens unmasked
 
     @property
     def masks_left(self) -> int:
@@ -110,17 +102,17 @@ def _next_steps(active: dict[int, _Running]) -> StepJobs:
     )
 
 
-def _take(results: StepResults | None, active: dict[int, _Running]) -> float:
-    """Write down what an iteration did; returns how many seconds it took."""
-    assert results is not None, "there were jobs to run"
+def _record_results(results: StepResults | None, active: dict[int, _Running]) -> float:
+    """Record the results of an iteration. Returns: its seconds."""
+    assert results is not None, "the engine has jobs"
     for failure in results.failures:
         raise BadInput(f"request {failure.ticket + 1}: {failure.message}")
     tickets = unpack_int64(results.tickets).tolist()
     counts = unpack_int32(results.counts).tolist()
     stats = unpack_float32(results.confidence_stats).reshape(-1, 5)
-    for ticket, count, told in zip(tickets, counts, stats, strict=True):
+    for ticket, count, stat in zip(tickets, counts, stats, strict=True):
         running = active[ticket]
         running.unmasked.append(count)
-        running.stats.append(told)
+        running.stats.append(stat)
         running.done += count
     return results.latency_s

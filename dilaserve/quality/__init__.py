@@ -1,1 +1,1 @@
-"""How good replies are: the paper's accuracy benchmarks, and its LLM judge."""
+"""Measures the quality of replies: the paper's benchmarks and its LLM judge."""

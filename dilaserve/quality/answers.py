@@ -1,4 +1,4 @@
-"""What a reply answers: a number, a choice, a program. Pure."""
+"""Extracts the answer of a reply: a number, a choice or a program. Pure functions."""
 
 import re
 from decimal import Decimal, InvalidOperation
@@ -12,8 +12,8 @@ _FENCE = re.compile(r"```(?:python)?\s*\n(.*?)(?:```|$)", re.DOTALL)
 
 
 def number_of(text: str) -> str | None:
-    """GSM8K: the first number stated as the answer, else the last number of the text; a question that the model goes
-    on to ask itself is not looked at."""
+    """GSM8K: the first number stated as the answer, else the last number. Text from a following question on, which the
+    model wrote itself, is ignored."""
     own = text.partition("\nQuestion:")[0]
     stated = _STATED.search(own)
     if stated:
@@ -23,13 +23,13 @@ def number_of(text: str) -> str | None:
 
 
 def same_number(found: str | None, wanted: str) -> bool:
-    """Whether both are the same number, however they are written: `$1,200.00` is `1200`."""
+    """Whether both are the same number: `$1,200.00` equals `1200`."""
     number = _value(wanted)
     return found is not None and number is not None and _value(found) == number
 
 
 def choice_of(text: str) -> str | None:
-    """MMLU-Pro: the letter stated as the answer, else the last letter that stands alone."""
+    """MMLU-Pro: the letter stated as the answer, else the last single letter."""
     for pattern in _CHOICES:
         if stated := pattern.search(text):
             return stated[1]
@@ -38,7 +38,7 @@ def choice_of(text: str) -> str | None:
 
 
 def program_of(text: str) -> str:
-    """MBPP: what stands before [DONE], or in its first code fence."""
+    """MBPP: the text before [DONE], or its first code fence."""
     own = text.partition("[DONE]")[0].removeprefix("[BEGIN]")
     fenced = _FENCE.search(own)
     return (fenced[1] if fenced else own).strip("\n") + "\n"

@@ -1,7 +1,6 @@
-"""The paper's accuracy benchmarks: their questions as prompts, and whether a reply is right.
+"""The paper's accuracy benchmarks: questions as prompts, and grading of replies.
 
-Source: "Experimental Setup", the table of benchmarks; prompts and ways to read answers are those of
-the usual harnesses.
+Source: "Experimental Setup", the table of benchmarks. Prompts and answer extraction follow the usual harnesses.
 """
 
 import gzip
@@ -20,7 +19,7 @@ from shared.errors import BadInput
 OUTPUT_TOKENS = 256
 GSM8K_SHOTS, GSM8K_SEED = 5, 1234
 MBPP_SHOTS = (2, 3, 4)  # task ids of the examples
-MBPP_TESTED = range(11, 511)  # ids of the part that the paper leaves out: 974 less 500 are its 474
+MBPP_TEST_IDS = range(11, 511)  # left out by the paper, which has 974 - 500 = 474 questions
 MBPP_COPIES = 3  # the paper sends each sample three times
 LETTERS = "ABCDEFGHIJ"
 
@@ -28,12 +27,12 @@ LETTERS = "ABCDEFGHIJ"
 @dataclass(frozen=True, slots=True)
 class BenchmarkQuestion:
     prompt: str
-    right: Callable[[str], bool]  # judges the text of a reply; for MBPP it runs the program
+    is_correct: Callable[[str], bool]  # grades the text of a reply; MBPP runs the program
 
 
 class _Gsm8k(msgspec.Struct):
     question: str
-    answer: str  # its result after ####
+    answer: str  # the result follows ####
 
 
 class _MmluPro(msgspec.Struct):
@@ -52,13 +51,12 @@ class _Mbpp(msgspec.Struct):
 
 
 def read_benchmark(name: str, data: Path) -> list[BenchmarkQuestion]:
-    """The questions of a benchmark, in the order of its file. Raises: BadInput naming the file that is missing or
-    wrong."""
+    """The questions of a benchmark, in file order. Raises: BadInput naming a missing or invalid file."""
     return BENCHMARKS[name](data)
 
 
 def _gsm8k(data: Path) -> list[BenchmarkQuestion]:
-    """5-shot: examples of the training part, drawn anew for each question."""
+    """5-shot; the examples are drawn from the training part for each question."""
     train = _read(data / "gsm8k_train_500.jsonl.gz", _Gsm8k)
     draw = random.Random(GSM8K_SEED)
     return [
@@ -76,7 +74,7 @@ def _gsm8k_question(row: _Gsm8k, examples: Sequence[_Gsm8k]) -> BenchmarkQuestio
 
 
 def _mmlu_pro(data: Path) -> list[BenchmarkQuestion]:
-    """0-shot, thinking step by step; the file holds a random part of the benchmark."""
+    """0-shot, step by step; the file holds a random part of the benchmark."""
     return [_mmlu_pro_question(row) for row in _read(data / "mmlu_pro_500.jsonl.gz", _MmluPro)]
 
 
@@ -94,12 +92,11 @@ def _mbpp(data: Path) -> list[BenchmarkQuestion]:
     """3-shot; the paper's 474 samples, three times."""
     rows = _read(data / "mbpp.jsonl.gz", _Mbpp)
     by_id = {row.task_id: row for row in rows}
-    missing = [task_id for task_id in MBPP_SHOTS if task_id not in by_id]
-    if missing:
-        raise BadInput(f"{data / 'mbpp.jsonl.gz'} lacks the task ids {missing} of the examples", "data")
+    if missing := [task_id for task_id in MBPP_SHOTS if task_id not in by_id]:
+        raise BadInput(f"{data / 'mbpp.jsonl.gz'} lacks the examples' task ids {missing}", "data")
     shown = "".join(f"{_mbpp_task(by_id[i])}{by_id[i].code}\n[DONE]\n\n" for i in MBPP_SHOTS)
-    asked = [row for row in rows if row.task_id not in MBPP_TESTED]
-    return [_mbpp_question(row, shown) for row in asked] * MBPP_COPIES
+    selected = [row for row in rows if row.task_id not in MBPP_TEST_IDS]
+    return [_mbpp_question(row, shown) for row in selected] * MBPP_COPIES
 
 
 def _mbpp_question(row: _Mbpp, shown: str) -> BenchmarkQuestion:

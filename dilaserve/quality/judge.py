@@ -1,7 +1,7 @@
-"""The paper's LLM judge, at any OpenAI-compatible server: a score from 0 to 10 for each reply.
+"""The paper's LLM judge on an OpenAI-compatible server: a score from 0 to 10 for each reply.
 
-Source: the appendix "LLM Judge Prompt". Its answer is checked against the schema; asked a second time if that fails;
-left unscored, and counted, if it fails again.
+Source: the appendix "LLM Judge Prompt". An answer that does not match the schema is requested once more; a reply whose
+second answer fails too is unscored.
 """
 
 import asyncio
@@ -54,13 +54,13 @@ Return JSON only.
 {{"score": <0-10>, "explanation": "<one short sentence>"}}."""
 
 ATTEMPTS = 2
-AT_ONCE = 8  # requests to the judge
+MAX_CONCURRENT = 8  # requests to the judge
 TIMEOUT_S = 120.0
 MAX_TOKENS = 200
 
 
 class JudgeScore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The required schema."""
+    """The required schema of an answer."""
 
     score: Annotated[int, msgspec.Meta(ge=0, le=10)]
     explanation: str
@@ -75,21 +75,21 @@ class Judge:
     async def scores(
         self, pairs: Sequence[tuple[str, str]], on_score: Callable[[], None] = lambda: None
     ) -> list[int | None]:
-        """A score for each (prompt, response), None where the judge gave none."""
+        """The score of each (prompt, response); None if the judge gave no valid score."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        at_once = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(MAX_CONCURRENT)
         async with httpx.AsyncClient(timeout=TIMEOUT_S, headers=headers, trust_env=False) as client:
 
-            async def one(prompt: str, response: str) -> int | None:
-                async with at_once:
-                    score = await self._score(client, PROMPT.format(prompt=prompt, response=response))
+            async def score(prompt: str, response: str) -> int | None:
+                async with limit:
+                    result = await self._score(client, PROMPT.format(prompt=prompt, response=response))
                 on_score()
-                return score
+                return result
 
-            return await asyncio.gather(*(one(*pair) for pair in pairs))
+            return await asyncio.gather(*(score(*pair) for pair in pairs))
 
     async def check(self) -> None:
-        """Raises: BadInput if no HTTP server answers at the address."""
+        """Raises: BadInput if no HTTP server answers."""
         try:
             async with httpx.AsyncClient(trust_env=False) as client:
                 await client.get(f"{self._base}/models")
@@ -117,7 +117,7 @@ class Judge:
 
 
 def read_score(content: str) -> int:
-    """Raises: ValueError if it is not the JSON asked for."""
+    """Raises: ValueError if the answer does not match JudgeScore."""
     try:
         return msgspec.json.decode(content.strip(), type=JudgeScore).score
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:

@@ -1,7 +1,7 @@
-"""Runs a program that a model has written: in a child process with limits on time and memory, and without a network.
+"""Runs a program that a model wrote, in a child process with limits on time and memory and without a network.
 
-Linux alone. Under root the child becomes the user nobody, where that user may read Python's library. Files are not
-kept from it: programs of a model that is not trusted belong into a container.
+Linux only. Under root the child becomes the user nobody, if that user can read Python's library. The child can read
+files: run the programs of an untrusted model in a container.
 """
 
 import os
@@ -19,34 +19,34 @@ from shared.errors import DilaserveError
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
 CPU_S = 5
-WALL_S = 30.0  # for programs that wait; generous, since the machine may be busy
-MEMORY = 512 << 20  # bytes of address space
+WALL_S = 30.0  # generous, as the machine may be busy
+MEMORY_BYTES = 512 << 20  # address space
 
 
 class Isolation(msgspec.Struct, frozen=True):
-    """What a program is kept from besides too much time and memory."""
+    """The isolation of a program, besides its limits."""
 
     no_network: bool
     no_root: bool
 
 
 def passes(program: str, tests: str) -> bool:
-    """Whether the program and then its tests run to their end. Raises: DilaserveError if none can be run."""
+    """Whether the program and its tests complete. Raises: DilaserveError if no program can run."""
     return _run(f"{program}\n{tests}\n")[1]
 
 
 def isolation() -> Isolation:
-    """How programs are kept apart on this machine. Raises: DilaserveError if none can be run."""
+    """The isolation of programs on this machine. Raises: DilaserveError if no program can run."""
     found = _run("")[0]
     if found is None:
-        raise DilaserveError(f"programs cannot be run here: an empty one took more than {WALL_S:g} s")
+        raise DilaserveError(f"programs cannot run here: an empty one took more than {WALL_S:g} s")
     return found
 
 
 def _run(program: str) -> tuple[Isolation | None, bool]:
-    """How it was kept apart, None where it took too long, and whether it came to its end."""
-    mark = secrets.token_hex(16)  # an exit in the middle does not pass for the end
-    task = msgspec.json.encode({"program": program, "mark": mark, "memory": MEMORY, "cpu_s": CPU_S})
+    """The isolation, None after a timeout, and whether the program completed."""
+    mark = secrets.token_hex(16)  # distinguishes completion from an early exit
+    task = msgspec.json.encode({"program": program, "mark": mark, "memory": MEMORY_BYTES, "cpu_s": CPU_S})
     with (
         tempfile.TemporaryDirectory() as directory,
         subprocess.Popen(
@@ -60,14 +60,14 @@ def _run(program: str) -> tuple[Isolation | None, bool]:
         ) as child,
     ):
         try:
-            told, wrong = child.communicate(task, timeout=WALL_S)
+            output, errors = child.communicate(task, timeout=WALL_S)
         except subprocess.TimeoutExpired:
             return None, False
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-    kept_apart, _, rest = told.partition(b"\n")
-    if not kept_apart:
-        why = wrong.decode(errors="replace").strip().rpartition("\n")[2] or f"exit status {child.returncode}"
-        raise DilaserveError(f"programs cannot be run here: {why}")
-    return msgspec.json.decode(kept_apart, type=Isolation), rest == mark.encode()
+    first_line, _, rest = output.partition(b"\n")
+    if not first_line:
+        reason = errors.decode(errors="replace").strip().rpartition("\n")[2] or f"exit status {child.returncode}"
+        raise DilaserveError(f"programs cannot run here: {reason}")
+    return msgspec.json.decode(first_line, type=Isolation), rest == mark.encode()

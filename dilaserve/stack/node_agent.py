@@ -1,4 +1,4 @@
-"""Starts and stops worker processes when the reconfigurator asks, over the bus."""
+"""Starts and stops worker processes by the reconfigurator's launch orders."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -16,30 +16,30 @@ log = structlog.get_logger(__name__)
 
 
 class NodeAgent:
-    """The worker processes of one node. The supervisor keeps them running, so that one that dies is started again."""
+    """The worker processes of one node, which the supervisor restarts if they die."""
 
     def __init__(
         self, supervisor: Supervisor, worker: Callable[[InstanceSpec], Program], started: Iterable[InstanceSpec]
     ) -> None:
-        """`worker(spec)` is the program of an instance; `started` are those that the supervisor runs already."""
+        """`worker(spec)` returns the program of an instance; the supervisor already runs the `started` ones."""
         self._supervisor = supervisor
         self._worker = worker
         self._specs = {spec.name: spec for spec in started}
-        self._following: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, bus: Bus, node: str) -> None:
-        """Follow orders from now on."""
-        await bus.nc.subscribe(bus.subjects.launch(node), cb=self._hear)
+        """Subscribe to the node's launch orders."""
+        await bus.nc.subscribe(bus.subjects.launch(node), cb=self._receive)
 
-    async def _hear(self, msg: Msg) -> None:
-        """Each order in a task of its own, as a stop takes its time."""
+    async def _receive(self, msg: Msg) -> None:
+        """Execute each order in its own task, as a stop takes time."""
         order = try_decode(msg, LaunchOrder)
         if order is not None:
-            task = asyncio.create_task(self._follow(order, msg))
-            self._following.add(task)
-            task.add_done_callback(self._following.discard)
+            task = asyncio.create_task(self._execute(order, msg))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _follow(self, order: LaunchOrder, msg: Msg) -> None:
+    async def _execute(self, order: LaunchOrder, msg: Msg) -> None:
         error = ""
         match order:
             case LaunchOrder(action=LaunchAction.START, spec=InstanceSpec() as spec):
@@ -50,12 +50,12 @@ class NodeAgent:
         await msg.respond(encode(LaunchReply(instances=list(self._specs.values()), error=error)))
 
     def _start(self, spec: InstanceSpec) -> str:
-        """Returns: why it cannot be started; empty if it has been."""
+        """Returns: the error; empty if the instance runs."""
         if spec.name in self._specs:
             return ""
-        taken = [other.name for other in self._specs.values() if set(other.gpus) & set(spec.gpus)]
-        if taken:
-            return f"{spec.name} cannot be started: {', '.join(taken)} runs on its slots"
+        occupying = [other.name for other in self._specs.values() if set(other.gpus) & set(spec.gpus)]
+        if occupying:
+            return f"{spec.name} cannot be started: {', '.join(occupying)} runs on its slots"
         log.info("starting an instance", instance=spec.name)
         self._specs[spec.name] = spec
         self._supervisor.start(self._worker(spec))

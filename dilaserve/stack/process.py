@@ -1,4 +1,4 @@
-"""One child process: how it is started, and how it dies with its parent."""
+"""Child processes: start, output, and end with their parent."""
 
 import asyncio
 import ctypes
@@ -16,21 +16,21 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run, and how to end it."""
+    """A program to run, and how to stop it."""
 
     name: str
     command: tuple[str, ...]
-    environ: Mapping[str, str] = field(default_factory=dict)  # added to this process's own
-    user: str | None = None  # to run as another user
-    log: Path | None = None  # where its output goes; None: to standard error, each line with its name
+    environ: Mapping[str, str] = field(default_factory=dict)  # added to this process's environment
+    user: str | None = None  # None: this process's user
+    log: Path | None = None  # file of its output; None: standard error, each line with the name
     stop_signal: signal.Signals = signal.SIGTERM
-    orphan_signal: signal.Signals = signal.SIGKILL  # what it gets should this process die
+    orphan_signal: signal.Signals = signal.SIGKILL  # sent by the kernel if this process dies
 
 
 async def spawn(program: Program) -> asyncio.subprocess.Process:
-    """Start it in a session of its own, so that a Ctrl-C of the terminal reaches the parent alone.
+    """Start the program in its own session, so that the terminal's Ctrl-C reaches only the parent.
 
-    Its output is a pipe, or appended to `program.log`. Raises: OSError if it cannot be started.
+    Its output goes to a pipe, or is appended to `program.log`. Raises: OSError if it cannot be started.
     """
     output = program.log.open("ab") if program.log else None
     try:
@@ -58,7 +58,7 @@ def kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The lines of a stream, of any length, without their ends."""
+    """The lines of a stream, of any length, without line ends."""
     rest = b""
     while chunk := await stream.read(1 << 16):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -69,7 +69,7 @@ async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def dies_with_parent(death_signal: signal.Signals) -> Callable[[], None] | None:
-    """For the child, between fork and exec. Only Linux can; elsewhere an orphan lives on until stopped by hand."""
+    """A function for the child, between fork and exec. Linux only: on other systems an orphan keeps running."""
     if sys.platform != "linux":
         return None
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()

@@ -1,4 +1,4 @@
-"""How the state of a cluster looks in a terminal."""
+"""Renders the state of a cluster for a terminal."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -9,11 +9,11 @@ from shared.messages.instances import Instance
 from shared.messages.stats import InstanceLoad, SchedulerStats
 
 
-def rendered(report: ClusterReport) -> RenderableType:
+def render(report: ClusterReport) -> RenderableType:
     state = Text.assemble(("ready", "bold green") if report.ready else ("not ready", "bold red"))
     head = Text.assemble(f"gateway {report.url}: ", state)
     if report.scheduler is None:
-        return Group(head, "scheduler: not heard", _instances(report.instances, {}))
+        return Group(head, "scheduler: no scheduler leads", _instances(report.instances, {}))
     loads = {load.instance_id: load for load in report.scheduler.instances}
     return Group(head, _load(report.scheduler), _instances(report.instances, loads))
 
@@ -23,7 +23,7 @@ def _load(stats: SchedulerStats) -> Table:
     thresholds = ", ".join(f"{threshold:g}" for threshold in stats.thresholds)
     rows = {
         "policy": f"{stats.policy}, thresholds {thresholds}",
-        "requests": f"{stats.active} active, {stats.deferred} of them waiting for room; {stats.completed} completed, "
+        "requests": f"{stats.active} active, {stats.deferred} deferred; {stats.completed} completed, "
         f"{stats.failed} failed, {stats.cancelled} cancelled",
         "SLO attainment": _share(stats.slo_attainment),
         "mean threshold": _number(stats.mean_threshold),
@@ -31,8 +31,8 @@ def _load(stats: SchedulerStats) -> Table:
         "rates": f"{stats.rps:.2f} requests/s, {stats.steps_per_s:.0f} steps/s, {stats.tokens_per_s:.0f} tokens/s",
         "predictor": f"{stats.predictions} estimates, {stats.predictor_fallbacks} fallbacks",
     }
-    for name, said in rows.items():
-        table.add_row(name, said)
+    for name, text in rows.items():
+        table.add_row(name, text)
     return table
 
 

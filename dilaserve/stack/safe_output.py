@@ -1,19 +1,19 @@
-"""Output of a server that outlives its reader: a terminal that is closed, a pipe to `head`, a full disk."""
+"""Output that survives its reader: a closed terminal, a pipe to `head`, a full disk."""
 
 import errno
 import io
 import os
 from typing import TextIO
 
-GONE = (errno.EPIPE, errno.EIO)  # nobody will read it any more; the latter is what a closed terminal answers
+READER_GONE = (errno.EPIPE, errno.EIO)  # the reader is gone; EIO: a closed terminal
 
 
 class BrokenPipeSafeStream(io.TextIOBase):
-    """Writes to a stream at once, and goes on without a word where that cannot be done."""
+    """Writes to a stream unbuffered, and ignores failures."""
 
     def __init__(self, stream: TextIO | None) -> None:
-        """None is Python's word for one that was closed before the start."""
-        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for as long as it runs)
+        """`stream` is None if it was closed before the start."""
+        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (open for the whole run)
 
     def fileno(self) -> int:
         return self._stream.fileno()
@@ -26,12 +26,12 @@ class BrokenPipeSafeStream(io.TextIOBase):
             self._stream.write(text)
             self._stream.flush()
         except OSError as error:
-            if error.errno in GONE:
-                self._lead_nowhere()
+            if error.errno in READER_GONE:
+                self._redirect_to_null()
         return len(text)
 
-    def _lead_nowhere(self) -> None:
-        """So that what the stream still holds does not fail at the end of the process."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.fileno())
-        os.close(nowhere)
+    def _redirect_to_null(self) -> None:
+        """Redirect the stream, so that its buffer does not fail at exit."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())
+        os.close(null)

@@ -1,4 +1,4 @@
-"""The services of a stack as programs: each `python -m services.NAME` with its settings in DILASERVE_*."""
+"""The programs of a stack's services: `python -m services.NAME` with settings in DILASERVE_*."""
 
 import os
 import sys
@@ -12,8 +12,7 @@ STOP_ORDER = ("gateway", "scheduler", "predictor", "worker", "reconfigurator", "
 
 
 def serving_programs(options: StackOptions, nats_url: str, database_url: str) -> list[Program]:
-    """What serves requests: one gateway, one scheduler, one worker an instance, and the step predictor where
-    the policy asks it."""
+    """The gateway, the scheduler, one worker per instance, and the step predictor if the policy uses it."""
     common = {"nats_url": nats_url, "model": options.model, "model_name": options.model_name}
     gateway = {
         **common,
@@ -40,7 +39,7 @@ def serving_programs(options: StackOptions, nats_url: str, database_url: str) ->
 
 
 def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> Program:
-    """One instance; its GPUs are slots."""
+    """The worker of one instance; its GPU numbers are slots."""
     settings = {
         "nats_url": nats_url,
         "model": options.model,
@@ -53,7 +52,7 @@ def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> 
         "cache": options.cache,
         "profile": options.profile,
         "metrics_port": _metrics_port(options, "worker", spec.gpus[0]),
-        "dtype": os.environ.get("DILASERVE_DTYPE", "float32"),  # the same text in company as alone
+        "dtype": os.environ.get("DILASERVE_DTYPE", "float32"),  # makes a request's text independent of its batch
     }
     return _program("worker", settings, spec.name)
 
@@ -79,7 +78,7 @@ def reconfigurator_program(options: StackOptions, nats_url: str, database_url: s
 
 
 def _metrics_port(options: StackOptions, service: str, slot: int = 0) -> int:
-    """0, whatever this process's own environment says, where none are served: on one machine no two share a port."""
+    """The port of a service; 0 without --metrics-port, in place of DILASERVE_METRICS_PORT, which all would share."""
     return options.metrics_ports[METRICS_ORDER.index(service) + slot] if options.metrics_ports else 0
 
 

@@ -1,4 +1,4 @@
-"""Keeps programs running: one that ends is started again, with back-off, until it is told to stop."""
+"""Keeps programs running: restarts a program that ends, with back-off, until it is stopped."""
 
 import asyncio
 import sys
@@ -14,9 +14,9 @@ from shared.errors import BadInput, DilaserveError
 log = structlog.get_logger(__name__)
 
 INITIAL_WAIT_S, MAX_WAIT_S = 0.2, 10.0
-STABLE_RUN_S = 10.0  # a program that ran this long starts again with the first wait
-MAX_FAILED_STARTS = 5  # ends in a row, none after running well, that stop a stack which has not been ready yet
-REFUSED = 2  # exit status of a program that refuses its settings
+STABLE_RUN_S = 10.0  # a run of this length resets the wait
+MAX_FAILED_STARTS = 5  # consecutive short runs that stop a stack before it is ready
+INVALID_SETTINGS = 2  # exit status of a service
 
 
 def next_wait_s(last_wait_s: float, ran_s: float) -> float:
@@ -25,24 +25,24 @@ def next_wait_s(last_wait_s: float, ran_s: float) -> float:
 
 
 class SupervisedProgram:
-    """Keeps one program running. `despair` is told when it looks as if it never will."""
+    """Keeps one program running. Calls `on_failure` if it fails repeatedly."""
 
-    def __init__(self, program: Program, despair: Callable[[DilaserveError], None]) -> None:
+    def __init__(self, program: Program, on_failure: Callable[[DilaserveError], None]) -> None:
         self.program = program
-        self._despair = despair
+        self._on_failure = on_failure
         self._stop = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
-        self._task = asyncio.create_task(self._keep(), name=program.name)
+        self._task = asyncio.create_task(self._run_repeatedly(), name=program.name)
 
     async def stop(self, within_s: float) -> None:
-        """Ask it to end; kill it when it has not within the time."""
+        """Signal the program to stop; kill it after `within_s` seconds."""
         self._stop.set()
         if self._process:
             with suppress(ProcessLookupError):
                 self._process.send_signal(self.program.stop_signal)
-        _, still_there = await asyncio.wait([self._task], timeout=within_s)
-        if still_there:
-            log.warning("killed: it did not end in time", program=self.program.name, within_s=within_s)
+        _, running = await asyncio.wait([self._task], timeout=within_s)
+        if running:
+            log.warning("killed: it did not stop in time", program=self.program.name, within_s=within_s)
             self.kill()
             await self._task
 
@@ -51,7 +51,7 @@ class SupervisedProgram:
         if self._process:
             kill(self._process)
 
-    async def _keep(self) -> None:
+    async def _run_repeatedly(self) -> None:
         wait_s, short_runs = 0.0, 0
         while True:
             started_s = time.monotonic()
@@ -61,28 +61,28 @@ class SupervisedProgram:
                 return
             short_runs = 0 if ran_s >= STABLE_RUN_S else short_runs + 1
             wait_s = next_wait_s(wait_s, ran_s)
-            log.warning("ended; starting it again", program=self.program.name, exit_status=status, wait_s=wait_s)
-            if error := self._hopeless(status, short_runs):
-                self._despair(error)
+            log.warning("ended; restarting", program=self.program.name, exit_status=status, wait_s=wait_s)
+            if error := self._permanent_failure(status, short_runs):
+                self._on_failure(error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), wait_s)
                 return
 
-    def _hopeless(self, status: int | str, short_runs: int) -> DilaserveError | None:
-        if status == REFUSED:
-            return BadInput(f"{self.program.name} refuses its settings; its own line above says why")
+    def _permanent_failure(self, status: int | str, short_runs: int) -> DilaserveError | None:
+        if status == INVALID_SETTINGS:
+            return BadInput(f"{self.program.name} refuses its settings; see its line above")
         if short_runs >= MAX_FAILED_STARTS:
-            where = f"see {self.program.log}" if self.program.log else "its own lines above say why"
+            where = f"see {self.program.log}" if self.program.log else "see its lines above"
             return DilaserveError(f"{self.program.name} ended {short_runs} times in a row ({status}); {where}")
         return None
 
     async def _run(self) -> int | str:
-        """Run it once. Returns: its exit status, or why it could not be started."""
+        """Run the program once. Returns: its exit status, or the error of its start."""
         try:
             self._process = await spawn(self.program)
         except OSError as error:
             return str(error)
-        if self._stop.is_set():  # told to stop while it was being started
+        if self._stop.is_set():  # stopped during its start
             self._process.send_signal(self.program.stop_signal)
         echo = asyncio.create_task(self._echo(self._process))
         status = await self._process.wait()
@@ -98,34 +98,34 @@ class SupervisedProgram:
 
 
 class Supervisor:
-    """The programs of a stack. Until it is `settled`, `hopeless` fails with the reason when one can never run."""
+    """The programs of a stack. Until the stack is `settled`, a program that fails permanently sets `failed`."""
 
     def __init__(self) -> None:
         self.settled = False
-        self.hopeless: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.hopeless.add_done_callback(asyncio.Future.exception)  # so that it may go unread
-        self._keepers: list[SupervisedProgram] = []
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.failed.add_done_callback(asyncio.Future.exception)  # retrieves the exception
+        self._programs: list[SupervisedProgram] = []
 
     def start(self, program: Program) -> None:
-        self._keepers.append(SupervisedProgram(program, self._despair))
+        self._programs.append(SupervisedProgram(program, self._fail))
 
     async def stop(self, order: Sequence[str], within_s: float) -> None:
-        """Stop all programs: those whose name starts as the first of `order` together, then the next."""
+        """Stop all programs in `order`: all whose names start with the first prefix, then with the next."""
         for prefix in order:
-            keepers = [keeper for keeper in self._keepers if keeper.program.name.startswith(prefix)]
-            await asyncio.gather(*(keeper.stop(within_s) for keeper in keepers))
+            stopping = [each for each in self._programs if each.program.name.startswith(prefix)]
+            await asyncio.gather(*(each.stop(within_s) for each in stopping))
 
     async def stop_one(self, name: str, within_s: float) -> None:
-        """Stop the program of this name, if there is one, for good."""
-        for keeper in [keeper for keeper in self._keepers if keeper.program.name == name]:
-            await keeper.stop(within_s)
-        self._keepers = [keeper for keeper in self._keepers if keeper.program.name != name]
+        """Stop the program of this name, if it exists, permanently."""
+        for each in [each for each in self._programs if each.program.name == name]:
+            await each.stop(within_s)
+        self._programs = [each for each in self._programs if each.program.name != name]
 
     def kill(self) -> None:
-        """End every program at once."""
-        for keeper in self._keepers:
-            keeper.kill()
+        """Kill all programs."""
+        for each in self._programs:
+            each.kill()
 
-    def _despair(self, error: DilaserveError) -> None:
-        if not self.settled and not self.hopeless.done():
-            self.hopeless.set_exception(error)
+    def _fail(self, error: DilaserveError) -> None:
+        if not self.settled and not self.failed.done():
+            self.failed.set_exception(error)

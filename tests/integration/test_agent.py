@@ -52,7 +52,7 @@ async def test_an_instance_on_occupied_slots_is_rejected(launcher: Launcher) -> 
 
 
 async def test_a_node_without_a_supervisor_is_unavailable(launcher: Launcher, bus: Bus) -> None:
-    with pytest.raises(RetryLater, match="cannot reach the supervisor of node away"):
-        await launcher.start(InstanceSpec(node="away", gpus=(0,)))
+    with pytest.raises(RetryLater, match="cannot reach the supervisor of node gone"):
+        await launcher.start(InstanceSpec(node="gone", gpus=(0,)))
     with pytest.raises(RetryLater, match="no supervisor"):
-        await ProcessLauncher(bus, ["away"]).running()
+        await ProcessLauncher(bus, ["gone"]).running()

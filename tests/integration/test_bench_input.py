@@ -8,7 +8,7 @@ ROWS = ("--requests", "models/demo/heldout.jsonl")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error"),
     [
         ((), "one of --requests"),
         (("--benchmark", "gsm8k", "--trace", "x.csv"), "one of --requests"),
@@ -21,8 +21,8 @@ ROWS = ("--requests", "models/demo/heldout.jsonl")
     ],
 )
 def test_invalid_input_prints_one_line_and_exits_2(
-    options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["bench", *options]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert error in line

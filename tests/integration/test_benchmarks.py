@@ -18,8 +18,8 @@ def test_gsm8k_prompts_have_five_examples_and_replies_are_graded(data: Path) -> 
     question = read_benchmark("gsm8k", data)[0]
     assert question.prompt.count("Question: ") == 6
     assert question.prompt.endswith("Question: What is 2 + 0?\nAnswer:")
-    assert question.right(" 2 + 0 = 2\n#### 2")
-    assert not question.right(" 2 + 0 = 3\n#### 3")
+    assert question.is_correct(" 2 + 0 = 2\n#### 2")
+    assert not question.is_correct(" 2 + 0 = 3\n#### 3")
 
 
 def test_the_examples_are_reproducible(data: Path) -> None:
@@ -31,8 +31,8 @@ def test_mmlu_pro_prompts_list_the_options_and_replies_are_graded(data: Path) ->
     question = read_benchmark("mmlu-pro", data)[0]
     assert "about math" in question.prompt
     assert "A. 1\nB. 2\nC. 3\nAnswer: Let's think step by step." in question.prompt
-    assert question.right("So the answer is (B).")
-    assert not question.right("So the answer is (C).")
+    assert question.is_correct("So the answer is (B).")
+    assert not question.is_correct("So the answer is (C).")
 
 
 def test_mbpp_leaves_out_the_test_part_and_repeats_questions_three_times(data: Path) -> None:
@@ -40,8 +40,8 @@ def test_mbpp_leaves_out_the_test_part_and_repeats_questions_three_times(data: P
     assert len(questions) == 3 * 4  # of the ids 1 to 4 and 11, without 11
     assert questions[0].prompt.count("[BEGIN]") == 4
     assert questions[0].prompt.endswith("assert f1(1) == 2\n[BEGIN]\n")
-    assert questions[0].right("def f1(x):\n    return x + 1\n[DONE]")
-    assert not questions[0].right("def f1(x):\n    return x\n[DONE]")
+    assert questions[0].is_correct("def f1(x):\n    return x + 1\n[DONE]")
+    assert not questions[0].is_correct("def f1(x):\n    return x\n[DONE]")
 
 
 @pytest.mark.parametrize(("name", "file"), [("gsm8k", "gsm8k_t"), ("mmlu-pro", "mmlu_pro_500"), ("mbpp", "mbpp.jsonl")])

@@ -27,7 +27,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         ("", "Missing command"),
         ("nothing", "No such command"),
@@ -48,12 +48,12 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
         ("bench", "--requests FILE.jsonl"),
         ("status --url http://host:port --nats-url nats://127.0.0.1:1", "such as http://127.0.0.1:8000"),
         ("status --cell a.b", "matching regex"),
-        ("status --watch --json", "give one of them"),
+        ("status --watch --json", "exclude each other"),
         ("bench --requests /nonexistent", "No such file"),
         ("bench --requests models/demo/heldout.jsonl --url host:8000", "such as http://127.0.0.1:8000"),
         ("bench --requests models/demo/heldout.jsonl --rate inf", "'--rate'"),
-        ("bench --requests models/demo/heldout.jsonl --out docs", "it is a directory"),
-        ("profile --model MODEL --out docs", "it is a directory"),
+        ("bench --requests models/demo/heldout.jsonl --out docs", "is a directory"),
+        ("profile --model MODEL --out docs", "is a directory"),
         ("profile --model MODEL --out PROFILE.csv --device tpu", "accepted: auto, cpu, cuda"),
         ("profile --model MODEL --out PROFILE.csv --dtype int8", "accepted: auto, float32, bfloat16"),
         ("keys create alice --concurrency 9999999999", "'--concurrency'"),
@@ -62,12 +62,12 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
     ],
 )
 def test_wrong_usage_prints_one_line(
-    arguments: str, said: str, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+    arguments: str, error: str, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = run(arguments.replace("MODEL", str(tiny_model_dir)).split())
     output = capsys.readouterr()
     assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
-    assert said in output.err
+    assert error in output.err
 
 
 def test_the_debug_log_level_adds_a_traceback_only(
@@ -81,7 +81,7 @@ def test_the_debug_log_level_adds_a_traceback_only(
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "error"),
     [
         ("--data-dir", "/dev/null", "cannot be used"),
         ("--host", "nowhere.invalid", "cannot listen on nowhere.invalid"),
@@ -91,12 +91,12 @@ def test_the_debug_log_level_adds_a_traceback_only(
     ],
 )
 def test_invalid_options_of_up_print_one_line_and_start_nothing(
-    tiny_model_dir: Path, tmp_path: Path, option: str, value: str, said: str
+    tiny_model_dir: Path, tmp_path: Path, option: str, value: str, error: str
 ) -> None:
     given = {"--model": tiny_model_dir, "--data-dir": tmp_path / "data", "--port": free_port(), option: value}
     ended = dilaserve("up", *(part for pair in given.items() for part in pair))
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended.stderr
-    assert said in ended.stderr
+    assert error in ended.stderr
     assert not (tmp_path / "data" / "nats").exists()
 
 
@@ -162,12 +162,12 @@ async def test_the_observer_reports_while_the_bus_is_unavailable(tmp_path: Path)
     server = NatsServer(tmp_path)
     server.start()
     try:
-        async with open_observer("http://127.0.0.1:1", server.url, "away") as observer:
+        async with open_observer("http://127.0.0.1:1", server.url, "down") as observer:
             server.stop()
-            told = await observer.report()
+            report = await observer.report()
     finally:
         server.stop()
-    assert (told.ready, told.scheduler, told.instances) == (False, None, [])
+    assert (report.ready, report.scheduler, report.instances) == (False, None, [])
 
 
 async def test_status_watch_runs_until_interrupted(bus: Bus) -> None:
@@ -178,15 +178,15 @@ async def test_status_watch_runs_until_interrupted(bus: Bus) -> None:
         sys.executable, "-m", "dilaserve", *command, stdout=asyncio.subprocess.PIPE, env=os.environ | TERMINAL
     )
     assert process.stdout is not None
-    seen = b""
+    output = b""
 
     async def shown() -> bool:
-        nonlocal seen
+        nonlocal output
         await bus.publish(bus.subjects.stats("scheduler"), scheduler_stats(slo_attainment=0.75))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.2):
-                seen += await process.stdout.read(4096)  # type: ignore[union-attr]
-        return b"75.0%" in seen and b"not ready" in seen
+                output += await process.stdout.read(4096)  # type: ignore[union-attr]
+        return b"75.0%" in output and b"not ready" in output
 
     try:
         await until(shown)

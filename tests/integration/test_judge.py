@@ -12,7 +12,7 @@ GOOD = '{"score": 8, "explanation": "Right."}'
 async def test_an_invalid_answer_is_requested_once_more_then_left_unscored() -> None:
     def reply(content: str, times: int) -> str:
         if "never" in content or ("second" in content and times == 0):
-            return "I would say 8."
+            return "Maybe an 8."
         return GOOD
 
     with judge_server(reply) as server:

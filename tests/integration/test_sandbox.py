@@ -9,7 +9,7 @@ from dilaserve.quality.sandbox import isolation, passes
 
 
 @pytest.mark.parametrize(
-    ("program", "tests", "right"),
+    ("program", "tests", "passed"),
     [
         ("def f(x):\n    return x + 1", "assert f(1) == 2", True),
         ("import math, re, collections, heapq", "assert math.sqrt(4) == 2", True),
@@ -21,8 +21,8 @@ from dilaserve.quality.sandbox import isolation, passes
         ("x = bytearray(1 << 30)", "", False),  # more memory than it may have
     ],
 )
-def test_only_a_program_that_completes_its_tests_passes(program: str, tests: str, right: bool) -> None:
-    assert passes(program, tests) == right
+def test_only_a_program_that_completes_its_tests_passes(program: str, tests: str, passed: bool) -> None:
+    assert passes(program, tests) == passed
 
 
 def test_a_program_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ async def test_a_program_that_rejects_its_settings_is_invalid_input() -> None:
     supervisor = Supervisor()
     supervisor.start(shell("worker-0", "exit 2"))
     with pytest.raises(BadInput, match="worker-0 refuses its settings"):
-        await asyncio.wait_for(supervisor.hopeless, WAIT_S)
+        await asyncio.wait_for(supervisor.failed, WAIT_S)
     await supervisor.stop(["worker"], within_s=WAIT_S)
 
 
@@ -86,10 +86,10 @@ async def test_a_program_that_never_runs_stops_a_stack_that_is_not_ready(
     supervisor.start(shell("worker-0", f"echo $$ >> {started}; exit 1"))
     await reached(lambda: len(pids(started)) > MAX_FAILED_STARTS)
     await supervisor.stop(["worker"], within_s=WAIT_S)
-    assert supervisor.hopeless.done() is not settled
+    assert supervisor.failed.done() is not settled
     if not settled:
         with pytest.raises(DilaserveError, match="worker-0 ended 5 times in a row"):
-            supervisor.hopeless.result()
+            supervisor.failed.result()
 
 
 async def test_output_lines_go_to_standard_error_with_the_program_name(
@@ -126,7 +126,7 @@ async def test_a_stack_continues_after_its_output_is_closed(tmp_path: Path) -> N
         await supervisor.stop(["worker"], within_s=WAIT_S)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals children when their parent dies")
 async def test_programs_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     started = tmp_path / "started"
     script = f"""

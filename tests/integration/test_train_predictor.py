@@ -34,7 +34,7 @@ def test_a_loadable_predictor_is_written_and_its_errors_are_reported(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "error"),
     [
         ({"--model": "/nowhere"}, "no model in /nowhere"),
         ({"--prompts": "/nowhere"}, "--prompts /nowhere: No such file"),
@@ -50,12 +50,12 @@ def test_invalid_input_is_reported_in_one_line(
     prompts: Path,
     tmp_path: Path,
     wrong: dict[str, str],
-    said: str,
+    error: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = {"--model": tiny_checkpoint_dir, "--prompts": prompts, "--out": tmp_path / "out", **wrong}
     status = run(["train-predictor", *[str(part) for option in options.items() for part in option]])
     output = capsys.readouterr()
     assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
-    assert said in output.err
+    assert error in output.err
     assert not (tmp_path / "out").exists()

@@ -60,7 +60,7 @@ def test_the_mean_threshold_is_weighted_by_tokens() -> None:
 
 def test_accuracy_is_reported_only_for_rows_with_an_answer() -> None:
     assert "accuracy" not in summarize([reply(0)], duration_s=1)
-    assert summarize([reply(0, right=True), reply(0, right=False), reply(0)], duration_s=1)["accuracy"] == 0.5
+    assert summarize([reply(0, correct=True), reply(0, correct=False), reply(0)], duration_s=1)["accuracy"] == 0.5
 
 
 def test_the_result_of_an_empty_load_has_no_figures() -> None:

@@ -14,7 +14,7 @@ def test_an_existing_directory_is_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["/nowhere/model", "./model", "nowhere", "a/b/c"])
 def test_a_path_that_is_no_directory_and_no_hub_id_is_rejected(model: str) -> None:
-    with pytest.raises(BadInput, match=f"no model {model}"):
+    with pytest.raises(BadInput, match=f"no model in {model}"):
         find_model(model)
 
 

@@ -1,0 +1,32 @@
+"""Runs a command's operation in the database."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from shared.database.schema import open_database, upgrade
+from shared.errors import DilaserveError
+
+T = TypeVar("T")
+
+
+def in_database(url: str, operation: Callable[[AsyncEngine], Awaitable[T]]) -> T:
+    """Run `operation` in the migrated database.
+
+    Raises: BadInput if the URL is invalid or `operation` raises it; DilaserveError if the database does not answer.
+    """
+
+    async def run() -> T:
+        engine = open_database(url)
+        try:
+            await upgrade(engine)
+            return await operation(engine)
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            raise DilaserveError(f"the database does not answer: {str(error).partition(chr(10))[0]}") from error
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(run())
