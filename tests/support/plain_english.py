@@ -92,7 +92,6 @@ SUFFIXES = {".py", ".md", ".html", ".js", ".css", ".yml", ".sh", ".toml", ".conf
 NAMES = {"Makefile", "Dockerfile", "run"}
 SKIPPED_FOLDERS = {".git", ".venv", ".site", ".data", "__pycache__", "build", "vendor", "golden"}
 QUOTING = {Path("tests/support/plain_english.py"), Path("tests/contract/test_plain_english.py")}
-GENERATED = [Path("docs/configuration.md"), Path("docs/paper.md"), Path("experiments/results")]
 # Phrases in which a word of a rule has its plain meaning.
 ALLOWED = re.compile(
     rf"there (?:is|are|was|were) none|(?:right|straight) away|(?:{MOVES})(?: \w+){{0,3}} away".replace(" ", r"\s+"),
@@ -125,13 +124,12 @@ def files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def is_checked(path: Path) -> bool:
-    """Whether the file holds English of this project: it is not vendored, generated, hidden, or data."""
+    """Whether the file holds English of this project: it is not vendored, hidden, or data."""
     inside = path.resolve().relative_to(ROOT)
     return (
         (inside.suffix in SUFFIXES or inside.name in NAMES)
         and inside not in QUOTING
         and not SKIPPED_FOLDERS & set(inside.parts)
-        and not any(inside.is_relative_to(each) for each in GENERATED)
     )
 
 
