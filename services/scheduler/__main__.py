@@ -1,4 +1,4 @@
-"""Wiring: read settings, connect, lead the cell, run, drain."""
+"""Starts the scheduler: reads settings, connects, leads the cell, runs, drains."""
 
 import asyncio
 import os
@@ -74,30 +74,31 @@ async def serve(
         await bus.close()
         return 0
     log.info("leading", epoch=lease.epoch, policy=settings.policy)
-    inbox, outcomes = EventQueue(), OutcomeStore(bus, text)
+    queue, outcomes = EventQueue(), OutcomeStore(bus, text)
     core = build_core(settings, text, card, lease.epoch)
-    predictions = PredictorClient(bus, core.settings.thresholds, inbox)
-    measures = StatsWindow(core, settings.policy, time.time())
+    predictor = PredictorClient(bus, core.settings.thresholds, queue)
+    stats = StatsWindow(core, settings.policy, time.time())
     deferred = DeferredTasks()
-    shell = SchedulerService(bus, core, inbox, outcomes, predictions, measures, metrics, deferred)
-    intake = RequestConsumer(bus, text, settings.default_slo_s, inbox, outcomes, await Recovery.measure(bus), deferred)
+    service = SchedulerService(bus, core, queue, outcomes, predictor, stats, metrics, deferred)
+    recovery = await Recovery.start(bus)
+    requests = RequestConsumer(bus, text, settings.default_slo_s, queue, outcomes, recovery, deferred)
     instances = InstanceEvents(
-        text.card.name, inbox, needs_profile=settings.policy == "dilaserve", caching=core.settings.caching
+        text.card.name, queue, needs_profile=settings.policy == "dilaserve", caching=core.settings.caching
     )
-    await shell.take_cancels()
+    await service.subscribe_cancels()
     freeze_startup_objects()
     background = [
         lease.hold(),
-        bus.keep_set_up(on_loss=lambda: inbox.put(StepsLost())),
+        bus.keep_set_up(on_loss=lambda: queue.put(StepsLost())),
         instances.watch.run(bus),
-        shell.take_results(lease.epoch),
-        shell.tell_stats(),
-        intake.run(lease.epoch),
+        service.receive_results(lease.epoch),
+        service.publish_stats(),
+        requests.run(lease.epoch),
         outcomes.fail(),
         deferred.run(),
     ]
     try:
-        await run_beside(shell.run(stop), background)
+        await run_beside(service.run(stop), background)
     except Superseded as reason:
         log.warning("stopping", reason=str(reason))
         return 1
@@ -109,13 +110,13 @@ async def serve(
 
 
 async def lead(bus: Bus) -> Lease:
-    """Set up the cell, and wait until this is its scheduler."""
+    """Set up the cell, and wait until this scheduler leads it."""
     await bus.ensure_set_up()
     return await Lease.acquire(bus, socket.gethostname())
 
 
 async def run_beside(main: Coroutine[Any, Any, None], background: list[Coroutine[Any, Any, None]]) -> None:
-    """Run `main` to its end with the others beside it; the first error of any ends all and is raised."""
+    """Run `main` and the background coroutines until one ends, then cancel the others. Raises: its error."""
     tasks = [asyncio.ensure_future(part) for part in (main, *background)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

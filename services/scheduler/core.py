@@ -22,6 +22,7 @@ from services.scheduler.state.result_decoder import AppliedResults, ResultDecode
 from services.scheduler.state.serving_stats import serving_stats
 from services.scheduler.state.step_estimates import StepEstimates
 from services.scheduler.state.step_pipeline import SENT
+from services.scheduler.state.totals import Totals
 from shared.arrays import Int32
 from shared.messages.requests import OutcomeStatus, Progress
 from shared.messages.stats import ClusterLoad
@@ -61,23 +62,22 @@ class SchedulerCore:
         self.settings = settings
         self.table = RequestTable(candidates=len(settings.thresholds), caching=settings.caching)
         self.fleet = Fleet()
+        self.totals = Totals()
         self.estimates = StepEstimates(
             self.table,
+            self.totals,
             np.array(settings.thresholds),
             np.array(settings.tokens_per_step),
-            caching=settings.caching,
-            granularity=settings.granularity,
+            settings.granularity,
         )
         self.policy = make_policy(self.estimates)
         self._text_ended = text_ended
-        self._decoder = ResultDecoder(settings.epoch, settings.thresholds, self.table, self.fleet)
+        self._decoder = ResultDecoder(settings.epoch, settings.thresholds, self.table, self.fleet, self.totals)
         encoder = JobEncoder(settings.epoch, settings.mask_token_id, self.table, self.fleet, end_ids=settings.end_ids)
         self._decisions = DecisionLog(self.table, self.fleet) if settings.keeps_records else None
         self._dispatcher = Dispatcher(
             self.table, self.fleet, self.policy, encoder, self._decisions, lookahead=settings.lookahead
         )
-        self.step_totals = self._decoder.totals
-        self.num_arrived = 0  # requests since the start
         self.load: ClusterLoad | None = None  # at the last run of load control
         self._commands: list[ev.Command] = []
         self._early_cancels: dict[str, float] = {}  # by id of an unknown request: the time until which it is kept
@@ -136,7 +136,7 @@ class SchedulerCore:
             if arrived.delivery != running.delivery:  # the same message stays on the bus until its outcome is stored
                 self._commands.append(ev.Acknowledge(arrived.delivery))
             return
-        self.num_arrived += 1
+        self.totals.arrived += 1
         row = self.table.add(arrived)
         self._next_load_control_s = 0.0
         if self._early_cancels.pop(request_id, 0.0) > now_s:
@@ -263,6 +263,7 @@ class SchedulerCore:
         output_ids = table.output_ids(row)[: masked[0] if len(masked) else None].copy()
         arrived, stats = table.entry(row).arrived, serving_stats(table, row, self.settings.thresholds, now_s)
         decisions = self._decisions.read(row) if self._decisions is not None else None
+        self.totals.count_finished(status, stats)
         self._commands.append(ev.FinishRequest(arrived, status, output_ids, stats, decisions, error))
         self._dispatcher.remove(row)
         table.remove(row)

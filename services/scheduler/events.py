@@ -1,4 +1,4 @@
-"""What happens to the scheduler's core (events) and what it wants done (commands). Plain data."""
+"""The inputs of the scheduler's core (events) and its outputs (commands). Plain data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +14,7 @@ from shared.messages.steps import StepJobs, StepResults
 
 @dataclass(frozen=True, slots=True)
 class RequestArrived:
-    """A request whose prompt has been tokenized and checked. `delivery` is the shell's own handle, equal for the same
-    message."""
+    """A request whose prompt is tokenized and checked. `delivery` identifies its message on the bus."""
 
     request: Request
     prompt_ids: Int32  # [P]
@@ -23,7 +22,7 @@ class RequestArrived:
     slo_s: float
     arrival_s: float
     delivery: Any = None
-    checkpoint: Checkpoint | None = None  # where a scheduler before this one had come
+    checkpoint: Checkpoint | None = None  # progress under an earlier scheduler
     trace: dict[str, str] = field(default_factory=dict)  # W3C trace context
 
 
@@ -39,7 +38,7 @@ class StepResultsReceived:
 
 @dataclass(frozen=True, slots=True)
 class StepsLost:
-    """The bus was started anew and has forgotten every step message."""
+    """The bus was restarted and has lost all step messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +53,10 @@ class InstanceLost:
 
 @dataclass(frozen=True, slots=True)
 class EstimatesReceived:
-    """The step predictor's answer to an AskEstimates."""
+    """The step predictor's answer to a RequestEstimates."""
 
     tickets: Int64  # [n]
-    steps: Int32  # [n], steps done when it was asked
+    steps: Int32  # [n], steps done at the time of the request
     steps_left: Float64  # [n, c], by candidate threshold
 
 
@@ -106,14 +105,14 @@ class FinishRequest:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """A second message of a request that is running: nothing to do but settle it."""
+    """A second message of an active request: it only needs an acknowledgement."""
 
     delivery: Any
 
 
 @dataclass(frozen=True, slots=True)
 class RequestEstimates:
-    """Ask the step predictor; EstimatesCame or EstimatesLost follows, and nobody waits for it."""
+    """Request estimates from the step predictor; EstimatesReceived or EstimatesFailed follows."""
 
     tickets: Int64  # [n]
     steps: Int32  # [n]

@@ -1,4 +1,4 @@
-"""The loop around the core: messages in, a cycle, its commands out."""
+"""The scheduler's main loop: it receives messages, runs a cycle, and executes its commands."""
 
 import asyncio
 import time
@@ -19,6 +19,7 @@ from services.scheduler.monitoring.stats_window import StatsWindow
 from services.scheduler.monitoring.tracing import record_request
 from shared.background import DeferredTasks
 from shared.bus.client import Bus, last_token, try_decode
+from shared.bus.settlement import acknowledge
 from shared.bus.subjects import result_consumer
 from shared.messages.requests import Cancel
 from shared.messages.stats import STATS_S
@@ -26,8 +27,8 @@ from shared.messages.steps import StepResults
 
 log = structlog.get_logger(__name__)
 
-TICK_S = 0.5  # a cycle at least so often, for steps that time out
-CLOCKS_DIFFER = timedelta(seconds=5)  # at most, between this machine and the bus; a result too many is dropped
+MAX_CYCLE_INTERVAL_S = 0.5  # maximum time between two cycles, for step timeouts
+MAX_CLOCK_DIFFERENCE = timedelta(seconds=5)  # between this machine and the bus; the core drops older results
 
 
 class SchedulerService:
@@ -37,63 +38,63 @@ class SchedulerService:
         self,
         bus: Bus,
         core: SchedulerCore,
-        inbox: EventQueue,
+        queue: EventQueue,
         outcomes: OutcomeStore,
-        predictions: PredictorClient,
-        measures: StatsWindow,
+        predictor: PredictorClient,
+        stats: StatsWindow,
         metrics: SchedulerMetrics,
         deferred: DeferredTasks,
     ) -> None:
         self._bus = bus
         self._core = core
-        self._inbox = inbox
+        self._queue = queue
         self._outcomes = outcomes
-        self._predictions = predictions
-        self._measures = measures
+        self._predictor = predictor
+        self._stats = stats
         self._metrics = metrics
         self._deferred = deferred
 
-    async def take_results(self, epoch: int) -> None:
-        """Take the step results of an epoch that begins now, until cancelled."""
-        consumer = result_consumer(epoch, datetime.now(UTC) - CLOCKS_DIFFER)
+    async def receive_results(self, epoch: int) -> None:
+        """Receive the step results of an epoch that begins now, until cancelled."""
+        consumer = result_consumer(epoch, datetime.now(UTC) - MAX_CLOCK_DIFFERENCE)
         await self._bus.run_consumer(self._bus.subjects.stream("STEP_RESULTS"), consumer, self._on_results)
 
-    async def take_cancels(self) -> None:
+    async def subscribe_cancels(self) -> None:
         """Subscribe to cancels."""
         await self._bus.nc.subscribe(self._bus.subjects.cancel("*"), cb=self._on_cancel)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Receive, decide, do, until `stop`; requests that are not done then are delivered again to the next."""
+        """Run cycles until `stop`; the bus redelivers unfinished requests to the next scheduler."""
         while not stop.is_set():
-            events = await self._inbox.take(within_s=TICK_S)
+            events = await self._queue.get_all(timeout_s=MAX_CYCLE_INTERVAL_S)
             now_s, started_s = time.time(), time.perf_counter()
             commands = self._core.cycle(events, now_s)
             cycle_s = time.perf_counter() - started_s
             for command in commands:
-                if is_awaited(command):
-                    await self._do(command)
+                if is_urgent(command):
+                    await self._execute(command)
                 else:
-                    self._deferred.defer(partial(self._do, command))
-            self._deferred.defer(partial(self._count, events, commands, now_s, cycle_s))
+                    self._deferred.defer(partial(self._execute, command))
+            self._deferred.defer(partial(self._record, commands, now_s, cycle_s))
 
-    async def tell_stats(self) -> None:
-        """Say once a second how it goes, until cancelled."""
+    async def publish_stats(self) -> None:
+        """Publish the statistics once per second, until cancelled."""
         while True:
             await asyncio.sleep(STATS_S)
-            stats = self._measures.stats(time.time())
-            self._metrics.told(stats)
-            if self._bus.nc.is_connected:  # else it would be told late, if the client had room for it
+            stats = self._stats.stats(time.time())
+            self._metrics.set_stats(stats)
+            if self._bus.nc.is_connected:  # otherwise the client would buffer the message and send it late
                 await self._bus.publish(self._bus.subjects.stats("scheduler"), stats)
 
-    def _count(self, events: Sequence[ev.Event], commands: Sequence[ev.Command], now_s: float, cycle_s: float) -> None:
-        self._measures.note(events, commands, now_s, cycle_s)
-        self._metrics.cycled(cycle_s)
+    def _record(self, commands: Sequence[ev.Command], now_s: float, cycle_s: float) -> None:
+        self._stats.record_cycle(commands, now_s, cycle_s)
+        self._metrics.observe_cycle(cycle_s)
         for command in commands:
             if isinstance(command, ev.FinishRequest):
                 record_request(command)
-                self._metrics.ended(command)
+                self._metrics.observe_finished(command)
 
-    async def _do(self, command: ev.Command) -> None:
+    async def _execute(self, command: ev.Command) -> None:
         subjects = self._bus.subjects
         match command:
             case ev.SendJobs(instance_id, jobs):
@@ -105,27 +106,29 @@ class SchedulerService:
             case ev.SaveCheckpoint(request_id, checkpoint):
                 await self._bus.publish(subjects.checkpoints(request_id), checkpoint)
             case ev.RequestEstimates():
-                self._predictions.ask(command)
+                self._predictor.request(command)
             case ev.Acknowledge(delivery):
-                await delivery.msg.ack()
+                await acknowledge(delivery.msg)
 
     async def _on_results(self, msg: Msg) -> None:
         results = try_decode(msg, StepResults)
         if results is not None:
             if results.sent_s:
-                self._metrics.results_came(time.time() - results.sent_s)
-            self._inbox.put(ev.StepResultsReceived(results))
+                self._metrics.observe_results_delay(time.time() - results.sent_s)
+            self._queue.put(ev.StepResultsReceived(results))
 
     async def _on_cancel(self, msg: Msg) -> None:
-        if not msg.data or try_decode(msg, Cancel) is not None:  # nothing is as good as {}
-            self._inbox.put(ev.RequestCancelled(last_token(msg.subject)))
+        if not msg.data or try_decode(msg, Cancel) is not None:  # an empty message is a cancel, too
+            self._queue.put(ev.RequestCancelled(last_token(msg.subject)))
 
 
-def is_awaited(command: ev.Command) -> bool:
-    """Whether an instance or a client waits for it; not for what an instance is only to forget of late."""
+def is_urgent(command: ev.Command) -> bool:
+    """Whether an instance or a client waits for the command; no instance waits for drops alone."""
     match command:
         case ev.SendJobs(_, jobs):
-            return len(jobs.tickets) > 0 or jobs.forget_below > 0  # which must not overtake what it does not mean
+            return (
+                len(jobs.tickets) > 0 or jobs.forget_below > 0
+            )  # keep the order: sent late, it would drop newer requests
         case ev.FinishRequest() | ev.SendProgress():
             return True
         case _:

@@ -36,7 +36,7 @@ def exported() -> list[Family]:
 
 def _registries() -> Iterator[CollectorRegistry]:
     scheduler = SchedulerMetrics()
-    scheduler.told(loaded_stats(0.0, 1.0))
+    scheduler.set_stats(loaded_stats(0.0, 1.0))
     yield GatewayMetrics().registry
     yield scheduler.registry
     yield PredictorMetrics("v").registry

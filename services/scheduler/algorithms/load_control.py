@@ -1,6 +1,6 @@
-"""How high a threshold each request may use so that all of them fit the cluster: Algorithm 2, with a cache 4.
+"""The highest threshold that each request may use so that all requests fit the cluster: Algorithm 2, with a cache 4.
 
-Arrays hold n requests, in the order in which they are served first, and c candidate thresholds, ascending.
+Arrays hold n requests, in the order of service, and c candidate thresholds, ascending.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from shared.arrays import Bool, Float64, Int64
 
 
 def request_load(steps_left: Float64, recompute_left: Float64, tokens: Float64, block_length: Float64) -> Float64:
-    """Tokens still to be computed, at each threshold.
+    """Tokens left to compute at each threshold.
 
     Source: ReqLoad of Algorithm 2 (without a cache every step recomputes: recompute_left = steps_left) and of
     Algorithm 4. Shapes: steps_left and recompute_left [n, c]; tokens (prompt and output) and block_length [n];
@@ -24,11 +24,11 @@ def request_load(steps_left: Float64, recompute_left: Float64, tokens: Float64, 
 def highest_allowed(load: Float64, lowest: Int64, capacity: float, guaranteed: Bool) -> Int64:
     """The highest threshold each request may use, so that the sum of loads at these stays within the capacity.
 
-    Requests are served in their order; each takes the highest threshold that leaves all after it their lowest.
+    In the order of service, each request takes the highest threshold that leaves all later requests their lowest.
     Source: Algorithm 2, UpdateAllowedConfThresholds, with the paper's extension for priorities: `guaranteed`
-    requests keep the full range whatever the load. A request's own quality floor is its `lowest`.
-    Departure: a load that falls as the threshold rises (an estimate can do that) is raised to that of the
-    threshold below, so that a higher threshold never counts as less work.
+    requests keep the full range under any load. A request's own quality floor is its `lowest`.
+    Departure: an estimated load can fall as the threshold rises; it is raised to the load of the threshold below, so
+    that a higher threshold never counts as less work.
     Shapes: load [n, c] of request_load; lowest and guaranteed [n]; returns [n], indices of candidates.
     Units: load and capacity in tokens.
     """
@@ -36,13 +36,13 @@ def highest_allowed(load: Float64, lowest: Int64, capacity: float, guaranteed: B
     if count == 0:
         return np.empty(0, dtype=np.int64)
     load = load.copy()
-    for i in range(1, candidates):  # several times quicker than numpy's accumulate over so short an axis
+    for i in range(1, candidates):  # several times faster than numpy's accumulate on a short axis
         np.maximum(load[:, i], load[:, i - 1], out=load[:, i])
     highest = np.full(count, candidates - 1)
     if float(load[:, -1].sum()) <= capacity:
         return highest
     least = load[np.arange(count), lowest][:, None]
-    extra = np.maximum(load - least, 0.0)  # beyond the least, [n, c]
+    extra = np.maximum(load - least, 0.0)  # above the lowest candidate, [n, c]
     free = capacity - float(least.sum()) - float(extra[guaranteed, -1].sum())
     rest = (~guaranteed).nonzero()[0]
     highest[rest] = _take_in_order(extra[rest], lowest[rest], free)
@@ -50,10 +50,10 @@ def highest_allowed(load: Float64, lowest: Int64, capacity: float, guaranteed: B
 
 
 def _take_in_order(extra: Float64, lowest: Int64, free: float) -> Int64:
-    """Each in turn takes the highest candidate whose extra load is still free.
+    """Each request in turn takes the highest candidate whose extra load is free.
 
-    One round settles all requests up to the first whose best candidate no longer fits after those before it have
-    taken theirs; candidates beyond what is free never come back, so rounds are few.
+    One round settles all requests up to the first whose best candidate no longer fits after the earlier requests. The
+    free load only decreases, so there are few rounds.
     """
     count = len(extra)
     highest = lowest.copy()
@@ -65,7 +65,7 @@ def _take_in_order(extra: Float64, lowest: Int64, free: float) -> Int64:
         taken = wanted.cumsum()
         over = ((taken > free) & (wanted > 0)).nonzero()[0]
         settled = int(over[0]) if len(over) else count - done
-        if settled == 0:  # nothing is free: all that is left stays at its lowest
+        if settled == 0:  # no load is free: the other requests stay at their lowest
             break
         highest[done : done + settled] = best[:settled]
         free -= float(taken[settled - 1])

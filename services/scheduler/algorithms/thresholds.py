@@ -1,7 +1,7 @@
-"""Which confidence threshold fits a request's remaining SLO: Algorithm 1, and with a KV cache Algorithm 5.
+"""The confidence threshold that fits a request's remaining SLO: Algorithm 1, and with a KV cache Algorithm 5.
 
-Arrays hold n requests and c candidate thresholds, ascending. A set of allowed thresholds is a run of candidates,
-given by its lowest and highest index.
+Arrays hold n requests and c candidate thresholds, ascending. Allowed thresholds are a range of candidates, given by its
+lowest and highest index.
 """
 
 import numpy as np
@@ -35,6 +35,7 @@ def choose_thresholds(left_s: Float64, slo_left_s: Float64, lowest: Int64, highe
 
 
 def candidate_of(thresholds: Float64, candidates: Float64) -> Int64:
-    """Which candidate [c], ascending, each threshold [n] counts as: the nearest from above, else the highest. [n]."""
+    """The index of the candidate that each threshold counts as: the next higher one, or the highest. Shapes: thresholds
+    [n], candidates [c], ascending -> [n]."""
     found: Int64 = np.minimum(candidates.searchsorted(thresholds), len(candidates) - 1)
     return found

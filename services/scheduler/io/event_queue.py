@@ -1,4 +1,4 @@
-"""Events from every source in one place, taken all at once: what comes while a cycle runs makes the next one."""
+"""The queue of events from all sources. A cycle takes all events that are queued when it starts."""
 
 import asyncio
 
@@ -16,11 +16,11 @@ class EventQueue:
         self._events.append(event)
         self._arrived.set()
 
-    async def take(self, within_s: float) -> list[Event]:
-        """All events, waiting for the first; an empty list when none came within `within_s` seconds."""
+    async def get_all(self, timeout_s: float) -> list[Event]:
+        """Wait for an event, and remove all. Returns: an empty list after `timeout_s` seconds without an event."""
         if not self._events:
             try:
-                async with asyncio.timeout(within_s):
+                async with asyncio.timeout(timeout_s):
                     await self._arrived.wait()
             except TimeoutError:
                 return []

@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class InstanceEvents:
-    """Puts new, changed and lost instances into the event queue; rejects those that the cell cannot use."""
+    """Puts new, changed and lost instances into the event queue; rejects instances that cannot serve in the cell."""
 
     def __init__(self, model_name: str, queue: EventQueue, *, needs_profile: bool, caching: bool) -> None:
         self._model_name = model_name
@@ -47,7 +47,7 @@ class InstanceEvents:
     def _update(self, instance: Instance) -> None:
         log.info("instance updated", instance=instance.instance_id, tp=instance.tp_degree, state=instance.state.value)
         if instance.cache_tokens and not self._caching:
-            self._warn_once(instance, "instance has an unused cache", "the scheduler's DILASERVE_CACHE is none")
+            self._warn_once(instance, "instance has an unused cache", "the scheduler runs with DILASERVE_CACHE=none")
         self._queue.put(InstanceUpdated(instance))
 
     def _lose(self, instance_id: str) -> None:

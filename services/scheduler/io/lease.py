@@ -1,28 +1,30 @@
-"""Leadership of a cell: one scheduler at a time, each with an epoch above all before it.
+"""Leadership of a cell: one scheduler at a time, each with a higher epoch than all before it.
 
-The lease is a key with a time to live, made by the leader and renewed by revision; whoever finds that another has led
-since has been superseded and must stop. The revision at which it was made is the epoch.
+The lease is a key with a time to live. The leader creates it and renews it by revision; the first revision is the
+epoch. A leader stops if it finds that another scheduler has led since.
 """
 
 import asyncio
+from contextlib import suppress
 
-import nats.errors
 import structlog
-from nats.js.errors import APIError, KeyWrongLastSequenceError
+from nats.js.errors import KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from shared.bus.client import Bus
+from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S
-from shared.errors import Superseded
+from shared.errors import RetryLater, Superseded
+from shared.retry import retry
 
 log = structlog.get_logger(__name__)
 
 KEY = "scheduler"
-RETRY_S = 0.2  # between tries to take the lease
+STANDBY_POLL_S = 0.2  # time between two attempts to take the lease
 
 
 class Lease:
-    """The lease once it is held. `epoch` rises with every new leader."""
+    """A lease that is held. `epoch` rises with every new leader."""
 
     def __init__(self, bucket: KeyValue, revision: int) -> None:
         self._bucket = bucket
@@ -31,32 +33,35 @@ class Lease:
 
     @classmethod
     async def acquire(cls, bus: Bus, holder: str) -> "Lease":
-        """Wait until no other scheduler of the cell lives, then lead."""
+        """Wait until no other scheduler leads the cell, then lead."""
         bucket = await bus.bucket(bus.subjects.leases_bucket)
-        waited = False
-        while True:
-            try:
-                return cls(bucket, await bucket.create(KEY, holder.encode()))
-            except KeyWrongLastSequenceError:
-                if not waited:
-                    log.info("another scheduler leads; standing by")
-                waited = True
-            except (nats.errors.Error, APIError, TimeoutError) as error:
-                log.warning("lease not answered", error=repr(error))
-            await asyncio.sleep(RETRY_S)
+
+        async def create() -> int | None:
+            """Returns: None if another scheduler holds the lease."""
+            with bus_errors("take the lease"), suppress(KeyWrongLastSequenceError):
+                return await bucket.create(KEY, holder.encode())
+            return None
+
+        if (revision := await retry(create)) is None:
+            log.info("another scheduler leads; standing by")
+        while revision is None:
+            await asyncio.sleep(STANDBY_POLL_S)
+            revision = await retry(create)
+        return cls(bucket, revision)
 
     async def hold(self) -> None:
-        """Renew until cancelled. Raises: Superseded when another has led."""
+        """Renew until cancelled. Raises: Superseded if another scheduler has led."""
         while True:
             try:
-                async with asyncio.timeout(LEASE_TTL_S):
-                    await self._renew()
-            except (nats.errors.Error, APIError, TimeoutError) as error:
-                log.warning("lease not renewed", error=repr(error))
+                with bus_errors("renew the lease"):
+                    async with asyncio.timeout(LEASE_TTL_S):
+                        await self._renew()
+            except RetryLater as error:
+                log.warning("lease not renewed", error=str(error))
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _renew(self) -> None:
-        """Also where it has expired, as while the bus was away, if nobody has led since. Raises: Superseded."""
+        """Renew the lease, even if it has expired, unless another scheduler has led since. Raises: Superseded."""
         try:
             self._revision = await self._bucket.update(KEY, b"leads", last=self._revision)
         except KeyWrongLastSequenceError:
@@ -65,14 +70,14 @@ class Lease:
                 self._revision = await self._bucket.create(KEY, b"leads")
             except KeyWrongLastSequenceError:
                 raise Superseded("the lease has passed to another scheduler") from None
-            if self._revision != expired + 1:  # the bucket holds nothing else
+            if self._revision != expired + 1:  # the bucket has no other keys
                 await self.release()
                 raise Superseded("another scheduler has led since the lease expired") from None
 
     async def release(self) -> None:
-        """Let the next one lead at once; while the bus is away, once the lease has expired."""
+        """Let the next scheduler lead at once; if the bus is unavailable, it leads after the lease has expired."""
         try:
             async with asyncio.timeout(LEASE_TTL_S):
                 await self._bucket.delete(KEY, last=self._revision)
-        except (nats.errors.Error, TimeoutError) as error:
+        except BUS_ERRORS as error:
             log.warning("lease not released; it expires", error=repr(error))

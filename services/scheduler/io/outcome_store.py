@@ -1,25 +1,26 @@
-"""Stores how requests ended, then acknowledges them: in that order, so that none is lost between."""
+"""Stores the outcomes of requests, then acknowledges their messages; in this order no request is lost."""
 
 import asyncio
 import time
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
-import nats.errors
 import structlog
 
 from services.scheduler.events import FinishRequest
 from shared.bus.client import Bus
-from shared.errors import BadInput, RetryLater
+from shared.bus.settlement import acknowledge
+from shared.errors import BadInput
 from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus
+from shared.retry import retry
 from shared.tasks import cancel
 from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
 
-REMEMBERED = 100_000  # finished requests remembered, so that a second message with their id is not served again
-RETRY_S = 0.5
-DRAIN_S = 5.0  # with LEASE_TTL_S less than the ten seconds that containers are given by default to end
+MAX_REMEMBERED = 100_000  # ids of finished requests; a second message with one of them is not served again
+DRAIN_S = 5.0  # with LEASE_TTL_S below the ten seconds that a container has by default to stop
 
 
 class OutcomeStore:
@@ -29,11 +30,11 @@ class OutcomeStore:
         self._bus = bus
         self._text = text
         self._finished: OrderedDict[str, None] = OrderedDict()
-        self._writing: dict[asyncio.Task[None], Any] = {}  # and the message that each acknowledges
+        self._writing: dict[asyncio.Task[None], Any] = {}  # the delivery that each task acknowledges
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(self, finish: FinishRequest) -> None:
-        """Store the outcome of a request that the core has ended."""
+        """Store the outcome of a finished request."""
         arrived = finish.arrived
         ended = self._text.finish(finish.output_ids, arrived.request.stop)
         completed = finish.status is OutcomeStatus.COMPLETED
@@ -53,7 +54,7 @@ class OutcomeStore:
         self._write(outcome, arrived.delivery)
 
     def reject(self, request_id: str, delivery: Any, error: BadInput) -> None:
-        """Store that a request asks for what cannot be done."""
+        """Store the outcome of an invalid request."""
         outcome = Outcome(
             request_id=request_id,
             status=OutcomeStatus.REJECTED,
@@ -67,15 +68,15 @@ class OutcomeStore:
         return request_id in self._finished
 
     def will_settle(self, delivery: Any) -> bool:
-        """Whether the message is acknowledged as soon as the outcome of its request is stored."""
+        """Whether the message is acknowledged when the outcome of its request is stored."""
         return delivery in self._writing.values()
 
     async def fail(self) -> None:
-        """Raises what broke a write for good; waits while none does."""
+        """Wait until a write fails permanently. Raises: the error of that write."""
         await self._failed
 
     async def drain(self) -> None:
-        """Wait until all that was finished is stored and acknowledged, DRAIN_S at most: what is not is served again."""
+        """Wait at most DRAIN_S until all outcomes are stored and acknowledged."""
         if not self._writing:
             return
         _, left = await asyncio.wait(self._writing, timeout=DRAIN_S)
@@ -85,7 +86,7 @@ class OutcomeStore:
 
     def _write(self, outcome: Outcome, delivery: Any) -> None:
         self._finished[outcome.request_id] = None
-        if len(self._finished) > REMEMBERED:
+        if len(self._finished) > MAX_REMEMBERED:
             self._finished.popitem(last=False)
         task = asyncio.get_running_loop().create_task(self._store(outcome, delivery))
         self._writing[task] = delivery
@@ -98,13 +99,6 @@ class OutcomeStore:
             self._failed.set_exception(error)
 
     async def _store(self, outcome: Outcome, delivery: Any) -> None:
-        while True:
-            try:
-                subject = self._bus.subjects.outcomes(outcome.request_id)
-                await self._bus.store(subject, outcome, json=delivery.json, if_first=True)
-                await delivery.msg.ack()
-            except (RetryLater, nats.errors.Error) as error:
-                log.warning("outcome not stored yet", request_id=outcome.request_id, error=str(error))
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+        subject = self._bus.subjects.outcomes(outcome.request_id)
+        await retry(partial(self._bus.store, subject, outcome, json=delivery.json, if_first=True))
+        await acknowledge(delivery.msg)

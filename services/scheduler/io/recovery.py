@@ -1,14 +1,14 @@
-"""What the schedulers before this one left: outcomes not yet acknowledged, checkpoints of requests not finished."""
+"""Reads the outcomes and checkpoints that earlier schedulers stored."""
 
 from typing import TypeVar
 
 import msgspec
-import nats.errors
 import structlog
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import NotFoundError
 
 from shared.bus.client import Bus
 from shared.bus.codec import decode
+from shared.bus.errors import BUS_ERRORS
 from shared.errors import BadInput
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Outcome
@@ -19,25 +19,25 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 
 class Recovery:
-    """Requests up to `last_sequence` of their stream may have been served in part, or to their end."""
+    """Covers the requests up to `last_sequence` of their stream: an earlier scheduler may have served them."""
 
     def __init__(self, bus: Bus, last_sequence: int) -> None:
         self._bus = bus
         self._last_sequence = last_sequence
 
     @classmethod
-    async def measure(cls, bus: Bus) -> "Recovery":
-        """The requests that are there now."""
+    async def start(cls, bus: Bus) -> "Recovery":
+        """Cover the requests that are in the stream now."""
         info = await bus.js.stream_info(bus.subjects.stream("REQUESTS"))
         return cls(bus, info.state.last_seq)
 
     async def has_outcome(self, request_id: str, sequence: int) -> bool:
-        """Whether the request, of this stream sequence, was finished and only not acknowledged."""
+        """Whether the request with this sequence in the stream is finished, and only not acknowledged."""
         subject = self._bus.subjects.outcomes(request_id)
         return await self._last("OUTCOMES", subject, sequence, Outcome) is not None
 
     async def checkpoint(self, request_id: str, sequence: int) -> Checkpoint | None:
-        """The request's last block boundary, if it came to one."""
+        """The request's state at its last block boundary. Returns: None if it has not reached one."""
         return await self._last("CHECKPOINTS", self._bus.subjects.checkpoints(request_id), sequence, Checkpoint)
 
     async def _last(self, stream: str, subject: str, sequence: int, kind: type[M]) -> M | None:
@@ -48,6 +48,6 @@ class Recovery:
             return decode(message.data or b"", kind)
         except NotFoundError:
             return None
-        except (nats.errors.Error, APIError, TimeoutError, BadInput) as error:
-            log.warning("left by the scheduler before, but not readable", subject=subject, error=repr(error))
+        except (*BUS_ERRORS, BadInput) as error:
+            log.warning("earlier scheduler's message not readable", subject=subject, error=repr(error))
             return None

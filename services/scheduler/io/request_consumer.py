@@ -1,4 +1,4 @@
-"""Requests off the stream: decoded, tokenized, checked; wrong ones answered at once, known ones settled."""
+"""Receives requests: decodes, tokenizes and checks them, and answers invalid ones."""
 
 import asyncio
 import time
@@ -16,6 +16,7 @@ from services.scheduler.io.recovery import Recovery
 from shared.background import DeferredTasks
 from shared.bus.client import Bus
 from shared.bus.codec import decode, is_json
+from shared.bus.settlement import acknowledge, discard
 from shared.bus.subjects import consumer_epoch, request_consumer
 from shared.errors import BadInput
 from shared.messages.requests import Arrival, Request, RequestId
@@ -28,36 +29,36 @@ TRACE_HEADERS = ("traceparent", "tracestate")  # W3C trace context
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A request's message on the stream, the same however often it is delivered, and the form its outcome takes."""
+    """A request's message on the stream; redeliveries of the message are equal."""
 
     sequence: int  # of the stream
     msg: Msg = field(compare=False)
-    json: bool = field(compare=False)
+    json: bool = field(compare=False)  # whether the outcome is JSON, as the request is
 
 
 class RequestConsumer:
-    """Pulls requests of one epoch and puts them into the inbox."""
+    """Puts the requests of one epoch into the event queue."""
 
     def __init__(
         self,
         bus: Bus,
         text: TextModel,
         default_slo_s: float,
-        inbox: EventQueue,
+        queue: EventQueue,
         outcomes: OutcomeStore,
-        backlog: Recovery,
+        recovery: Recovery,
         deferred: DeferredTasks,
     ) -> None:
         self._bus = bus
         self._text = text
         self._default_slo_s = default_slo_s
-        self._inbox = inbox
+        self._queue = queue
         self._outcomes = outcomes
-        self._backlog = backlog
+        self._recovery = recovery
         self._deferred = deferred
 
     async def run(self, epoch: int) -> None:
-        """Take requests until cancelled. All that the schedulers before had not finished is delivered again."""
+        """Receive requests until cancelled; the bus redelivers those that earlier schedulers did not finish."""
         stream = self._bus.subjects.stream("REQUESTS")
 
         async def evict_superseded() -> None:
@@ -65,49 +66,48 @@ class RequestConsumer:
                 if consumer_epoch(info.name) < epoch:
                     await self._bus.js.delete_consumer(stream, info.name)
 
-        await self._bus.run_consumer(stream, request_consumer(epoch), self._take, before_create=evict_superseded)
+        await self._bus.run_consumer(stream, request_consumer(epoch), self._receive, before_create=evict_superseded)
 
-    async def _take(self, msg: Msg) -> None:
+    async def _receive(self, msg: Msg) -> None:
         delivery = Delivery(msg.metadata.sequence.stream, msg, is_json(msg.data))
         try:
             request = decode(msg.data, Request)
         except BadInput as error:
-            await self._refuse_unreadable(delivery, error)
+            await self._reject_unreadable(delivery, error)
             return
         with structlog.contextvars.bound_contextvars(request_id=request.request_id):
             if await self._is_finished(request.request_id, delivery.sequence):
                 log.info("request already has its outcome")
-                if not self._outcomes.will_settle(delivery):  # else it stays on the bus until that is stored
-                    await msg.ack()
+                if not self._outcomes.will_settle(delivery):
+                    await acknowledge(msg)
                 return
             try:
-                arrived = await self._read(request, delivery)
-                self._inbox.put(arrived)
-                self._deferred.defer(partial(self._tell, arrived))
+                arrived = await self._arrived(request, delivery)
+                self._queue.put(arrived)
+                self._deferred.defer(partial(self._publish_arrival, arrived))
             except BadInput as error:
                 log.info("request rejected", error=error.message)
                 self._outcomes.reject(request.request_id, delivery, error)
 
-    async def _tell(self, arrived: RequestArrived) -> None:
+    async def _publish_arrival(self, arrived: RequestArrived) -> None:
         await self._bus.publish(self._bus.subjects.arrivals, _arrival(arrived))
 
     async def _is_finished(self, request_id: str, sequence: int) -> bool:
-        return self._outcomes.remembers(request_id) or await self._backlog.has_outcome(request_id, sequence)
+        return self._outcomes.remembers(request_id) or await self._recovery.has_outcome(request_id, sequence)
 
-    async def _refuse_unreadable(self, delivery: Delivery, error: BadInput) -> None:
-        """Answer what is no valid request but names itself; bury the rest."""
+    async def _reject_unreadable(self, delivery: Delivery, error: BadInput) -> None:
+        """Answer an invalid request that has an id; discard any other message."""
         try:
-            name = decode(delivery.msg.data, _Named).request_id
+            request_id = decode(delivery.msg.data, _RequestName).request_id
         except BadInput:
-            log.warning("unreadable request buried", error=error.message)
-            await delivery.msg.term()
+            await discard(delivery.msg, error)
         else:
-            log.info("request rejected", request_id=name, error=error.message)
-            self._outcomes.reject(name, delivery, error)
+            log.info("request rejected", request_id=request_id, error=error.message)
+            self._outcomes.reject(request_id, delivery, error)
 
-    async def _read(self, request: Request, delivery: Delivery) -> RequestArrived:
-        """Raises: BadInput if the request asks for what the model cannot do."""
-        if request.prompt_ids is None:  # tokenizing text takes a while
+    async def _arrived(self, request: Request, delivery: Delivery) -> RequestArrived:
+        """Raises: BadInput if the model cannot serve the request."""
+        if request.prompt_ids is None:  # tokenizing text is slow
             prompt_ids = await asyncio.to_thread(self._text.encode_request, request)
         else:
             prompt_ids = self._text.encode_request(request)
@@ -118,11 +118,11 @@ class RequestConsumer:
             prompt_ids=prompt_ids,
             output_length=output_length,
             slo_s=request.slo_s or self._default_slo_s,
-            # not later than now, whatever a producer's clock says
+            # at most now, even if the client's clock is ahead
             arrival_s=min(time.time(), request.arrival_s or delivery.msg.metadata.timestamp.timestamp()),
             delivery=delivery,
             trace={key: value for key, value in (delivery.msg.headers or {}).items() if key in TRACE_HEADERS},
-            checkpoint=await self._backlog.checkpoint(request.request_id, delivery.sequence),
+            checkpoint=await self._recovery.checkpoint(request.request_id, delivery.sequence),
         )
 
 
@@ -136,7 +136,7 @@ def _arrival(arrived: RequestArrived) -> Arrival:
     )
 
 
-class _Named(msgspec.Struct):
-    """As much of a request as its outcome needs."""
+class _RequestName(msgspec.Struct):
+    """The part of a request that its outcome needs."""
 
     request_id: RequestId

@@ -1,4 +1,4 @@
-"""What the scheduler says of itself on the bus once a second, in the words of Prometheus. Counts nothing itself."""
+"""Exports the scheduler's latest SchedulerStats as Prometheus counters and gauges."""
 
 from collections.abc import Iterator
 
@@ -10,23 +10,23 @@ from shared.messages.stats import SchedulerStats
 
 NAME = "dilaserve_scheduler"
 COUNTERS = {  # by the field of SchedulerStats
-    "arrived": ("arrivals", "Requests taken in"),
+    "arrived": ("arrivals", "Requests received"),
     "slo_met": ("slo_met", "Requests completed within their SLO"),
     "migrations": ("migrations", "Moves of requests to another instance"),
     "steps": ("steps", "Denoising steps done"),
     "tokens": ("tokens", "Tokens unmasked"),
 }
 GAUGES = {
-    "active": ("active_requests", "Requests held: running and deferred"),
-    "deferred": ("deferred_requests", "Requests that no instance has room for"),
-    "steps_in_flight": ("steps_in_flight", "Steps that instances have and have not answered"),
+    "active": ("active_requests", "Active requests: running and deferred"),
+    "deferred": ("deferred_requests", "Requests without room on any instance"),
+    "steps_in_flight": ("steps_in_flight", "Steps sent to instances and not answered yet"),
 }
 OUTCOMES = ("completed", "failed", "cancelled")
 LOADS = ("least", "committed", "capacity")
 
 
 class StatsCollector(Collector):
-    """Shows nothing until the scheduler leads its cell. Read from another thread than `last` is written by."""
+    """Exports nothing before the first statistics. `collect` runs in another thread than the writer of `last`."""
 
     def __init__(self) -> None:
         self.last: SchedulerStats | None = None
@@ -35,10 +35,10 @@ class StatsCollector(Collector):
         stats = self.last
         if stats is None:
             return
-        for field, (name, told) in COUNTERS.items():
-            yield CounterMetricFamily(f"{NAME}_{name}", told, value=getattr(stats, field))
-        for field, (name, told) in GAUGES.items():
-            yield GaugeMetricFamily(f"{NAME}_{name}", told, value=getattr(stats, field))
+        for field, (name, description) in COUNTERS.items():
+            yield CounterMetricFamily(f"{NAME}_{name}", description, value=getattr(stats, field))
+        for field, (name, description) in GAUGES.items():
+            yield GaugeMetricFamily(f"{NAME}_{name}", description, value=getattr(stats, field))
         ended = CounterMetricFamily(f"{NAME}_requests", "Requests that have ended", labels=["outcome"])
         for outcome in OUTCOMES:
             ended.add_metric([outcome], getattr(stats, outcome))
@@ -47,8 +47,8 @@ class StatsCollector(Collector):
         estimates.add_metric(["fallback"], stats.predictor_fallbacks)
         yield from (ended, estimates, _instances(stats))
         if stats.mean_threshold is not None:
-            told = "Mean threshold of the last half minute, weighted by tokens unmasked"
-            yield GaugeMetricFamily(f"{NAME}_mean_threshold", told, value=stats.mean_threshold)
+            description = "Mean threshold of the last half minute, weighted by tokens unmasked"
+            yield GaugeMetricFamily(f"{NAME}_mean_threshold", description, value=stats.mean_threshold)
         if stats.load is not None:
             yield _load(stats)
 
@@ -62,7 +62,7 @@ def _instances(stats: SchedulerStats) -> Metric:
 
 
 def _load(stats: SchedulerStats) -> Metric:
-    family = GaugeMetricFamily(f"{NAME}_load_tokens", "What load control judges by", labels=["of"])
+    family = GaugeMetricFamily(f"{NAME}_load_tokens", "Tokens that load control compares", labels=["of"])
     for load in LOADS:
         family.add_metric([load], getattr(stats.load, f"{load}_tokens"))
     return family

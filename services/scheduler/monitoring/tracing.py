@@ -1,4 +1,4 @@
-"""The scheduler's span of a request: written when it ends, from the numbers that it was served by."""
+"""The scheduler's span of a request, written when the request ends."""
 
 from opentelemetry import propagate, trace
 
@@ -12,7 +12,7 @@ tracer = trace.get_tracer(__name__)
 
 
 def record_request(finish: FinishRequest) -> None:
-    """One span from arrival to end, with an event for each step sent."""
+    """Write a span from arrival to end, with an event for each step."""
     arrived, stats = finish.arrived, finish.stats
     span = tracer.start_span("schedule", context=propagate.extract(arrived.trace), start_time=as_ns(arrived.arrival_s))
     if span.is_recording():
@@ -26,11 +26,11 @@ def record_request(finish: FinishRequest) -> None:
             span.set_attribute("dilaserve.migrations", stats.migrations)
             span.set_attribute("dilaserve.slo_met", stats.slo_met)
         if finish.decisions is not None:
-            _tell_steps(span, finish.decisions, arrived.arrival_s)
+            _add_steps(span, finish.decisions, arrived.arrival_s)
     span.end()
 
 
-def _tell_steps(span: trace.Span, decisions: StepDecisions, arrival_s: float) -> None:
+def _add_steps(span: trace.Span, decisions: StepDecisions, arrival_s: float) -> None:
     at_s, thresholds = unpack_float32(decisions.at_s).tolist(), unpack_float32(decisions.thresholds).tolist()
     kinds, placed_on = unpack_int32(decisions.kinds).tolist(), unpack_int32(decisions.placed_on).tolist()
     for i in range(min(len(at_s), MAX_STEP_EVENTS)):

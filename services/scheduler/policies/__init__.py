@@ -1,5 +1,4 @@
-"""How the core chooses instances and thresholds. A policy reads the table and the fleet, and writes only the
-columns of the table that are its own."""
+"""Policies choose instances and thresholds. A policy reads the table and the fleet; it writes only its own columns."""
 
 import enum
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from shared.messages.stats import ClusterLoad
 
 
 class MigrationPolicy(enum.StrEnum):
-    """When a request may leave an instance that serves it."""
+    """When a request may move to another instance."""
 
     NEVER = "never"
     AT_RECOMPUTE = "recompute"  # when its next step rebuilds the KV cache anyway; without a cache, at any step
@@ -21,34 +20,34 @@ class MigrationPolicy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ThresholdChoice:
-    """Thresholds chosen for steps, and what they were judged by. Shapes: all [n]."""
+    """Thresholds chosen for steps, and the values that decided. Shapes: all [n]."""
 
     thresholds: Float64
-    allowed: Float64  # the highest that load control leaves to each request
-    time_left_s: Float64  # predicted, to the last token, at the threshold; NaN where nothing is predicted
+    allowed: Float64  # the highest threshold that load control allows
+    time_left_s: Float64  # predicted time to the last token at the threshold; NaN without a prediction
     step_latency_s: Float64  # of a recompute step on the request's instance, at its present load
 
 
 class Policy(Protocol):
-    """What differs between serving systems; the rest of the core is common to all."""
+    """The part of the core that differs between serving systems."""
 
     @property
     def moves(self) -> MigrationPolicy: ...
 
     @property
     def uses_estimates(self) -> bool:
-        """Whether the step predictor is to be asked."""
+        """Whether the core requests estimates from the step predictor."""
         ...
 
     def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:
-        """Before anything is placed, in most cycles: always when requests have come, or instances have come or gone.
+        """Run load control: when a request arrives, when an instance joins, changes or leaves, and periodically.
 
-        Returns: what was judged by; None if nothing was.
+        Returns: None if the policy has no load control or no request is active.
         """
         ...
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
-        """The slot for the next step of each of `rows` (in the order of service), NOWHERE to defer.
+        """The instance for the next step of each of `rows` (in the order of service); NOWHERE: deferred.
 
         Shapes: rows [n] -> [n].
         """

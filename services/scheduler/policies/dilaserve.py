@@ -42,7 +42,7 @@ class DiLaServePolicy:
         block_lengths = table.block_length[rows].astype(np.float64)
         load = request_load(*self.estimates.remaining(rows), tokens, block_lengths)
         n = len(rows)
-        throughput = fleet.throughput(tokens.sum() / n, block_lengths.sum() / n, caching=self.estimates.caching)
+        throughput = fleet.throughput(tokens.sum() / n, block_lengths.sum() / n, caching=table.pipeline.caching)
         capacity = float(throughput * table.slo_s[rows].sum() / n)
         guaranteed = np.zeros(len(rows), dtype=np.bool_)
         if self.guaranteed_priority is not None:

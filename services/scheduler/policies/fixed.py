@@ -1,4 +1,4 @@
-"""One threshold for all requests: the baselines. They differ in when a request may move.
+"""The baselines: one threshold for all requests. They differ in when a request may move.
 
 `fixed` and `infaas`: dispatched once, to the instance with the fewest tokens (INFaaS as the paper adapts it).
 `llumnix`: the same measure of load, and a request moves at its recompute steps (Llumnix as the paper adapts it).
@@ -22,7 +22,7 @@ class FixedThresholdPolicy:
     uses_estimates: bool = False
 
     def control(self, table: RequestTable, fleet: Fleet) -> None:
-        """Nothing is adjusted to the load."""
+        """The baselines have no load control."""
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
         return place_in_order(rows, table, fleet, token_load)

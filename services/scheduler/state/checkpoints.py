@@ -4,6 +4,8 @@ from services.scheduler.state.request_table import RequestTable
 from shared.arrays import pack_int32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
 
+COLUMNS = ("steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "migrations", "step_s")
+
 
 def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
     """The finished blocks of a row."""
@@ -11,16 +13,11 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
     return Checkpoint(
         output_ids=pack_int32(table.output_ids(row)[:done]),
         block_length=int(table.block_length[row]),
-        steps=int(table.steps[row]),
-        recompute_steps=int(table.recompute_steps[row]),
-        threshold_tokens=float(table.threshold_tokens[row]),
-        lowest_threshold=float(table.lowest_threshold[row]),
-        migrations=int(table.migrations[row]),
         instances=list(table.entry(row).served_by),
         last_instance=table.entry(row).last_instance,
-        step_s=float(table.step_s[row]),
         steps_at=pack_int32(table.steps_at[row]),
         tokens_at=pack_int32(table.tokens_at[row]),
+        **{name: getattr(table, name)[row].item() for name in COLUMNS},
     )
 
 
@@ -35,12 +32,9 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint) -> None:
     table.masks_left[row] -= done
     table.estimate_masks_left[row] -= done
     table.block[row] = done // length
-    table.steps[row] = table.first_step[row] = checkpoint.steps
-    table.recompute_steps[row] = checkpoint.recompute_steps
-    table.threshold_tokens[row] = checkpoint.threshold_tokens
-    table.lowest_threshold[row] = checkpoint.lowest_threshold
-    table.migrations[row] = checkpoint.migrations
-    table.step_s[row] = checkpoint.step_s
+    for name in COLUMNS:
+        getattr(table, name)[row] = getattr(checkpoint, name)
+    table.first_step[row] = checkpoint.steps
     steps_at, tokens_at = unpack_int32(checkpoint.steps_at), unpack_int32(checkpoint.tokens_at)
     if len(steps_at) == len(tokens_at) == table.steps_at.shape[1]:  # the number of candidates is unchanged
         table.steps_at[row], table.tokens_at[row] = steps_at, tokens_at

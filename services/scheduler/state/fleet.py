@@ -1,6 +1,5 @@
 """The instances as parallel arrays, with the load that the scheduler places on each."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -19,17 +18,6 @@ ALL = slice(None)  # instances
 
 Instances = Int32 | Int64 | slice  # indices
 Tokens = Int32 | Int64 | Float64
-
-
-@dataclass(frozen=True, slots=True)
-class _FullBatches:
-    """The maximum throughput of the open instances, [n]."""
-
-    block_length: float
-    instances: Int64  # [n], indices
-    recompute_tokens_per_s: float  # sum over the instances, each at its best batch size
-    cache_tokens: Float64  # [n], of the largest batch of cache steps
-    cache_s: Float64  # [n], latency of this batch
 
 
 class Fleet(Columns):
@@ -51,7 +39,7 @@ class Fleet(Columns):
         self.instances: list[Instance | None] = [None] * capacity
         self.index_of: dict[str, int] = {}  # by instance id
         self._flatten()
-        self._full: _FullBatches | None = None  # kept until an instance or the block length changes
+        self._recompute_rate: float | None = None  # cached until an instance changes, tokens per second
 
     def __len__(self) -> int:
         return len(self.index_of)
@@ -72,7 +60,7 @@ class Fleet(Columns):
         if known is None or known.profile != instance.profile:
             self.latency_s[index] = _latency_grid(instance)
             self._rise_s[index, :, :-1] = np.diff(self.latency_s[index])
-        self._full = None
+        self._recompute_rate = None
         self.instances[index] = instance
         self.open[index] = instance.state is InstanceState.READY
         self.drain_until_s[index] = instance.drain_until_s
@@ -86,7 +74,7 @@ class Fleet(Columns):
         if index is not None:
             self.instances[index] = None
             self.open[index] = False
-            self._full = None
+            self._recompute_rate = None
         return index
 
     def add_request(self, index: int, tokens: int) -> None:
@@ -113,24 +101,22 @@ class Fleet(Columns):
         Source: ClusterCapacity of Algorithm 2: each instance at its best batch size; with a cache that of
         Algorithm 4: full batches of cache steps, one recompute step of a mean request per block.
         """
-        if self._full is None or self._full.block_length != block_length:
-            self._full = self._full_batches(block_length)
-        full = self._full
         if not caching:
-            return full.recompute_tokens_per_s
-        recompute_s = self.recompute_latency_s(full.instances, np.full(len(full.instances), request_tokens))
-        tokens = full.cache_tokens * (block_length - 1) + request_tokens
-        return float((tokens / (full.cache_s * (block_length - 1) + recompute_s)).sum())
-
-    def _full_batches(self, block_length: float) -> _FullBatches:
+            if self._recompute_rate is None:
+                self._recompute_rate = self._best_recompute_rate()
+            return self._recompute_rate
         instances = self.open.nonzero()[0]
-        batch = BUCKET * np.arange(1, POINTS)
-        within = np.minimum(self.max_tokens[instances], batch[-1])[:, None] >= batch
-        rates = np.where(within, batch / self.latency_s[instances, RECOMPUTE, 1:], 0.0)
         cache_tokens: Float64 = block_length * self.max_requests[instances].astype(np.float64)
         cache_s = self.cache_latency_s(instances, cache_tokens)
-        best_rate = float(rates.max(axis=1, initial=0.0).sum())
-        return _FullBatches(block_length, instances, best_rate, cache_tokens, cache_s)
+        recompute_s = self.recompute_latency_s(instances, np.full(len(instances), request_tokens))
+        tokens = cache_tokens * (block_length - 1) + request_tokens
+        return float((tokens / (cache_s * (block_length - 1) + recompute_s)).sum())
+
+    def _best_recompute_rate(self) -> float:
+        batch = BUCKET * np.arange(1, POINTS)
+        within = np.minimum(self.max_tokens[self.open], batch[-1])[:, None] >= batch
+        rates = np.where(within, batch / self.latency_s[self.open, RECOMPUTE, 1:], 0.0)
+        return float(rates.max(axis=1, initial=0.0).sum())
 
     def _latency(self, instances: Instances, kind: int, tokens: Tokens) -> Float64:
         at: Float64 = tokens / BUCKET

@@ -1,7 +1,7 @@
 """Applies the results of whole iterations to the table. Late and duplicate results are dropped here."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import structlog
@@ -10,10 +10,14 @@ from services.scheduler.algorithms.thresholds import candidate_of
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import MASKED, RequestTable
 from services.scheduler.state.step_pipeline import SENT
+from services.scheduler.state.totals import Totals
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.steps import RECOMPUTE, StepFailure, StepResults
 
 log = structlog.get_logger(__name__)
+
+STEP_COLUMNS = ("instances", "latency_s", "tickets", "steps", "counts", "stats")
+TOKEN_COLUMNS = ("positions", "tokens", "confidences")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,41 +56,23 @@ class _Columns:
     def select(self, index: Int64) -> "_Columns":
         """These steps only; `missing` stays."""
         starts = self.counts.cumsum() - self.counts
-        counts = self.counts[index]
-        flat = _ranges(starts[index], counts)
-        return _Columns(
-            self.instances[index],
-            self.latency_s[index],
-            self.tickets[index],
-            self.steps[index],
-            counts,
-            self.positions[flat],
-            self.tokens[flat],
-            self.confidences[flat],
-            self.stats[index],
-            self.missing,
-        )
-
-
-@dataclass(slots=True)
-class StepTotals:
-    """Totals of the applied results since the start."""
-
-    steps: int = 0
-    tokens: int = 0
-    threshold_tokens: float = 0.0  # sum over the unmasked tokens of the threshold used
+        tokens = _ranges(starts[index], self.counts[index])
+        steps = {name: getattr(self, name)[index] for name in STEP_COLUMNS}
+        return replace(self, **steps, **{name: getattr(self, name)[tokens] for name in TOKEN_COLUMNS})
 
 
 class ResultDecoder:
     """Applies results of one epoch to the table."""
 
-    def __init__(self, epoch: int, thresholds: Sequence[float], table: RequestTable, fleet: Fleet) -> None:
+    def __init__(
+        self, epoch: int, thresholds: Sequence[float], table: RequestTable, fleet: Fleet, totals: Totals
+    ) -> None:
         """`thresholds` are the candidates, ascending; tokens and steps are counted for each."""
         self._epoch = epoch
         self._thresholds = np.array(thresholds)
         self._table = table
         self._fleet = fleet
-        self.totals = StepTotals()
+        self._totals = totals
 
     def apply(self, messages: Sequence[StepResults]) -> AppliedResults | None:
         """Apply the results of iterations of different instances. Returns: None if all are late or malformed."""
@@ -179,9 +165,9 @@ class ResultDecoder:
         thresholds = pipeline.threshold[rows]
         threshold_tokens = thresholds * newly
         table.threshold_tokens[rows] += threshold_tokens
-        self.totals.steps += len(rows)
-        self.totals.tokens += sum(newly.tolist())
-        self.totals.threshold_tokens += float(threshold_tokens.sum())
+        self._totals.steps += len(rows)
+        self._totals.tokens += sum(newly.tolist())
+        self._totals.threshold_tokens += float(threshold_tokens.sum())
         at = candidate_of(thresholds, self._thresholds)
         table.steps_at[rows, at] += 1
         table.tokens_at[rows, at] += newly

@@ -9,6 +9,7 @@ import numpy as np
 from services.scheduler.algorithms.thresholds import candidate_of
 from services.scheduler.events import RequestEstimates
 from services.scheduler.state.request_table import NOWHERE, RequestTable
+from services.scheduler.state.totals import Totals
 from shared.arrays import Float64, Int32, Int64
 from shared.features import state_features
 
@@ -17,16 +18,15 @@ class StepEstimates:
     """Reads and writes the estimate columns of the table."""
 
     def __init__(
-        self, table: RequestTable, candidates: Float64, tokens_per_step: Float64, *, caching: bool, granularity: int
+        self, table: RequestTable, totals: Totals, candidates: Float64, tokens_per_step: Float64, granularity: int
     ) -> None:
         """`candidates` [c] are the thresholds, ascending; `tokens_per_step` [c] are their means. A request needs a new
         estimate after `granularity` newly unmasked tokens."""
         self._table = table
         self._candidates = candidates
         self._tokens_per_step = tokens_per_step
-        self.caching = caching
         self._granularity = granularity
-        self.fallbacks = 0  # requested estimates that were not answered
+        self._totals = totals
 
     def initialize(self, row: int) -> None:
         """Set the one-shot estimate of a new request."""
@@ -66,6 +66,7 @@ class StepEstimates:
     def apply(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:
         """Apply the predictor's answer for each request after `steps` steps. Shapes: [n], [n], [n, c]."""
         table = self._table
+        self._totals.predictions += len(tickets)
         rows = table.rows_of_tickets(tickets)
         known = rows >= 0
         rows = rows[known]
@@ -81,7 +82,7 @@ class StepEstimates:
         """Use the one-shot estimate: the predictor did not answer."""
         rows = self._table.rows_of_tickets(tickets)
         rows = rows[rows >= 0]
-        self.fallbacks += len(rows)
+        self._totals.predictor_fallbacks += len(rows)
         self._one_shot(rows)
         self._table.estimate_pending[rows] = False
 
@@ -97,7 +98,7 @@ class StepEstimates:
         steps_left -= (table.steps[rows] - table.estimate_step[rows])[:, None]
         np.maximum(steps_left, blocks_left[:, None], out=steps_left)
         np.minimum(steps_left, table.masks_left[rows][:, None], out=steps_left)
-        if not self.caching:
+        if not table.pipeline.caching:
             return steps_left, steps_left
         begun = table.block_masks_left[rows] < table.block_length[rows]
         has_cache = begun & (table.state_instance[rows] != NOWHERE)

@@ -453,7 +453,7 @@ def test_the_message_of_a_running_request_stays_on_the_bus_however_often_it_is_d
     assert core.cycle([arrival("r")], 100.1) == []
     [finish] = serve(core, {"a-1": Worker()}, commands)
     assert finish.arrived.delivery == "r"
-    assert core.num_arrived == 1
+    assert core.totals.arrived == 1
 
 
 def test_progress_is_reported_only_where_a_client_streams() -> None:

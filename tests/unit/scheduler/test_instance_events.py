@@ -34,7 +34,7 @@ async def test_an_instance_without_a_profile_is_rejected_where_one_is_needed() -
         queue = EventQueue()
         events = InstanceEvents("m", queue, needs_profile=needs_profile, caching=False)
         await receive(events, instance())
-        updated = [event for event in await queue.take(0.0) if isinstance(event, InstanceUpdated)]
+        updated = [event for event in await queue.get_all(0.0) if isinstance(event, InstanceUpdated)]
         assert bool(updated) is not needs_profile
 
 
@@ -42,4 +42,4 @@ async def test_a_starting_instance_is_not_reported() -> None:
     queue = EventQueue()
     events = InstanceEvents("m", queue, needs_profile=False, caching=False)
     await receive(events, instance(state=InstanceState.STARTING))
-    assert await queue.take(0.0) == []
+    assert await queue.get_all(0.0) == []

@@ -13,7 +13,7 @@ from tests.support.scripted_cell import THRESHOLDS, ScriptedCell, make_cell
 def told(cell: ScriptedCell) -> SchedulerMetrics:
     metrics = SchedulerMetrics()
     for finish in cell.finished:
-        metrics.ended(finish)
+        metrics.observe_finished(finish)
     return metrics
 
 
@@ -67,11 +67,11 @@ def test_without_a_predictor_nothing_is_compared() -> None:
 def test_what_the_scheduler_says_on_the_bus_is_shown_as_it_is() -> None:
     metrics = SchedulerMetrics()
     assert value(metrics, "active_requests") is None  # it does not lead yet
-    metrics.told(scheduler_stats(slo_met=5, predictions=7, predictor_fallbacks=3, mean_threshold=None))
+    metrics.set_stats(scheduler_stats(slo_met=5, predictions=7, predictor_fallbacks=3, mean_threshold=None))
     assert value(metrics, "requests_total", outcome="completed") == 6
     assert value(metrics, "slo_met_total") == 5
     assert value(metrics, "estimates_total", source="fallback") == 3
     assert value(metrics, "instances", state="open") == 1
     assert value(metrics, "mean_threshold") is None
-    metrics.told(loaded_stats(0.0, 100.0))
+    metrics.set_stats(loaded_stats(0.0, 100.0))
     assert value(metrics, "load_tokens", of="least") == 100

@@ -219,7 +219,7 @@ def test_answers_change_the_threshold_and_a_lost_one_falls_back_to_the_one_shot_
     commands = cell.answer(commands)
     assert threshold_of(commands) == 0.5
     cell.send(EstimatesFailed(question.tickets))
-    assert cell.core.estimates.fallbacks == 1
+    assert cell.core.totals.predictor_fallbacks == 1
     assert threshold_of(cell.answer(commands)) == 0.7
 
 
