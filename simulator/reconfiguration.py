@@ -66,7 +66,7 @@ class SimulatedReconfigurator:
         self._clock = cluster.clock
         self._schedule = PlanSchedule(settings.interval_s, settings.window_s, settings.rps_buffer, self._clock.now_s)
         self._running: dict[InstanceSpec, str] = {}  # instance ids; empty while the instance loads
-        self._target: list[InstanceSpec] | None = None  # None: no transition is under way
+        self._target: list[InstanceSpec] | None = None  # None: no transition is in progress
 
     def start(self, specs: Iterable[InstanceSpec]) -> None:
         """Start the first instances, which serve at once, and plan until the last request has arrived."""
@@ -79,7 +79,7 @@ class SimulatedReconfigurator:
         self._later(wait_s or self._schedule.recent_s, self._check)
 
     def _check(self) -> None:
-        """Decide if a decision is due and no transition is under way."""
+        """Decide if a decision is due and no transition is in progress."""
         self._forget_dead()
         recent = len(self._arrived(self._schedule.recent_s))
         if self._target is None and (trigger := self._schedule.due(self._clock.now_s, recent)):
@@ -126,7 +126,7 @@ class SimulatedReconfigurator:
 
     def _advance(self) -> None:
         """Do the next actions of the transition up to one that takes time; its end calls this again."""
-        assert self._target is not None, "a transition is under way"
+        assert self._target is not None, "a transition is in progress"
         self._forget_dead()
         serving = [spec for spec, instance_id in self._running.items() if instance_id]
         match next_action(self._target, list(self._running), serving):

@@ -28,7 +28,7 @@ TrueStepsLeft = Callable[[IntArray, IntArray], Float64]  # levels [n], masks of 
 
 
 class UnmaskingModel(Protocol):
-    """What steps unmask, for requests of equally likely levels of difficulty."""
+    """Unmasks tokens of requests, whose levels of difficulty are equally likely."""
 
     block_length: int
     levels: int

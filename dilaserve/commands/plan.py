@@ -19,13 +19,13 @@ def plan(
     workload: Annotated[Path, typer.Option(help="WORKLOAD.json: classes, thresholds, TP degrees, nodes.")],
     profile: Annotated[Path, typer.Option(help="PROFILE.csv: the latency profile, as `dilaserve profile` writes it.")],
     out: Annotated[Path, typer.Option(help="Write the plan to this file.")],
-    current: Annotated[Path | None, typer.Option(help="PLAN.json whose instances run now; default: none do.")] = None,
-    solver: Annotated[Solver, typer.Option(help="Who solves the integer programs.")] = Solver.CBC,
+    current: Annotated[Path | None, typer.Option(help="PLAN.json whose instances run now; default: none.")] = None,
+    solver: Annotated[Solver, typer.Option(help="Solver of the integer programs.")] = Solver.CBC,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Plan for serving with a KV cache.")] = True,
     time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds for each stage.")] = 60.0,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON object.")] = False,
 ) -> None:
-    """Plan how many instances of which TP degree stand on which GPUs, and the steps that lead there."""
+    """Plan the number, TP degrees and GPUs of instances, and the steps to get there."""
     import msgspec  # noqa: PLC0415
 
     from services.reconfigurator.planning.plan import read_current  # noqa: PLC0415
@@ -43,7 +43,7 @@ def plan(
 
 
 def _report(made: "Plan") -> str:
-    """A few lines for people."""
+    """A short summary."""
     instances = ", ".join(f"{count} of TP-{degree}" for degree, count in made.instances_per_tp.items())
     quality = f"mean threshold {made.mean_threshold:.4f}, SLO slack {made.slack_s:.4g}"
     lines = [

@@ -26,35 +26,35 @@ WorkloadName = Literal["real-world", "gsm8k", "mmlu-pro", "mbpp"]
 
 def simulate(
     *,
-    trace: Annotated[Path | None, typer.Option(help="Arrivals and lengths (CSV); else --workload.")] = None,
-    workload: Annotated[WorkloadName, typer.Option(help="What arrives, if no trace is given.")] = "real-world",
+    trace: Annotated[Path | None, typer.Option(help="Arrivals and lengths (CSV); overrides --workload.")] = None,
+    workload: Annotated[WorkloadName, typer.Option(help="Generated workload, if there is no trace.")] = "real-world",
     rps: Annotated[
-        float, typer.Option(min=0.001, max=1e5, help="Requests a second of the workload: at its peak.")
+        float, typer.Option(min=0.001, max=1e5, help="Requests per second of --workload, at its peak.")
     ] = 20.0,
-    data: Annotated[Path | None, typer.Option(help="Directory of the workloads' lengths.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory with the workloads' lengths.")] = None,
     profile: Annotated[Path, typer.Option(help="Latency profile (CSV).")],
     steps: Annotated[Path, typer.Option(help="Tokens per step by threshold (CSV).")],
     cluster: Annotated[str, typer.Option(help="Instances: COUNTxTP[,COUNTxTP...].")] = "16x1",
     policy: Annotated[Policy, typer.Option(help="How requests are scheduled.")] = "dilaserve",
-    thresholds: Annotated[str, typer.Option(help="Candidates of policy dilaserve.")] = "0.5,0.6,0.7,0.8,0.9",
-    threshold: Annotated[float, typer.Option(min=0.01, max=1, help="That of the other policies.")] = 0.9,
+    thresholds: Annotated[str, typer.Option(help="Candidate thresholds of policy dilaserve.")] = "0.5,0.6,0.7,0.8,0.9",
+    threshold: Annotated[float, typer.Option(min=0.01, max=1, help="Threshold of the other policies.")] = 0.9,
     cache: Annotated[bool, typer.Option(help="Whether instances cache keys and values.")] = True,
-    load_control: Annotated[bool, typer.Option(help="Whether policy dilaserve limits thresholds by the load.")] = True,
-    predictor: Annotated[PredictorName, typer.Option(help="What stands in for the step predictor.")] = "noisy",
+    load_control: Annotated[bool, typer.Option(help="Whether policy dilaserve limits thresholds under load.")] = True,
+    predictor: Annotated[PredictorName, typer.Option(help="How the step predictor is simulated.")] = "noisy",
     noise: Annotated[float, typer.Option(min=0, help="Error of the noisy predictor (of its logarithm).")] = 0.1,
     fail: Annotated[
-        list[str] | None, typer.Option(help="AT_S:INSTANCE, an instance (from 0) dies; repeatable.")
+        list[str] | None, typer.Option(help="AT_S:INSTANCE: an instance (from 0) dies; repeatable.")
     ] = None,
-    reconfigure: Annotated[bool, typer.Option("--reconfigure", help="Plan every 5 minutes for what arrives.")] = False,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="Of --reconfigure.")] = 4,
-    load_s: Annotated[float, typer.Option(min=0, help="Of --reconfigure: an instance's time to load.")] = 60.0,
-    slo: Annotated[float | None, typer.Option(min=0.001, help="Seconds; else 5 x the isolated mean.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of arrivals, difficulties and chance.")] = 0,
+    reconfigure: Annotated[bool, typer.Option("--reconfigure", help="Plan instances every 5 minutes.")] = False,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of each node, for --reconfigure.")] = 4,
+    load_s: Annotated[float, typer.Option(min=0, help="Seconds to load an instance, for --reconfigure.")] = 60.0,
+    slo: Annotated[float | None, typer.Option(min=0.001, help="SLO in seconds; default: 5 x unloaded.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the result to this file, as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the timeline into this .png or .html.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Serve a workload on a simulated cluster, with the live scheduler, and report what came of it."""
+    """Serve a workload on a simulated cluster, with the live scheduler, and report the result."""
     import msgspec  # noqa: PLC0415
 
     from services.scheduler.settings import SchedulerSettings  # noqa: PLC0415
@@ -102,7 +102,7 @@ def simulate(
 def _workload(
     trace: Path | None, name: WorkloadName, rps: float, data: Path | None, seed: int
 ) -> "tuple[ArrivalTrace, str]":
-    """What arrives, and where its lengths are from."""
+    """The workload and the source of its lengths."""
     import numpy as np  # noqa: PLC0415
 
     from simulator.lengths import DATA, benchmark_lengths, sharegpt_lengths  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""How far estimates of the steps left are from what was left, over whole trajectories.
+"""Errors of estimates of the steps left, over whole trajectories.
 
 Estimates of a trajectory have shape [S], one before each step, for the threshold that it ends with.
 """
@@ -17,12 +17,12 @@ from shared.predictor_card import PredictorCard
 Estimate = Callable[[Trajectory], Float64]
 
 GRANULARITIES = (1, 2, 4, 8, 16, 32)  # newly unmasked tokens between two predictions
-TOLERANCE = 0.05  # of the error with a prediction after every token
+TOLERANCE = 0.05  # relative to the error with a prediction after every token
 FIRST_CONFIDENCE = STATE_FEATURES.index("output_min_confidence")
 
 
 def one_shot(card: PredictorCard) -> Estimate:
-    """Made at arrival, from the output length and the historical mean; every step since takes one off."""
+    """The estimate at arrival, from the output length and the historical mean, minus the steps since."""
 
     def estimate(trajectory: Trajectory) -> Float64:
         steps = trajectory.output_length / card.mean_tokens_per_step(trajectory.thresholds[-1:])
@@ -32,14 +32,14 @@ def one_shot(card: PredictorCard) -> Estimate:
 
 
 def historical_rate(card: PredictorCard) -> Estimate:
-    """Masks left over the historical mean of tokens per step."""
+    """Masks left divided by the historical mean of tokens per step."""
     return lambda trajectory: possible(
         trajectory.masks_left() / card.mean_tokens_per_step(trajectory.thresholds[-1:]), trajectory
     )
 
 
 def own_rate(card: PredictorCard) -> Estimate:
-    """Masks left over the request's own mean of tokens per step so far; the historical one before the first step."""
+    """Masks left divided by the request's own mean of tokens per step, before its first step by the historical one."""
 
     def estimate(trajectory: Trajectory) -> Float64:
         masks_left = trajectory.masks_left()
@@ -68,32 +68,32 @@ def predicted_from_progress(predictor: StepPredictor) -> Estimate:
 
 
 def updated_every(tokens: int, predictor: StepPredictor, card: PredictorCard) -> Estimate:
-    """What the scheduler works on: the one-shot estimate first, a prediction whenever so many tokens have been
-    unmasked since the last, and one step less for every step since."""
+    """The scheduler's estimate: first the one-shot estimate, then a prediction each time `tokens` more tokens are
+    unmasked; each minus the steps since."""
 
     def estimate(trajectory: Trajectory) -> Float64:
-        held = one_shot(card)(trajectory)
+        steps_left = one_shot(card)(trajectory)
         fresh = predicted(predictor)(trajectory)
         for state in updates(trajectory, tokens):
-            held[state:] = fresh[state] - np.arange(trajectory.num_steps - state)
-        return possible(held, trajectory)
+            steps_left[state:] = fresh[state] - np.arange(trajectory.num_steps - state)
+        return possible(steps_left, trajectory)
 
     return estimate
 
 
 def updates(trajectory: Trajectory, tokens: int) -> list[int]:
-    """The states at which a prediction is due: so many tokens unmasked since the last."""
+    """The states at which a prediction is due: `tokens` unmasked since the last one."""
     due: list[int] = []
-    asked_masks = trajectory.output_length
+    last_masks = trajectory.output_length
     for state, masks_left in enumerate(trajectory.masks_left().tolist()):
-        if asked_masks - masks_left >= tokens:
+        if last_masks - masks_left >= tokens:
             due.append(state)
-            asked_masks = masks_left
+            last_masks = masks_left
     return due
 
 
 def mean_relative_error(estimate: Estimate, trajectories: Sequence[Trajectory]) -> float:
-    """|estimated - left| / left, in the mean over the states from which on the threshold stays the same."""
+    """The mean of |estimated - left| / left over the states after the last change of the threshold."""
     errors = []
     for trajectory in trajectories:
         left = np.arange(trajectory.num_steps, 0, -1)
@@ -102,17 +102,17 @@ def mean_relative_error(estimate: Estimate, trajectories: Sequence[Trajectory]) 
 
 
 def largest_granularity(errors: dict[int, float]) -> int:
-    """The largest of the granularities whose error is within the tolerance of that of 1. Source: "Step Prediction"."""
+    """The largest granularity whose error is within TOLERANCE of that of 1. Source: "Step Prediction"."""
     return max(tokens for tokens, error in errors.items() if error <= (1 + TOLERANCE) * errors[1])
 
 
 def without_confidences(learned_from: Examples) -> Examples:
-    """The same examples with nothing to be learnt from confidences."""
+    """The same examples without confidence features."""
     return Examples(_hidden(learned_from.rows, 1 + FIRST_CONFIDENCE), learned_from.masks_left, learned_from.steps_left)
 
 
 def possible(steps: Float64, trajectory: Trajectory) -> Float64:
-    """At least one step a block, at most one a mask."""
+    """Limit to at least one step per block and at most one per mask."""
     states = trajectory.states()
     return np.clip(steps, states.blocks_left, states.masks_left)
 

@@ -1,6 +1,6 @@
-"""The step predictor: a gradient boosting machine from a request's state and a threshold to the steps it has left.
+"""The step predictor: a gradient boosting machine that maps a request's state and a threshold to its steps left.
 
-The model predicts steps per masked token, so that one serves every output length.
+The model predicts steps per masked token, so that one model serves every output length.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ FEATURES = (THRESHOLD_FEATURE, *STATE_FEATURES)  # the model's columns
 
 
 class StepPredictor:
-    """A trained model. Single-threaded: a query is too small to be shared out."""
+    """A trained model. Single-threaded, because queries are small."""
 
     def __init__(self, booster: lightgbm.Booster) -> None:
         self._booster = booster
@@ -28,7 +28,7 @@ class StepPredictor:
     def steps_left(self, queries: Sequence[Query]) -> list[Float32]:
         """Answer all queries in one pass through the model.
 
-        Source: "Step Prediction". Returns: for each query [n, c], in steps that are possible.
+        Source: "Step Prediction". Returns: steps for each query, [n, c], see `possible_steps`.
         """
         ratios = self._predict(np.concatenate([model_rows(query.features, query.thresholds) for query in queries]))
         ends = np.cumsum([len(query.features) * len(query.thresholds) for query in queries])
@@ -45,7 +45,7 @@ class StepPredictor:
 
 
 def possible_steps(ratios: Float64, query: Query) -> Float32:
-    """Steps per masked token as steps: at least one for each block left, at most one for each mask.
+    """Convert steps per masked token to steps: at least one per block left, at most one per mask.
 
     Shapes: [n, c] -> [n, c].
     """
@@ -55,7 +55,7 @@ def possible_steps(ratios: Float64, query: Query) -> Float32:
 
 
 def model_rows(features: Float32, thresholds: Float32) -> Float32:
-    """Every state under every threshold, those of one state next to one another.
+    """The model's rows: every state under every threshold, grouped by state.
 
     Shapes: features [n, 10], thresholds [c] -> [n * c, 11], columns FEATURES.
     """
@@ -67,7 +67,7 @@ def model_rows(features: Float32, thresholds: Float32) -> Float32:
 
 
 def load_predictor(directory: Path) -> tuple[StepPredictor, PredictorCard]:
-    """Raises: BadInput if the directory holds no predictor, or one of other features."""
+    """Raises: BadInput if the directory holds no predictor, or one with other features."""
     card = read_predictor_card(directory)
     if tuple(card.features) != FEATURES:
         raise BadInput(f"the predictor in {directory} has the features {card.features}, not {list(FEATURES)}")

@@ -1,4 +1,4 @@
-"""What is asked of the predictor, checked: the states of n requests and c thresholds."""
+"""Checked queries to the predictor: the states of n requests and c thresholds."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from shared.errors import BadInput
 from shared.features import STATE_FEATURES
 from shared.messages.predict import PredictSteps
 
-MAX_ANSWERS = 200_000  # n * c; a reply of more would not fit a message of the bus (1 MiB)
+MAX_ANSWERS = 200_000  # n * c; a larger reply would exceed the bus's message limit, 1 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Requests between two steps, each to be predicted under every threshold."""
+    """Requests between two steps, each to predict under every threshold."""
 
     features: Float32  # [n, 10], STATE_FEATURES
     thresholds: Float32  # [c]
@@ -23,7 +23,7 @@ class Query:
 
 
 def read_query(message: PredictSteps) -> Query:
-    """Raises: BadInput if the columns do not fit together or are not possible."""
+    """Raises: BadInput if the columns differ in length or hold impossible values."""
     try:
         query = Query(
             unpack_float32(message.features).reshape(-1, len(STATE_FEATURES)),

@@ -1,4 +1,4 @@
-"""The predictor's loop: whatever has come while the last queries were computed is answered together."""
+"""The predictor's main loop: answers all queries that arrived during the last computation together."""
 
 import asyncio
 import time
@@ -22,34 +22,34 @@ tracer = trace.get_tracer(__name__)
 
 
 class PredictorService:
-    """One member of the queue group."""
+    """One member of the predictors' queue group."""
 
     def __init__(self, bus: Bus, predictor: StepPredictor, version: str, metrics: PredictorMetrics) -> None:
         self._bus = bus
         self._predictor = predictor
         self._version = version
         self._metrics = metrics
-        self._waiting: list[tuple[str, Query, trace.Span]] = []  # where the answer goes, and the question
+        self._queue: list[tuple[str, Query, trace.Span]] = []  # with the subject of the reply
         self._wake = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Answer until `stop` is set; what has been delivered by then is still answered."""
-        subscription = await self._bus.nc.subscribe(self._bus.subjects.predict, queue=PREDICTORS, cb=self._take)
+        """Answer until `stop` is set, then the queries delivered by then."""
+        subscription = await self._bus.nc.subscribe(self._bus.subjects.predict, queue=PREDICTORS, cb=self._receive)
         await self._bus.nc.flush()
         log.info("ready", predictor=self._version)
-        stopping = asyncio.ensure_future(self._sign_off(stop, subscription))
-        while not (stopping.done() and not self._waiting):
+        stopping = asyncio.ensure_future(self._unsubscribe(stop, subscription))
+        while self._queue or not stopping.done():
             await self._wake.wait()
             self._wake.clear()
-            await self._answer_waiting()
+            await self._answer()
         await stopping
 
-    async def _sign_off(self, stop: asyncio.Event, subscription: Subscription) -> None:
+    async def _unsubscribe(self, stop: asyncio.Event, subscription: Subscription) -> None:
         await stop.wait()
-        await subscription.drain()  # type: ignore[no-untyped-call]  # what has been delivered is still taken
+        await subscription.drain()  # type: ignore[no-untyped-call]  # delivered messages still reach _receive
         self._wake.set()
 
-    async def _take(self, msg: Msg) -> None:
+    async def _receive(self, msg: Msg) -> None:
         message = try_decode(msg, PredictSteps)
         if message is None or not msg.reply:
             return
@@ -60,16 +60,16 @@ class PredictorService:
             return
         attributes = {"dilaserve.requests": len(query.features)}
         span = tracer.start_span("predict", context=trace_context(msg), attributes=attributes)
-        self._waiting.append((msg.reply, query, span))
+        self._queue.append((msg.reply, query, span))
         self._wake.set()
 
-    async def _answer_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+    async def _answer(self) -> None:
+        queue, self._queue = self._queue, []
+        if not queue:
             return
         started_s = time.perf_counter()
-        answers = await asyncio.to_thread(self._predictor.steps_left, [query for _, query, _ in waiting])
+        answers = await asyncio.to_thread(self._predictor.steps_left, [query for _, query, _ in queue])
         self._metrics.answered(sum(map(len, answers)), time.perf_counter() - started_s)
-        for (reply, _, span), steps_left in zip(waiting, answers, strict=True):
+        for (reply, _, span), steps_left in zip(queue, answers, strict=True):
             await self._bus.publish(reply, StepsLeft(steps_left=pack_float32(steps_left), predictor=self._version))
             span.end()

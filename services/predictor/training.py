@@ -1,4 +1,4 @@
-"""Fits the step predictor, judges it by held-out requests, and writes its directory."""
+"""Fits the step predictor, evaluates it on held-out requests, and writes its directory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from shared.predictor_card import MODEL_FILE, PredictorCard, write_predictor_car
 
 NUM_TREES = 150
 PARAMETERS: dict[str, Any] = {
-    "objective": "gamma",  # for the mean, and errors count by their size relative to it
+    "objective": "gamma",  # predicts the mean; errors are relative
     "learning_rate": 0.05,
     "num_leaves": 15,
     "min_data_in_leaf": 40,
@@ -43,9 +43,9 @@ PARAMETERS: dict[str, Any] = {
 class TrainingReport:
     """Mean relative errors on held-out trajectories."""
 
-    examples: int  # that the predictor was fitted to
-    fixed: dict[str, float]  # by kind of estimate, where the threshold stayed the same
-    changing: dict[str, float]  # and where it changed on the way
+    examples: int  # in the training set
+    fixed: dict[str, float]  # by kind of estimate, under one threshold
+    changing: dict[str, float]  # by kind of estimate, under changing thresholds
     by_granularity: dict[int, float]  # by newly unmasked tokens between two predictions
 
 
@@ -57,7 +57,7 @@ class TrainedPredictor:
 
 
 def fit(learned_from: Examples, *, seed: int = 0) -> lightgbm.Booster:
-    """A model of steps per masked token. Source: "Step Prediction": a gradient boosting machine."""
+    """Fit steps per masked token. Source: "Step Prediction": a gradient boosting machine."""
     ratio = learned_from.steps_left / learned_from.masks_left
     data = lightgbm.Dataset(learned_from.rows, ratio, feature_name=list(FEATURES))
     return lightgbm.train({**PARAMETERS, "seed": seed}, data, NUM_TREES)
@@ -69,12 +69,12 @@ def train(
     changing: Sequence[Trajectory],
     thresholds: Sequence[float],
 ) -> TrainedPredictor:
-    """Fit a predictor and judge it by trajectories of other requests: some kept to one threshold, some changed it.
+    """Fit a predictor and evaluate it on trajectories of other requests, with fixed and with changing thresholds.
 
-    Modifies nothing. Raises: ValueError if a threshold has no trajectory that kept to it.
+    Raises: ValueError if a threshold has no trajectory of its own.
     """
-    seen = examples(learned_from)
-    booster = fit(seen)
+    training_set = examples(learned_from)
+    booster = fit(training_set)
     card = PredictorCard(
         version=version_of(booster.model_to_string()),
         features=list(FEATURES),
@@ -85,7 +85,7 @@ def train(
         "one-shot": one_shot(card),
         "masks left / mean tokens per step": historical_rate(card),
         "masks left / own tokens per step so far": own_rate(card),
-        "progress features": predicted_from_progress(StepPredictor(fit(without_confidences(seen)))),
+        "progress features": predicted_from_progress(StepPredictor(fit(without_confidences(training_set)))),
         "all features": predicted(StepPredictor(booster)),
     }
     by_granularity = {
@@ -93,7 +93,7 @@ def train(
         for tokens in GRANULARITIES
     }
     report = TrainingReport(
-        examples=len(seen.rows),
+        examples=len(training_set.rows),
         fixed={name: mean_relative_error(estimate, fixed) for name, estimate in estimates.items()},
         changing={name: mean_relative_error(estimate, changing) for name, estimate in estimates.items()},
         by_granularity=by_granularity,
@@ -102,7 +102,7 @@ def train(
 
 
 def save_predictor(directory: Path, trained: TrainedPredictor) -> None:
-    """Write the model and its card; the directory is made where it is missing."""
+    """Write the model and its card; create the directory if needed."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MODEL_FILE).write_text(trained.booster.model_to_string(), encoding="utf-8")
     write_predictor_card(directory, trained.card)

@@ -1,4 +1,4 @@
-"""How requests went, step by step, and what a predictor learns from it."""
+"""Recorded requests, step by step, and the training examples that follow from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +15,14 @@ from shared.features import state_features
 class Trajectory:
     """One request from its first step to its last; s counts its S steps.
 
-    Of a request whose threshold changed on the way, only the states from which on it stayed the same tell how many
-    steps that threshold takes. To learn the same state under every threshold, run the request once for each, with
-    the same steps up to that state.
+    If the threshold changes, only the states after the last change show how many steps that threshold takes. To learn
+    one state under every threshold, run the request once for each, with the same steps up to that state.
     """
 
     block_length: int  # tokens
     thresholds: Float64  # [S], of each step
-    unmasked: Int32  # [S], tokens unmasked by each step, at least 1
-    confidence_stats: Float32  # [S, 5], as each step reported them
+    unmasked: Int32  # [S], tokens per step, at least 1
+    confidence_stats: Float32  # [S, 5], reported by each step
 
     @property
     def num_steps(self) -> int:
@@ -35,7 +34,7 @@ class Trajectory:
 
     @property
     def settled_at(self) -> int:
-        """The first state from which on the threshold stays the same; state s is the one before step s."""
+        """The first state after the last change of the threshold; state s is the one before step s."""
         changes = np.flatnonzero(self.thresholds[1:] != self.thresholds[:-1])
         return int(changes[-1]) + 1 if len(changes) else 0
 
@@ -47,7 +46,7 @@ class Trajectory:
         """The states before each step, [S]."""
         done = self.output_length - self.masks_left()
         block = done // self.block_length
-        told = np.concatenate([np.zeros((1, 5), dtype=np.float32), self.confidence_stats[:-1]])
+        known_stats = np.concatenate([np.zeros((1, 5), dtype=np.float32), self.confidence_stats[:-1]])
         features = state_features(
             output_length=np.full(self.num_steps, self.output_length, dtype=np.int32),
             block_length=np.full(self.num_steps, self.block_length, dtype=np.int32),
@@ -55,7 +54,7 @@ class Trajectory:
             masks_left=self.masks_left().astype(np.int32),
             block=block.astype(np.int32),
             block_masks_left=(self.block_length * (block + 1) - done).astype(np.int32),
-            confidence_stats=told,
+            confidence_stats=known_stats,
         )
         blocks_left = self.output_length // self.block_length - block
         return Query(
@@ -68,7 +67,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """What the model is fitted to: m states, each under one threshold."""
+    """Training examples: m states, each under one threshold."""
 
     rows: Float32  # [m, 11], columns FEATURES
     masks_left: Int32  # [m]
@@ -76,7 +75,7 @@ class Examples:
 
 
 def examples(trajectories: Sequence[Trajectory]) -> Examples:
-    """The states of each trajectory from which on its threshold stayed the same, and the steps that were left."""
+    """The states of each trajectory after the last change of its threshold, with the steps left."""
     rows, masks_left, steps_left = [np.empty((0, len(FEATURES)), dtype=np.float32)], [], []
     for trajectory in trajectories:
         kept = slice(trajectory.settled_at, None)
@@ -89,7 +88,7 @@ def examples(trajectories: Sequence[Trajectory]) -> Examples:
 
 
 def tokens_per_step(trajectories: Sequence[Trajectory], thresholds: Sequence[float]) -> list[float]:
-    """The mean at each threshold, over trajectories that kept to it throughout: what the one-shot estimate knows.
+    """The mean at each threshold over trajectories with only this threshold, for the one-shot estimate.
 
     Raises: ValueError if a threshold has none.
     """

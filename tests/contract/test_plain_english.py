@@ -16,7 +16,6 @@ UNCHECKED = [
     "experiments/real_world_trace.py",
     "services",
     "shared",
-    "simulator",
     "tests",
 ]
 

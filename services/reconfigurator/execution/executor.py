@@ -140,7 +140,7 @@ class Executor:
 
 
 class _Run:
-    """One plan under way."""
+    """A plan in progress."""
 
     def __init__(self, record: PlanRecord, report: Report) -> None:
         self.record = record

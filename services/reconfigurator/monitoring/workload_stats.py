@@ -1,7 +1,4 @@
-"""Workload statistics of a window of time, and the workload to plan for that follows from them. Pure.
-
-The workload monitor's rows feed it live, the simulator's requests in virtual time.
-"""
+"""Workload statistics of a window of time, and the workload to plan for. Pure, for live and simulated requests."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -16,55 +13,55 @@ from shared.messages.requests import DEFAULT_BLOCK_LENGTH, ThresholdUse
 
 PROMPT_EDGES = (128, 512, 2048)  # tokens: a bucket ends at each, the last is open
 OUTPUT_EDGES = (64, 128, 256, 512, 1024)
-LEAST_STEPS = 50  # at a threshold; the mean of fewer is not believed
+MIN_STEPS = 50  # observed steps at a threshold, below which their mean is not used
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSample:
-    """What the window holds of one request."""
+    """One request of the window."""
 
     prompt_tokens: int
-    output_tokens: int  # asked for
+    output_tokens: int  # requested
     slo_s: float
-    unmasked_tokens: int | None = None  # by the steps it took, less than asked where its text ended; None: not ended
+    unmasked_tokens: int | None = None  # fewer than requested if the text ended early; None: unfinished
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningSettings:
-    """What the administrator decides of planning."""
+    """The administrator's settings for planning."""
 
     thresholds: Sequence[float]
     tp_degrees: Sequence[int]
     batch_sizes: Sequence[int]  # tokens computed by one step
-    rps_buffer: float = 0.1  # planned for so much more than was seen
+    rps_buffer: float = 0.1  # headroom over the observed rate (0.1 = 10 %)
     block_length: int = DEFAULT_BLOCK_LENGTH  # tokens
 
 
 def request_class(prompt_tokens: int, output_tokens: int) -> str:
-    """The class of a request, such as `p128-o256`: up to so many prompt and output tokens; `p2049+` is more."""
+    """The class of a request: `p128-o256` has at most 128 prompt and 256 output tokens, `p2049+` at least 2,049."""
     return f"p{_bucket(prompt_tokens, PROMPT_EDGES)}-o{_bucket(output_tokens, OUTPUT_EDGES)}"
 
 
-def class_loads(seen: Iterable[RequestSample], window_s: float) -> list[ClassLoad]:
-    """Statistics by class, in the order of their names. `seen` are all arrivals of `window_s` seconds."""
+def class_loads(requests: Iterable[RequestSample], window_s: float) -> list[ClassLoad]:
+    """Statistics by class, in the order of their names. `requests` are all arrivals of `window_s` seconds."""
     classes: defaultdict[str, list[RequestSample]] = defaultdict(list)
-    for request in seen:
+    for request in requests:
         classes[request_class(request.prompt_tokens, request.output_tokens)].append(request)
-    return [_load(name, requests, window_s) for name, requests in sorted(classes.items())]
+    return [_load(name, members, window_s) for name, members in sorted(classes.items())]
 
 
 def tokens_per_step(
     uses: Iterable[ThresholdUse], thresholds: Sequence[float], prior: Mapping[float, float]
 ) -> dict[float, float]:
-    """T_c of each threshold: seen in the window, where steps enough were; else that of `prior`, as much more or less as
-    those seen are than theirs; without a prior on a line between those seen. Returns: nothing if nothing is known."""
+    """T_c of each threshold: the window's mean if it has MIN_STEPS; else that of `prior`, scaled by the ratio of means
+    to priors at neighbouring thresholds; without a prior interpolated. Returns: nothing if nothing is known."""
     steps: defaultdict[float, int] = defaultdict(int)
     tokens: defaultdict[float, int] = defaultdict(int)
     for use in uses:
         nearest = min(thresholds, key=lambda c: abs(c - use.threshold))
         steps[nearest] += use.steps
         tokens[nearest] += use.tokens
-    known = {c: tokens[c] / steps[c] for c in steps if steps[c] >= LEAST_STEPS}
+    known = {c: tokens[c] / steps[c] for c in steps if steps[c] >= MIN_STEPS}
     if not all(c in prior for c in thresholds):
         prior = dict.fromkeys(thresholds, 1.0) if known else {}
     at = sorted(known)
@@ -77,8 +74,8 @@ def workload(
 ) -> Workload:
     """The workload to plan for; `nodes` are the GPUs of each.
 
-    Positions of an output that no step unmasks, because the text ends before them, cost at every step and take none:
-    they count with the prompt. Raises: ValueError where there is nothing to plan for or with.
+    Output positions after the end of the text cost time at every step but need no step: they count with the prompt.
+    Raises: ValueError if there are no requests, thresholds, TP degrees or nodes.
     """
     block = planning.block_length
     return Workload(
@@ -103,15 +100,15 @@ def workload(
 
 
 def _load(name: str, requests: Sequence[RequestSample], window_s: float) -> ClassLoad:
-    asked = float(np.mean([r.output_tokens for r in requests]))
+    output = float(np.mean([r.output_tokens for r in requests]))
     ended = [r for r in requests if r.unmasked_tokens]
     share = sum(r.unmasked_tokens or 0 for r in ended) / sum(r.output_tokens for r in ended) if ended else 1.0
     return ClassLoad(
         name=name,
         rps=len(requests) / window_s,
         prompt_tokens=float(np.mean([r.prompt_tokens for r in requests])),
-        output_tokens=asked,
-        unmasked_tokens=asked * min(share, 1.0),
+        output_tokens=output,
+        unmasked_tokens=output * min(share, 1.0),
         slo_s=float(np.mean([r.slo_s for r in requests])),
     )
 

@@ -46,7 +46,7 @@ def build_stage1(p: PlanInput, instances: Mapping[int, int] | None = None) -> py
     """Stage 1 as a model; its objectives are `quality`, `slack` and `room`, none of them active.
 
     Source: "Quality-Aware Capacity Planning" and "Supporting Approximate KV Caching", symbols as there; s and z of the
-    kind CACHE are the paper's s' and z'. Departure: x_d stands for the sum over n of x_{n,d}.
+    kind CACHE are the paper's s' and z'. Departure: x_d is the sum over n of x_{n,d}.
     """
     m = pyo.ConcreteModel("stage1")
     m.s = pyo.Var(p.J, p.K, p.C, domain=pyo.NonNegativeReals, doc="steps of class k using threshold c")

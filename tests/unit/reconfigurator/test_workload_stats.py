@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.reconfigurator.monitoring.workload_stats import (
-    LEAST_STEPS,
+    MIN_STEPS,
     PlanningSettings,
     RequestSample,
     class_loads,
@@ -55,8 +55,8 @@ def test_the_workload_has_the_buffer_and_counts_what_is_never_unmasked_with_the_
 
 
 def test_tokens_per_step_are_those_seen_and_elsewhere_the_prior_in_their_measure() -> None:
-    uses = [ThresholdUse(threshold=0.9, steps=LEAST_STEPS, tokens=3 * LEAST_STEPS)] * 2
-    rare = ThresholdUse(threshold=0.5, steps=LEAST_STEPS - 1, tokens=1000)
+    uses = [ThresholdUse(threshold=0.9, steps=MIN_STEPS, tokens=3 * MIN_STEPS)] * 2
+    rare = ThresholdUse(threshold=0.5, steps=MIN_STEPS - 1, tokens=1000)
     assert tokens_per_step([*uses, rare], [0.5, 0.9], {0.5: 6.0, 0.9: 2.0}) == {0.5: 9.0, 0.9: 3.0}
     assert tokens_per_step(uses, [0.5, 0.9], {}) == {0.5: 3.0, 0.9: 3.0}
     assert tokens_per_step([rare], [0.5, 0.9], {0.5: 6.0, 0.9: 2.0}) == {0.5: 6.0, 0.9: 2.0}
