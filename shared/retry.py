@@ -18,10 +18,7 @@ async def retry(action: Callable[[], Awaitable[T]], *, wait_initial_s: float = W
 
     stamina logs each failure. Raises: any other error of `action`.
     """
-    attempts = stamina.retry_context(
-        on=RetryLater, attempts=None, timeout=None, wait_initial=wait_initial_s, wait_max=WAIT_MAX_S, wait_jitter=0.1
+    caller = stamina.AsyncRetryingCaller(
+        attempts=None, timeout=None, wait_initial=wait_initial_s, wait_max=WAIT_MAX_S, wait_jitter=0.1
     )
-    async for attempt in attempts:
-        with attempt:
-            return await action()
-    raise AssertionError("the attempts are unlimited")
+    return await caller(RetryLater, action)

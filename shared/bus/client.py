@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,11 +27,12 @@ from shared.bus.pull_consumer import consume
 from shared.bus.subjects import Subjects
 from shared.errors import BadInput, RetryLater
 from shared.liveness import keep_alive_file
-from shared.retry import retry
+from shared.retry import WAIT_INITIAL_S, retry
 
 log = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=msgspec.Struct)
+T = TypeVar("T")
 CONSUMER_RETRY_S = 1.0  # first wait before a lost consumer is created again
 WRONG_LAST_SEQUENCE = 10071  # the server's error code for an unexpected sequence
 SET_UP_CHECK_S = 0.5  # interval of checks for streams lost in a server restart
@@ -101,31 +103,20 @@ class Bus:
         and after a loss, each time after `before_create`."""
 
         async def consume_until_lost() -> None:
-            with bus_errors(f"consume {stream}"):
-                if before_create is not None:
-                    await before_create()
-                await self.js.add_consumer(stream, config)
-                await consume(self.nc, stream, str(config.durable_name), handle)
+            if before_create is not None:
+                await before_create()
+            await self.js.add_consumer(stream, config)
+            await consume(self.nc, stream, str(config.durable_name), handle)
 
-        await retry(consume_until_lost, wait_initial_s=CONSUMER_RETRY_S)
+        await _retry(f"consume {stream}", consume_until_lost, CONSUMER_RETRY_S)
 
     async def bucket(self, name: str) -> KeyValue:
         """Bind to a bucket; waits until the set-up step has created it."""
-
-        async def bind() -> KeyValue:
-            with bus_errors(f"open the bucket {name}"):
-                return await self.js.key_value(name)
-
-        return await retry(bind)
+        return await _retry(f"open the bucket {name}", partial(self.js.key_value, name))
 
     async def wait_for_stream(self, name: str) -> None:
         """Wait until the set-up step has created the stream."""
-
-        async def look_up() -> None:
-            with bus_errors(f"find the stream {name}"):
-                await self.js.stream_info(name)
-
-        await retry(look_up)
+        await _retry(f"find the stream {name}", partial(self.js.stream_info, name))
 
     async def set_up(self) -> None:
         """Create or update every stream and create every bucket of the cell. Only the scheduler calls it."""
@@ -143,12 +134,7 @@ class Bus:
 
     async def ensure_set_up(self) -> None:
         """Repeat `set_up` while the server is unavailable or JetStream is not ready."""
-
-        async def set_up() -> None:
-            with bus_errors("set up the cell's streams"):
-                await self.set_up()
-
-        await retry(set_up)
+        await _retry("set up the cell's streams", self.set_up)
 
     async def keep_set_up(self, on_loss: Callable[[], None]) -> None:
         """Until cancelled, repeat `set_up` after a server restart lost the in-memory streams, then call `on_loss`."""
@@ -172,6 +158,16 @@ class Bus:
         elif not self.nc.is_closed:
             with suppress(OSError, RuntimeError):  # pending messages are lost; uvloop raises RuntimeError
                 await asyncio.shield(self.nc.close())
+
+
+async def _retry(action: str, call: Callable[[], Awaitable[T]], wait_initial_s: float = WAIT_INITIAL_S) -> T:
+    """Repeat `call` while the bus fails or does not answer; `action` names it in the log."""
+
+    async def attempt() -> T:
+        with bus_errors(action):
+            return await call()
+
+    return await retry(attempt, wait_initial_s=wait_initial_s)
 
 
 def try_decode(msg: Msg, kind: type[M]) -> M | None:

@@ -3,6 +3,7 @@
 `Bus.set_up` creates the streams and buckets; services only bind to them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,87 +38,57 @@ STEP_AGE_S = 60.0  # retention of step messages
 
 
 @dataclass(frozen=True, slots=True)
+class _Name:
+    """A name within a cell."""
+
+    template: str
+
+    def __get__(self, subjects: "Subjects", _owner: type) -> str:
+        return self.template.format(cell=subjects.cell)
+
+
+@dataclass(frozen=True, slots=True)
+class _NameOf:
+    """A name within a cell that ends in a given token, such as a request or an instance."""
+
+    template: str
+
+    def __get__(self, subjects: "Subjects", _owner: type) -> Callable[[str], str]:
+        prefix = self.template.format(cell=subjects.cell)
+        return lambda token: prefix + token
+
+
+@dataclass(frozen=True, slots=True)
 class Subjects:
-    """The subjects of one cell. A method's argument is one subject token."""
+    """The subjects, buckets and streams of one cell."""
 
     cell: str
 
-    @property
-    def root(self) -> str:
-        return f"dilaserve.{self.cell}"
+    requests = _Name("dilaserve.{cell}.requests")
+    arrivals = _Name("dilaserve.{cell}.arrivals")
+    predict = _Name("dilaserve.{cell}.predict")
+    batches = _Name("dilaserve.{cell}.batches")
 
-    @property
-    def requests(self) -> str:
-        return f"{self.root}.requests"
+    cancel = _NameOf("dilaserve.{cell}.cancel.")  # + request
+    progress = _NameOf("dilaserve.{cell}.progress.")  # + request
+    guesses = _NameOf("dilaserve.{cell}.guesses.")  # + request
+    outcomes = _NameOf("dilaserve.{cell}.outcomes.")  # + request
+    request_messages = _NameOf("dilaserve.{cell}.*.")  # + request: progress, guesses, outcome, …, by `message_kind`
+    checkpoints = _NameOf("dilaserve.{cell}.checkpoints.")  # + request
+    steps = _NameOf("dilaserve.{cell}.steps.")  # + instance
+    step_results = _NameOf("dilaserve.{cell}.step-results.")  # + instance
+    control = _NameOf("dilaserve.{cell}.control.")  # + instance
+    plans = _NameOf("dilaserve.{cell}.plans.")  # + plan
+    stats = _NameOf("dilaserve.{cell}.stats.")  # + service
 
-    @property
-    def arrivals(self) -> str:
-        return f"{self.root}.arrivals"
-
-    def cancel(self, request_id: str) -> str:
-        return f"{self.root}.cancel.{request_id}"
-
-    def steps(self, instance_id: str) -> str:
-        return f"{self.root}.steps.{instance_id}"
-
-    def step_results(self, instance_id: str) -> str:
-        return f"{self.root}.step-results.{instance_id}"
-
-    def progress(self, request_id: str) -> str:
-        return f"{self.root}.progress.{request_id}"
-
-    def request_messages(self, request_id: str) -> str:
-        """All messages of one request: progress, guesses, outcome, …, by `message_kind`."""
-        return f"{self.root}.*.{request_id}"
-
-    def guesses(self, request_id: str) -> str:
-        return f"{self.root}.guesses.{request_id}"
-
-    def outcomes(self, request_id: str) -> str:
-        return f"{self.root}.outcomes.{request_id}"
-
-    @property
-    def predict(self) -> str:
-        return f"{self.root}.predict"
-
-    def checkpoints(self, request_id: str) -> str:
-        return f"{self.root}.checkpoints.{request_id}"
-
-    def control(self, instance_id: str) -> str:
-        return f"{self.root}.control.{instance_id}"
-
-    def plans(self, plan_id: str) -> str:
-        return f"{self.root}.plans.{plan_id}"
+    instances_bucket = _Name("instances-{cell}")
+    leases_bucket = _Name("leases-{cell}")
+    claims_bucket = _Name("claims-{cell}")
+    batches_bucket = _Name("batches-{cell}")
+    files_store = _Name("files-{cell}")
 
     def launch(self, node: str) -> str:
-        return f"{self.root}.launch.{node.replace('.', '_')}"
-
-    def stats(self, service: str) -> str:
-        return f"{self.root}.stats.{service}"
-
-    @property
-    def instances_bucket(self) -> str:
-        return f"instances-{self.cell}"
-
-    @property
-    def leases_bucket(self) -> str:
-        return f"leases-{self.cell}"
-
-    @property
-    def claims_bucket(self) -> str:
-        return f"claims-{self.cell}"
-
-    @property
-    def batches_bucket(self) -> str:
-        return f"batches-{self.cell}"
-
-    @property
-    def files_store(self) -> str:
-        return f"files-{self.cell}"
-
-    @property
-    def batches(self) -> str:
-        return f"{self.root}.batches"
+        return f"dilaserve.{self.cell}.launch.{node.replace('.', '_')}"
 
     def stream(self, kind: str) -> str:
         """The name of the stream `kind`, one of those in `streams`."""
@@ -145,13 +116,7 @@ def streams(subjects: Subjects) -> list[StreamConfig]:
         stream("STEPS", subjects.steps("*"), "step jobs that no instance has received", **work_queue, **in_memory),
         stream("STEP_RESULTS", subjects.step_results("*"), "results of iterations", **in_memory),
         stream("OUTCOMES", subjects.outcomes("*"), "outcomes, one per request", **latest, max_age=OUTCOME_AGE_S),
-        stream(
-            "CHECKPOINTS",
-            subjects.checkpoints("*"),
-            "requests at their last block boundary",
-            **latest,
-            max_age=CHECKPOINT_AGE_S,
-        ),
+        stream("CHECKPOINTS", subjects.checkpoints("*"), "unfinished requests", **latest, max_age=CHECKPOINT_AGE_S),
         stream("PLANS", subjects.plans("*"), "decisions of the reconfigurator", **latest, max_msgs=MAX_PLANS),
         stream("BATCHES", subjects.batches, "unfinished batches", **work_queue),
     ]
@@ -176,11 +141,7 @@ def request_consumer(epoch: int) -> ConsumerConfig:
     """The scheduler's consumer of REQUESTS, one per epoch. A new leader deletes the earlier ones: the bus then delivers
     every unacknowledged request again, and ignores the acknowledgements of a superseded leader."""
     return ConsumerConfig(
-        durable_name=f"scheduler-{epoch}",
-        deliver_policy=DeliverPolicy.ALL,
-        ack_policy=AckPolicy.EXPLICIT,
-        ack_wait=REQUEST_ACK_WAIT_S,
-        max_ack_pending=MAX_ACTIVE_REQUESTS,
+        durable_name=f"scheduler-{epoch}", ack_wait=REQUEST_ACK_WAIT_S, max_ack_pending=MAX_ACTIVE_REQUESTS
     )
 
 
@@ -208,7 +169,6 @@ def step_consumer(subjects: Subjects, instance_id: str) -> ConsumerConfig:
     return ConsumerConfig(
         durable_name=f"worker-{instance_id}",
         filter_subject=subjects.steps(instance_id),
-        ack_policy=AckPolicy.EXPLICIT,
         inactive_threshold=STEP_AGE_S,
         max_ack_pending=-1,
     )
@@ -216,17 +176,9 @@ def step_consumer(subjects: Subjects, instance_id: str) -> ConsumerConfig:
 
 def batch_consumer() -> ConsumerConfig:
     """The consumer of BATCHES that all gateways share: other gateways take over the batches of a silent one."""
-    return ConsumerConfig(
-        durable_name="gateway", ack_policy=AckPolicy.EXPLICIT, ack_wait=BATCH_ACK_WAIT_S, max_ack_pending=MAX_BATCHES
-    )
+    return ConsumerConfig(durable_name="gateway", ack_wait=BATCH_ACK_WAIT_S, max_ack_pending=MAX_BATCHES)
 
 
 def monitor_consumer() -> ConsumerConfig:
     """The workload monitor's consumer of a stream that it stores in Postgres: ARRIVALS, OUTCOMES or PLANS."""
-    return ConsumerConfig(
-        durable_name="monitor",
-        deliver_policy=DeliverPolicy.ALL,
-        ack_policy=AckPolicy.EXPLICIT,
-        ack_wait=60,
-        max_ack_pending=10_000,
-    )
+    return ConsumerConfig(durable_name="monitor", ack_wait=60, max_ack_pending=10_000)
