@@ -123,26 +123,27 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
 def build_context(settings: GatewaySettings, text: TextModel, api_keys: "ApiKeyCache | None") -> AppContext:
     connection = BusConnection()
     readiness = Readiness(connection, text.card.name)
+    monitor = ClusterMonitor(settings.cell, text.card.name, readiness)
     inflight = InFlightRequests(connection, text.card, settings.request_timeout_s)
     slo_admission = SloAdmission(settings.default_slo_s) if settings.shed else None
     return AppContext(
         text=text,
         connection=connection,
-        admission=AdmissionController(api_keys, inflight, settings.max_active_requests, slo_admission),
+        admission=AdmissionController(api_keys, inflight, monitor, settings.max_active_requests, slo_admission),
         idempotency=IdempotencyKeys(connection),
         files=FileStore(connection),
         batches=BatchStore(connection),
         readiness=readiness,
         inflight=inflight,
-        monitor=ClusterMonitor(settings.cell, text.card.name, readiness),
+        monitor=monitor,
     )
 
 
 async def connect(settings: GatewaySettings, context: AppContext) -> None:
     """Connect to the bus, subscribe, and run batches until cancelled."""
     bus = await context.connection.connect(settings.nats_url, settings.cell, settings.alive_file)
-    for part in (context.readiness, context.admission, context.monitor):
-        await part.subscribe(bus)
+    await context.readiness.subscribe(bus)
+    await context.monitor.subscribe(bus)
     runner = BatchRunner(context.text, context.inflight, context.files, context.batches)
     await BatchConsumer(runner).run(bus)
 

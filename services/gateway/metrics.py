@@ -1,8 +1,14 @@
-"""The gateway's Prometheus metrics. Units: seconds, tokens."""
+"""The gateway's Prometheus metrics, and the record of each request's end. Units: seconds, tokens."""
 
+import time
+from functools import partial
+
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from shared.messages.requests import Outcome
+
+log = structlog.get_logger(__name__)
 
 LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 
@@ -16,17 +22,10 @@ class GatewayMetrics:
         self.active = Gauge(f"{name}_active_requests", "Requests without an outcome", registry=self.registry)
         self._requests = Counter(f"{name}_requests", "Requests by outcome", ["outcome"], registry=self.registry)
         self._tokens = Counter(f"{name}_tokens", "Tokens of completed requests", ["kind"], registry=self.registry)
-        self._latency = Histogram(
-            f"{name}_latency_seconds",
-            "From the request's body to its outcome",
-            buckets=LATENCY_BUCKETS_S,
-            registry=self.registry,
-        )
-        self._first_text = Histogram(
-            f"{name}_first_text_seconds",
-            "From the request's body to its first committed text, for streams",
-            buckets=LATENCY_BUCKETS_S,
-            registry=self.registry,
+        histogram = partial(Histogram, buckets=LATENCY_BUCKETS_S, registry=self.registry)
+        self._latency = histogram(f"{name}_latency_seconds", "From the request's body to its outcome")
+        self._first_text = histogram(
+            f"{name}_first_text_seconds", "From the request's body to its first committed text, for streams"
         )
 
     def not_completed(self, reason: str) -> None:
@@ -45,3 +44,32 @@ class GatewayMetrics:
     def text(self) -> bytes:
         """All metrics in the exposition format."""
         return generate_latest(self.registry)
+
+
+class RequestRecorder:
+    """Records the first end of one request in the metrics and in the log."""
+
+    def __init__(self, metrics: GatewayMetrics, request_id: str, start_s: float) -> None:
+        """`start_s` is the time before the body was read, by time.perf_counter."""
+        self._metrics = metrics
+        self._log = log.bind(request_id=request_id)
+        self._start_s = start_s
+        self._ended = False
+
+    def first_text(self) -> None:
+        self._metrics.first_text(self._latency_s())
+
+    def completed(self, outcome: Outcome) -> None:
+        self._ended = True
+        latency_s = self._latency_s()
+        self._metrics.completed(outcome, latency_s)
+        self._log.debug("request completed", latency_s=round(latency_s, 4))
+
+    def not_completed(self, reason: str) -> None:
+        if not self._ended:
+            self._ended = True
+            self._metrics.not_completed(reason)
+            self._log.info("request not completed", reason=reason, latency_s=round(self._latency_s(), 4))
+
+    def _latency_s(self) -> float:
+        return time.perf_counter() - self._start_s

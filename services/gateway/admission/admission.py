@@ -12,9 +12,9 @@ from fastapi import Request as HttpRequest
 from services.gateway.admission.rate_limits import RateLimits
 from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.errors import ApiError
+from services.gateway.console.cluster_monitor import ClusterMonitor
 from services.gateway.inflight import BATCH_OWNER, InFlightRequests
 from shared.api_keys import ANONYMOUS, ApiKey
-from shared.bus.client import Bus
 from shared.messages.requests import Request
 
 if TYPE_CHECKING:
@@ -30,19 +30,16 @@ class AdmissionController:
         self,
         api_keys: "ApiKeyCache | None",
         inflight: InFlightRequests,
+        monitor: ClusterMonitor,
         max_active: int,
         slo_admission: SloAdmission | None,
     ) -> None:
         self._api_keys = api_keys
         self._inflight = inflight
+        self._monitor = monitor
         self._max_active = max_active
         self._rates = RateLimits()
         self._slo_admission = slo_admission
-
-    async def subscribe(self, bus: Bus) -> None:
-        """Receive the load that SLO admission needs."""
-        if self._slo_admission is not None:
-            await self._slo_admission.subscribe(bus)
 
     async def identify(self, http: HttpRequest) -> None:
         """Dependency of routes that need a key; `key_of` returns it. Raises: ApiError 401."""
@@ -74,7 +71,7 @@ class AdmissionController:
             message = f"this gateway has {self._max_active} requests in flight, its limit"
             raise ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
         if self._slo_admission is not None:
-            late_s = self._slo_admission.admit(request, time.time())
+            late_s = self._slo_admission.admit(request, self._monitor.stats, time.time())
             if late_s > 0:
                 message = f"slo_ms: under this load the request would be {late_s:.1f} s late at the lowest threshold"
                 raise ApiError(429, message, param="slo_ms", code="slo_unattainable", retry_after_s=late_s)

@@ -2,10 +2,7 @@
 
 import math
 
-from nats.aio.msg import Msg
-
 from shared.arrays import unpack_int32
-from shared.bus.client import Bus, try_decode
 from shared.messages.requests import Request
 from shared.messages.stats import STATS_S, SchedulerStats
 from shared.text import round_up_to_blocks
@@ -15,22 +12,17 @@ MAX_LATE_S = 3600.0
 
 
 class SloAdmission:
-    """Combines the scheduler's load with the work admitted since it was published."""
+    """Adds the work admitted since the scheduler published its load. Pure: load and time are arguments."""
 
     def __init__(self, default_slo_s: float) -> None:
         self._default_slo_s = default_slo_s
         self._stats: SchedulerStats | None = None
         self._admitted_tokens = 0.0  # tokens to compute for requests admitted since `_stats`
 
-    async def subscribe(self, bus: Bus) -> None:
-        await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=self._receive)
-
-    def update(self, stats: SchedulerStats) -> None:
-        self._stats, self._admitted_tokens = stats, 0.0
-
-    def admit(self, request: Request, now_s: float) -> float:
-        """Returns: 0.0 if the request is admitted, else the seconds by which it would at least be late."""
-        stats = self._stats
+    def admit(self, request: Request, stats: SchedulerStats | None, now_s: float) -> float:
+        """`stats` are the latest. Returns: 0.0 if the request is admitted, else its minimum lateness in seconds."""
+        if stats is not self._stats:
+            self._stats, self._admitted_tokens = stats, 0.0
         if stats is None or stats.load is None or not stats.tokens_per_step or stats.at_s < now_s - MAX_STATS_AGE_S:
             return 0.0
         request_tokens = min_tokens(request, stats)
@@ -42,11 +34,6 @@ class SloAdmission:
             return min(late_s, MAX_LATE_S)
         self._admitted_tokens += request_tokens
         return 0.0
-
-    async def _receive(self, msg: Msg) -> None:
-        stats = try_decode(msg, SchedulerStats)
-        if stats is not None:
-            self.update(stats)
 
 
 def min_tokens(request: Request, stats: SchedulerStats) -> float:

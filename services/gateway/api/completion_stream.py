@@ -1,18 +1,17 @@
-"""The streamed reply to a completion: chunks of committed text, in order."""
+"""The streamed reply to a completion: chunks of committed text, in order, and canvas events."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
 
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.api.canvas_events import canvas
 from services.gateway.api.errors import ApiError, as_api_error, log_internal_error, outcome_error
 from services.gateway.api.replies import Json, Replies
 from services.gateway.api.sse import EventStreamResponse
-from services.gateway.api.text_stream import TextChanged, TextStream
+from services.gateway.api.text_stream import Decode, TextChanged, TextStream
 from services.gateway.app_context import AppContext
 from services.gateway.inflight import InFlightRequest, StepTokens
-from services.gateway.request_recorder import RequestRecorder
+from services.gateway.metrics import RequestRecorder
 from shared.arrays import unpack_int32
 from shared.messages.requests import Outcome
 
@@ -70,7 +69,7 @@ class CompletionStream(EventStreamResponse):
             else:
                 piece = stream.add(event.positions, event.tokens)
                 if request.guesses:
-                    yield canvas(event, guessed, text.decode)
+                    yield _canvas(event, guessed, text.decode)
             if piece:
                 if piece == stream.text:
                     self._recorder.first_text()
@@ -91,6 +90,29 @@ def _finish(stream: TextStream, outcome: Outcome) -> str:
     except TextChanged:
         message = f"the request restarted with another text; fetch it at /v1/requests/{outcome.request_id}"
         raise ApiError(500, message, code="text_changed") from None
+
+
+def _canvas(committed: StepTokens, guessed: StepTokens | None, decode: Decode) -> Json:
+    """The tokens that a step committed, and its guesses for masked positions unless they are of another step."""
+    cells = _cells(committed, decode)
+    if guessed is not None and guessed.step == committed.step:
+        cells += _cells(guessed, decode)
+    return {"object": "dilaserve.canvas", "step": committed.step, "cells": cells}
+
+
+def _cells(tokens: StepTokens, decode: Decode) -> list[Json]:
+    """Each token with its own text: empty for special tokens, U+FFFD for a part of a character."""
+    columns = zip(tokens.positions.tolist(), tokens.tokens.tolist(), tokens.confidences.tolist(), strict=True)
+    return [
+        {
+            "position": position,
+            "token": token,
+            "text": decode([token]),
+            "confidence": confidence,
+            "committed": tokens.committed,
+        }
+        for position, token, confidence in columns
+    ]
 
 
 def _dump(content: Json) -> str:

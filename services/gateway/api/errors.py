@@ -49,13 +49,16 @@ class ApiError(Exception):
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.body(), self.status, self.headers)
+
+def not_found(kind: str, name: str, param: str) -> ApiError:
+    return ApiError(404, f"no {kind} has the id {name[:MAX_NAME_LENGTH]!r}", param=param, code="not_found")
 
 
-def no_such_model(name: str, served: str) -> ApiError:
-    message = f"the model {name[:MAX_NAME_LENGTH]!r} does not exist; {served!r} is served"
-    return ApiError(404, message, param="model", code="model_not_found")
+def check_model(name: str, served: str) -> None:
+    """Raises: ApiError 404 if the model is not the served one."""
+    if name != served:
+        message = f"the model {name[:MAX_NAME_LENGTH]!r} does not exist; {served!r} is served"
+        raise ApiError(404, message, param="model", code="model_not_found")
 
 
 def as_api_error(error: Exception) -> ApiError:
@@ -72,7 +75,8 @@ def as_api_error(error: Exception) -> ApiError:
             in_url = isinstance(error, RequestValidationError)  # its location then begins with "path" or "query"
             return _invalid(first, first["loc"][in_url:])
         case HTTPException():
-            return ApiError(error.status_code, error.detail, code=_CODE_OF_STATUS.get(error.status_code))
+            code = _CODE_OF_STATUS.get(error.status_code)
+            return ApiError(error.status_code, error.detail, code=code, headers=error.headers)  # such as Allow
         case _:
             return ApiError(500, "internal error; see the gateway's log", code="internal_error")
 
@@ -102,10 +106,8 @@ def install_error_handlers(app: FastAPI) -> None:
     """Have every error of `app` answered in OpenAI's format."""
 
     async def handle(_request: Request, error: Exception) -> JSONResponse:
-        response = as_api_error(error).response()
-        if isinstance(error, HTTPException) and error.headers:
-            response.headers.update(error.headers)  # such as the methods that a path allows
-        return response
+        reply = as_api_error(error)
+        return JSONResponse(reply.body(), reply.status, reply.headers)
 
     for kind in (ApiError, BadInput, RetryLater, ValidationError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, handle)

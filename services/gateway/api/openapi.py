@@ -1,8 +1,9 @@
-"""The OpenAPI document: FastAPI's, plus the bodies that routes read themselves to bound their size."""
+"""The OpenAPI document: FastAPI's, plus the bodies that routes read themselves and the plans that they write."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
@@ -10,8 +11,9 @@ from pydantic.json_schema import models_json_schema
 
 from services.gateway.api.request_models import BatchBody, ChatBody, CompletionBody, TextBody
 from services.gateway.api.response_models import ErrorBody
+from shared.messages.plans import PlanRecord
 
-REF = "#/components/schemas/{model}"
+SCHEMAS = "#/components/schemas/"
 BODIES: Sequence[type[BaseModel]] = (ChatBody, TextBody, BatchBody)
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "The request is invalid or refused; `param` names the wrong field."},
@@ -29,12 +31,21 @@ _FORM = {
     "required": ["file", "purpose"],
     "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "enum": ["batch"]}},
 }
+_PLAN_LIST = {
+    "type": "object",
+    "required": ["object", "data"],
+    "properties": {
+        "object": {"const": "list"},
+        "data": {"type": "array", "items": {"$ref": SCHEMAS + "PlanRecord"}},
+    },
+}
+PLANS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"schema": _PLAN_LIST}}}}
 FILE_FORM = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}}
 
 
 def json_body(body: type[BaseModel]) -> dict[str, Any]:
     """The `openapi_extra` of a route that reads a `body`, one of BODIES."""
-    content = {"application/json": {"schema": {"$ref": REF.format(model=body.__name__)}}}
+    content = {"application/json": {"schema": {"$ref": SCHEMAS + body.__name__}}}
     described: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
     return described | {"parameters": [IDEMPOTENCY]} if issubclass(body, CompletionBody) else described
 
@@ -45,8 +56,9 @@ def install_openapi(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-            _, bodies = models_json_schema([(body, "validation") for body in BODIES], ref_template=REF)
-            schema["components"]["schemas"] |= bodies["$defs"]
+            _, bodies = models_json_schema([(body, "validation") for body in BODIES], ref_template=SCHEMAS + "{model}")
+            _, plans = msgspec.json.schema_components([PlanRecord], ref_template=SCHEMAS + "{name}")
+            schema["components"]["schemas"] |= bodies["$defs"] | plans
             app.openapi_schema = schema
         return app.openapi_schema
 

@@ -33,25 +33,22 @@ async def bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes]:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise too_large(max_bytes)
-    size = 0
-    parts = request.stream()
-    while (part := await _next_of(parts)) is not None:
+    size, parts = 0, request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(PART_TIMEOUT_S):
+                part = await anext(parts, None)
+        except ClientDisconnect:
+            raise ApiError(400, "the body is incomplete") from None
+        except TimeoutError:
+            message, close = f"no part of the body arrived for {PART_TIMEOUT_S:g} s", {"Connection": "close"}
+            raise ApiError(408, message, code="timeout", headers=close) from None
+        if part is None:
+            return
         size += len(part)
         if size > max_bytes:
             raise too_large(max_bytes)
         yield part
-
-
-async def _next_of(parts: AsyncGenerator[bytes]) -> bytes | None:
-    """None at the end. Raises: ApiError 400 or 408."""
-    try:
-        async with asyncio.timeout(PART_TIMEOUT_S):
-            return await anext(parts, None)
-    except ClientDisconnect:
-        raise ApiError(400, "the body is incomplete") from None
-    except TimeoutError:
-        message, close = f"no part of the body arrived for {PART_TIMEOUT_S:g} s", {"Connection": "close"}
-        raise ApiError(408, message, code="timeout", headers=close) from None
 
 
 def too_large(max_bytes: int) -> ApiError:

@@ -3,16 +3,27 @@
 Completion routes write their replies as plain JSON (replies.py) and only document these models; a test compares both.
 """
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from shared.messages.gateway import BatchStatus
 from shared.messages.requests import FinishReason, OutcomeStatus
 
+T = TypeVar("T")
+
 
 class ResponseModel(BaseModel):
     model_config = ConfigDict(frozen=True)
+
+
+class List(ResponseModel, Generic[T]):
+    object: Literal["list"] = "list"
+    data: list[T]
+
+
+class Page(List[T]):
+    has_more: bool
 
 
 class ErrorDetail(ResponseModel):
@@ -99,27 +110,28 @@ class Model(ResponseModel):
     max_model_len: int = Field(description="maximum tokens of prompt and output together")
 
 
-class ModelList(ResponseModel):
-    object: Literal["list"] = "list"
-    data: list[Model]
-
-
 class StoredRequestError(ResponseModel):
     message: str
     param: str | None
 
 
-class StoredRequest(ResponseModel):
-    """The outcome of a request."""
+class RequestSummary(ResponseModel):
+    """A finished request. In a list, `text` is shortened."""
 
-    object: Literal["dilaserve.request"] = "dilaserve.request"
     id: str
     status: OutcomeStatus
+    arrival_s: float = Field(description="Unix time, seconds")
     text: str
-    finish_reason: FinishReason | None
-    usage: Usage
     error: StoredRequestError | None
     dilaserve: Serving
+
+
+class StoredRequest(RequestSummary):
+    """The outcome of a request."""
+
+    object: Literal["dilaserve.request"]
+    finish_reason: FinishReason | None
+    usage: Usage
     steps: list[dict[str, Any]] = Field(description="threshold, instance and time left of each step")
 
 
@@ -138,12 +150,6 @@ class FileObject(ResponseModel):
     status: Literal["processed"] = "processed"
 
 
-class FileList(ResponseModel):
-    object: Literal["list"] = "list"
-    data: list[FileObject]
-    has_more: bool = False
-
-
 class DeletedFile(ResponseModel):
     id: str
     object: Literal["file"] = "file"
@@ -154,12 +160,7 @@ class BatchErrorItem(ResponseModel):
     code: str
     message: str
     line: int | None
-    param: str | None = None
-
-
-class BatchErrors(ResponseModel):
-    object: Literal["list"] = "list"
-    data: list[BatchErrorItem]
+    param: None = None
 
 
 class BatchCounts(ResponseModel):
@@ -171,31 +172,28 @@ class BatchCounts(ResponseModel):
 class BatchObject(ResponseModel):
     """A batch. Times are Unix times in seconds."""
 
-    id: str
+    id: str = Field(validation_alias="batch_id")
     object: Literal["batch"] = "batch"
     endpoint: str
-    errors: BatchErrors | None
+    errors: List[BatchErrorItem] | None
     input_file_id: str
-    completion_window: str
+    completion_window: Literal["24h"] = "24h"
     status: BatchStatus
     output_file_id: str | None
     error_file_id: str | None
-    created_at: int
-    in_progress_at: int | None
-    expires_at: int
-    finalizing_at: int | None
+    created_at: int = Field(validation_alias="created_s")
+    in_progress_at: int | None = Field(validation_alias="began_s")
+    expires_at: int = Field(validation_alias="expires_s")
+    finalizing_at: int | None = Field(validation_alias="finalizing_s")
     completed_at: int | None = None
     failed_at: int | None = None
     expired_at: int | None = None
-    cancelling_at: int | None
+    cancelling_at: int | None = Field(validation_alias="cancelling_s")
     cancelled_at: int | None = None
     request_counts: BatchCounts
     metadata: dict[str, str]
 
 
-class BatchList(ResponseModel):
-    object: Literal["list"] = "list"
-    data: list[BatchObject]
+class BatchList(Page[BatchObject]):
     first_id: str | None = None
     last_id: str | None = None
-    has_more: bool

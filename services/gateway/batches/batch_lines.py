@@ -54,6 +54,10 @@ def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchErr
     lines: list[Line] = []
     errors: list[BatchError] = []
     custom_ids: set[str] = set()
+
+    def fail(message: str, *, code: str, line: int | None = None) -> None:
+        errors.append(BatchError(message=message, line=line, code=code))
+
     for number, row in enumerate(io.BytesIO(content), 1):
         if len(errors) >= MAX_ERRORS or len(lines) > MAX_LINES:
             break
@@ -62,20 +66,18 @@ def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchErr
         try:
             line = msgspec.json.decode(row, type=Line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            errors.append(BatchError(message=str(error), line=number, code="invalid_json_line"))
+            fail(str(error), line=number, code="invalid_json_line")
             continue
         if line.method != "POST" or line.url != endpoint:
-            message = f"method and url must be POST {endpoint}"
-            errors.append(BatchError(message=message, line=number, code="invalid_url"))
+            fail(f"method and url must be POST {endpoint}", line=number, code="invalid_url")
         if line.custom_id in custom_ids:
-            message = f"duplicate custom_id {line.custom_id[:100]!r}"
-            errors.append(BatchError(message=message, line=number, code="duplicate_custom_id"))
+            fail(f"duplicate custom_id {line.custom_id[:100]!r}", line=number, code="duplicate_custom_id")
         custom_ids.add(line.custom_id)
         lines.append(line)
     if not lines and not errors:
-        errors.append(BatchError(message="the file has no lines", code="empty_file"))
+        fail("the file has no lines", code="empty_file")
     if len(lines) > MAX_LINES:
-        errors.append(BatchError(message=f"the file has more than {MAX_LINES} requests", code="too_many"))
+        fail(f"the file has more than {MAX_LINES} requests", code="too_many")
     return lines, errors[:MAX_ERRORS]
 
 

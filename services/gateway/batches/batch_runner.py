@@ -51,14 +51,14 @@ class BatchRunner:
             await self._fail(batch.batch_id, errors)
             return
         started = {"status": BatchStatus.IN_PROGRESS, "total": len(lines), "began_s": _now_s()}
-        batch = await self._batches.set_unless_cancelling(batch.batch_id, **started)
+        batch = await self._batches.set(batch.batch_id, started, unless=BatchStatus.CANCELLING)
         if batch.ended:  # cancelled while its file was read
             return
         results = await self._serve(batch, lines)
         await self._finish(batch, sorted(results, key=lambda result: result.number))
 
     async def _fail(self, batch_id: str, errors: list[BatchError]) -> None:
-        await self._batches.set(batch_id, errors=errors, status=BatchStatus.FAILED, ended_s=_now_s())
+        await self._batches.set(batch_id, {"errors": errors, "status": BatchStatus.FAILED, "ended_s": _now_s()})
 
     async def _serve(self, batch: Batch, lines: list[Line]) -> list[LineResult]:
         """The results of all lines, or of those served before the batch was cancelled or expired."""
@@ -75,7 +75,7 @@ class BatchRunner:
             pending = set(workers)
             while pending:
                 _, pending = await asyncio.wait(workers, timeout=SAVE_S)
-                batch = await self._batches.set(batch.batch_id, **_counts(results))
+                batch = await self._batches.set(batch.batch_id, _counts(results))
                 if batch.ended or batch.status is BatchStatus.CANCELLING or time.time() > batch.expires_s:
                     server.cancel_requests = True
                     break
@@ -89,7 +89,8 @@ class BatchRunner:
     async def _finish(self, batch: Batch, results: list[LineResult]) -> None:
         """Write the files, then the final record."""
         finalizing_s = _now_s()
-        batch = await self._batches.set_unless_cancelling(batch.batch_id, status=BatchStatus.FINALIZING)
+        finalizing = {"status": BatchStatus.FINALIZING}
+        batch = await self._batches.set(batch.batch_id, finalizing, unless=BatchStatus.CANCELLING)
         if batch.ended:  # by another gateway, which received the batch after this one lost the bus
             return
         files = {
@@ -103,7 +104,7 @@ class BatchRunner:
         elif len(results) < batch.total:
             status = BatchStatus.EXPIRED
         final = {"status": status, "finalizing_s": finalizing_s, "ended_s": _now_s(), **_counts(results), **files}
-        await self._batches.set(batch.batch_id, **final)
+        await self._batches.set(batch.batch_id, final)
 
     async def _write(self, batch: Batch, kind: str, results: list[LineResult]) -> str:
         """Returns: the file's id."""

@@ -3,14 +3,14 @@
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 from nats.js.api import DeliverPolicy
 from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from services.gateway.api.errors import ApiError
+from services.gateway.api.errors import ApiError, not_found
 from services.gateway.bus_connection import BusConnection
 from services.gateway.stream_reader import read_stream
 from shared.bus.client import try_decode
@@ -50,7 +50,7 @@ class BatchStore:
         """`owner` None: any owner. Raises: ApiError 404 if the owner has no such batch."""
         batch, _ = await self._read(batch_id)
         if owner is not None and batch.owner != owner:
-            raise no_such_batch(batch_id)
+            raise not_found("batch", batch_id, "batch_id")
         return batch
 
     async def owned_by(self, owner: str) -> list[Batch]:
@@ -80,22 +80,17 @@ class BatchStore:
                 return replace(batch, status=BatchStatus.CANCELLED, cancelling_s=now_s, ended_s=now_s)
             return replace(batch, status=BatchStatus.CANCELLING, cancelling_s=now_s)
 
-        return await self.update(batch_id, cancelled)
+        return await self._update(batch_id, cancelled)
 
-    async def set(self, batch_id: str, **fields: object) -> Batch:
-        """Set fields of a batch unless it has ended. Returns: the stored batch."""
-        return await self.update(batch_id, lambda batch: batch if batch.ended else replace(batch, **fields))
-
-    async def set_unless_cancelling(self, batch_id: str, **fields: object) -> Batch:
-        """Set fields of a batch unless it is being cancelled or has ended. Returns: the stored batch."""
+    async def set(self, batch_id: str, fields: Mapping[str, object], unless: BatchStatus | None = None) -> Batch:
+        """Set fields of a batch that has not ended and is not in the status `unless`. Returns: the stored batch."""
 
         def changed(batch: Batch) -> Batch:
-            fixed = batch.ended or batch.status is BatchStatus.CANCELLING
-            return batch if fixed else replace(batch, **fields)
+            return batch if batch.ended or batch.status is unless else replace(batch, **fields)
 
-        return await self.update(batch_id, changed)
+        return await self._update(batch_id, changed)
 
-    async def update(self, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
+    async def _update(self, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
         """Replace the record by `change(record)`, repeated after a concurrent change. Returns: the stored batch."""
         while True:
             batch, revision = await self._read(batch_id)
@@ -113,12 +108,8 @@ class BatchStore:
                 entry = await bucket.get(batch_id)
                 return decode(entry.value or b"", Batch), entry.revision
             except (KeyNotFoundError, InvalidKeyError, BadInput):
-                raise no_such_batch(batch_id) from None
+                raise not_found("batch", batch_id, "batch_id") from None
 
     async def _bucket(self) -> KeyValue:
         bus = self._connection.bus
         return await bus.js.key_value(bus.subjects.batches_bucket)
-
-
-def no_such_batch(batch_id: str) -> ApiError:
-    return ApiError(404, f"no batch has the id {batch_id[:100]!r}", param="batch_id", code="not_found")

@@ -11,7 +11,7 @@ from nats.js.api import ObjectInfo, ObjectMeta
 from nats.js.errors import NotFoundError
 from nats.js.object_store import ObjectStore
 
-from services.gateway.api.errors import ApiError
+from services.gateway.api.errors import ApiError, not_found
 from services.gateway.api.response_models import FileObject
 from services.gateway.bus_connection import BusConnection
 from shared.bus.codec import decode, encode
@@ -46,7 +46,7 @@ class FileStore:
             info = await store.get_info(file_id)
         stored = _read(info)
         if stored is None or stored.owner != owner:
-            raise no_such_file(file_id)
+            raise not_found("file", file_id, "file_id")
         return _describe(file_id, info, stored)
 
     async def content(self, file_id: str, owner: str) -> bytes:
@@ -88,11 +88,7 @@ class FileStore:
                 try:
                     yield store
                 except NotFoundError:
-                    raise no_such_file(file_id) from None
-
-
-def no_such_file(file_id: str) -> ApiError:
-    return ApiError(404, f"no file has the id {file_id[:100]!r}", param="file_id", code="not_found")
+                    raise not_found("file", file_id, "file_id") from None
 
 
 def _read(info: ObjectInfo) -> StoredFile | None:

@@ -5,7 +5,7 @@ import time
 
 from msgspec.structs import replace
 
-from services.gateway.api.errors import as_api_error, log_internal_error, no_such_model, outcome_error
+from services.gateway.api.errors import as_api_error, check_model, log_internal_error, outcome_error
 from services.gateway.api.replies import Json, Replies
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
 from services.gateway.api.request_builder import build_request
@@ -48,8 +48,7 @@ class LineServer:
         if len(bytes(line.body)) > MAX_BODY_BYTES:
             raise too_large(MAX_BODY_BYTES)
         body = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
-        if body.model != self._text.card.name:
-            raise no_such_model(body.model, self._text.card.name)
+        check_model(body.model, self._text.card.name)
         now_s = time.time()
         left_s = max(1.0, self._batch.expires_s - now_s)
         request = await build_request(body, self._text, request_id, now_s)

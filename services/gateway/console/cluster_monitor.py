@@ -54,7 +54,7 @@ class ClusterMonitor:
     async def run(self) -> None:
         """Send an update to every reader of `updates` each second, until cancelled."""
         while True:
-            if self._stats is None:
+            if self.stats is None:
                 self._loads.append(LoadView(t_s=time.time()))  # a gap in the charts
             self._tick.set()
             self._tick = asyncio.Event()
@@ -64,6 +64,11 @@ class ClusterMonitor:
         """End `updates`."""
         self._closed = True
         self._tick.set()
+
+    @property
+    def stats(self) -> SchedulerStats | None:
+        """The leading scheduler's stats; None if none leads."""
+        return self._last_stats if time.time() - self._received_s < STATS_TIMEOUT_S else None
 
     def recent(self, limit: int) -> list[Outcome]:
         """The most recently finished requests, newest first."""
@@ -76,7 +81,7 @@ class ClusterMonitor:
             reason = None
         except RetryLater as error:
             reason = str(error)
-        stats = self._stats
+        stats = self.stats
         return ClusterView(
             cell=self._cell,
             model=self._model_name,
@@ -94,11 +99,6 @@ class ClusterMonitor:
             sent_s = loads[-1].t_s if loads else sent_s
             yield Update(loads=loads, cluster=self.cluster(), ended=self._ended, plans=self._plans)
             await self._tick.wait()
-
-    @property
-    def _stats(self) -> SchedulerStats | None:
-        """The leading scheduler's stats; None if none leads."""
-        return self._last_stats if time.time() - self._received_s < STATS_TIMEOUT_S else None
 
     async def _receive_stats(self, msg: Msg) -> None:
         stats = try_decode(msg, SchedulerStats)

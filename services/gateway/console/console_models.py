@@ -1,9 +1,6 @@
-"""Models of the console's API: cluster, load, requests and plans."""
+"""Models of the console's API: cluster and load."""
 
-from typing import Literal
-
-from services.gateway.api.response_models import ResponseModel, Serving, StoredRequestError
-from shared.messages.requests import OutcomeStatus
+from services.gateway.api.response_models import ResponseModel
 
 
 class LoadView(ResponseModel):
@@ -58,64 +55,3 @@ class Update(ResponseModel):
     cluster: ClusterView
     ended: int  # number of finished requests
     plans: int  # number of plan messages received
-
-
-class RequestSummary(ResponseModel):
-    """A finished request."""
-
-    id: str
-    status: OutcomeStatus
-    arrival_s: float  # Unix time, seconds
-    text: str  # its first characters
-    error: StoredRequestError | None
-    dilaserve: Serving
-
-
-class RequestList(ResponseModel):
-    object: Literal["list"]
-    data: list[RequestSummary]
-
-
-class PlacementView(ResponseModel):
-    """The GPUs of an instance, one per TP rank."""
-
-    node: str
-    gpus: list[int]
-
-
-class ClassView(ResponseModel):
-    """The observed rate of a request class and the means of its requests."""
-
-    name: str
-    rps: float
-    prompt_tokens: float
-    output_tokens: float
-    slo_s: float
-
-
-class PlanEventView(ResponseModel):
-    at_s: float  # Unix time, seconds
-    text: str
-
-
-class PlanView(ResponseModel):
-    """One decision of the reconfigurator."""
-
-    plan_id: str
-    decided_s: float  # Unix time, seconds
-    ended_s: float | None
-    state: str  # stayed, running, done or failed
-    reason: str
-    status: str  # optimal, feasible or fallback; empty: no plan was made
-    mean_threshold: float | None  # planned
-    slack_s: float | None  # planned
-    solve_s: float | None
-    classes: list[ClassView]
-    before: list[PlacementView]
-    target: list[PlacementView]
-    events: list[PlanEventView]
-
-
-class PlanList(ResponseModel):
-    object: Literal["list"] = "list"
-    data: list[PlanView]

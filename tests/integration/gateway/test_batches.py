@@ -145,7 +145,7 @@ async def test_a_batch_that_another_gateway_has_ended_meanwhile_stays_as_it_is(
             async with asyncio.timeout(LIMIT_S):
                 await scheduler.served.get()
             other = {"status": BatchStatus.COMPLETED, "ended_s": 1, "output_file_id": "file-1"}
-            await BatchStore(link).set(batch.id, **other)
+            await BatchStore(link).set(batch.id, other)
             await until(lambda: is_let_go(bus))
             assert (await api.batches.retrieve(batch.id)).output_file_id == "file-1"
             assert [file.id async for file in await api.files.list()] == [batch.input_file_id]

@@ -15,10 +15,7 @@ def request(slo_s: float | None = 5.0, min_threshold: float = 0.0) -> Request:
 
 
 def late_s(said: SchedulerStats | None, asked: Request, now_s: float = NOW_S) -> float:
-    forecast = SloAdmission(default_slo_s=2.0)
-    if said is not None:
-        forecast.update(said)
-    return forecast.admit(asked, now_s)
+    return SloAdmission(default_slo_s=2.0).admit(asked, said, now_s)
 
 
 def test_the_least_work_is_that_of_the_lowest_threshold_it_may_use() -> None:
@@ -35,12 +32,10 @@ def test_what_would_be_late_behind_the_work_there_is_is_refused_with_the_time() 
 
 
 def test_what_was_let_in_since_the_scheduler_spoke_counts() -> None:
-    forecast = SloAdmission(default_slo_s=2.0)
-    forecast.update(loaded_stats(NOW_S, 3500))
-    assert forecast.admit(request(), NOW_S) == 0.0
-    assert forecast.admit(request(), NOW_S) > 0
-    forecast.update(loaded_stats(NOW_S, 3500))
-    assert forecast.admit(request(), NOW_S) == 0.0
+    admission, stats = SloAdmission(default_slo_s=2.0), loaded_stats(NOW_S, 3500)
+    assert admission.admit(request(), stats, NOW_S) == 0.0
+    assert admission.admit(request(), stats, NOW_S) > 0
+    assert admission.admit(request(), loaded_stats(NOW_S, 3500), NOW_S) == 0.0
 
 
 def test_without_recent_word_nothing_is_refused() -> None:

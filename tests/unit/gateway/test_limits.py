@@ -3,15 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.admission.rate_limits import RateLimits, TokenBucket
+from services.gateway.admission.rate_limits import RateLimits
 
 
 def test_a_minutes_requests_may_come_at_once_and_then_one_when_it_has_come_due() -> None:
-    bucket = TokenBucket(per_minute=6)
-    assert [bucket.acquire(100.0) for _ in range(6)] == [0.0] * 6
-    assert bucket.acquire(100.0) == 10.0
-    assert bucket.acquire(104.0) == 6.0
-    assert bucket.acquire(110.0) == 0.0
+    rates = RateLimits()
+    assert [rates.acquire("a", 6, 100.0) for _ in range(6)] == [0.0] * 6
+    assert rates.acquire("a", 6, 100.0) == 10.0
+    assert rates.acquire("a", 6, 104.0) == 6.0
+    assert rates.acquire("a", 6, 110.0) == 0.0
 
 
 def test_keys_do_not_share_and_a_new_limit_counts_from_now_on() -> None:
@@ -26,8 +26,8 @@ def test_keys_do_not_share_and_a_new_limit_counts_from_now_on() -> None:
 def test_over_any_time_no_more_pass_than_a_minutes_worth_and_what_came_due(
     per_minute: int, waits_s: list[float]
 ) -> None:
-    bucket, now_s, passed = TokenBucket(per_minute), 50.0, 0
+    rates, now_s, passed = RateLimits(), 50.0, 0
     for wait_s in waits_s:
         now_s += wait_s
-        passed += bucket.acquire(now_s) == 0.0
+        passed += rates.acquire("a", per_minute, now_s) == 0.0
     assert passed <= per_minute + (now_s - 50.0) * per_minute / 60 + 1e-6

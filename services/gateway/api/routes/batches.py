@@ -1,26 +1,24 @@
 """/v1/files and /v1/batches: OpenAI's batch API."""
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
+import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from services.gateway.admission.admission import key_of
-from services.gateway.api.errors import ApiError
+from services.gateway.api.errors import ApiError, not_found
 from services.gateway.api.openapi import FILE_FORM, json_body
 from services.gateway.api.request_body import bounded, read_body
 from services.gateway.api.request_models import BatchBody
 from services.gateway.api.response_models import (
-    BatchCounts,
-    BatchErrorItem,
-    BatchErrors,
     BatchList,
     BatchObject,
     DeletedFile,
-    FileList,
     FileObject,
+    Page,
 )
 from services.gateway.app_context import AppContext
 from services.gateway.batches.file_store import MAX_FILE_BYTES
@@ -43,11 +41,11 @@ def file_routes(context: AppContext) -> APIRouter:
     @router.get("")
     async def list_files(
         http: Request, limit: FileLimit = 10_000, after: str | None = None, purpose: str | None = None
-    ) -> FileList:
+    ) -> Page[FileObject]:
         """The API key's files, newest first; `after` is the id of the last file of the previous page."""
         files = _after(await context.files.owned_by(key_of(http).key_id), after)
         files = [file for file in files if purpose in (None, file.purpose)]
-        return FileList(data=files[:limit], has_more=len(files) > limit)
+        return Page(data=files[:limit], has_more=len(files) > limit)
 
     @router.get("/{file_id}")
     async def get_file(http: Request, file_id: str) -> FileObject:
@@ -110,7 +108,7 @@ def _after(items: list[L], after: str | None) -> list[L]:
         return items
     index = next((index for index, item in enumerate(items) if item.id == after), None)
     if index is None:
-        raise ApiError(404, f"nothing has the id {after[:100]!r}", param="after", code="not_found")
+        raise not_found("item", after, "after")
     return items[index + 1 :]
 
 
@@ -135,25 +133,10 @@ async def _read_upload(http: Request) -> tuple[str, bytes]:
 
 
 def batch_object(batch: Batch) -> BatchObject:
-    errors = [BatchErrorItem(code=error.code, message=error.message, line=error.line) for error in batch.errors]
-    ended_at: dict[str, Any] = (
-        {f"{batch.status.value}_at": batch.ended_s} if batch.ended else {}
-    )  # such as completed_at
-    return BatchObject(
-        id=batch.batch_id,
-        endpoint=batch.endpoint,
-        errors=BatchErrors(data=errors) if errors else None,
-        input_file_id=batch.input_file_id,
-        completion_window="24h",
-        status=batch.status,
-        output_file_id=batch.output_file_id,
-        error_file_id=batch.error_file_id,
-        created_at=batch.created_s,
-        in_progress_at=batch.began_s,
-        expires_at=batch.expires_s,
-        finalizing_at=batch.finalizing_s,
-        cancelling_at=batch.cancelling_s,
-        request_counts=BatchCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
-        metadata=batch.metadata,
-        **ended_at,
-    )
+    fields = msgspec.structs.asdict(batch)
+    fields |= {
+        "errors": {"data": msgspec.to_builtins(batch.errors)} if batch.errors else None,
+        "request_counts": fields,
+        f"{batch.status.value}_at": batch.ended_s,  # such as completed_at
+    }
+    return BatchObject.model_validate(fields)

@@ -4,11 +4,12 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
+from services.gateway.api.openapi import PLANS
 from services.gateway.api.sse import EventStreamResponse
 from services.gateway.app_context import AppContext
-from services.gateway.console.console_models import ClusterView, PlanList, PlanView, Update
+from services.gateway.console.console_models import ClusterView, Update
 from shared.bus.plan_history import read_plans
 from shared.messages.plans import MAX_PLANS
 
@@ -30,10 +31,11 @@ def cluster_routes(context: AppContext) -> APIRouter:
         """One update of the cell per second; the first contains the last minutes."""
         return EventStreamResponse(update.model_dump_json() async for update in context.monitor.updates())
 
-    @router.get("/plans")
-    async def plans(limit: Annotated[int, Query(ge=1, le=MAX_PLANS)] = 50) -> PlanList:
+    @router.get("/plans", responses=PLANS)
+    async def plans(limit: Annotated[int, Query(ge=1, le=MAX_PLANS)] = 50) -> Response:
         """The reconfigurator's decisions, newest first."""
         records = await read_plans(context.connection.bus, limit)
-        return PlanList(data=[PlanView.model_validate(msgspec.to_builtins(record)) for record in records])
+        content = msgspec.json.encode({"object": "list", "data": records})
+        return Response(content, media_type="application/json")
 
     return router

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.completion_stream import CompletionStream
-from services.gateway.api.errors import ApiError, as_api_error, no_such_model, outcome_error
+from services.gateway.api.errors import ApiError, as_api_error, check_model, outcome_error
 from services.gateway.api.openapi import json_body
 from services.gateway.api.replies import Replies
 from services.gateway.api.request_body import read_body
@@ -20,11 +20,9 @@ from services.gateway.api.request_models import ChatBody, CompletionBody, TextBo
 from services.gateway.api.response_models import ChatCompletion, Completion, TextCompletion
 from services.gateway.app_context import AppContext
 from services.gateway.inflight import InFlightRequest
-from services.gateway.request_recorder import RequestRecorder
+from services.gateway.metrics import RequestRecorder
 from shared.errors import RetryLater
 from shared.messages.requests import Outcome
-
-IDEMPOTENCY_KEY = "Idempotency-Key"
 
 
 def completion_routes(context: AppContext) -> APIRouter:
@@ -77,18 +75,16 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
 
 async def _open(context: AppContext, http: Request, body: CompletionBody, arrival_s: float) -> InFlightRequest:
     """Validate, admit and publish the request."""
-    if body.model != context.text.card.name:
-        raise no_such_model(body.model, context.text.card.name)
-    key, idempotency_key = key_of(http), http.headers.get(IDEMPOTENCY_KEY)
+    check_model(body.model, context.text.card.name)
+    key, idempotency_key = key_of(http), http.headers.get("Idempotency-Key")
     request = await build_request(body, context.text, uuid.uuid4().hex, arrival_s)
     context.readiness.check()
     context.admission.check_priority(key, request)
-    durable = idempotency_key is not None
     if idempotency_key is not None:
-        request_id = await context.idempotency.claim(key.key_id, idempotency_key, http.url.path, body.model_dump_json())
-        request = replace(request, request_id=request_id)
+        claim = context.idempotency.claim(key.key_id, idempotency_key, http.url.path, body.model_dump_json())
+        request = replace(request, request_id=await claim)
     context.admission.admit(key, request)
-    return await context.inflight.open(request, key.key_id, durable=durable)
+    return await context.inflight.open(request, key.key_id, durable=idempotency_key is not None)
 
 
 async def _completed(http: Request, inflight: InFlightRequest) -> Outcome:

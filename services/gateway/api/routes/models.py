@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from services.gateway.api.errors import no_such_model
-from services.gateway.api.response_models import Model, ModelList
+from services.gateway.api.errors import check_model
+from services.gateway.api.response_models import List, Model
 from services.gateway.app_context import AppContext
 
 
@@ -13,15 +13,14 @@ def model_routes(context: AppContext) -> APIRouter:
     model = Model(id=card.name, created=int(context.started_s), owned_by="dilaserve", max_model_len=card.max_length)
 
     @router.get("")
-    async def list_models() -> ModelList:
+    async def list_models() -> List[Model]:
         """The served model."""
-        return ModelList(data=[model])
+        return List(data=[model])
 
     @router.get("/{name:path}")
     async def get_model(name: str) -> Model:
         """The served model by its name."""
-        if name != card.name:
-            raise no_such_model(name, card.name)
+        check_model(name, card.name)
         return model
 
     return router

@@ -4,14 +4,14 @@ import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from msgspec.structs import replace
 
 from services.gateway.api.errors import ApiError
 from services.gateway.api.replies import ChatFormat, TextFormat, serving, usage
-from services.gateway.api.response_models import Serving, StoredRequest, StoredRequestError, Usage
+from services.gateway.api.response_models import List, RequestSummary, Serving, StoredRequest, StoredRequestError, Usage
 from services.gateway.api.step_details import step_list
 from services.gateway.app_context import AppContext
 from services.gateway.console.cluster_monitor import MAX_RECENT
-from services.gateway.console.console_models import RequestList, RequestSummary
 from services.gateway.inflight import find_outcome
 from shared.messages.requests import Outcome
 
@@ -23,9 +23,10 @@ def request_routes(context: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/requests")
 
     @router.get("", response_model_exclude_unset=True)
-    async def list_requests(limit: Annotated[int, Query(ge=1, le=MAX_RECENT)] = 50) -> RequestList:
+    async def list_requests(limit: Annotated[int, Query(ge=1, le=MAX_RECENT)] = 50) -> List[RequestSummary]:
         """The most recently finished requests, newest first."""
-        return RequestList(object="list", data=[_summary(outcome) for outcome in context.monitor.recent(limit)])
+        shortened = (replace(outcome, text=outcome.text[:PREVIEW_LENGTH]) for outcome in context.monitor.recent(limit))
+        return List(object="list", data=[RequestSummary(**_fields(outcome)) for outcome in shortened])
 
     @router.get("/{name}", response_model_exclude_unset=True)
     async def get_request(name: str) -> StoredRequest:
@@ -37,26 +38,23 @@ def request_routes(context: AppContext) -> APIRouter:
             raise ApiError(404, "no request with this id has ended in the last day", param="id", code="not_found")
         return StoredRequest(
             object="dilaserve.request",
-            text=outcome.text,
             finish_reason=outcome.finish_reason,
             usage=Usage(**usage(outcome.prompt_tokens, outcome.completion_tokens)),
             steps=step_list(outcome.decisions, outcome.stats.slo_s) if outcome.stats else [],
-            **_common_fields(outcome),
+            **_fields(outcome),
         )
 
     return router
 
 
-def _summary(outcome: Outcome) -> RequestSummary:
-    text = outcome.text[:PREVIEW_LENGTH]
-    return RequestSummary(arrival_s=outcome.arrival_s, text=text, **_common_fields(outcome))
-
-
-def _common_fields(outcome: Outcome) -> dict[str, Any]:
+def _fields(outcome: Outcome) -> dict[str, Any]:
+    """The fields of a summary."""
     error = outcome.error
     return {
         "id": outcome.request_id,
         "status": outcome.status,
+        "arrival_s": outcome.arrival_s,
+        "text": outcome.text,
         "error": StoredRequestError(message=error.message, param=error.field) if error else None,
         "dilaserve": Serving(**serving(outcome)),
     }
