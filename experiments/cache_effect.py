@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.demo_model.evaluate import ANSWER, read_questions
+from experiments.demo_model.evaluate import is_right, read_questions
 from experiments.engine_throughput import BLOCK_LENGTH, read_prompts
 from experiments.report import RESULTS, Report
 from services.worker.cache.cache_mode import CacheMode
@@ -49,7 +49,7 @@ def measure(
     traces = []
     for at in range(0, len(requests), BATCH):
         traces += decode_together(requests[at : at + BATCH], runner, options)
-    right = [_answer(text.decode(trace.output_ids)) == answer for trace, answer in zip(traces, answers, strict=True)]
+    right = [is_right(text.decode(trace.output_ids), answer) for trace, answer in zip(traces, answers, strict=True)]
     latencies_s = []
     for request in requests[:TIMED_REQUESTS]:
         started = clock()
@@ -61,11 +61,6 @@ def measure(
         recompute_steps=statistics.mean(sum(s.kind == "recompute" for s in trace.steps) for trace in traces),
         latency_s=statistics.median(latencies_s),
     )
-
-
-def _answer(text: str) -> str | None:
-    found = ANSWER.search(text)
-    return found[1] if found else None
 
 
 def main(
@@ -98,8 +93,7 @@ def main(
                     f"{row.recompute_steps:.1f}",
                     f"{row.latency_s * 1000:.0f}",
                 )
-    report.write(RESULTS / "cache_effect.md")
-    report.write_csv(RESULTS / "cache_effect.csv")
+    report.write(RESULTS / "cache_effect.md", with_csv=True)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from docker import DockerClient
 from docker.errors import APIError
@@ -101,16 +100,7 @@ def swarm_cluster(*, build: bool) -> Iterator[ContainerCluster]:
             _remove_stack()
 
 
-class ClusterFactory(Protocol):
-    """Starts a cluster; without `build` from the existing images."""
-
-    def __call__(self, *, build: bool) -> AbstractContextManager[ContainerCluster]: ...
-
-
-CLUSTERS: Mapping[str, ClusterFactory] = {
-    "compose": compose_cluster,
-    "swarm": swarm_cluster,
-}
+CLUSTERS = {"compose": compose_cluster, "swarm": swarm_cluster}
 
 
 def _environ() -> dict[str, str]:

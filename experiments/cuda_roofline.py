@@ -121,8 +121,7 @@ def main() -> int:
             share = work(LLADA_8B, tokens, kind)[0] / latency_s / ceilings.flops_per_s
             times = (f"{latency_s * 1e3:.2f}", f"{least_s * 1e3:.2f}", f"{latency_s / least_s:.2f}", f"{share:.0%}")
             report.add_row(kind.name.lower(), tokens, *times)
-    report.write(RESULTS / "cuda_roofline.md")
-    report.write_csv(RESULTS / "cuda_roofline.csv")
+    report.write(RESULTS / "cuda_roofline.md", with_csv=True)
     return 0
 
 

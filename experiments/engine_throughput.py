@@ -139,8 +139,7 @@ def main(
                     rate = measure(runner, prompts, options, batch, clock)
                     times = f"{rate.tokens_per_s / plain.tokens_per_s:.2f}"
                     report.add_row(mode, blocks, batch, f"{rate.tokens_per_s:.0f}", f"{rate.steps_per_s:.1f}", times)
-        report.write(RESULTS / f"engine_throughput-{name}.md")
-        report.write_csv(RESULTS / f"engine_throughput-{name}.csv")
+        report.write(RESULTS / f"engine_throughput-{name}.md", with_csv=True)
 
 
 if __name__ == "__main__":

@@ -38,16 +38,6 @@ class FaultReply:
 
 
 @dataclass(slots=True)
-class FaultLoad:
-    """The replies to a closed loop of requests."""
-
-    replies: list[FaultReply] = field(default_factory=list)
-
-    def failed(self) -> int:
-        return sum(not reply.request_id for reply in self.replies)
-
-
-@dataclass(slots=True)
 class BusMonitor:
     """The outcomes, checkpoints and scheduler stats received from the bus."""
 
@@ -73,18 +63,19 @@ class BusMonitor:
 
 
 @asynccontextmanager
-async def closed_loop(url: str, prompts: Sequence[str], clients: int) -> AsyncIterator[FaultLoad]:
+async def closed_loop(url: str, prompts: Sequence[str], clients: int) -> AsyncIterator[list[FaultReply]]:
     """During the body each client sends its next request when it has a reply; then wait for the last replies."""
-    load, numbers, stopped = FaultLoad(), itertools.count(), asyncio.Event()
+    replies: list[FaultReply] = []
+    numbers, stopped = itertools.count(), asyncio.Event()
     async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False) as http:
 
         async def one_client() -> None:
             while not stopped.is_set():
-                load.replies.append(await _send(http, prompts[next(numbers) % len(prompts)]))
+                replies.append(await _send(http, prompts[next(numbers) % len(prompts)]))
 
         tasks = [asyncio.ensure_future(one_client()) for _ in range(clients)]
         try:
-            yield load
+            yield replies
         finally:
             stopped.set()
             await asyncio.gather(*tasks)
@@ -132,9 +123,9 @@ async def kill_service(service: str, parent: psutil.Process, monitor: BusMonitor
     return kill
 
 
-def recovered(kill: Kill, monitor: BusMonitor, load: FaultLoad) -> bool:
+def recovered(kill: Kill, monitor: BusMonitor, replies: Sequence[FaultReply]) -> bool:
     """Whether the service works again and more than ten requests sent since the kill have their reply."""
-    served = sum(reply.sent_s > kill.at_s for reply in load.replies) > 10
+    served = sum(reply.sent_s > kill.at_s for reply in replies) > 10
     since = monitor.stats[kill.stats_before :]
     if not served or not since:
         return False

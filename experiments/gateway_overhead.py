@@ -11,7 +11,6 @@ comparison the report has the time of a bare switch between two processes on thi
 import asyncio
 import json
 import math
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,10 +20,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from dilaserve.commands.up import DEMO_MODEL
-from dilaserve.load.workload import LoadRequest, read_requests
-from dilaserve.stack.data_dir import read_addresses
-from experiments.live_cluster import CELL, chat_body, live_cluster
+from dilaserve.load.workload import LoadRequest
+from experiments.live_cluster import CELL, chat_body, held_out_requests, live_cluster
 from experiments.report import RESULTS, Report
 from experiments.switch_cost import switch_ms
 from shared.bus.client import Bus
@@ -166,23 +163,21 @@ def main(
     out: Annotated[Path, typer.Option(help="File of the report.")] = RESULTS / "gateway_overhead.md",
 ) -> None:
     """Start a cluster, measure, and print the table."""
-    rows = read_requests(DEMO_MODEL / "heldout.jsonl")
+    rows = held_out_requests()
     switch = f"A bare switch between two processes, the receiver asleep, p50: {switch_ms():.3f} ms."
     report, verdict = Report("Gateway overhead", switch), ""
     report.add_columns(*COLUMNS)
-    with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
-        data_dir = Path(directory) / "data"
-        with live_cluster("--instances", instances, "--policy", policy, "--data-dir", data_dir) as url:
-            asyncio.run(closed_loop(url, rows, 1, WARM_UP))
-            for number in map(int, concurrency.split(",")):
-                timed = asyncio.run(closed_loop(url, rows, number, max(requests, 4 * number)))
-                stored = asyncio.run(stored_s(read_addresses(data_dir).nats_url, timed))
-                report.add_row(number, len(timed), *cells(timed, stored))
-                if number == 1:
-                    alone_ms = float(np.median(overheads_ms(timed, stored)))
-                    verdict = f"Overhead until stored, p50 at 1: {alone_ms:.2f} ms (target: under {TARGET_MS}): "
-                    verdict += "reached." if alone_ms < TARGET_MS else "MISSED."
-            first_ms = asyncio.run(first_texts(url, rows, requests))
+    with live_cluster("--instances", instances, "--policy", policy) as cluster:
+        asyncio.run(closed_loop(cluster.url, rows, 1, WARM_UP))
+        for number in map(int, concurrency.split(",")):
+            timed = asyncio.run(closed_loop(cluster.url, rows, number, max(requests, 4 * number)))
+            stored = asyncio.run(stored_s(cluster.nats_url, timed))
+            report.add_row(number, len(timed), *cells(timed, stored))
+            if number == 1:
+                alone_ms = float(np.median(overheads_ms(timed, stored)))
+                verdict = f"Overhead until stored, p50 at 1: {alone_ms:.2f} ms (target: under {TARGET_MS}): "
+                verdict += "reached." if alone_ms < TARGET_MS else "MISSED."
+        first_ms = asyncio.run(first_texts(cluster.url, rows, requests))
     p50, p99 = np.percentile(first_ms, [50, 99])
     first = f"Time to first committed text, one stream at a time: p50 {p50:.2f} ms, p99 {p99:.2f} ms."
     report.add(*filter(None, (verdict, first)))

@@ -7,19 +7,14 @@ outcome, and blocks finished before the kill are not computed again.
 """
 
 import asyncio
-import tempfile
-from pathlib import Path
 from statistics import mean
 from typing import Annotated
 
 import psutil
 import typer
 
-from dilaserve.commands.up import DEMO_MODEL
-from dilaserve.load.workload import read_requests
-from dilaserve.stack.data_dir import read_addresses
-from experiments.fault_load import BusMonitor, FaultLoad, bus_monitor, closed_loop, kill_service, recovered, until
-from experiments.live_cluster import live_cluster
+from experiments.fault_load import BusMonitor, FaultReply, bus_monitor, closed_loop, kill_service, recovered, until
+from experiments.live_cluster import LiveCluster, held_out_requests, live_cluster
 from experiments.report import RESULTS, Report
 from shared.logs import configure_logs
 
@@ -50,10 +45,8 @@ def main(
     report.add_columns(*COLUMNS)
     lost = 0
     for victim in victims.split(","):
-        with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
-            data_dir = Path(directory) / "data"
-            with live_cluster("--policy", "dilaserve", "--cache", "dual", "--data-dir", data_dir) as url:
-                cells, failed = asyncio.run(run(victim, url, read_addresses(data_dir).nats_url, clients, before))
+        with live_cluster("--policy", "dilaserve", "--cache", "dual") as cluster:
+            cells, failed = asyncio.run(run(victim, cluster, clients, before))
         report.add_row(victim, *cells)
         lost += failed
     report.add(NOTES)
@@ -61,28 +54,28 @@ def main(
     raise typer.Exit(1 if lost else 0)
 
 
-async def run(victim: str, url: str, nats_url: str, clients: int, before_s: float) -> tuple[list[object], int]:
+async def run(victim: str, cluster: LiveCluster, clients: int, before_s: float) -> tuple[list[object], int]:
     """Kill one service. Returns: the cells of its row, and how many requests failed or had several outcomes."""
-    prompts = [row.prompt for row in read_requests(DEMO_MODEL / "heldout.jsonl")]
-    async with bus_monitor(nats_url) as monitor:
-        async with closed_loop(url, prompts, clients) as load:
+    prompts = [row.prompt for row in held_out_requests()]
+    async with bus_monitor(cluster.nats_url) as monitor:
+        async with closed_loop(cluster.url, prompts, clients) as replies:
             await asyncio.sleep(before_s)
             kill = await kill_service(victim, psutil.Process(), monitor)
-            await until(lambda: recovered(kill, monitor, load), RECOVERY_S)
-        await until(lambda: len(monitor.outcomes) >= len(load.replies), RECOVERY_S)
-    return figures(load, monitor, kill.at_s)
+            await until(lambda: recovered(kill, monitor, replies), RECOVERY_S)
+        await until(lambda: len(monitor.outcomes) >= len(replies), RECOVERY_S)
+    return figures(replies, monitor, kill.at_s)
 
 
-def figures(load: FaultLoad, monitor: BusMonitor, killed_s: float) -> tuple[list[object], int]:
-    failed = load.failed()
+def figures(replies: list[FaultReply], monitor: BusMonitor, killed_s: float) -> tuple[list[object], int]:
+    failed = sum(not reply.request_id for reply in replies)
     twice = sum(count > 1 for count in monitor.outcomes.values())
-    earlier = [reply for reply in load.replies if reply.ended_s <= killed_s]
-    hit = [reply for reply in load.replies if reply.sent_s <= killed_s < reply.ended_s]
+    earlier = [reply for reply in replies if reply.ended_s <= killed_s]
+    hit = [reply for reply in replies if reply.sent_s <= killed_s < reply.ended_s]
     kept = [steps for steps in monitor.kept_steps.values() if steps]
-    before_s, hit_s = (mean(reply.latency_s for reply in replies) for replies in (earlier, hit))
+    before_s, hit_s = (mean(reply.latency_s for reply in part) for part in (earlier, hit))
     slowest_s = max(reply.latency_s for reply in hit)
     latencies = [f"{value:.2f}" for value in (before_s, hit_s, hit_s - before_s, slowest_s)]
-    counts = [len(load.replies), failed, sum(monitor.outcomes.values()), twice, len(hit), len(kept), sum(kept)]
+    counts = [len(replies), failed, sum(monitor.outcomes.values()), twice, len(hit), len(kept), sum(kept)]
     row = [*counts, *latencies, max(stats.predictor_fallbacks for stats in monitor.stats)]
     return row, failed + twice
 

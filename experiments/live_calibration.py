@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass
 import httpx
 import numpy as np
 
+from dilaserve.load.client import open_client
 from dilaserve.load.workload import LoadRequest
 from experiments.live_cluster import chat_body
 from experiments.live_iterations import BLOCK, RecordedIteration
@@ -58,7 +59,7 @@ async def serve(
         return [await _read(client, name) for name in names]
 
 
-async def serve_in_turn(url: str, rows: Sequence[LoadRequest], together: int, slo_s: float) -> list[ServedRequest]:
+async def serve_loop(url: str, rows: Sequence[LoadRequest], together: int, slo_s: float) -> list[ServedRequest]:
     """Send the rows with `together` of them running at a time."""
     waiting = iter(rows)
 
@@ -72,8 +73,7 @@ async def serve_in_turn(url: str, rows: Sequence[LoadRequest], together: int, sl
 
 def _client(url: str) -> httpx.AsyncClient:
     """One client for all requests: opening one takes the core for as long as a few steps."""
-    limits = httpx.Limits(max_connections=None)
-    return httpx.AsyncClient(base_url=url, limits=limits, timeout=TIMEOUT_S, trust_env=False)
+    return open_client(url, httpx.Timeout(TIMEOUT_S), key="")
 
 
 async def _send(

@@ -7,12 +7,17 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import httpx
+import msgspec
 from nats.aio.msg import Msg
 
+from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.load.workload import LoadRequest, read_requests
+from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.ports import free_port
 from shared.bus.client import Bus
 from shared.bus.subjects import Subjects
@@ -23,19 +28,27 @@ READY_S = 180.0
 STOP_S = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class LiveCluster:
+    """A cluster that is ready."""
+
+    url: str
+    nats_url: str
+
+
 @contextmanager
-def live_cluster(*options: object) -> Iterator[str]:
-    """Run `dilaserve up` with these options and yield its URL. Raises: RuntimeError with its log if it fails."""
+def live_cluster(*options: object) -> Iterator[LiveCluster]:
+    """Run `dilaserve up` with these options. Raises: RuntimeError with its log if it does not start."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
-        log = Path(directory) / "log"
-        command = [sys.executable, "-m", "dilaserve", "up", "--port", port, "--data-dir", f"{directory}/data", *options]
+        log, data_dir = Path(directory) / "log", Path(directory) / "data"
+        command = [sys.executable, "-m", "dilaserve", "up", "--port", port, "--data-dir", data_dir, *options]
         with log.open("wb") as out:
             process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=out)
         url = f"http://127.0.0.1:{port}"
         try:
             _wait_until_ready(process, url, log)
-            yield url
+            yield LiveCluster(url, read_addresses(data_dir).nats_url)
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=STOP_S)
         finally:
@@ -57,6 +70,12 @@ def is_ready(url: str) -> bool:
         return httpx.get(f"{url}/ready", trust_env=False).is_success
     except httpx.TransportError:
         return False
+
+
+def held_out_requests(output_tokens: int | None = None) -> list[LoadRequest]:
+    """The demo model's held-out problems, with another output length if given."""
+    rows = read_requests(DEMO_MODEL / "heldout.jsonl")
+    return [msgspec.structs.replace(row, output_tokens=output_tokens or row.output_tokens) for row in rows]
 
 
 def chat_body(prompt: str, **options: object) -> dict[str, object]:

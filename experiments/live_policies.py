@@ -9,11 +9,8 @@ of the requests at the highest threshold miss their SLO, because arrivals are bu
 requests at the same times, all loads on one cluster. Stored results are not measured again, so a run can be
 interrupted and resumed, or run in parts (`--policies`).
 
-An instance has one thread. With the default of one instance, the services have the other of two cores to themselves,
-as they have when the model runs on a GPU; with two instances, services and workers compete for the cores.
-
-The lowest candidate threshold is 0.7, as an administrator of the demo model would choose: below it exact match falls
-steeply (models/demo/README.md).
+An instance has one thread, so that the services have the other of two cores to themselves, as they have when the model
+runs on a GPU. The lowest candidate threshold is 0.7: exact match falls steeply below it (models/demo/README.md).
 """
 
 import asyncio
@@ -31,8 +28,8 @@ import typer
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.client import LoadReply, run_load
 from dilaserve.load.summary import summarize
-from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
-from experiments.live_cluster import live_cluster
+from dilaserve.load.workload import LoadRequest, poisson_arrivals
+from experiments.live_cluster import held_out_requests, live_cluster
 from experiments.report import RESULTS, environment_header, markdown_row, markdown_table, target_list
 
 POLICIES = ("dilaserve", "llumnix", "infaas")
@@ -48,12 +45,18 @@ COLUMNS = (
     *("load", "requests/s", "policy", "requests", "failed", "SLO attainment", "exact match", "mean threshold"),
     *("mean steps", "mean latency, s", "p99, s"),
 )
+ROW = (
+    "{load:g} {rate:.1f} {policy} {requests} {failed} {slo_attainment:.1%} {accuracy:.1%} {mean_threshold:.3f} "
+    "{mean_steps:.1f} {latency_s[mean]:.2f} {latency_s[p99]:.2f}"
+)
+
+Options = dict[str, str]  # of the command line, with their values
 
 
 class PolicyResults(msgspec.Struct, kw_only=True):
     """All measurements so far, in live_policies.json."""
 
-    setting: dict[str, str]  # options common to all cells
+    setting: Options  # common to all cells
     slo_s: float
     sustained_rps: float
     cells: list[dict[str, Any]] = []  # one per policy and load
@@ -83,9 +86,7 @@ def main(
     """Print the table; when it is complete, write it with a plot to experiments/results/live_policies.*."""
     up = {"--thresholds": thresholds, "--cache": cache, "--instances": instances}
     setting = {**up, "--duration": f"{duration:g}", "--output-tokens": str(output_tokens)}
-    rows = [
-        msgspec.structs.replace(row, output_tokens=output_tokens) for row in read_requests(DEMO_MODEL / "heldout.jsonl")
-    ]
+    rows = held_out_requests(output_tokens)
     os.environ |= {"DILASERVE_PROFILE": str(PROFILE), "DILASERVE_THREADS": "1"}  # for the workers
     results = None if afresh or not STORE.exists() else msgspec.json.decode(STORE.read_bytes(), type=PolicyResults)
     if results is None or results.setting != setting:
@@ -108,45 +109,42 @@ def measure_profile() -> None:
     subprocess.run(command, check=True)
 
 
-def calibrate(rows: list[LoadRequest], up: dict[str, str]) -> tuple[float, float]:
+def calibrate(rows: list[LoadRequest], up: Options) -> tuple[float, float]:
     """The SLO, in seconds, and the rate that the cluster sustains at the highest threshold, in requests/s."""
 
-    async def one_by_one() -> list[LoadReply]:
-        return [
-            reply
-            for row in rows[:ISOLATED_REQUESTS]
-            for reply in await run_load(url, [row], [0.0], 60.0, report_failure)
-        ]
-
-    with live_cluster("--policy", "infaas", *options(up)) as url:
-        asyncio.run(run_load(url, rows, poisson_arrivals(4, 5, seed=99), 60.0, report_failure))  # warm-up
-        isolated_s = summarize(asyncio.run(one_by_one()), 1.0)["latency_s"]["mean"]
+    with live_cluster("--policy", "infaas", *options(up)) as cluster:
+        warm_up(cluster.url, rows)
+        alone = [reply for row in rows[:ISOLATED_REQUESTS] for reply in send(cluster.url, [row], [0.0], 60.0)]
         began_s = time.perf_counter()
-        asyncio.run(run_load(url, rows, [0.0] * BURST_REQUESTS, 600.0, report_failure))
-        return SLO_SCALE * isolated_s, BURST_REQUESTS / (time.perf_counter() - began_s)
+        send(cluster.url, rows, [0.0] * BURST_REQUESTS, 600.0)
+        sustained_rps = BURST_REQUESTS / (time.perf_counter() - began_s)
+    return SLO_SCALE * summarize(alone, 1.0)["latency_s"]["mean"], sustained_rps
 
 
 def measure(
-    results: PolicyResults,
-    rows: list[LoadRequest],
-    policy: str,
-    loads: list[float],
-    duration_s: float,
-    up: dict[str, str],
+    results: PolicyResults, rows: list[LoadRequest], policy: str, loads: list[float], duration_s: float, up: Options
 ) -> None:
     """Measure one policy on one cluster: a warm-up, then one load after another, each completed before the next."""
     if not loads:
         return
-    with live_cluster("--policy", policy, *options(up)) as url:
-        asyncio.run(run_load(url, rows, poisson_arrivals(4, 5, seed=99), 60.0, report_failure))
+    with live_cluster("--policy", policy, *options(up)) as cluster:
+        warm_up(cluster.url, rows)
         for load in loads:
             rate_rps = load * results.sustained_rps
-            arrivals_s = poisson_arrivals(rate_rps, duration_s, seed=1)
-            replies = asyncio.run(run_load(url, rows, arrivals_s, results.slo_s, report_failure))
+            replies = send(cluster.url, rows, poisson_arrivals(rate_rps, duration_s, seed=1), results.slo_s)
             cell = {"policy": policy, "load": load, "rate": rate_rps, **summarize(replies, duration_s)}
             print(markdown_row(row(cell)), flush=True)
             results.cells.append(cell | {"timeline": []})
             store(results)
+
+
+def warm_up(url: str, rows: list[LoadRequest]) -> None:
+    send(url, rows, poisson_arrivals(4, 5, seed=99), 60.0)
+
+
+def send(url: str, rows: list[LoadRequest], arrivals_s: list[float], slo_s: float) -> list[LoadReply]:
+    """Run a load, and print its failures."""
+    return asyncio.run(run_load(url, rows, arrivals_s, slo_s, report_failure))
 
 
 def report_failure(reply: LoadReply) -> None:
@@ -154,7 +152,7 @@ def report_failure(reply: LoadReply) -> None:
         print(f"failed, sent at {reply.arrival_s:.1f} s: {reply.error}", file=sys.stderr, flush=True)
 
 
-def options(up: dict[str, str]) -> list[str]:
+def options(up: Options) -> list[str]:
     return [part for option in up.items() for part in option]
 
 
@@ -165,19 +163,7 @@ def store(results: PolicyResults) -> None:
 
 def row(cell: dict[str, Any]) -> list[str]:
     """The cells of a table's row."""
-    return [
-        f"{cell['load']:g}",
-        f"{cell['rate']:.1f}",
-        cell["policy"],
-        f"{cell['requests']}",
-        f"{cell['failed']}",
-        f"{cell['slo_attainment']:.1%}",
-        f"{cell['accuracy']:.1%}",
-        f"{cell['mean_threshold']:.3f}",
-        f"{cell['mean_steps']:.1f}",
-        f"{cell['latency_s']['mean']:.2f}",
-        f"{cell['latency_s']['p99']:.2f}",
-    ]
+    return ROW.format(**cell).split()
 
 
 def targets(results: PolicyResults, loads: list[float]) -> dict[str, bool]:

@@ -22,29 +22,18 @@ import typer
 from dilaserve.commands.up import QUESTION
 from dilaserve.stack.ports import free_port
 from experiments.live_cluster import chat_body
-from experiments.report import RESULTS, environment_header, markdown_table
+from experiments.report import RESULTS, Report
 
 ROOT = Path(__file__).parents[1]
 READY = "is ready"
 OWN_VARIABLES = {"PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL"}  # of this process; a new user has none
 PIP_NOTICES = ("WARNING: ", "[notice]")  # on the machine's package indexes and newer versions of pip
-TEXT = """# A new user's first minutes
-
-{machine}
-
-{cache}
-
-{phases}
-
-The answer: {answer}
-
-The output of `make serve` with times in seconds from its start, without pip's warnings about its configuration. On a
+OUTPUT = """The output of `make serve`, with seconds from its start, without pip's warnings on its configuration. On a
 terminal pip also shows a progress bar for each download:
 
 ```text
-{printed}
-```
-"""
+{lines}
+```"""
 
 
 class MakeServe:
@@ -98,7 +87,9 @@ def main(
     limit: Annotated[float, typer.Option(help="Time limit for the stack to be ready, in seconds.")] = 1800.0,
 ) -> None:
     """Print the times, and write them to experiments/results/new_user.md. Exit status 1: no answer."""
-    machine, port = environment_header(), free_port()
+    packages = "Packages from pip's cache where it has them." if cache else "All packages downloaded."
+    report, port = Report("A new user's first minutes", packages), free_port()
+    report.add_columns("until", "s")
     with tempfile.TemporaryDirectory(prefix="dilaserve-new-user-") as directory:
         clone = Path(directory) / "dilaserve"
         start_s = time.monotonic()
@@ -119,15 +110,11 @@ def main(
         "ready": cloned_s + serve.at(READY),
         "first answer": cloned_s + answered_s,
     }
-    report = TEXT.format(
-        machine=machine,
-        cache="Packages from pip's cache where it has them." if cache else "All packages downloaded.",
-        phases=markdown_table(("until", "s"), ((name, f"{at_s:.1f}") for name, at_s in phases.items())),
-        answer=answer,
-        printed="\n".join(f"{at_s:6.1f}  {line}" for at_s, line in serve.lines).replace(directory, "/home/user"),
-    )
-    print(report)
-    (RESULTS / "new_user.md").write_text(report, encoding="utf-8")
+    for name, at_s in phases.items():
+        report.add_row(name, f"{at_s:.1f}")
+    lines = "\n".join(f"{at_s:6.1f}  {line}" for at_s, line in serve.lines).replace(directory, "/home/user")
+    report.add(f"The answer: {answer}", OUTPUT.format(lines=lines))
+    report.write(RESULTS / "new_user.md")
 
 
 def pip_cache() -> str:

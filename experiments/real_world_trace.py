@@ -65,10 +65,8 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
     low_load_s: float  # mean latency of the requests that arrived in the low-load period
     high_load_s: float
     steps: int
-    cycles: int
     cpu_s: float
     peak_bytes: int
-    lengths: str
 
 
 def studies(seed: int) -> dict[str, list[TraceRun]]:
@@ -93,22 +91,19 @@ def studies(seed: int) -> dict[str, list[TraceRun]]:
 
 
 def outcome(run: TraceRun) -> StudyResult:
-    """The result of a run, from the cache if it is there."""
+    """The result of a run, from the cache if it exists."""
     return cached({"study": "real_world_trace", "run": run}, StudyResult, lambda: _simulate(run))
 
 
-def workload(run: TraceRun) -> tuple[ArrivalTrace, str]:
-    """The arrivals, and the source of their lengths."""
+def workload(run: TraceRun) -> ArrivalTrace:
     random = np.random.default_rng(run.seed)
     if run.lengths == "sharegpt":
-        lengths = sharegpt_lengths(DATA)
-        return real_world_trace(lengths, run.rps, random), lengths.source
-    lengths = benchmark_lengths(run.lengths, DATA)
-    return constant_rate_trace(lengths, run.rps, random, run.copies), lengths.source
+        return real_world_trace(sharegpt_lengths(DATA), run.rps, random)
+    return constant_rate_trace(benchmark_lengths(run.lengths, DATA), run.rps, random, run.copies)
 
 
 def _simulate(run: TraceRun) -> StudyResult:
-    arriving, source = workload(run)
+    arriving = workload(run)
     scenario = Scenario(
         profile=read_profile(ROOFLINE if run.roofline else PROFILE),
         steps=read_steps(STEPS),
@@ -134,10 +129,8 @@ def _simulate(run: TraceRun) -> StudyResult:
         low_load_s=_mean_latency_s(records, low),
         high_load_s=_mean_latency_s(records, ~low),
         steps=records.steps_run,
-        cycles=records.cycles,
         cpu_s=time.process_time() - start_s,
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        lengths=Path(source).name if Path(source).exists() else source,
     )
 
 

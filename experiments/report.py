@@ -61,18 +61,17 @@ class Report:
         self._rows.append(row)
         self._print(markdown_row(row))
 
-    def write(self, path: Path, *, append: bool = False) -> None:
-        """Write the Markdown; with `append` add it, without its title, to a file that exists."""
+    def write(self, path: Path, *, append: bool = False, with_csv: bool = False) -> None:
+        """Write the Markdown, and on request the CSV; `append` adds it without its title to an existing file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if append and path.exists():
             text = "\n".join([path.read_text(encoding="utf-8"), *self._lines[2:]])
         else:
             text = "\n".join(self._lines)
         path.write_text(text + "\n", encoding="utf-8")
-
-    def write_csv(self, path: Path) -> None:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(self._rows)
+        if with_csv:
+            with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerows(self._rows)
 
     def _print(self, *lines: str) -> None:
         self._lines += lines

@@ -40,8 +40,8 @@ def main() -> None:
     if options.url:
         take_all(options.url, options.out, program)
     else:
-        with live_cluster("--slots", 4, "--instances", "2x1,1x2") as url:
-            take_all(url, options.out, program)
+        with live_cluster("--slots", 4, "--instances", "2x1,1x2") as cluster:
+            take_all(cluster.url, options.out, program)
 
 
 def take_all(url: str, out: Path, program: str) -> None:

@@ -85,16 +85,10 @@ def main(
     for size in sizes:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             cost = pool.apply(measure, (size, part))
+        seconds_shown = f"{part:g}" if part else "all"
         report.add_row(
-            size,
-            f"{RPS_PER_INSTANCE * size:g}",
-            f"{part:g}" if part else "all",
-            f"{cost.requests:,}",
-            f"{cost.steps:,}",
-            f"{cost.cycles:,}",
-            f"{cost.cpu_s:.1f}",
-            f"{1e6 * cost.cpu_s / cost.steps:.1f}",
-            f"{cost.peak_bytes / 1e6:.0f}",
+            *f"{size} {RPS_PER_INSTANCE * size:g} {seconds_shown} {cost.requests:,} {cost.steps:,} {cost.cycles:,} "
+            f"{cost.cpu_s:.1f} {1e6 * cost.cpu_s / cost.steps:.1f} {cost.peak_bytes / 1e6:.0f}".split()
         )
     report.write(out, append=True)
 

@@ -21,7 +21,6 @@ not model that they compete with the workers for cores.
 
 import asyncio
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -33,19 +32,10 @@ import numpy as np
 import typer
 
 from dilaserve.commands.up import DEMO_MODEL
-from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
-from dilaserve.stack.data_dir import read_addresses
+from dilaserve.load.workload import LoadRequest, poisson_arrivals
 from dilaserve.stack.observer import open_observer
-from experiments.live_calibration import (
-    ServedRequest,
-    fit_message_s,
-    fit_profile,
-    fit_steps,
-    serve,
-    serve_in_turn,
-    slower,
-)
-from experiments.live_cluster import CELL, live_cluster
+from experiments.live_calibration import ServedRequest, fit_message_s, fit_profile, fit_steps, serve, serve_loop, slower
+from experiments.live_cluster import CELL, LiveCluster, held_out_requests, live_cluster
 from experiments.live_iterations import BLOCK, RecordedIteration, canvases, iterations, record
 from experiments.report import RESULTS, Report
 from services.predictor.model import load_predictor
@@ -124,27 +114,22 @@ class LiveComparison:
     def within(self) -> bool:
         return abs(self.points_off) <= MAX_POINTS_OFF and abs(self.latency_off) <= MAX_LATENCY_OFF
 
-    def cells(self) -> list[object]:
+    def cells(self) -> list[str]:
         """The cells of its row."""
-        return [
-            f"{self.load:g}",
-            self.requests,
-            *(f"{100 * share:.1f}" for share in self.attainment),
-            f"{self.points_off:+.1f}",
-            *(f"{latency_s:.3f}" for latency_s in self.latency_s),
-            f"{100 * self.latency_off:+.1f}",
-            *(f"{threshold:.3f}" for threshold in self.threshold),
-            f"{100 * self.slower:+.1f}",
-            "yes" if self.within else "NO",
-        ]
+        (live, simulated), (live_s, simulated_s), thresholds = self.attainment, self.latency_s, self.threshold
+        return (
+            f"{self.load:g} {self.requests} {100 * live:.1f} {100 * simulated:.1f} {self.points_off:+.1f} "
+            f"{live_s:.3f} {simulated_s:.3f} {100 * self.latency_off:+.1f} {thresholds[0]:.3f} {thresholds[1]:.3f} "
+            f"{100 * self.slower:+.1f} {'yes' if self.within else 'NO'}"
+        ).split()
 
 
-async def calibrate(url: str, nats_url: str, rows: list[LoadRequest]) -> CalibrationRound:
+async def calibrate(cluster: LiveCluster, rows: list[LoadRequest]) -> CalibrationRound:
     sample = rows[:ROUND_REQUESTS]
-    async with record(nats_url) as watched:
+    async with record(cluster.nats_url) as watched:
         by_threshold = {
             # past its deadline a request gets its quality floor as threshold
-            floor: await serve(url, sample, [0.1 * i for i in range(len(sample))], 0.001, floor, watched=True)
+            floor: await serve(cluster.url, sample, [0.1 * i for i in range(len(sample))], 0.001, floor, watched=True)
             for floor in THRESHOLDS
         }
     found = canvases(watched, OUTPUT_TOKENS)
@@ -152,17 +137,17 @@ async def calibrate(url: str, nats_url: str, rows: list[LoadRequest]) -> Calibra
         [canvas for one in same for canvas in found[one.request_id]]
         for same in zip(*by_threshold.values(), strict=True)
     ]
-    async with record(nats_url) as recording:
-        in_turn = [await serve_in_turn(url, sample, together, LOOSE_SLO_S) for together in CONCURRENCY]
+    async with record(cluster.nats_url) as recording:
+        in_turn = [await serve_loop(cluster.url, sample, together, LOOSE_SLO_S) for together in CONCURRENCY]
         began_s = time.perf_counter()
-        await serve(url, rows[:BURST_REQUESTS], [0.0] * BURST_REQUESTS, LOOSE_SLO_S)
+        await serve(cluster.url, rows[:BURST_REQUESTS], [0.0] * BURST_REQUESTS, LOOSE_SLO_S)
         burst_s = time.perf_counter() - began_s
     return CalibrationRound(by_threshold, in_turn[0], recorded, iterations(recording.jobs, recording.results), burst_s)
 
 
-async def registered_profile(url: str, nats_url: str) -> LatencyProfile:
+async def registered_profile(cluster: LiveCluster) -> LatencyProfile:
     """The profile in the instance's registration, which its engine measured at the start without other load."""
-    async with open_observer(url, nats_url, CELL) as observer:
+    async with open_observer(cluster.url, cluster.nats_url, CELL) as observer:
         [instance] = (await observer.report()).instances
     return LatencyProfile.from_csv(instance.profile)
 
@@ -208,13 +193,13 @@ def _message_s(rounds: Sequence[CalibrationRound]) -> float:
 
 
 async def run_live(
-    load: float, url: str, nats_url: str, rows: list[LoadRequest], rounds: list[CalibrationRound]
+    load: float, cluster: LiveCluster, rows: list[LoadRequest], rounds: list[CalibrationRound]
 ) -> ValidationRun:
     """Serve one part of a load."""
-    async with record(nats_url) as recording:
+    async with record(cluster.nats_url) as recording:
         arrivals_s = poisson_arrivals(load * BURST_REQUESTS / rounds[0].burst_s, PART_S, seed=len(rounds))
         sent = [rows[number % len(rows)] for number in range(len(arrivals_s))]
-        served = await serve(url, sent, arrivals_s, rounds[0].slo_s)
+        served = await serve(cluster.url, sent, arrivals_s, rounds[0].slo_s)
     around = slice(len(rounds) - 1, len(rounds) + 1)
     return ValidationRun(load, arrivals_s, served, iterations(recording.jobs, recording.results), around)
 
@@ -264,22 +249,17 @@ def main(
 ) -> None:
     """Print the table, and whether the simulator meets the targets."""
     os.environ |= {"DILASERVE_LOOKAHEAD": "0", "DILASERVE_STOP_AT_EOS": "false", "DILASERVE_THREADS": "1"}
-    heldout = read_requests(DEMO_MODEL / "heldout.jsonl")
-    rows = [msgspec.structs.replace(row, output_tokens=OUTPUT_TOKENS) for row in heldout]
+    rows = held_out_requests(OUTPUT_TOKENS)
     report = Report("The simulator against the live cluster")
     runs: dict[float, list[ValidationRun]] = {float(load): [] for load in loads.split(",")}
-    with (
-        tempfile.TemporaryDirectory(prefix="dilaserve-") as data_dir,
-        live_cluster("--policy", policy, "--instances", "1x1", "--data-dir", data_dir) as url,
-    ):
-        nats_url = read_addresses(Path(data_dir)).nats_url
-        asyncio.run(serve_in_turn(url, rows[:ROUND_REQUESTS], max(CONCURRENCY), LOOSE_SLO_S))  # warm-up
-        registered = asyncio.run(registered_profile(url, nats_url))
-        rounds = [asyncio.run(calibrate(url, nats_url, rows))]
+    with live_cluster("--policy", policy, "--instances", "1x1") as cluster:
+        asyncio.run(serve_loop(cluster.url, rows[:ROUND_REQUESTS], max(CONCURRENCY), LOOSE_SLO_S))  # warm-up
+        registered = asyncio.run(registered_profile(cluster))
+        rounds = [asyncio.run(calibrate(cluster, rows))]
         for load in list(runs) * parts:
-            runs[load].append(asyncio.run(run_live(load, url, nats_url, rows, rounds)))
+            runs[load].append(asyncio.run(run_live(load, cluster, rows, rounds)))
             rows = [*rows[BURST_REQUESTS:], *rows[:BURST_REQUESTS]]  # others in the next round
-            rounds.append(asyncio.run(calibrate(url, nats_url, rows)))
+            rounds.append(asyncio.run(calibrate(cluster, rows)))
     scenario = scenario_of(rounds, registered, policy)
     report.add(
         f"{policy}, a load of 1 is {BURST_REQUESTS / rounds[0].burst_s:.1f} requests/s. {calibration_text(scenario)}"

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun, System
-from experiments.paper.study import Case, Comparison, Row, Study, main, simulate_cases, widest_gain
+from experiments.paper.study import Case, Comparison, Row, Study, main, widest_gain
 
 RATES = {"gsm8k": (10, 13, 16, 19), "mmlu-pro": (15, 19, 23, 27), "mbpp": (12, 15, 18, 21)}
 SYSTEMS: tuple[System, ...] = ("DiLaServe", "Llumnix", "INFaaS")
@@ -38,7 +37,7 @@ STUDY = Study(
     name="benchmark_rates",
     title="Accuracy benchmarks over request rates",
     source='"Accuracy Benchmarks", the figure of results on the three benchmarks, LLaDA, by RPS',
-    measure=partial(simulate_cases, cases),
+    cases=cases,
     panels=Panels(x="RPS", y=("SLO attainment, %", "accuracy, %"), line="system", facet="benchmark"),
     compare=compare,
     remarks=(

@@ -1,12 +1,11 @@
 """The accuracy benchmarks over SLO multiples, at a rate that the cluster just sustains at the default SLO."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from experiments.paper.benchmark_rates import SYSTEMS
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, main, number, simulate_cases, widest_gain
+from experiments.paper.study import Case, Comparison, Row, Study, main, number, widest_gain
 
 RATE = {"gsm8k": 13, "mmlu-pro": 19, "mbpp": 15}
 MULTIPLES = (2, 3, 5)
@@ -38,7 +37,7 @@ STUDY = Study(
     name="benchmark_slos",
     title="Accuracy benchmarks over SLO multiples",
     source='"Accuracy Benchmarks", the figure of results on the three benchmarks, LLaDA, by SLO',
-    measure=partial(simulate_cases, cases),
+    cases=cases,
     panels=Panels(x="SLO multiple", y=("SLO attainment, %", "accuracy, %"), line="system", facet="benchmark"),
     compare=compare,
     remarks=(

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, gains, main, simulate_cases, widest_gain
+from experiments.paper.study import Case, Comparison, Row, Study, gains, main, widest_gain
 
 RATES = (10, 13, 16, 19)
 MULTIPLES = (2, 3)  # at TIGHT_RPS; 5 is in the study over rates
@@ -42,7 +41,7 @@ STUDY = Study(
     name="controller",
     title="Confidence threshold control",
     source='"Ablation Studies", the figure of the confidence threshold control ablation (LLaDA, GSM8K)',
-    measure=partial(simulate_cases, cases),
+    cases=cases,
     panels=Panels(x="x", y=("SLO attainment, %", "accuracy, %"), line="system", facet="over"),
     compare=compare,
     remarks=(

@@ -1,11 +1,10 @@
 """Migration at any step, which costs another recompute step, against migration at recompute steps only."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, main, number, pick, simulate_cases
+from experiments.paper.study import Case, Comparison, Row, Study, main, number, pick
 from services.scheduler.policies import MigrationPolicy
 
 PAPER = {4: 1.17, 8: 1.28, 12: 1.33, 16: 1.38}  # the table of migration granularity
@@ -43,7 +42,7 @@ STUDY = Study(
     name="granularity",
     title="Migration granularity",
     source='"Experimental Results: Migration Granularity", its table',
-    measure=partial(simulate_cases, cases),
+    cases=cases,
     panels=Panels(x="instances", y=("mean latency, s", "migrations"), line="system"),
     compare=compare,
     remarks=(

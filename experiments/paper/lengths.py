@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun, System
-from experiments.paper.study import Case, Comparison, Row, Study, gains, main, pick, simulate_cases, widest_gain
+from experiments.paper.study import Case, Comparison, Row, Study, gains, main, pick, widest_gain
 
 # Rates around the one that the fixed threshold sustains at each length.
 SHOTS = {2: (16, 20), 5: (13, 16), 8: (11, 13)}  # output 256
@@ -47,7 +46,7 @@ STUDY = Study(
     name="lengths",
     title="Input and output length",
     source='"Ablation Studies", the figure of the input and output length ablation (LLaDA, GSM8K)',
-    measure=partial(simulate_cases, cases),
+    cases=cases,
     panels=Panels(x="RPS", y=("SLO attainment, %", "accuracy, %"), line="system", facet="length"),
     compare=compare,
     remarks=(

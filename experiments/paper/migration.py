@@ -1,11 +1,10 @@
 """Tail latency with and without migration between steps, over rates and output lengths."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, main, number, pick, simulate_cases
+from experiments.paper.study import Case, Comparison, Row, Study, main, number, pick
 from services.scheduler.policies import MigrationPolicy
 
 PROMPT = 256
@@ -41,7 +40,7 @@ STUDY = Study(
     name="migration",
     title="Migration effectiveness",
     source='"Experimental Results: Migration Granularity", the figure of migration effectiveness, input 256 tokens',
-    measure=partial(simulate_cases, cases),
+    cases=cases,
     panels=Panels(x="RPS", y=("P99 latency, s", "mean latency, s"), line="system", facet="output tokens"),
     compare=compare,
     remarks=(

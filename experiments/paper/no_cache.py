@@ -1,12 +1,11 @@
 """Serving without a KV cache: every step computes the whole sequence."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from experiments.paper.benchmark_rates import SYSTEMS
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, main, simulate_cases, widest_gain
+from experiments.paper.study import Case, Comparison, Row, Study, main, widest_gain
 
 RATES = (3, 4, 5)
 MULTIPLES = (2, 3)  # at TIGHT_RPS; 5 is in the study over rates
@@ -42,7 +41,7 @@ STUDY = Study(
     name="no_cache",
     title="Serving without caching",
     source='"Experimental Results: Serving without Caching", GSM8K without KV caching (LLaDA)',
-    measure=partial(simulate_cases, cases),
+    cases=cases,
     panels=Panels(x="x", y=("SLO attainment, %", "accuracy, %"), line="system", facet="over"),
     compare=compare,
     remarks=(

@@ -1,11 +1,10 @@
 """Serving GSM8K with different estimates of the steps left: one-shot, predictor, oracle."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, main, simulate_cases, widest_gain
+from experiments.paper.study import Case, Comparison, Row, Study, main, widest_gain
 from simulator.scenario import PredictorName
 
 RATES = (13, 16, 19)
@@ -35,7 +34,7 @@ STUDY = Study(
     name="step_prediction",
     title="Step prediction: serving performance",
     source='"Step Prediction", the figure of serving performance under step prediction strategies, left (LLaDA, GSM8K)',
-    measure=partial(simulate_cases, cases),
+    cases=cases,
     panels=Panels(x="RPS", y=("SLO attainment, %", "accuracy, %"), line="system"),
     compare=compare,
     remarks=(

@@ -19,7 +19,7 @@ Value = str | float
 Row = Mapping[str, Value]
 QUICK_REQUESTS = 200  # per run: enough to check the code, too few to show a lasting load
 
-
+Case = tuple[Row, SimulationRun]  # the labels of a row, and the run with its figures
 Comparison = tuple[str, str, str]  # the name of a figure, its value in the paper, its value here
 
 
@@ -30,25 +30,23 @@ class Study:
     name: str  # of the module and its files
     title: str
     source: str  # where in the paper
-    measure: Callable[[bool], list[Row]]  # True: quick
     panels: Panels
     compare: Callable[[Sequence[Row]], list[Comparison]]
     remarks: str  # differences from the paper, and their reasons
+    cases: Callable[[], Sequence[Case]] = tuple  # the simulations
+    measure: Callable[[bool], list[Row]] | None = None  # in place of simulations; the argument is whether to be quick
     table: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows  # the rows as readers see them
 
 
-Case = tuple[Row, SimulationRun]  # the labels of a row, and the run with its figures
-
-
-def simulate_cases(cases: Callable[[], Sequence[Case]], quick: bool) -> list[Row]:
+def simulate_cases(cases: Sequence[Case], *, quick: bool) -> list[Row]:
     """One row per case; prints a line of progress for each."""
     rows: list[Row] = []
-    for number, (labels, run) in enumerate(all_cases := cases(), 1):
+    for number, (labels, run) in enumerate(cases, 1):
         smaller = replace(run, requests=min(run.requests, QUICK_REQUESTS)) if quick else run
         found = figures(smaller)
         rows.append({**labels, **found})
         text = ", ".join(f"{name} {show(value)}" for name, value in labels.items())
-        print(f"{number}/{len(all_cases)} {text}: attainment {found['SLO attainment, %']:.1f} %", flush=True)
+        print(f"{number}/{len(cases)} {text}: attainment {found['SLO attainment, %']:.1f} %", flush=True)
     return rows
 
 
@@ -121,7 +119,8 @@ def section(study: Study, rows: Sequence[Row], image: str) -> str:
 
 def make(study: Study, out: Path, *, quick: bool) -> str:
     """Measure, write DIR/experiments/results/paper/NAME.csv and DIR/docs/paper/NAME.png. Returns: the section."""
-    rows = [_rounded(row) for row in study.measure(quick)]
+    measured = study.measure(quick) if study.measure else simulate_cases(study.cases(), quick=quick)
+    rows = [_rounded(row) for row in measured]
     images = out / "docs" / "paper"
     for directory in (_csv(study, out).parent, images):
         directory.mkdir(parents=True, exist_ok=True)

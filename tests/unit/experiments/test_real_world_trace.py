@@ -10,8 +10,8 @@ from experiments.real_world_trace import StudyResult, by_seed, figures, read_rep
 def outcome(attainment: float, **changes: object) -> StudyResult:
     latency = {"mean": 5.0, "p50": 4.0, "p90": 9.0, "p99": 12.0}
     result = {"slo_attainment": attainment, "latency_s": latency, "mean_threshold": 0.8, "accuracy": 0.78}
-    given = {"low_load_s": 3.0, "high_load_s": 6.0, "slo_s": 13.6, "steps": 4_000_000, "cycles": 1, "cpu_s": 200.0}
-    return StudyResult(result=result, peak_bytes=10**9, lengths="some", **{**given, **changes})  # type: ignore[arg-type]
+    given = {"low_load_s": 3.0, "high_load_s": 6.0, "slo_s": 13.6, "steps": 4_000_000, "cpu_s": 200.0}
+    return StudyResult(result=result, peak_bytes=10**9, **{**given, **changes})  # type: ignore[arg-type]
 
 
 def test_figures_are_means_over_seeds_with_the_spread_of_attainment() -> None:
