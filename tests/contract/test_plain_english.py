@@ -13,7 +13,6 @@ UNCHECKED = [
     "docs/adding-a-model.md",
     "docs/commands.md",
     "docs/concepts.md",
-    "experiments/real_world_trace.py",
     "services",
     "shared",
     "tests",
