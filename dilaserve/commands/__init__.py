@@ -1,1 +1,1 @@
-"""One module a command: its function bears the module's name. Heavy packages are imported inside the function."""
+"""One module per command: its function has the module's name. Heavy packages are imported inside the function."""

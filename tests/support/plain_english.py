@@ -40,7 +40,8 @@ def rule(pattern: str, instead: str, why: str) -> Rule:
 
 
 COUNTED = (
-    "request|message|iteration|instance|row|step|line|subject|batch|file|process|node|cell|GPU|token|model|run|test"
+    "request|message|iteration|instance|row|step|line|subject|batch|file|process|node|cell|GPU|token|model|run|test|"
+    "block|command|gateway|key|mask|module|question|rank|scheduler|service|worker"
 )
 MOVES = "take[sn]?|taking|took|gives?|given|giving|gave|throw[sn]?|throwing|threw|move[sd]?|moving"
 RULES = [
