@@ -16,7 +16,7 @@ from tests.support.scheduler import AnsweringScheduler
 pytestmark = pytest.mark.browser
 
 
-async def test_instances_come_drain_and_go(
+async def test_the_view_shows_instances_join_drain_and_leave(
     gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus, text: TextModel, new_page: NewPage
 ) -> None:
     bucket = await bus.bucket(bus.subjects.instances_bucket)
@@ -36,7 +36,7 @@ async def test_instances_come_drain_and_go(
 
 
 @pytest.mark.slow
-async def test_the_status_says_why_nothing_is_served(lonely_gateway: RunningGateway, new_page: NewPage) -> None:
+async def test_the_status_shows_why_no_request_is_served(lonely_gateway: RunningGateway, new_page: NewPage) -> None:
     async with new_page(f"{lonely_gateway.url}/#cluster") as page:
         await expect(page.locator("#status")).to_have_text("no instance is ready")
         await expect(page.locator("#nodes")).to_have_text(re.compile("^No instance"))

@@ -17,7 +17,7 @@ from tests.support.stack import new_data_dir
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-async def test_a_key_is_asked_for_once_and_kept_with_the_tab(
+async def test_the_key_is_requested_once_per_tab(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, new_page: NewPage
 ) -> None:
     with new_data_dir() as data_dir:

@@ -84,7 +84,7 @@ async def test_a_request_shows_the_threshold_and_instance_of_each_step(stack: St
         assert await steps.count() == int(told.split()[0])
 
 
-async def test_the_view_follows_a_worker_that_dies_and_comes_back(stack: Stack, new_page: NewPage) -> None:
+async def test_the_view_shows_a_worker_that_dies_and_restarts(stack: Stack, new_page: NewPage) -> None:
     async with new_page(f"{stack.url}/#cluster") as page:
         names = page.locator(".instance-name")
         await expect(names).to_have_count(2)

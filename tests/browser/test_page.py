@@ -69,7 +69,7 @@ async def test_a_request_opens_in_a_drawer_that_escape_closes(gateway: RunningGa
 
 
 @pytest.mark.slow
-async def test_a_request_that_fails_says_why(
+async def test_a_failed_request_shows_its_error(
     gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
 ) -> None:
     scheduler.status = OutcomeStatus.FAILED

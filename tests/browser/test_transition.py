@@ -11,7 +11,7 @@ from tests.support.reconfiguring_stack import HEAVY_RPS, LIMIT_S, reconfiguring_
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-async def test_the_view_follows_a_transition_and_says_why(
+async def test_the_view_shows_a_transition_and_its_reason(
     tiny_checkpoint_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_page: NewPage
 ) -> None:
     with reconfiguring_stack(tiny_checkpoint_dir, tmp_path, monkeypatch) as stack:

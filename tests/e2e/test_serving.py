@@ -35,7 +35,7 @@ def client(stack: Stack) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{stack.url}/v1", api_key="any", timeout=60)
 
 
-def test_an_openai_client_asks_about_apples_and_gets_the_right_number(stack: Stack) -> None:
+def test_an_openai_client_gets_the_right_number_of_apples(stack: Stack) -> None:
     messages: Any = [{"role": "user", "content": "A shop has 5 apples and buys 7 more. How many apples are there?"}]
     with client(stack) as openai_client:
         reply = openai_client.chat.completions.create(model=MODEL, messages=messages, max_tokens=64)

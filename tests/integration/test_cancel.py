@@ -36,7 +36,7 @@ def long_body(model: str, number: int) -> dict[str, Any]:
     return {"model": model, "messages": [message], "max_tokens": 448, "min_threshold": 1.0, "stream": True}
 
 
-async def test_nothing_is_left_of_requests_whose_clients_have_gone(
+async def test_requests_of_disconnected_clients_leave_nothing_behind(
     bus: Bus, nats_server: NatsServer, tiny_checkpoint_dir: Path, tmp_path: Path
 ) -> None:
     name = tiny_checkpoint_dir.name

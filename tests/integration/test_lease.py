@@ -17,7 +17,7 @@ async def expire(bus: Bus) -> None:
     await bus.js.purge_stream(f"KV_{bus.subjects.leases_bucket}")
 
 
-async def test_a_lease_that_has_expired_is_held_again_where_nobody_has_led_since(bus: Bus) -> None:
+async def test_an_expired_lease_is_renewed_if_there_was_no_other_leader(bus: Bus) -> None:
     lease = await Lease.acquire(bus, "first")
     await expire(bus)
     bucket = await bus.bucket(bus.subjects.leases_bucket)

@@ -9,7 +9,7 @@ def record(number: int, state: PlanState = PlanState.STAYED) -> PlanRecord:
     return PlanRecord(plan_id=f"plan-{number}", decided_s=float(number), state=state, reason="a test")
 
 
-async def test_the_newest_plans_come_first_each_in_its_last_state(bus: Bus) -> None:
+async def test_plans_are_listed_newest_first_in_their_last_state(bus: Bus) -> None:
     assert await read_plans(bus, 10) == []
     for number in range(4):
         await bus.store(bus.subjects.plans(f"plan-{number}"), record(number, PlanState.RUNNING))

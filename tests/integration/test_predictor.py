@@ -55,7 +55,7 @@ async def answers(bus: Bus) -> bool:
     return True
 
 
-async def test_a_question_is_answered_with_the_steps_left_of_each_request_under_each_threshold(
+async def test_a_reply_has_the_steps_left_per_request_and_threshold(
     bus: Bus, settings: Mapping[str, object], directory: Path, tmp_path: Path
 ) -> None:
     predictor, card = load_predictor(directory)
@@ -69,7 +69,7 @@ async def test_a_question_is_answered_with_the_steps_left_of_each_request_under_
         assert reply.predictor == card.version
 
 
-async def test_garbage_is_logged_and_dropped_and_answering_goes_on(
+async def test_garbage_is_logged_and_dropped_and_the_predictor_continues(
     bus: Bus, settings: Mapping[str, object], tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -84,7 +84,7 @@ async def test_garbage_is_logged_and_dropped_and_answering_goes_on(
     assert "Traceback" not in log.read_text()
 
 
-async def test_two_predictors_share_the_work_and_a_killed_one_loses_only_what_it_held(
+async def test_two_predictors_share_the_work_and_a_kill_loses_only_held_queries(
     bus: Bus, settings: Mapping[str, object], tmp_path: Path
 ) -> None:
     other = write_predictor(tmp_path / "other", requests=20)  # its own version, so that answers tell who gave them
@@ -123,7 +123,7 @@ async def has(counted: Counter[str], total: int) -> bool:
     return counted.total() >= total
 
 
-async def test_on_sigterm_what_has_been_delivered_is_answered(
+async def test_on_sigterm_delivered_queries_are_answered(
     bus: Bus, settings: Mapping[str, object], tmp_path: Path
 ) -> None:
     with service("predictor", settings, tmp_path / "log") as process:

@@ -60,7 +60,7 @@ async def test_profiles_are_kept_by_model_and_device(database: str) -> None:
     assert [found.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2)] == [1.0, 1.5]
 
 
-async def test_the_planner_counts_on_what_is_given_then_brought_then_kept(database: str) -> None:
+async def test_the_planner_prefers_given_then_registered_then_stored_profiles(database: str) -> None:
     async def complete(engine: AsyncEngine) -> LatencyProfile:
         brings = profile(1, 2, seconds=2.0).for_tp(2).to_csv()
         instances = [instance(model=model_card(name="kept"), tp_degree=2, profile=brings)]
@@ -71,7 +71,7 @@ async def test_the_planner_counts_on_what_is_given_then_brought_then_kept(databa
     assert [found.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2, 4)] == [5.0, 1.0, 2.0]
 
 
-def test_the_command_writes_what_it_measured_to_a_file_and_to_the_database(
+def test_the_command_writes_the_profile_to_a_file_and_the_database(
     tiny_checkpoint_dir: Path, database: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "profile.csv"
@@ -83,7 +83,7 @@ def test_the_command_writes_what_it_measured_to_a_file_and_to_the_database(
     assert list(kept.curves) == [(1, kind) for kind in StepKind]
 
 
-def test_a_database_that_does_not_answer_is_said_before_anything_is_measured(
+def test_an_unavailable_database_is_reported_before_measuring(
     tiny_checkpoint_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = "postgresql://u@127.0.0.1:1/x"

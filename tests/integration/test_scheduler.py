@@ -136,7 +136,7 @@ async def test_a_producer_with_nothing_but_nats_is_served_in_json(shared: Cluste
         await client.close()
 
 
-async def test_a_producer_whose_clock_is_ahead_has_asked_now(shared: Cluster) -> None:
+async def test_an_arrival_time_in_the_future_counts_as_now(shared: Cluster) -> None:
     async with shared.instance():
         request = {"request_id": "ahead", "prompt": "2+2=", "output_tokens": 32, "arrival_s": time.time() + 3600}
         outcomes = await shared.bus.nc.subscribe(shared.bus.subjects.outcomes("ahead"))
@@ -169,7 +169,7 @@ async def test_a_wrong_request_is_answered_with_the_field_at_fault(
     assert said in outcome["error"]["message"]
 
 
-async def test_garbage_on_every_subject_is_logged_and_serving_goes_on(shared: Cluster) -> None:
+async def test_garbage_on_every_subject_is_logged_and_serving_continues(shared: Cluster) -> None:
     subjects = shared.bus.subjects
     async with shared.instance():
         bucket = await shared.bus.bucket(subjects.instances_bucket)
@@ -226,7 +226,7 @@ async def test_a_request_sent_twice_is_served_once(shared: Cluster) -> None:
         await until(shared.all_acknowledged)
 
 
-async def test_the_scheduler_says_how_it_goes_and_an_outcome_how_each_step_was_decided(cluster: Cluster) -> None:
+async def test_the_scheduler_publishes_stats_and_outcomes_carry_step_decisions(cluster: Cluster) -> None:
     with service("scheduler", cluster.settings, cluster.log):
         stats = await cluster.bus.nc.subscribe(cluster.bus.subjects.stats("scheduler"))
         async with cluster.instance():
@@ -278,7 +278,7 @@ async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster)
                 assert outcome.status is OutcomeStatus.COMPLETED
 
 
-async def test_an_outcome_that_cannot_be_stored_neither_loses_its_request_nor_keeps_it_from_stopping(
+async def test_an_unstorable_outcome_loses_no_request_and_does_not_block_a_stop(
     cluster: Cluster,
 ) -> None:
     subjects, js = cluster.bus.subjects, cluster.bus.js
@@ -295,7 +295,7 @@ async def test_an_outcome_that_cannot_be_stored_neither_loses_its_request_nor_ke
     assert not await cluster.all_acknowledged()
 
 
-async def test_one_that_stands_by_stops_when_told_to(scheduled: Path, shared: Cluster) -> None:
+async def test_a_standby_scheduler_stops_on_sigterm(scheduled: Path, shared: Cluster) -> None:
     await reached(lambda: "leading" in shared.log.read_text())
     log = scheduled / "second.log"
     with service("scheduler", shared.settings, log) as second:
@@ -305,7 +305,9 @@ async def test_one_that_stands_by_stops_when_told_to(scheduled: Path, shared: Cl
 
 
 @pytest.mark.parametrize("name", ["scheduler", "reconfigurator"])
-async def test_while_the_bus_is_away_it_stops_when_told_to(name: str, tiny_model_dir: Path, tmp_path: Path) -> None:
+async def test_a_service_stops_on_sigterm_while_the_bus_is_unavailable(
+    name: str, tiny_model_dir: Path, tmp_path: Path
+) -> None:
     settings = {"nats_url": "nats://127.0.0.1:9", "model": tiny_model_dir}
     with service(name, settings, log := tmp_path / LOG) as process:
         await reached(lambda: "bus unavailable" in log.read_text())

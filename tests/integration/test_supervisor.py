@@ -47,7 +47,7 @@ async def test_a_dead_program_is_restarted_but_a_stopped_one_is_not(tmp_path: Pa
     assert len(pids(started)) == 2
 
 
-async def test_programs_are_stopped_in_the_order_given(tmp_path: Path) -> None:
+async def test_programs_are_stopped_in_the_given_order(tmp_path: Path) -> None:
     ended = tmp_path / "ended"
     supervisor = Supervisor()
     for name in ("nats", "worker-0", "worker-1", "gateway"):

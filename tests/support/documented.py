@@ -8,7 +8,7 @@ RUN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {
     "dilaserve doctor": ("tests/integration/test_command_line.py::test_doctor_reports_no_problem_if_a_stack_can_start"),
     "dilaserve profile --model models/demo --tp 1,2 --out PROFILE.csv": (
-        "tests/integration/test_profile.py::test_the_command_writes_what_it_measured_to_a_file_and_to_the_database"
+        "tests/integration/test_profile.py::test_the_command_writes_the_profile_to_a_file_and_the_database"
     ),
     "dilaserve simulate --workload gsm8k --rps 6 --slo 15 --profile experiments/data/h100-llada8b.csv "
     "--steps experiments/data/steps-llada-gsm8k.csv --cluster 8x1": (

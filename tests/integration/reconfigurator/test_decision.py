@@ -65,20 +65,20 @@ def test_growth_makes_room_before_it_is_needed() -> None:
     assert (growing.mean_threshold, steady.mean_threshold) == pytest.approx((0.9, 0.9), rel=1e-6)
 
 
-def test_what_is_best_already_stays() -> None:
+def test_the_best_plan_is_kept() -> None:
     record = decided(2, [ON_BOTH])
     assert (record.state, record.target, record.status) == (PlanState.STAYED, [ON_BOTH], "optimal")
     assert record.reason.startswith("neither objective improves by 10%")
 
 
-def test_the_inputs_are_told() -> None:
+def test_the_record_holds_the_inputs() -> None:
     record = decided(20, [ON_BOTH], threshold_uses=[ThresholdUse(threshold=0.9, steps=100, tokens=300)])
     [load] = record.classes
     assert (load.name, load.rps) == ("p128-o256", 2.0)
     assert record.tokens_per_step == {0.5: 9.0, 0.9: 3.0}
 
 
-def test_without_requests_or_what_to_judge_by_nothing_changes() -> None:
+def test_without_requests_or_planning_data_nothing_changes() -> None:
     blind = dataclasses.replace(PLANNER, prior={})
     other_degrees = dataclasses.replace(PLANNER, planning=dataclasses.replace(PLANNING, tp_degrees=[8]))
     for record, reason in (
@@ -95,7 +95,7 @@ def test_tokens_per_step_of_earlier_windows_go_before_the_prior() -> None:
     assert decided(2, [ON_BOTH], known_tokens_per_step={0.9: 4.0}).tokens_per_step == {0.5: 6.0, 0.9: 4.0}
 
 
-def test_a_node_that_is_gone_is_planned_around() -> None:
+def test_a_lost_node_gets_no_instances() -> None:
     two = dataclasses.replace(PLANNER, nodes=read_nodes(["a:2", "b:2"]))
     lost = InstanceSpec(node="a", gpus=(0, 1))
     record = decided(2, [lost], two, nodes_up={"b"})

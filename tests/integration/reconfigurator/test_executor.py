@@ -152,7 +152,7 @@ async def test_each_launch_follows_the_stops_it_needs_and_a_stop_its_drain(
     assert ended.ended_s is not None
 
 
-async def test_where_a_launch_fails_what_stood_there_comes_back(
+async def test_a_failed_launch_restores_the_instance_it_replaced(
     executor: Executor, launcher: RegisteringLauncher
 ) -> None:
     launcher.impossible, launcher.never_serving = {LEFT}, {RIGHT}
@@ -165,7 +165,7 @@ async def test_where_a_launch_fails_what_stood_there_comes_back(
     ]
 
 
-async def test_a_launch_that_goes_on_failing_is_given_up_in_time_and_told_once(
+async def test_a_launch_that_keeps_failing_is_abandoned_and_reported_once(
     executor: Executor, launcher: RegisteringLauncher
 ) -> None:
     launcher.failing = {RIGHT}
@@ -194,7 +194,7 @@ async def test_one_of_several_launches_fails_and_the_others_stay(
     assert ended.state is PlanState.FAILED
 
 
-async def test_an_instance_that_is_lost_meanwhile_is_started_again(
+async def test_an_instance_lost_during_a_transition_is_restarted(
     executor: Executor, launcher: RegisteringLauncher
 ) -> None:
     running = asyncio.create_task(carried_out(executor))
@@ -205,7 +205,7 @@ async def test_an_instance_that_is_lost_meanwhile_is_started_again(
     assert launcher.done.count("start (0,)") == 2
 
 
-async def test_one_that_was_interrupted_is_gone_on_with(executor: Executor, launcher: RegisteringLauncher) -> None:
+async def test_an_interrupted_transition_is_resumed(executor: Executor, launcher: RegisteringLauncher) -> None:
     told = Told()
     running = asyncio.create_task(executor.run(PLAN, told))
     await reached(lambda: "start (0,)" in launcher.done)

@@ -48,7 +48,7 @@ def test_a_heavy_workload_gets_throughput() -> None:
 
 
 @pytest.mark.parametrize("impossible", [{"rps": 1000.0}, {"slo_s": 0.01}])
-def test_what_no_configuration_serves_falls_back_to_the_smallest_degree(impossible: dict[str, float]) -> None:
+def test_an_infeasible_workload_falls_back_to_the_smallest_degree(impossible: dict[str, float]) -> None:
     plan = made(workload(classes=[a_class(**impossible)]))
     assert (plan.status, plan.reason) == (PlanStatus.FALLBACK, "no configuration meets every SLO")
     assert plan.instances_per_tp == {1: 8}
@@ -93,7 +93,7 @@ def test_instances_that_fail_by_little_are_not_replaced_by_those_with_less_room(
     assert ("cannot meet every SLO; the proposal can" in plan.decision.reason) == take
 
 
-def test_what_instances_sustain_is_the_load_that_keeps_them_busy() -> None:
+def test_the_sustained_load_keeps_the_instances_busy() -> None:
     plan = made(workload(classes=[a_class(rps=1.0)]), growing=True)
     within, beyond = (
         made(workload(tp_degrees=[1], classes=[a_class(rps=share * plan.sustains, slo_s=60.0)]))

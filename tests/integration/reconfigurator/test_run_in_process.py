@@ -13,11 +13,11 @@ from shared.errors import RetryLater
 LIMIT_S = 60.0
 
 
-async def test_the_result_comes_back() -> None:
+async def test_the_result_is_returned() -> None:
     assert await run_in_process(divmod, 7, 2) == (3, 1)
 
 
-async def test_an_error_comes_back() -> None:
+async def test_an_error_is_raised_in_the_parent() -> None:
     with pytest.raises(ZeroDivisionError):
         await run_in_process(divmod, 7, 0)
 
@@ -27,7 +27,7 @@ async def test_a_process_that_dies_is_a_passing_failure() -> None:
         await run_in_process(os._exit, 3)
 
 
-async def test_a_cancellation_ends_what_the_work_has_started(tmp_path: Path) -> None:
+async def test_a_cancellation_ends_the_child_processes(tmp_path: Path) -> None:
     said = tmp_path / "said"
     os.mkfifo(said)
     working = asyncio.create_task(run_in_process(subprocess.run, f"(echo begun; exec sleep 600) > {said}", shell=True))  # noqa: S604

@@ -19,7 +19,7 @@ parts_of_80_seeds = pytest.mark.parametrize("seeds", [range(i, i + 40) for i in 
 
 
 @parts_of_80_seeds
-def test_stage_1_is_what_enumeration_finds(seeds: range) -> None:
+def test_stage_1_matches_enumeration(seeds: range) -> None:
     """With and without a cache, with either solver, in turn."""
     found = [stage_1_agrees(seed, SOLVERS[seed // 2 % 2], cached=bool(seed % 2)) for seed in seeds]
     assert 1 <= found.count(SolverStatus.INFEASIBLE) <= len(seeds) / 2, "instances of both kinds are among them"
@@ -29,7 +29,7 @@ def test_stage_1_is_what_enumeration_finds(seeds: range) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_stage_1_is_what_enumeration_finds_on_more_instances(solver: Solver, *, cached: bool) -> None:
+def test_stage_1_matches_enumeration_on_more_instances(solver: Solver, *, cached: bool) -> None:
     for seed in MORE_SEEDS:
         stage_1_agrees(seed, solver, cached=cached)
 
@@ -48,7 +48,7 @@ def test_a_growing_workload_has_the_same_quality_and_no_less_room(seed: int) -> 
 
 
 @pytest.mark.parametrize("seeds", [range(100), range(100, 200)], ids=str)
-def test_stage_2_is_what_enumeration_finds(seeds: range) -> None:
+def test_stage_2_matches_enumeration(seeds: range) -> None:
     found = [stage_2_agrees(seed, SOLVERS[seed % 2]) for seed in seeds]
     assert 1 <= found.count(None) <= len(seeds) / 2, "instances of both kinds are among them"
 
@@ -56,7 +56,7 @@ def test_stage_2_is_what_enumeration_finds(seeds: range) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_stage_2_is_what_enumeration_finds_on_more_instances(solver: Solver) -> None:
+def test_stage_2_matches_enumeration_on_more_instances(solver: Solver) -> None:
     for seed in MORE_SEEDS:
         stage_2_agrees(seed, solver)
 

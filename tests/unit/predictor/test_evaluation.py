@@ -33,7 +33,7 @@ def test_the_own_rate_is_the_historical_one_until_a_step_is_done() -> None:
     assert ev.mean_relative_error(ev.own_rate(CARD), [STEPS]) == pytest.approx((7 - 3) / 3 / 4)
 
 
-def test_a_prediction_is_due_after_so_many_newly_unmasked_tokens() -> None:
+def test_a_prediction_is_due_after_a_number_of_newly_unmasked_tokens() -> None:
     assert ev.updates(STEPS, 1) == [1, 2, 3]
     assert ev.updates(STEPS, 2) == [2, 3]
     assert ev.updates(STEPS, 4) == [2]

@@ -46,7 +46,7 @@ def test_answers_are_possible(left: list[tuple[int, int]], data: st.DataObject) 
     assert ((steps >= 1) | (masks_left[:, None] == 0)).all()
 
 
-def test_queries_answered_together_get_what_each_gets_alone(predictor: StepPredictor) -> None:
+def test_batched_queries_get_the_same_answers_as_single_ones(predictor: StepPredictor) -> None:
     none = Query(np.empty((0, 10), np.float32), np.ones(2, np.float32), np.empty(0, np.int32), np.empty(0, np.int32))
     queries = [query(1), query(2, (0.9,)), none, query(3, ()), query(4)]
     together = predictor.steps_left(queries)

@@ -33,7 +33,7 @@ def test_every_state_of_a_fixed_threshold_is_an_example_of_the_steps_it_has_left
     np.testing.assert_allclose(learned.rows[:, 0], 0.9)
 
 
-def test_of_a_changing_threshold_only_the_states_from_the_last_change_on_are_examples() -> None:
+def test_only_states_after_the_last_threshold_change_are_examples() -> None:
     changing = trajectory([0.5, 0.9, 0.7, 0.7], [1, 3, 3, 1])
     learned = examples([changing])
     assert learned.steps_left.tolist() == [2, 1]
@@ -41,7 +41,7 @@ def test_of_a_changing_threshold_only_the_states_from_the_last_change_on_are_exa
     np.testing.assert_allclose(learned.rows[0, 1:], changing.states().features[2])
 
 
-def test_one_prefix_continued_under_every_threshold_is_one_state_with_its_steps_left_under_each() -> None:
+def test_one_prefix_under_every_threshold_is_one_state_with_all_steps_left() -> None:
     runs = [random_trajectory(7, (0.9, 0.5, 0.9), threshold) for threshold in (0.6, 0.7, 0.8)]
     firsts = [examples([run]) for run in runs]
     for first in firsts[1:]:
@@ -49,7 +49,7 @@ def test_one_prefix_continued_under_every_threshold_is_one_state_with_its_steps_
     assert [int(first.steps_left[0]) for first in firsts] == [run.num_steps - 3 for run in runs]
 
 
-def test_the_one_shot_means_come_from_requests_that_kept_to_the_threshold() -> None:
+def test_one_shot_means_use_only_requests_with_a_constant_threshold() -> None:
     runs = [trajectory([0.9] * 4, [1, 3, 3, 1]), trajectory([0.9] * 2, [4, 4]), trajectory([0.5, 0.9], [4, 4])]
     assert tokens_per_step(runs, [0.9]) == [16 / 6]
     with pytest.raises(ValueError, match=r"0\.5"):

@@ -57,7 +57,7 @@ def test_only_a_tenth_more_of_an_objective_is_worth_it(
         (capacity(0.80, 4, sustains=30.0), capacity(0.80, 5, sustains=10.0), False),  # room enough
     ],
 )
-def test_where_the_load_grows_room_is_the_secondary_objective(
+def test_under_growing_load_capacity_is_the_secondary_objective(
     proposal: Capacity, current: Capacity, *, take: bool
 ) -> None:
     decision = should_reconfigure(proposal, current, whole_slack_s=10, fallen_back=False, growing=True)
@@ -69,9 +69,7 @@ def test_where_the_load_grows_room_is_the_secondary_objective(
     ("before", "after", "take"),
     [(6.0, 3.0, True), (6.0, 2.0, True), (6.0, 1.9, False), (1.9, 1.8, False), (1.8, 1.8, True)],
 )
-def test_room_is_given_up_only_as_far_as_twice_the_load(
-    before: float, after: float, *, growing: bool, take: bool
-) -> None:
+def test_capacity_is_reduced_only_to_twice_the_load(before: float, after: float, *, growing: bool, take: bool) -> None:
     proposal, current = capacity(0.90, 5, sustains=after), capacity(0.80, 5, sustains=before)
     decision = should_reconfigure(proposal, current, whole_slack_s=10, fallen_back=False, growing=growing)
     assert decision.take == take, decision.reason
@@ -87,7 +85,7 @@ def test_room_is_given_up_only_as_far_as_twice_the_load(
         (SolverStatus.UNKNOWN, 1.4, True),
     ],
 )
-def test_instances_that_nearly_meet_every_slo_are_not_replaced_by_those_with_less_room(
+def test_instances_that_nearly_meet_all_slos_keep_their_capacity(
     current_at_less_load: Capacity | SolverStatus, proposed: float, *, take: bool
 ) -> None:
     proposal = capacity(0.50, 0, sustains=proposed)
@@ -101,13 +99,13 @@ def test_instances_that_nearly_meet_every_slo_are_not_replaced_by_those_with_les
     assert decision.take == take, decision.reason
 
 
-def test_who_has_fallen_back_already_stays() -> None:
+def test_a_fallback_configuration_is_kept() -> None:
     assert not should_reconfigure(
         SolverStatus.INFEASIBLE, SolverStatus.INFEASIBLE, whole_slack_s=10, fallen_back=True
     ).take
 
 
-def test_the_reason_tells_the_objectives() -> None:
+def test_the_reason_states_the_objectives() -> None:
     reason = should_reconfigure(capacity(0.88, 6), capacity(0.80, 5), whole_slack_s=10, fallen_back=False).reason
     assert "0.8000 to 0.8800 (+10.0%)" in reason
     assert "5 to 6 (+20.0%)" in reason

@@ -11,11 +11,11 @@ def template(environ: dict[str, str] | None = None, **settings: object) -> Worke
     return read_template(ReconfiguratorSettings(cell="east", **settings), environ or {})  # type: ignore[arg-type]
 
 
-def test_labels_tell_which_instance_it_is() -> None:
+def test_labels_identify_the_instance() -> None:
     assert read_spec(template().labels_of(SPEC)) == SPEC
 
 
-def test_labels_of_others_tell_of_no_instance() -> None:
+def test_foreign_labels_identify_no_instance() -> None:
     assert read_spec({"dilaserve.node": "a", "dilaserve.gpus": "x"}) is None
     assert read_spec({}) is None
 
@@ -37,11 +37,11 @@ def test_a_worker_computes_on_gpus_only_where_it_gets_some() -> None:
     assert template(worker_gpus=False).environ_of(SPEC)["DILASERVE_DEVICE"] == "cpu"
 
 
-def test_workers_belong_to_the_project_or_stack_that_is_told() -> None:
+def test_workers_belong_to_the_given_project_or_stack() -> None:
     compose = template(worker_project="p", launcher="docker").labels_of(SPEC)
     stack = template(worker_project="p", launcher="swarm").labels_of(SPEC)
     assert (compose["com.docker.compose.project"], stack["com.docker.stack.namespace"]) == ("p", "p")
 
 
-def test_a_place_gives_a_container_its_name() -> None:
+def test_a_container_is_named_after_its_node_and_gpus() -> None:
     assert template().name(SPEC) == "east-worker-node_a-2-3"

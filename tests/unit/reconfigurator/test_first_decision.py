@@ -28,12 +28,12 @@ def begin(*, nodes_up: set[str]) -> tuple[PlanState, list[InstanceSpec]]:
     return record.state, record.target
 
 
-def test_where_nothing_runs_the_smallest_degree_is_started_everywhere() -> None:
+def test_without_instances_the_smallest_degree_is_started_everywhere() -> None:
     state, target = begin(nodes_up={"a", "b"})
     places = [("a", (0, 1)), ("a", (2, 3)), ("b", (0, 1))]
     assert state is PlanState.RUNNING
     assert target == [InstanceSpec(node=node, gpus=gpus) for node, gpus in places]
 
 
-def test_where_no_node_is_up_nothing_is_started() -> None:
+def test_without_nodes_nothing_is_started() -> None:
     assert begin(nodes_up=set()) == (PlanState.STAYED, [])

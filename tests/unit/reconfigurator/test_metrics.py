@@ -25,7 +25,7 @@ def value(metrics: ReconfiguratorMetrics, name: str, **labels: str) -> float | N
     return metrics.registry.get_sample_value(f"{NAME}_{name}", labels)
 
 
-def test_a_plan_tells_when_it_was_made_what_it_promises_and_how_it_ended() -> None:
+def test_a_plan_reports_its_time_prediction_and_end_state() -> None:
     metrics = ReconfiguratorMetrics()
     metrics.decided(RECORD)
     assert value(metrics, "decided_timestamp_seconds") == 50.0

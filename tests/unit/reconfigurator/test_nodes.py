@@ -11,7 +11,7 @@ NODES = read_nodes(["a:4", "b.example:2"])
 
 
 @pytest.mark.parametrize("text", ["a", "a:", ":4", "a:0", "a:-1", "a:x", "a b:4", "-a:4"])
-def test_a_wrong_node_is_refused_with_what_is_accepted(text: str) -> None:
+def test_an_invalid_node_is_rejected_with_the_valid_form(text: str) -> None:
     with pytest.raises(BadInput, match="NAME:GPUS"):
         read_nodes([text])
 
@@ -21,7 +21,7 @@ def test_two_nodes_of_one_name_are_refused() -> None:
         read_nodes(["a:4", "a:2"])
 
 
-def test_a_node_that_is_gone_keeps_its_number_and_has_no_gpus() -> None:
+def test_a_lost_node_keeps_its_index_and_has_no_gpus() -> None:
     assert gpus_of(NODES, {"b.example"}) == [0, 2]
 
 
@@ -38,7 +38,7 @@ def test_instances_are_found_by_node_and_those_elsewhere_left_out() -> None:
     assert [to_spec(place, NODES) for place in placements] == [specs[1], specs[0]]
 
 
-def test_a_name_is_one_subject_token_and_tells_the_place() -> None:
+def test_a_name_is_one_subject_token_and_identifies_the_gpus() -> None:
     assert InstanceSpec(node="b.example", gpus=(0, 1)).name == "worker-b_example-0-1"
     with pytest.raises(ValueError, match="ascend"):
         InstanceSpec(node="a", gpus=(1, 0))

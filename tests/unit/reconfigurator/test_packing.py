@@ -15,7 +15,7 @@ def at(node: int, *gpus: int) -> Placement:
     return Placement(node=node, gpus=list(gpus), tp=len(gpus))
 
 
-def test_idle_gpus_come_first_then_what_stops_the_least() -> None:
+def test_packing_uses_idle_gpus_first_then_stops_the_fewest() -> None:
     current = [at(0, 0, 1, 2, 3), at(1, 0), at(1, 1)]
     starts = [at(0, 0, 1), at(0, 2, 3), at(1, 0, 1), at(2, 0)]
     assert order_steps(current, set(), starts) == [

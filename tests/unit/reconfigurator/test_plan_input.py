@@ -23,7 +23,7 @@ def test_a_recompute_step_computes_the_sequence_and_a_cache_step_the_block() -> 
     assert [p.steps[kind].tokens.tolist() for kind in StepKind] == [[356.0], [32.0]]
 
 
-def test_without_a_cache_there_are_recompute_steps_only() -> None:
+def test_without_a_cache_all_steps_are_recompute_steps() -> None:
     assert plan_input(workload(), PROFILE, cached=False).J == [StepKind.RECOMPUTE]
 
 
@@ -38,7 +38,7 @@ def test_the_slo_of_a_class_overrides_that_of_the_workload() -> None:
     assert p.SLO.tolist() == [10.0, 3.0]
 
 
-def test_a_profile_must_have_the_degrees_and_kinds_asked_for() -> None:
+def test_a_profile_must_have_the_required_degrees_and_kinds() -> None:
     with pytest.raises(BadInput, match="no recompute rows for tp 8"):
         plan_input(workload(tp_degrees=[8], nodes=[8]), PROFILE)
 
@@ -62,7 +62,9 @@ def test_a_profile_must_have_the_degrees_and_kinds_asked_for() -> None:
         ({"classes": [a_class(output_tokens="many")]}, r"\$\.classes"),
     ],
 )
-def test_a_wrong_workload_is_refused_with_what_is_accepted(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
+def test_an_invalid_workload_is_rejected_with_the_valid_form(
+    tmp_path: Path, change: dict[str, Any], fault: str
+) -> None:
     path = tmp_path / "workload.json"
     path.write_bytes(msgspec.json.encode(msgspec.to_builtins(workload(), str_keys=True) | change))
     with pytest.raises(BadInput, match=fault):

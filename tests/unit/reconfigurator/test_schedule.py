@@ -23,7 +23,7 @@ def test_the_first_decision_waits_for_a_window_whatever_arrives() -> None:
     assert made.due(300.0, recent=10_000) == WHOLE
 
 
-def test_what_was_planned_for_is_decided_anew_every_interval() -> None:
+def test_a_steady_load_is_decided_on_every_interval() -> None:
     made = agenda(rps=2.0)
     assert [made.due(now_s, recent=132) for now_s in (360.0, 420.0, 599.0)] == [None] * 3
     assert made.due(600.0, recent=132) == WHOLE
@@ -40,7 +40,7 @@ def test_growth_is_decided_on_early_and_planned_for_once_more() -> None:
     assert made.due(480.0, recent=1400) is not None
 
 
-def test_after_an_early_decision_the_next_in_order_sees_only_what_came_since() -> None:
+def test_after_an_early_decision_the_next_sees_only_later_requests() -> None:
     made = agenda(rps=2.0)
     early = made.due(360.0, recent=600)
     assert early is not None
@@ -55,7 +55,7 @@ def test_a_decision_that_could_not_be_made_is_tried_again_if_it_was_early() -> N
     assert made.due(420.0, recent=600) is not None
 
 
-def test_nothing_is_missed_by_looking_as_seldom_as_it_says() -> None:
+def test_the_next_check_is_no_later_than_the_end_of_the_interval() -> None:
     made = agenda(rps=2.0)
     assert made.next_check_in_s(300.0) == LOOK_S
     assert made.next_check_in_s(590.0) == 10.0
@@ -85,7 +85,7 @@ def test_the_fewer_are_expected_the_more_of_them_may_be_chance() -> None:
     assert outgrown(1200, expected=1050.0)
 
 
-def test_the_reason_says_why_it_came_early() -> None:
+def test_an_early_decision_states_its_trigger() -> None:
     assert WHOLE.explain("neither") == "neither"
     told = PlanTrigger(LOOK_S, rise=0.8).explain("neither")
     assert told.startswith("early, as the last 60 s outgrew the plan")

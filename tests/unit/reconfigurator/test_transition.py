@@ -84,7 +84,7 @@ def test_any_state_leads_to_the_target_though_instances_are_lost(
 
 
 @given(target=instances(), before=instances(), data=st.data())
-def test_what_replaces_a_failed_launch_fits(
+def test_the_replacement_of_a_failed_launch_fits(
     target: frozenset[InstanceSpec], before: frozenset[InstanceSpec], data: st.DataObject
 ) -> None:
     failed = data.draw(st.sets(st.sampled_from(sorted(target, key=repr))) if target else st.just(set()))
@@ -114,7 +114,7 @@ def test_two_small_ones_take_the_place_of_a_large_one_and_back() -> None:
     assert next_action([large], [spec(1)], [spec(1)]) == StopInstance(spec(1))
 
 
-def test_a_launch_on_free_gpus_comes_before_one_that_needs_a_stop() -> None:
+def test_launches_on_free_gpus_precede_launches_that_need_a_stop() -> None:
     assert next_action([spec(0), spec(5)], [spec(0, 1)], [spec(0, 1)]) == StartInstance(spec(5))
 
 
@@ -124,7 +124,7 @@ def test_the_next_stop_awaits_the_launches_under_way() -> None:
     assert next_action(target, [spec(0), spec(1), left], [spec(0), spec(1), left]) == StopInstance(left)
 
 
-def test_a_failed_launch_brings_back_what_stood_there() -> None:
+def test_a_failed_launch_restores_the_previous_instances() -> None:
     large, small = spec(0, 1), [spec(0), spec(1)]
     assert without_failed([large], small, [large]) == small
     assert without_failed(small, [large], [spec(0)]) == [spec(1)]

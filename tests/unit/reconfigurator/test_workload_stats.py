@@ -42,12 +42,12 @@ def test_an_empty_window_has_no_class() -> None:
     assert class_loads([], window_s=4.0) == []
 
 
-def test_what_ended_tells_how_much_of_an_output_is_unmasked() -> None:
+def test_completed_requests_give_the_unmasked_share_of_outputs() -> None:
     [load] = class_loads([seen(unmasked=32), seen(unmasked=64), seen()], window_s=1.0)
     assert (load.output_tokens, load.unmasked_tokens) == (64, 48)
 
 
-def test_the_workload_has_the_buffer_and_counts_what_is_never_unmasked_with_the_prompt() -> None:
+def test_the_workload_has_headroom_and_counts_unused_output_as_prompt() -> None:
     loads = class_loads([seen(unmasked=32)], window_s=0.5)
     [planned] = workload(loads, {0.5: 4.0, 0.9: 2.0}, PLANNING, [2]).classes
     assert (planned.prompt_tokens, planned.output_tokens, planned.slo_s) == (132, 32, 5.0)

@@ -51,7 +51,7 @@ def test_an_isolated_request_takes_the_sum_of_its_steps() -> None:
     assert records.steps.tolist() == [64]
 
 
-def test_the_isolated_mean_is_what_isolated_requests_take() -> None:
+def test_the_isolated_mean_is_the_mean_latency_of_isolated_requests() -> None:
     workload = arrivals(128, every_s=100.0)
     records = simulate(scenario(), workload)
     expected_s = unloaded_latency_s(workload, PROFILE, STEPS, caching=True)
@@ -59,7 +59,7 @@ def test_the_isolated_mean_is_what_isolated_requests_take() -> None:
 
 
 @pytest.mark.parametrize("shared_launch_s", [0.0, 0.005])
-def test_an_iteration_of_both_kinds_costs_the_sum_of_two_lookups_less_a_launch_that_they_share(
+def test_a_mixed_iteration_costs_both_lookups_less_the_shared_launch(
     shared_launch_s: float,
 ) -> None:
     """Two recompute steps of 164 tokens and one cache step of 32."""
@@ -94,7 +94,7 @@ def test_every_predictor_serves(predictor: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["dilaserve", "infaas"])
-def test_the_same_seed_gives_the_same_result_and_another_does_not(policy: str) -> None:
+def test_results_depend_on_the_seed_alone(policy: str) -> None:
     first, again, other = (simulate(scenario(policy=policy, seed=seed), busy()) for seed in (3, 3, 4))
     assert first.latency_s.tolist() == again.latency_s.tolist()
     assert first.latency_s.tolist() != other.latency_s.tolist()
@@ -117,7 +117,7 @@ def test_an_iteration_never_exceeds_the_limits_on_tokens_and_requests(monkeypatc
     assert max(tokens for _, tokens in seen) <= 1500
 
 
-def test_the_scheduler_goes_by_what_instances_register() -> None:
+def test_the_scheduler_uses_the_registered_profiles() -> None:
     """Told of instances a hundred times as slow, it takes the lowest threshold while it must; steps stay as quick."""
     slow = LatencyProfile.from_rows(
         (tp, int(tokens), kind, 100 * latency_s)
@@ -129,12 +129,12 @@ def test_the_scheduler_goes_by_what_instances_register() -> None:
     assert misled.latency_s[0] < told.latency_s[0]
 
 
-def test_a_message_brings_the_request_one_each_step_and_one_its_result() -> None:
+def test_a_request_costs_one_message_and_each_step_two_more() -> None:
     free, slow = (simulate(scenario(SLOW, message_s=message_s), arrivals(1)) for message_s in (0.0, 0.004))
     assert slow.latency_s - free.latency_s == pytest.approx([0.004 * (1 + 2 * 64)])
 
 
-def test_where_messages_take_time_requests_of_an_instance_take_turns() -> None:
+def test_with_message_delays_the_requests_of_an_instance_alternate() -> None:
     """While one's result is on its way the other's step runs, so that no iteration holds both."""
     isolated_s = float(simulate(scenario(SLOW), arrivals(1)).latency_s[0])
     together = simulate(scenario(SLOW, message_s=0.004), arrivals(2, every_s=0.01)).latency_s
@@ -142,7 +142,7 @@ def test_where_messages_take_time_requests_of_an_instance_take_turns() -> None:
 
 
 @pytest.mark.parametrize("message_s", [0.0, 0.004])
-def test_requests_of_a_failed_instance_go_on_elsewhere(message_s: float) -> None:
+def test_requests_of_a_failed_instance_continue_on_another(message_s: float) -> None:
     failures = (Failure(at_s=0.5, instance=0),)
     records = simulate(scenario(instances=(1, 1), failures=failures, message_s=message_s), busy(20))
     assert records.completed.all()
@@ -163,7 +163,7 @@ def test_under_load_dilaserve_meets_more_slos_than_a_fixed_threshold() -> None:
     assert met["dilaserve"] > met["infaas"] + 0.3
 
 
-def test_a_result_counts_what_did_not_complete_as_missed() -> None:
+def test_incomplete_requests_count_as_missed_slos() -> None:
     records = Records.empty(np.array([10.0, 10.0]))
     records.latency_s[0], records.mean_threshold[0], records.steps[0] = 4.0, 0.9, 20
     result = summarize(records, arrivals(2), STEPS)

@@ -37,7 +37,7 @@ def test_the_statistics_are_those_of_all_known_confidences_in_order() -> None:
     assert low < mean < 1
 
 
-def test_a_predictor_trained_on_simulated_requests_errs_less_than_the_one_shot_estimate() -> None:
+def test_a_predictor_trained_in_simulation_beats_the_one_shot_estimate() -> None:
     random = np.random.default_rng(0)
     outputs = np.array([64, 128, 256])
     predictor = train_predictor(DENOISING, outputs, THRESHOLDS, random)

@@ -67,14 +67,14 @@ def test_a_sudden_rise_is_decided_on_before_the_next_interval() -> None:
     assert records.instances_at[-1][1] == {1: 2}
 
 
-def test_what_serves_well_stays() -> None:
+def test_a_sufficient_configuration_is_kept() -> None:
     records = run(light(1.5), (2,))
     assert records.decisions
     assert not any(decision.take for decision in records.decisions)
     assert len(records.instances_at) == 1
 
 
-def test_an_instance_that_dies_is_planned_for_anew() -> None:
+def test_the_loss_of_an_instance_triggers_a_new_plan() -> None:
     records = run(light(2), (2,), Failure(at_s=12.0, instance=0))
     assert records.completed.all()
     assert [counts for _, counts in records.instances_at][-1] == {2: 1}

@@ -30,13 +30,13 @@ def unmasked(level: int, threshold: float, left: int) -> int:
     return int(RECORDED.unmask(np.random.default_rng(0), np.array([level]), at, np.array([left]))[0])
 
 
-def test_a_step_unmasks_what_reached_the_threshold_and_at_least_one() -> None:
+def test_a_step_unmasks_tokens_at_the_threshold_and_at_least_one() -> None:
     assert [unmasked(0, 0.9, left) for left in (8, 6, 5, 4)] == [2, 1, 1, 4]
     assert [unmasked(0, threshold, 8) for threshold in (0.3, 0.4, 0.5)] == [4, 3, 2]
     assert [unmasked(1, 1.0, left) for left in (8, 4)] == [4, 4]
 
 
-def test_masks_left_that_were_never_seen_go_as_those_of_their_block_that_come_nearest() -> None:
+def test_unrecorded_numbers_of_masks_use_the_nearest_recorded_in_the_block() -> None:
     assert unmasked(0, 0.5, 7) == 2  # of three masks as many as of two, of which half reached 0.5
     assert unmasked(0, 0.9, 3) == 3
 
@@ -58,7 +58,7 @@ def test_confidences_of_unmasked_tokens_stay_known() -> None:
 
 
 @pytest.mark.parametrize(("slo_s", "steps"), [(10.0, 3), (0.001, 2)])
-def test_a_simulated_request_goes_as_the_recorded_one_did(slo_s: float, steps: int) -> None:
+def test_a_simulated_request_repeats_the_recorded_one(slo_s: float, steps: int) -> None:
     """In two steps for the first block at a threshold of 0.9, in one at 0.5."""
     profile = LatencyProfile.from_rows([(1, 32, kind, 0.01) for kind in StepKind])
     recorded = [Canvas(64, np.repeat([0.95, 0.6], 16)), Canvas(48, np.full(16, 0.95)), Canvas(32, np.ones(32))]

@@ -32,7 +32,7 @@ def test_the_mean_steps_of_a_block_are_those_of_the_steps_table(threshold: float
     assert steps_for_blocks(threshold, 64 * 500) == pytest.approx(expected, rel=0.01)
 
 
-def test_a_hard_request_is_hard_at_every_threshold_and_a_higher_threshold_never_takes_fewer_steps() -> None:
+def test_steps_grow_with_difficulty_and_with_the_threshold() -> None:
     used = DENOISING.block_steps[:, 50:, 32]
     assert (np.diff(used, axis=0) >= -1e-9).all()
     assert (np.diff(used, axis=1) >= -1e-9).all()
@@ -43,7 +43,7 @@ def test_requests_differ_as_the_one_shot_estimate_errs() -> None:
     assert 0.5 < np.abs(steps / steps.mean() - 1).max() < 1.0
 
 
-def test_a_step_unmasks_at_least_one_token_and_no_more_than_there_are() -> None:
+def test_a_step_unmasks_between_one_and_all_masked_tokens() -> None:
     masks = np.arange(1, 33).repeat(50)
     counts = DENOISING.unmask(np.random.default_rng(1), np.full(len(masks), 3), np.full(len(masks), 90), masks)
     assert counts.min() == 1
@@ -67,7 +67,7 @@ def question(masks_left: list[int], blocks_left: list[int]) -> RequestEstimates:
     )
 
 
-def test_the_oracle_expects_what_happens() -> None:
+def test_the_oracle_predicts_the_exact_number_of_steps() -> None:
     oracle = oracle_predictor(DENOISING, np.array([0.9, 1.0]), 0.0, np.random.default_rng(0))
     answer = oracle(question([32 + 5, 64], [2, 2]), np.array([40, 40]))
     hard = DENOISING.block_steps[40, 90]
@@ -75,7 +75,7 @@ def test_the_oracle_expects_what_happens() -> None:
     assert answer.steps_left[:, 1].tolist() == pytest.approx([37, 64])
 
 
-def test_a_noisy_oracle_is_wrong_by_as_much_as_it_was_told() -> None:
+def test_a_noisy_oracle_has_the_given_error() -> None:
     oracle = oracle_predictor(DENOISING, np.array([1.0]), 0.2, np.random.default_rng(0))
     answer = oracle(question([64] * 2000, [2] * 2000), np.zeros(2000, dtype=np.int64))
     assert np.log(answer.steps_left / 64).std() == pytest.approx(0.2, rel=0.1)

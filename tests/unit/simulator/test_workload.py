@@ -39,7 +39,7 @@ def test_benchmarks_have_the_papers_samples_with_and_without_the_data(name: str,
         assert set(lengths.output_tokens.tolist()) == {256}
 
 
-def test_a_constant_rate_runs_every_sample_as_often_as_asked() -> None:
+def test_a_constant_rate_runs_every_sample_the_given_number_of_times() -> None:
     lengths = benchmark_lengths("mbpp", NOWHERE)
     workload = constant_rate_trace(lengths, 8.0, np.random.default_rng(0), copies=3)
     assert sorted(workload.prompt_tokens) == sorted(np.tile(lengths.prompt_tokens, 3))
