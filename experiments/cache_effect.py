@@ -5,7 +5,6 @@ python -m experiments.cache_effect --problems 200 --threads 1 --cpu-time
 
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ from typing import Annotated
 import typer
 
 from experiments.demo_model.evaluate import is_right, read_questions
-from experiments.engine_throughput import BLOCK_LENGTH, read_prompts
+from experiments.engine_throughput import BLOCK_LENGTH, Clock, read_prompts
 from experiments.report import RESULTS, Report
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
@@ -43,7 +42,7 @@ def measure(
     requests: list[CaseRequest],
     answers: list[str],
     options: DecodeOptions,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Clock,
 ) -> CacheEffect:
     """Decode all requests together, then the first ones one at a time for the latency."""
     traces = []

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,14 +121,11 @@ def _bases() -> dict[str, str]:
 
 
 def _is_available(image: str) -> bool:
-    try:
-        docker("image", "inspect", image)
-    except RuntimeError:
-        try:
-            docker("pull", "--quiet", image)
-        except RuntimeError:
-            return False
-    return True
+    for command in (("image", "inspect"), ("pull", "--quiet")):
+        with suppress(RuntimeError):
+            docker(*command, image)
+            return True
+    return False
 
 
 def _build(environ: Mapping[str, str]) -> None:
@@ -143,12 +140,9 @@ def _build(environ: Mapping[str, str]) -> None:
 
 def _ready(environ: Mapping[str, str]) -> Iterator[ContainerCluster]:
     url = f"http://127.0.0.1:{environ['PORT']}"
-    engine = DockerClient.from_env()
-    try:
+    with closing(DockerClient.from_env()) as engine:
         _wait_until(lambda: is_ready(url) and all(found.health == "healthy" for found in _ours(engine)))
         yield ContainerCluster(url, engine)
-    finally:
-        engine.close()
 
 
 def _places(workers: list[Container]) -> Places:
@@ -180,8 +174,7 @@ def _run(command: list[str], environ: Mapping[str, str]) -> None:
 
 def _remove_stack() -> None:
     """Remove the stack with the workers' services and its volumes."""
-    engine = DockerClient.from_env()
-    try:
+    with closing(DockerClient.from_env()) as engine:
         docker("stack", "rm", PROJECT)
         _wait_until(lambda: not _ours(engine))
         for container in _ours(engine, ended=True):  # their volumes cannot be removed before
@@ -190,8 +183,6 @@ def _remove_stack() -> None:
         _wait_until(lambda: not _ours(engine, ended=True))
         for volume in engine.volumes.list(filters={"name": PROJECT}):
             volume.remove(force=True)
-    finally:
-        engine.close()
 
 
 def _ours(engine: DockerClient, *, ended: bool = False) -> list[Container]:

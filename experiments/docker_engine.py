@@ -3,14 +3,12 @@
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from contextlib import ExitStack, contextmanager
+
+from experiments.background import background_program
 
 START_S = 60.0
-STOP_S = 60.0
 
 
 class CannotRun(Exception):  # noqa: N818  (a fact of the machine)
@@ -28,20 +26,13 @@ def docker_engine() -> Iterator[None]:
         raise CannotRun("no Docker Engine is installed (apt install docker.io)")
     if os.geteuid() != 0:
         raise CannotRun("no Docker Engine runs, and only root can start one")
-    with TemporaryDirectory(prefix="dilaserve-dockerd-") as directory:
-        log = Path(directory) / "log"
-        with log.open("wb") as out:
-            process = subprocess.Popen([program], stdout=out, stderr=out, start_new_session=True)
+    with ExitStack() as stack:
         try:
-            _wait(process, log)
-            yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stack.enter_context(background_program([program], _answers, START_S, new_session=True))
+        except RuntimeError as error:
+            last_line = (str(error).splitlines() or ["no message"])[-1]
+            raise CannotRun(f"the Docker Engine does not start: {last_line}") from error
+        yield
 
 
 @contextmanager
@@ -68,12 +59,3 @@ def docker(*arguments: str) -> str:
 def _answers() -> bool:
     command = ["docker", "version", "--format", "{{.Server.Version}}"]
     return bool(shutil.which("docker")) and subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline_s = time.monotonic() + START_S
-    while not _answers():
-        if process.poll() is not None or time.monotonic() > deadline_s:
-            last = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
-            raise CannotRun(f"the Docker Engine does not start: {last}")
-        time.sleep(0.2)

@@ -8,7 +8,6 @@ Tokens per second count a text's tokens up to its end.
 python -m experiments.engine_throughput --dtype bfloat16 --threads 1 --cpu-time
 """
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import torch
 import typer
 from torch import Tensor
 
+from experiments.demo_model.evaluate import read_questions
 from experiments.demo_model.model import hidden_rows
 from experiments.report import RESULTS, Report
 from services.worker.cache.cache_mode import CacheMode
@@ -31,6 +31,7 @@ from shared.messages.requests import ChatMessage
 from shared.text import TextModel
 
 BLOCK_LENGTH, THRESHOLD = 32, 0.9
+Clock = Callable[[], float]  # returns seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +45,24 @@ class DecodingRate:
 def read_prompts(model: Path, count: int) -> list[list[int]]:
     """The first held-out problems, tokenized with the chat template."""
     text = TextModel(model, model.name)
-    rows = [json.loads(line) for line in (model / "heldout.jsonl").read_text().splitlines()]
-    return [text.encode_chat([ChatMessage(role="user", content=row["prompt"])]).tolist() for row in rows[:count]]
+    questions = read_questions(model / "heldout.jsonl")[:count]
+    return [text.encode_chat([ChatMessage(role="user", content=question.prompt)]).tolist() for question in questions]
 
 
 def measure(
-    runner: ModelRunner,
-    prompts: Sequence[list[int]],
-    options: DecodeOptions,
-    most: int,
-    clock: Callable[[], float] = time.perf_counter,
+    runner: ModelRunner, prompts: Sequence[list[int]], options: DecodeOptions, batch: int, clock: Clock
 ) -> DecodingRate:
-    """Decode all prompts, at most `most` in one iteration."""
+    """Decode all prompts, at most `batch` in one iteration."""
     requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(prompts)]
     started = clock()
-    traces = decode_together(requests, runner, options, max_requests=most)
+    traces = decode_together(requests, runner, options, max_requests=batch)
     took_s = clock() - started
     tokens = sum(_text_length(trace.output_ids, runner.config.eos_token_id) for trace in traces)
     return DecodingRate(tokens / took_s, sum(trace.nfe for trace in traces) / took_s)
 
 
 def measure_plainly(
-    decoder: PackedDecoder,
-    prompts: Sequence[list[int]],
-    options: DecodeOptions,
-    clock: Callable[[], float] = time.perf_counter,
+    decoder: PackedDecoder, prompts: Sequence[list[int]], options: DecodeOptions, clock: Clock
 ) -> DecodingRate:
     """Decode one prompt after another; only the options `output_length` and `stop_at_eos` matter."""
     tokens = steps = 0
@@ -130,12 +124,12 @@ def main(
         for stop in (True, False):
             blocks = "until the text ends" if stop else "all"
             of_mode = {mode: DecodeOptions(mode, THRESHOLD, BLOCK_LENGTH, output_length, stop) for mode in CacheMode}
-            measure_plainly(decoder, prompts[:2], of_mode[CacheMode.NONE])  # warm up
+            measure_plainly(decoder, prompts[:2], of_mode[CacheMode.NONE], clock)  # warm up
             plain = measure_plainly(decoder, prompts, of_mode[CacheMode.NONE], clock)
             report.add_row("plain", blocks, 1, f"{plain.tokens_per_s:.0f}", f"{plain.steps_per_s:.1f}", "1.00")
             for mode, options in of_mode.items():
                 for batch in map(int, batches.split(",")):
-                    measure(runner, prompts[:batch], options, batch)  # warm up
+                    measure(runner, prompts[:batch], options, batch, clock)  # warm up
                     rate = measure(runner, prompts, options, batch, clock)
                     times = f"{rate.tokens_per_s / plain.tokens_per_s:.2f}"
                     report.add_row(mode, blocks, batch, f"{rate.tokens_per_s:.0f}", f"{rate.steps_per_s:.1f}", times)

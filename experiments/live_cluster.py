@@ -1,10 +1,7 @@
 """The embedded cluster for an experiment: `dilaserve up`, its chat endpoint and the messages on its bus."""
 
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -19,13 +16,13 @@ from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import LoadRequest, read_requests
 from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.ports import free_port
+from experiments.background import background_program
 from shared.bus.client import Bus
 from shared.bus.subjects import Subjects
 
 CELL = "cell0"
 SUBJECTS = Subjects(CELL)
 READY_S = 180.0
-STOP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +37,12 @@ class LiveCluster:
 def live_cluster(*options: object) -> Iterator[LiveCluster]:
     """Run `dilaserve up` with these options. Raises: RuntimeError with its log if it does not start."""
     port = free_port()
+    url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
-        log, data_dir = Path(directory) / "log", Path(directory) / "data"
+        data_dir = Path(directory) / "data"
         command = [sys.executable, "-m", "dilaserve", "up", "--port", port, "--data-dir", data_dir, *options]
-        with log.open("wb") as out:
-            process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=out)
-        url = f"http://127.0.0.1:{port}"
-        try:
-            _wait_until_ready(process, url, log)
+        with background_program(command, lambda: is_ready(url), READY_S):
             yield LiveCluster(url, read_addresses(data_dir).nats_url)
-            process.send_signal(signal.SIGTERM)
-            process.wait(timeout=STOP_S)
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline_s = time.monotonic() + READY_S
-    while not is_ready(url):
-        if process.poll() is not None or time.monotonic() > deadline_s:
-            raise RuntimeError(f"the cluster did not start:\n{log.read_text()}")
-        time.sleep(0.2)
 
 
 def is_ready(url: str) -> bool:
