@@ -43,6 +43,16 @@ def check_figure(option: str, path: Path | None) -> None:
         raise BadInput(f"{option} {path}: accepted: a file name that ends in {' or '.join(FIGURES)}")
 
 
+def number(value: float | None) -> str:
+    """A number with three decimals; `-` for None."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def percent(value: float | None) -> str:
+    """A ratio in percent; `-` for None."""
+    return "-" if value is None else f"{value:.1%}"
+
+
 def open_console() -> "Console":
     """Standard output, for tables."""
     from rich.console import Console  # noqa: PLC0415  (slow to import)

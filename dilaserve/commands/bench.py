@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dilaserve.outputs import add_bar, check_figure, check_file, open_console, open_progress
+from dilaserve.outputs import add_bar, check_figure, check_file, number, open_console, open_progress, percent
 from shared.errors import BadInput
 
 if TYPE_CHECKING:
@@ -136,11 +136,11 @@ def _run(
 def _judge(url: str | None, model: str | None) -> "Judge | None":
     from dilaserve.quality.judge import Judge  # noqa: PLC0415
 
-    if url is None and model is None:
-        return None
-    if url is None or model is None:
+    if url and model:
+        return Judge(url, model, os.environ.get(JUDGE_KEY, ""))
+    if url or model:
         raise BadInput("give both --judge-url URL and --judge-model NAME, or neither")
-    return Judge(url, model, os.environ.get(JUDGE_KEY, ""))
+    return None
 
 
 def _print(result: dict[str, Any], replies: "Sequence[LoadReply]") -> None:
@@ -149,15 +149,15 @@ def _print(result: dict[str, Any], replies: "Sequence[LoadReply]") -> None:
     latency = result["latency_s"]
     rows = {
         "requests": f"{result['requests']} ({result['completed']} completed, {result['failed']} failed)",
-        "SLO attainment": _percent(result["slo_attainment"]),
-        "latency, s": ", ".join(f"{name} {_number(value)}" for name, value in latency.items()),
-        "mean threshold": _number(result["mean_threshold"]),
-        "mean steps": _number(result["mean_steps"]),
+        "SLO attainment": percent(result["slo_attainment"]),
+        "latency, s": ", ".join(f"{name} {number(value)}" for name, value in latency.items()),
+        "mean threshold": number(result["mean_threshold"]),
+        "mean steps": number(result["mean_steps"]),
         "migrations": str(result["migrations"]),
-        "accuracy": _percent(result.get("accuracy")),
+        "accuracy": percent(result.get("accuracy")),
     }
     if judge := result.get("judge"):
-        rows["score, 0 to 10"] = f"{_number(judge['mean_score'])} ({judge['scored']} scored, {judge['unscored']} not)"
+        rows["score, 0 to 10"] = f"{number(judge['mean_score'])} ({judge['scored']} scored, {judge['unscored']} not)"
     if (isolation := result.get("isolation")) and not isolation.no_network:
         rows["isolation"] = "the programs HAD network access: this system permits no network namespace"
     table = Table(box=None, show_header=False)
@@ -167,11 +167,3 @@ def _print(result: dict[str, Any], replies: "Sequence[LoadReply]") -> None:
     console.print(table)
     for reason, count in Counter(reply.error for reply in replies if reply.error).most_common(5):
         console.print(f"failed: {count} x {reason}", markup=False)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"

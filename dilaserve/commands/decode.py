@@ -1,7 +1,7 @@
 """`dilaserve decode`: decodes requests in one process, without a bus."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -22,13 +22,13 @@ def decode(
     model: Annotated[str, typer.Option(help="Checkpoint directory or hub id.")],
     input: Annotated[Path, typer.Option(help='{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}.')],  # noqa: A002
     out: Annotated[Path, typer.Option(help="Output file of the trace (JSON).")],
-    cache: Annotated[str, typer.Option(help="KV cache: none, prefix or dual.")] = "none",
+    cache: Annotated[Literal["none", "prefix", "dual"], typer.Option(help="KV cache.")] = "none",
     threshold: Annotated[float, typer.Option(help="Confidence threshold of unmasking, 0 to 1.")] = 0.9,
     block_length: Annotated[int, typer.Option(min=1, help="Block length in tokens.")] = 32,
     output_length: Annotated[int, typer.Option(min=1, help="Output length in tokens, in whole blocks.")] = 64,
     tp: Annotated[int, typer.Option(min=1, help="TP degree.")] = 1,
     batch: Annotated[bool, typer.Option("--batch", help="Run all requests together.")] = False,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    dtype: Annotated[Literal["float32", "bfloat16"], typer.Option(help="Number format.")] = "float32",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads per rank; 0: an equal share.")] = 0,
     stop_at_eos: Annotated[
         bool, typer.Option("--stop-at-eos", help="Skip the blocks after the one with the end of text.")
@@ -37,15 +37,13 @@ def decode(
     """Decode requests block by block and record every step."""
     import msgspec  # noqa: PLC0415
 
-    from dilaserve.stack.options import CACHES, check_choice  # noqa: PLC0415
     from services.worker.cache.cache_mode import CacheMode  # noqa: PLC0415
     from services.worker.engine.offline_decoder import DecodeOptions, Trace, decode_together  # noqa: PLC0415
     from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
 
     configure_logs("decode", level="warning")
-    mode = CacheMode(check_choice("--cache", cache, CACHES))
-    check_choice("--dtype", dtype, ("float32", "bfloat16"))
+    mode = CacheMode(cache)
     check_file("--out", out)
     options = DecodeOptions(mode, threshold, block_length, output_length, stop_at_eos)
     requests = _read_case(input)

@@ -41,14 +41,8 @@ def create(
     """Create a key and print its secret. The secret is shown only now; the database stores its hash."""
     from shared.database.key_store import create_key  # noqa: PLC0415
 
-    make = partial(
-        create_key,
-        name=name,
-        requests_per_minute=requests_per_minute,
-        concurrency=concurrency,
-        max_priority=max_priority,
-    )
-    key, secret = _in_database(database_url, data_dir, make)
+    limits = (requests_per_minute, concurrency, max_priority)
+    key, secret = _in_database(database_url, data_dir, lambda engine: create_key(engine, name, *limits))
     if json:
         _print_json({**_fields(key), "secret": secret})
     else:

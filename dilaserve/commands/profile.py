@@ -2,15 +2,13 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from dilaserve.outputs import check_file, open_progress
 
 EXAMPLE = "Example: dilaserve profile --model models/demo --tp 1,2 --out PROFILE.csv"
-DEVICES = ("auto", "cpu", "cuda")
-DTYPES = ("auto", "float32", "bfloat16")
 
 
 def profile(
@@ -20,8 +18,8 @@ def profile(
     tp: Annotated[str, typer.Option(help="TP degrees, comma-separated.")] = "1",
     max_tokens: Annotated[int, typer.Option(min=32, help="Largest batch in tokens.")] = 8192,
     repeats: Annotated[int, typer.Option(min=1, max=14, help="Runs per point; the median counts.")] = 5,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device.")] = "auto",
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="Number format.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads per rank; 0: an equal share.")] = 0,
     database_url: Annotated[str | None, typer.Option(help="Also store the profile in this Postgres.")] = None,
 ) -> None:
@@ -29,7 +27,7 @@ def profile(
     import asyncio  # noqa: PLC0415
 
     from dilaserve.stack.database import in_database  # noqa: PLC0415
-    from dilaserve.stack.options import check_choice, read_integers  # noqa: PLC0415
+    from dilaserve.stack.options import read_integers  # noqa: PLC0415
     from dilaserve.stack.probes import check_answers, postgres_answers  # noqa: PLC0415
     from services.worker.model.model_loading import CacheSize, ModelChoice, device_name, open_runner  # noqa: PLC0415
     from services.worker.profile.profiler import ProfilePlan, batch_sizes, cache_tokens_for, measure  # noqa: PLC0415
@@ -41,8 +39,6 @@ def profile(
 
     configure_logs("profile", level="warning")
     degrees = sorted(set(read_integers("--tp", tp)))
-    check_choice("--device", device, DEVICES)
-    check_choice("--dtype", dtype, DTYPES)
     check_file("--out", out)
     if database_url is not None:
         asyncio.run(check_answers(partial(postgres_answers, database_url), f"--database-url {database_url}: Postgres"))

@@ -1,9 +1,12 @@
 """`dilaserve status`: instances, load, thresholds and SLO attainment of the cluster."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from dilaserve.stack.observer import ClusterObserver
 
 EXAMPLE = "Example: dilaserve status --watch"
 
@@ -39,13 +42,10 @@ def status(
     if url is None or nats_url is None:
         addresses = read_addresses(data_dir)
         url, nats_url = url or addresses.url, nats_url or addresses.nats_url
-    if watch:
-        asyncio.run(_watch(url, nats_url, cell))
-    else:
-        asyncio.run(_show(url, nats_url, cell, as_json=json))
+    asyncio.run(_show(url, nats_url, cell, watch=watch, json=json))
 
 
-async def _show(url: str, nats_url: str, cell: str, *, as_json: bool) -> None:
+async def _show(url: str, nats_url: str, cell: str, *, watch: bool, json: bool) -> None:
     import msgspec  # noqa: PLC0415
 
     from dilaserve.outputs import open_console  # noqa: PLC0415
@@ -53,27 +53,26 @@ async def _show(url: str, nats_url: str, cell: str, *, as_json: bool) -> None:
     from dilaserve.stack.report import render  # noqa: PLC0415
 
     async with open_observer(url, nats_url, cell) as observer:
-        report = await observer.report()
-    if as_json:
-        typer.echo(msgspec.json.encode(report))
-    else:
-        open_console().print(render(report))
+        if watch:
+            await _watch(observer)
+        elif json:
+            typer.echo(msgspec.json.encode(await observer.report()))
+        else:
+            open_console().print(render(await observer.report()))
 
 
-async def _watch(url: str, nats_url: str, cell: str) -> None:
+async def _watch(observer: "ClusterObserver") -> None:
     """Show a live view, updated with each message of the scheduler, until Ctrl-C."""
     import asyncio  # noqa: PLC0415
     import signal  # noqa: PLC0415
 
     from rich.live import Live  # noqa: PLC0415
 
-    from dilaserve.stack.observer import open_observer  # noqa: PLC0415
     from dilaserve.stack.report import render  # noqa: PLC0415
     from shared.tasks import run_until_stopped  # noqa: PLC0415
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
-    async with open_observer(url, nats_url, cell) as observer:
-        with Live(auto_refresh=False) as live:
-            while (report := await run_until_stopped(stop, observer.report())) is not None:
-                live.update(render(report), refresh=True)
+    with Live(auto_refresh=False) as live:
+        while (report := await run_until_stopped(stop, observer.report())) is not None:
+            live.update(render(report), refresh=True)

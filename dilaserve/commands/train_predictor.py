@@ -1,7 +1,7 @@
 """`dilaserve train-predictor`: trains the step predictor of a model."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -21,7 +21,7 @@ def train_predictor(
     requests: Annotated[int, typer.Option(min=1, help="Training rows, at most.")] = 100,
     held_out: Annotated[int, typer.Option(min=1, help="Held-out rows, at most a fifth of all.")] = 50,
     thresholds: Annotated[str, typer.Option(help="Candidate confidence thresholds.")] = "0.5,0.6,0.7,0.8,0.9",
-    cache: Annotated[str, typer.Option(help="KV cache mode of the workers: none, prefix or dual.")] = "dual",
+    cache: Annotated[Literal["none", "prefix", "dual"], typer.Option(help="KV cache of the workers.")] = "dual",
     block_length: Annotated[int, typer.Option(min=1, help="Block length in tokens.")] = 32,
     output_lengths: Annotated[str, typer.Option(help="Output lengths in turn; default: the rows'.")] = "",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: all cores.")] = 0,

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -31,17 +31,14 @@ def up(
         str | None, typer.Option(help="Instances as COUNTxTP[,COUNTxTP...].", show_default="2x1, if they fit")
     ] = None,
     policy: Annotated[
-        str | None,
-        typer.Option(
-            help="Scheduling policy: dilaserve, llumnix, infaas, fixed.",
-            show_default="dilaserve if the model has a step predictor, else fixed",
-        ),
+        Literal["dilaserve", "llumnix", "infaas", "fixed"] | None,
+        typer.Option(help="Scheduling policy.", show_default="dilaserve if the model has a step predictor, else fixed"),
     ] = None,
     slo: Annotated[float, typer.Option(min=0.001, max=86400, help="SLO in seconds of requests without one.")] = 5.0,
     thresholds: Annotated[
         str, typer.Option(help="Candidate thresholds; a policy with a fixed one uses the highest.")
     ] = "0.5,0.6,0.7,0.8,0.9",
-    cache: Annotated[str, typer.Option(help="KV cache mode of the workers: none, prefix, dual.")] = "dual",
+    cache: Annotated[Literal["none", "prefix", "dual"], typer.Option(help="KV cache of the workers.")] = "dual",
     auth: Annotated[
         bool | None,
         typer.Option(
@@ -110,10 +107,10 @@ def up(
         model=directory,
         model_name=default_model_name(model),
         instances=degrees,
-        policy=read.check_choice("--policy", policy or read.default_policy(directory), read.POLICIES),
+        policy=policy or read.default_policy(directory),
         thresholds=read.read_thresholds(thresholds),
         slo_s=slo,
-        cache=read.check_choice("--cache", cache, read.CACHES),
+        cache=cache,
         auth=not read.is_loopback(host) if auth is None else auth,
         shed=shed,
         data_dir=data_dir.resolve(),

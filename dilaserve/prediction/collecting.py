@@ -37,8 +37,6 @@ def open_engine(model: Path, cache: str, threads: int) -> Iterator[Engine]:
 
     Raises: BadInput if the model cannot run.
     """
-    if cache not in tuple(CacheMode):
-        raise BadInput(f"--cache {cache}: accepted: {', '.join(CacheMode)}")
     room = NO_CACHE if cache == CacheMode.NONE else CacheSize(LIMITS.requests)
     with open_runner(ModelChoice(str(model), device="auto", threads=threads), room) as runner:
         yield Engine(runner, CacheMode(cache), LIMITS, "in-process")

@@ -27,11 +27,8 @@ def cost_by_granularity(
     for tokens in GRANULARITIES:
         predictions = sum(len(updates(trajectory, tokens)) for trajectory in recorded.trajectories)
         calls = min(predictions, recorded.iterations)
-        if not calls:
-            costs[tokens] = 0.0
-            continue
-        query = _query(states, round(predictions / calls), thresholds)
-        costs[tokens] = calls * seconds_of_a_call(predictor, query) / recorded.seconds
+        query = _query(states, round(predictions / max(calls, 1)), thresholds)
+        costs[tokens] = calls * seconds_of_a_call(predictor, query) / recorded.seconds if calls else 0.0
     return costs
 
 

@@ -63,7 +63,7 @@ PARAMETERS = {
 
 def document() -> Json:
     """The document as plain data. Operations are the sender's."""
-    kinds = [kind for channel in CHANNELS for kind in _messages(channel)]
+    kinds = [kind for channel in CHANNELS for kind in (channel.message, channel.reply) if kind is not None]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=SCHEMA)
     operations: Json = {}
     channels: Json = {}
@@ -92,10 +92,6 @@ def document() -> Json:
 def text() -> str:
     """The text of docs/asyncapi.json."""
     return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
-
-
-def _messages(channel: Channel) -> list[type[msgspec.Struct]]:
-    return [channel.message] if channel.reply is None else [channel.message, channel.reply]
 
 
 def _channel(channel: Channel, kind: type[msgspec.Struct]) -> Json:

@@ -14,12 +14,9 @@ from shared.messages.launch import InstanceSpec
 from shared.model_files import find_model
 from shared.predictor_card import CARD_FILE
 
-POLICIES = ("dilaserve", "llumnix", "infaas", "fixed")
-CACHES = ("none", "prefix", "dual")
 NODE = "local"  # node name of this machine
 TP_DEGREES = (1, 2, 4)  # TP degrees that the worker supports
 METRICS_ORDER = ("scheduler", "predictor", "reconfigurator", "worker")  # services on consecutive ports
-SYNC_INTERVAL = r"always|\d+(ms|s|m|h)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +109,8 @@ def read_integers(option: str, text: str) -> list[int]:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
@@ -123,13 +118,6 @@ def is_loopback(host: str) -> bool:
 def default_policy(model: Path) -> str:
     """`dilaserve` if the model has a step predictor, which it needs; else `fixed`."""
     return "dilaserve" if (model / "predictor" / CARD_FILE).is_file() else "fixed"
-
-
-def check_choice(option: str, value: str, accepted: Sequence[str]) -> str:
-    """Raises: BadInput naming the accepted values if `value` is not one of them."""
-    if value not in accepted:
-        raise BadInput(f"{option} {value}: accepted: {', '.join(accepted)}")
-    return value
 
 
 def check_profile(path: Path | None, instances: Sequence[int], *, reconfigure: bool) -> Path | None:
@@ -158,6 +146,6 @@ def check_model(model: str) -> Path:
 
 
 def check_sync_interval(text: str) -> str:
-    if re.fullmatch(SYNC_INTERVAL, text) is None:
+    if re.fullmatch(r"always|\d+(ms|s|m|h)", text) is None:
         raise BadInput(f"--sync-interval {text}: accepted: always, or a duration such as 500ms, 10s or 2m")
     return text

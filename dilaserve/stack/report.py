@@ -4,6 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dilaserve.outputs import number, percent
 from dilaserve.stack.observer import ClusterReport
 from shared.messages.instances import Instance
 from shared.messages.stats import InstanceLoad, SchedulerStats
@@ -25,9 +26,9 @@ def _load(stats: SchedulerStats) -> Table:
         "policy": f"{stats.policy}, thresholds {thresholds}",
         "requests": f"{stats.active} active, {stats.deferred} deferred; {stats.completed} completed, "
         f"{stats.failed} failed, {stats.cancelled} cancelled",
-        "SLO attainment": _share(stats.slo_attainment),
-        "mean threshold": _number(stats.mean_threshold),
-        "latency": f"p50 {_number(stats.latency_p50_s)} s, p99 {_number(stats.latency_p99_s)} s",
+        "SLO attainment": percent(stats.slo_attainment),
+        "mean threshold": number(stats.mean_threshold),
+        "latency": f"p50 {number(stats.latency_p50_s)} s, p99 {number(stats.latency_p99_s)} s",
         "rates": f"{stats.rps:.2f} requests/s, {stats.steps_per_s:.0f} steps/s, {stats.tokens_per_s:.0f} tokens/s",
         "predictor": f"{stats.predictions} estimates, {stats.predictor_fallbacks} fallbacks",
     }
@@ -45,11 +46,3 @@ def _instances(instances: list[Instance], loads: dict[str, InstanceLoad]) -> Tab
             *((f"{load.requests} of {load.max_requests}", f"{load.tokens}") if load else ("-", "-")),
         )
     return table
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"

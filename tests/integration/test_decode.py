@@ -92,12 +92,12 @@ def test_decoding_stops_after_the_block_that_ends_the_text(tmp_path: Path) -> No
     [
         ({"--model": "/nowhere"}, "no model in /nowhere"),
         ({"--input": "/nowhere.json"}, "cannot read /nowhere.json"),
-        ({"--cache": "some"}, "--cache some: accepted: none, prefix, dual"),
+        ({"--cache": "some"}, "is not one of 'none', 'prefix', 'dual'"),
         ({"--threshold": "1.5"}, "threshold must be in [0, 1]"),
         ({"--output-length": "33"}, "33 is not a multiple of 32"),
         ({"--output-length": "8192"}, "the model takes at most"),
         ({"--tp": "3"}, "degree 3 does not divide the model's 8 heads"),
-        ({"--dtype": "int8"}, "--dtype int8: accepted: float32, bfloat16"),
+        ({"--dtype": "int8"}, "is not one of 'float32', 'bfloat16'"),
         ({"--out": "/nowhere/trace.json"}, "no directory /nowhere"),
     ],
 )

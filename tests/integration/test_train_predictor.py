@@ -39,7 +39,7 @@ def test_a_loadable_predictor_is_written_and_its_errors_are_reported(
         ({"--model": "/nowhere"}, "no model in /nowhere"),
         ({"--prompts": "/nowhere"}, "--prompts /nowhere: No such file"),
         ({"--thresholds": "2"}, "--thresholds 2"),
-        ({"--cache": "some"}, "none, prefix, dual"),
+        ({"--cache": "some"}, "is not one of 'none', 'prefix', 'dual'"),
         ({"--output-lengths": "64,x"}, "--output-lengths 64,x"),
         ({"--output-lengths": "1024"}, "at most 512"),
         ({"--out": "/dev/null/out"}, "accepted: a directory"),

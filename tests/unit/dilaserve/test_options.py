@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dilaserve.stack.options import (
-    check_choice,
     check_model,
     check_profile,
     check_sync_interval,
@@ -82,12 +81,6 @@ def test_thresholds_are_sorted_and_unique() -> None:
 def test_thresholds_outside_their_range_are_rejected(text: str) -> None:
     with pytest.raises(BadInput, match=r"numbers in \(0, 1\]"):
         read_thresholds(text)
-
-
-def test_an_invalid_choice_is_rejected_with_the_accepted_values() -> None:
-    assert check_choice("--policy", "fixed", ("fixed",)) == "fixed"
-    with pytest.raises(BadInput, match="--policy best: accepted: fixed"):
-        check_choice("--policy", "best", ("fixed",))
 
 
 def test_reconfigure_needs_a_profile_with_every_running_tp_degree(tmp_path: Path) -> None:

@@ -30,7 +30,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("request_id", name="pk_requests"),
     )
     op.create_index("ix_requests_arrived_at", "requests", ["arrived_at"])
-
-
-def downgrade() -> None:
-    op.drop_table("requests")

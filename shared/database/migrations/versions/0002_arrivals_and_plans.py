@@ -36,9 +36,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("plan_id", name="pk_plans"),
     )
     op.create_index("ix_plans_decided_at", "plans", ["decided_at"])
-
-
-def downgrade() -> None:
-    op.drop_table("plans")
-    for name, _ in ADDED:
-        op.drop_column("requests", name)

@@ -19,7 +19,3 @@ def upgrade() -> None:
         sa.Column("measured_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("model", "device", "tp", "step_kind", "batch_tokens", name="pk_latency_profiles"),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("latency_profiles")

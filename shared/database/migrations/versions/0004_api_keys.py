@@ -21,7 +21,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("key_id", name="pk_api_keys"),
         sa.UniqueConstraint("secret_hash", name="uq_api_keys_secret_hash"),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("api_keys")
