@@ -1,4 +1,4 @@
-"""A client leaves: its request ends at the gateway, in the scheduler and on the instance, and leaves nothing behind."""
+"""A request whose client disconnects ends at the gateway, in the scheduler and on the instance."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ REQUESTS = 3
 
 
 def long_body(model: str, number: int) -> dict[str, Any]:
-    """A request of some hundred steps: at threshold 1, nearly every step unmasks one token."""
+    """A request of several hundred steps: at threshold 1, nearly every step unmasks one token."""
     message = {"role": "user", "content": f"How many pears has number {number}?"}
     return {"model": model, "messages": [message], "max_tokens": 448, "min_threshold": 1.0, "stream": True}
 
@@ -44,12 +44,12 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
     card = read_model_card(tiny_checkpoint_dir, name)
     instance = Instance(instance_id="w-1", model=card, tp_degree=1)
     scheduling = {**common, "cache": "dual", "stop_at_eos": False}
-    said: asyncio.Queue[SchedulerStats] = asyncio.Queue()
+    received: asyncio.Queue[SchedulerStats] = asyncio.Queue()
 
-    async def hear(msg: Msg) -> None:
-        said.put_nowait(decode(msg.data, SchedulerStats))
+    async def receive(msg: Msg) -> None:
+        received.put_nowait(decode(msg.data, SchedulerStats))
 
-    await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=hear)
+    await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=receive)
     choice, room = ModelChoice(str(tiny_checkpoint_dir), threads=1), CacheSize(REQUESTS, CACHE_TOKENS)
     with open_runner(choice, room) as runner, service("scheduler", scheduling, tmp_path / "scheduler.log"):
         engine = Engine(runner, CacheMode.DUAL, EngineLimits(8192, 64), instance.instance_id)
@@ -60,14 +60,14 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
         settings = msgspec.convert(common, GatewaySettings)
         async with running(settings, TextModel(tiny_checkpoint_dir, name)) as gateway:
             await gateway.until("ready")
-            await asyncio.gather(*(begin_and_leave(gateway.url, name, number) for number in range(REQUESTS)))
+            await asyncio.gather(*(begin_and_disconnect(gateway.url, name, number) for number in range(REQUESTS)))
 
             async def is_forgotten() -> bool:
                 return engine.num_held == 0 and not engine.waiting and engine.free_cache_tokens == all_tokens
 
             await until(is_forgotten)
             await gateway.metric("dilaserve_gateway_active_requests 0.0")
-        while (stats := await said.get()).cancelled < REQUESTS:
+        while (stats := await received.get()).cancelled < REQUESTS:
             pass
         assert (stats.active, stats.steps_in_flight, stats.instances[0].requests, stats.instances[0].tokens) == (0,) * 4
         assert (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).state.messages == 0
@@ -75,8 +75,8 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
         await working
 
 
-async def begin_and_leave(url: str, model: str, number: int) -> None:
-    """Read a stream until the instance has unmasked something and guessed the rest, then hang up."""
+async def begin_and_disconnect(url: str, model: str, number: int) -> None:
+    """Read a stream until it contains unmasked and provisional tokens, then disconnect."""
     async with (
         httpx.AsyncClient(base_url=url, timeout=30) as client,
         client.stream("POST", "/v1/chat/completions", json=long_body(model, number) | {"canvas": True}) as reply,
@@ -87,4 +87,4 @@ async def begin_and_leave(url: str, model: str, number: int) -> None:
                 seen |= {cell["committed"] for cell in json.loads(line.removeprefix("data: "))["cells"]}
             if len(seen) == 2:
                 return
-    raise AssertionError("the stream ended before it was left")
+    raise AssertionError("the stream ended too early")

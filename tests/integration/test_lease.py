@@ -1,4 +1,4 @@
-"""Who leads a cell, on the real bus."""
+"""The leader's lease, on the real bus."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tests.support.waiting import LIMIT_S, until
 
 
 async def expire(bus: Bus) -> None:
-    """As while the bus is away."""
+    """As if the bus had been unavailable."""
     await bus.js.purge_stream(f"KV_{bus.subjects.leases_bucket}")
 
 
@@ -22,7 +22,7 @@ async def test_an_expired_lease_is_renewed_if_there_was_no_other_leader(bus: Bus
     await expire(bus)
     bucket = await bus.bucket(bus.subjects.leases_bucket)
 
-    async def held() -> bool:
+    async def is_held() -> bool:
         try:
             return (await bucket.get(KEY)).value == b"leads"
         except NotFoundError:
@@ -30,7 +30,7 @@ async def test_an_expired_lease_is_renewed_if_there_was_no_other_leader(bus: Bus
 
     holding = asyncio.ensure_future(lease.hold())
     try:
-        await until(held)
+        await until(is_held)
     finally:
         await cancel([holding])
     await lease.release()
@@ -38,7 +38,7 @@ async def test_an_expired_lease_is_renewed_if_there_was_no_other_leader(bus: Bus
 
 
 @pytest.mark.parametrize("still_leads", [False, True])
-async def test_it_is_superseded_where_somebody_has(bus: Bus, *, still_leads: bool) -> None:
+async def test_a_leader_is_superseded_if_another_scheduler_has_led(bus: Bus, *, still_leads: bool) -> None:
     lease = await Lease.acquire(bus, "first")
     await expire(bus)
     second = await Lease.acquire(bus, "second")

@@ -1,4 +1,4 @@
-"""The scheduler as its own process on the real bus, with an instance that needs no model."""
+"""The scheduler as a process on the real bus, with a scripted instance."""
 
 import asyncio
 import itertools
@@ -29,7 +29,7 @@ from tests.support.waiting import reached, until
 
 LIMIT_S = 20.0
 MODEL_NAME = "tiny"
-SHARED = "scheduled"  # a cell
+SHARED = "scheduled"  # the cell of the shared scheduler
 LOG = "scheduler.log"
 numbers = itertools.count()
 
@@ -88,7 +88,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer) -> Cluster:
-    """A cell of the test's own, whose scheduler it starts itself."""
+    """A cell without a scheduler, for one test."""
     return Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
 
 
@@ -96,7 +96,7 @@ def cluster(bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsSer
 def scheduled(
     nats_server: NatsServer, tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """One scheduler, of the cell SHARED, for the tests that leave it whole; its directory."""
+    """Run the scheduler of the cell SHARED, for tests that do not stop it. Returns: its directory."""
     directory = tmp_path_factory.mktemp("shared")
     settings = {"nats_url": nats_server.url, "cell": SHARED, "model": tiny_model_dir, "model_name": MODEL_NAME}
     with service("scheduler", settings, directory / LOG):
@@ -105,14 +105,14 @@ def scheduled(
 
 @pytest.fixture
 async def shared(scheduled: Path, tiny_model_dir: Path, nats_server: NatsServer) -> AsyncIterator[Cluster]:
-    """The cell SHARED, whose scheduler runs; an instance is the test's own, and so are the ids of its requests."""
+    """The cell SHARED with its scheduler; each test brings its own instance and request ids."""
     bus = await Bus.connect(nats_server.url, SHARED, name="test")
     await bus.set_up()
     yield Cluster(bus, tiny_model_dir, scheduled, nats_server.url)
     await bus.close()
 
 
-async def test_a_request_is_served_its_outcome_stored_and_then_acknowledged(shared: Cluster) -> None:
+async def test_a_request_is_acknowledged_after_its_outcome_is_stored(shared: Cluster) -> None:
     async with shared.instance():
         outcome = await shared.outcome(Request(request_id="served", prompt="How many?", output_tokens=40))
         assert outcome.status is OutcomeStatus.COMPLETED
@@ -122,7 +122,9 @@ async def test_a_request_is_served_its_outcome_stored_and_then_acknowledged(shar
         await until(shared.all_acknowledged)
 
 
-async def test_a_producer_with_nothing_but_nats_is_served_in_json(shared: Cluster, nats_server: NatsServer) -> None:
+async def test_a_json_request_without_client_library_is_answered_in_json(
+    shared: Cluster, nats_server: NatsServer
+) -> None:
     root = f"dilaserve.{SHARED}"
     async with shared.instance():
         client = await nats.connect(nats_server.url)
@@ -146,7 +148,7 @@ async def test_an_arrival_time_in_the_future_counts_as_now(shared: Cluster) -> N
 
 
 @pytest.mark.parametrize(
-    ("wrong", "field", "said"),
+    ("wrong", "field", "message"),
     [
         ({}, "prompt", "exactly one of"),
         ({"prompt": ""}, "prompt", "must not be empty"),
@@ -157,8 +159,8 @@ async def test_an_arrival_time_in_the_future_counts_as_now(shared: Cluster) -> N
         ({"prompt": "<|mdm_mask|>"}, "prompt", "mask token"),
     ],
 )
-async def test_a_wrong_request_is_answered_with_the_field_at_fault(
-    shared: Cluster, wrong: dict[str, object], field: str, said: str
+async def test_the_answer_to_an_invalid_request_names_the_field(
+    shared: Cluster, wrong: dict[str, object], field: str, message: str
 ) -> None:
     subjects, request_id = shared.bus.subjects, f"bad-{next(numbers)}"
     outcomes = await shared.bus.nc.subscribe(subjects.outcomes(request_id))
@@ -166,7 +168,7 @@ async def test_a_wrong_request_is_answered_with_the_field_at_fault(
     outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
     assert outcome["status"] == "rejected"
     assert outcome["error"]["field"] == field
-    assert said in outcome["error"]["message"]
+    assert message in outcome["error"]["message"]
 
 
 async def test_garbage_on_every_subject_is_logged_and_serving_continues(shared: Cluster) -> None:
@@ -204,7 +206,7 @@ async def test_a_cancelled_request_ends_as_cancelled(shared: Cluster, payload: b
     subjects, request_id = shared.bus.subjects, f"cancelled-{next(numbers)}"
     outcomes = await shared.bus.nc.subscribe(subjects.outcomes(request_id))
     await shared.bus.store(subjects.requests, Request(request_id=request_id, prompt="x"))
-    async with asyncio.timeout(LIMIT_S):  # the scheduler may not hold it yet
+    async with asyncio.timeout(LIMIT_S):  # the scheduler may not have received the request yet
         while True:
             await shared.bus.nc.publish(subjects.cancel(request_id), payload)
             try:
@@ -237,11 +239,11 @@ async def test_the_scheduler_publishes_stats_and_outcomes_carry_step_decisions(c
             assert len(unpack_float32(outcome.decisions.thresholds)) == outcome.stats.steps
             async with asyncio.timeout(LIMIT_S):
                 while True:
-                    said = decode((await stats.next_msg(timeout=LIMIT_S)).data, SchedulerStats)
-                    if said.completed:
+                    latest = decode((await stats.next_msg(timeout=LIMIT_S)).data, SchedulerStats)
+                    if latest.completed:
                         break
-            assert (said.arrived, said.tokens, said.slo_attainment) == (1, 32, 1.0)
-            assert [load.instance_id for load in said.instances] == ["w-1"]
+            assert (latest.arrived, latest.tokens, latest.slo_attainment) == (1, 32, 1.0)
+            assert [load.instance_id for load in latest.instances] == ["w-1"]
 
 
 async def test_requests_of_a_killed_scheduler_are_served_by_the_next(cluster: Cluster) -> None:
@@ -265,7 +267,7 @@ async def test_requests_of_a_killed_scheduler_are_served_by_the_next(cluster: Cl
 
 
 async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster) -> None:
-    """Stopped like a machine that hangs, it wakes up to another leader: it must neither serve nor disturb."""
+    """After SIGSTOP and SIGCONT, as on a machine that hangs, it finds another leader and stops."""
     with service("scheduler", cluster.settings, cluster.log) as first:
         async with cluster.instance():
             await cluster.outcome(Request(request_id="r1", prompt="x", output_tokens=32))
@@ -289,7 +291,7 @@ async def test_an_unstorable_outcome_loses_no_request_and_does_not_block_a_stop(
         await cluster.bus.store(subjects.requests, Request(request_id="no-prompt"))
         await reached(lambda: "cannot store on" in cluster.log.read_text())
         [consumer] = await js.consumers_info(requests)
-        await js.delete_consumer(requests, consumer.name)  # then all is delivered again
+        await js.delete_consumer(requests, consumer.name)  # the bus then redelivers all requests
         await reached(lambda: "already has its outcome" in cluster.log.read_text())
         assert await asyncio.to_thread(stop, process) == 0
     assert not await cluster.all_acknowledged()
@@ -315,7 +317,7 @@ async def test_a_service_stops_on_sigterm_while_the_bus_is_unavailable(
     assert "Traceback" not in log.read_text()
 
 
-def test_a_wrong_setting_stops_the_start_with_one_line(cluster: Cluster) -> None:
+def test_an_invalid_setting_prints_one_line_and_exits(cluster: Cluster) -> None:
     with service("scheduler", {**cluster.settings, "threshold": 3}, cluster.log) as process:
         assert process.wait(timeout=LIMIT_S) == 2
     [line] = cluster.log.read_text().splitlines()

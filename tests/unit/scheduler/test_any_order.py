@@ -1,4 +1,4 @@
-"""The scheduler's core with workers' engines, under any order of messages, and whatever may come between them."""
+"""The scheduler's core with workers' engines, under any order of messages and failures."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ WHICH = st.integers(0, MAX_INSTANCES - 1)
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Every request ends once, with the output and in the steps of a plain loop, and leaves nothing behind."""
+    """Every request ends once, with the output and the number of steps of a plain loop, and leaves nothing behind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,14 +35,14 @@ class AnyOrder(RuleBasedStateMachine):
         lossless=st.booleans(),
     )
     def begin(self, *, caching: bool, lookahead: int, moves: MigrationPolicy, number: int, lossless: bool) -> None:
-        """Where it is not `lossless`, messages may be lost without a word."""
+        """`lossless`: whether no message is lost."""
         self.lossless = lossless
         self.cell = EngineCell(caching=caching, lookahead=lookahead, moves=moves)
         for _ in range(number):
             self.join()
 
     def one(self, which: int) -> str:
-        """An instance; a new one if there is none."""
+        """An instance; a new one if none exists."""
         if not self.cell.engines:
             self.join()
         names = sorted(self.cell.engines)
@@ -85,20 +85,20 @@ class AnyOrder(RuleBasedStateMachine):
     def drain(self, which: int, seconds: float) -> None:
         self.cell.cycle([self.cell.heartbeat(self.one(which), drain_until_s=self.cell.now_s + seconds)])
 
-    # What goes wrong
+    # Failures
 
     @rule(which=WHICH)
     def die(self, which: int) -> None:
         self.cell.end_worker(self.one(which))
 
     @rule(which=WHICH, at_once=st.booleans())
-    def fall_silent_and_come_back(self, which: int, *, at_once: bool) -> None:
+    def lose_and_register_again(self, which: int, *, at_once: bool) -> None:
         name = self.one(which)
         self.cell.cycle([ev.InstanceLost(name), *([self.cell.heartbeat(name)] if at_once else [])])
         self.cell.cycle([self.cell.heartbeat(name)])
 
     @rule(which=WHICH)
-    def run_out_of_memory_or_not(self, which: int) -> None:
+    def toggle_device_memory_limit(self, which: int) -> None:
         model = self.cell.models[self.one(which)]
         model.is_small = not model.is_small
 
@@ -107,21 +107,21 @@ class AnyOrder(RuleBasedStateMachine):
         self.cell.start_scheduler()
 
     @rule()
-    def start_the_bus_anew(self) -> None:
+    def restart_the_bus(self) -> None:
         self.cell.results.clear()
         for jobs in self.cell.jobs.values():
             jobs.clear()
         self.cell.cycle([ev.StepsLost()])
 
     @rule(which=WHICH, ago=st.integers(0, 9))
-    def take_jobs_again(self, which: int, ago: int) -> None:
+    def redeliver_jobs(self, which: int, ago: int) -> None:
         name = self.one(which)
         _, messages = self.cell.received[name]
         self.cell.jobs[name].extendleft(messages[-1 - ago :][:1])
         self.cell.deliver_jobs(name)
 
     @rule()
-    def tell_twice(self) -> None:
+    def redeliver_results(self) -> None:
         self.cell.results.extendleft(list(self.cell.results)[:1])
         self.cell.deliver_results(1)
 
@@ -137,10 +137,10 @@ class AnyOrder(RuleBasedStateMachine):
         if self.cell.results:
             self.cell.results.popleft()
 
-    # What always holds
+    # Invariants
 
     @invariant()
-    def loads_are_those_of_the_requests_placed(self) -> None:
+    def loads_match_the_requests_placed(self) -> None:
         if not hasattr(self, "cell"):
             return
         table, fleet = self.cell.core.table, self.cell.core.fleet
@@ -152,13 +152,13 @@ class AnyOrder(RuleBasedStateMachine):
             assert (fleet.requests[index], fleet.tokens[index]) == (len(placed), table.tokens[placed].sum())
 
     def teardown(self) -> None:
-        """In the end all goes well."""
+        """Without further failures, all requests end."""
         for model in self.cell.models.values():
             model.is_small = False
         self.started += 1
         self.cell.start_worker("last-1")
         self.cell.run_until_idle()
-        assert not (self.lossless and self.cell.unsettled), "waits for what will never come"
+        assert not (self.lossless and self.cell.unsettled), "the scheduler waits for a message that nothing sends"
         for _ in range(MAX_ATTEMPTS + 1):
             self.cell.now_s += STEP_TIMEOUT_S + 2
             self.cell.cycle()
@@ -170,7 +170,7 @@ class AnyOrder(RuleBasedStateMachine):
             self._leaves_nothing()
 
     def _leaves_nothing(self) -> None:
-        """Once every instance has been given something to do."""
+        """No instance holds anything after each has received further requests."""
         self.cell.cycle([self.cell.heartbeat(name) for name in self.cell.engines])
         for _ in range(4 * len(self.cell.engines)):
             self.submit(blocks=1)
@@ -195,7 +195,7 @@ def _check(finish: ev.FinishRequest, text: Text) -> None:
 
 
 @pytest.mark.parametrize("caching", [False, True])
-def test_a_request_comes_back_in_its_present_state_also_where_the_word_that_it_left_was_lost(*, caching: bool) -> None:
+def test_a_returning_request_replaces_its_old_state_even_if_the_drop_was_lost(*, caching: bool) -> None:
     cell = EngineCell(caching=caching, lookahead=0, moves=MigrationPolicy.NEVER)
     cell.start_worker("a-1")
     cell.start_worker("b-1")

@@ -1,4 +1,4 @@
-"""The worked examples of docs/concepts.md are what the algorithms decide."""
+"""The algorithms decide as in the worked examples of docs/concepts.md."""
 
 import numpy as np
 

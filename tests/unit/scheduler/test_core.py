@@ -1,4 +1,4 @@
-"""The scheduler's state machine, driven by hand: events in, commands out."""
+"""The scheduler's state machine: events in, commands out."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ from tests.support.scripted_worker import ScriptedWorker as Worker
 
 
 def jobs_of(sent: SendJobs) -> list[tuple[int, int]]:
-    """Step and block of each."""
+    """Step and block of each job."""
     return list(zip(unpack_int32(sent.jobs.steps).tolist(), unpack_int32(sent.jobs.blocks).tolist(), strict=True))
 
 
@@ -56,7 +56,7 @@ def of_kind(commands: Iterable[Command], kind: type[C]) -> list[C]:
 def serve(
     core: SchedulerCore, workers: dict[str, Worker], commands: list[Command], now_s: float = 101.0
 ) -> list[FinishRequest]:
-    """Answer every job until none is left; what finished."""
+    """Answer every job until none is left. Returns: the finished requests."""
     finished = of_kind(commands, FinishRequest)
     for _ in range(1000):
         sent = of_kind(commands, SendJobs)
@@ -65,10 +65,10 @@ def serve(
         done = [StepResultsReceived(results) for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
         commands = core.cycle(done, now_s)
         finished += of_kind(commands, FinishRequest)
-    raise AssertionError("never ends")
+    raise AssertionError("the requests do not end")
 
 
-def test_a_request_is_denoised_block_by_block_to_its_end() -> None:
+def test_a_request_is_denoised_block_by_block() -> None:
     core = scheduler_core()
     [finish] = serve(core, {"a-1": Worker()}, core.cycle([registered(), arrival("r")], 100.5))
     assert finish.status is OutcomeStatus.COMPLETED
@@ -79,7 +79,7 @@ def test_a_request_is_denoised_block_by_block_to_its_end() -> None:
     assert finish.stats.latency_s == pytest.approx(1.0)
 
 
-def test_requests_without_a_seed_draw_their_own_numbers_and_the_same_ones_again() -> None:
+def test_a_request_without_a_seed_has_its_own_reproducible_seed() -> None:
     seeds = []
     for _ in range(2):
         arrivals = [arrival("x"), arrival("y"), arrival("z", seed=0)]
@@ -90,7 +90,7 @@ def test_requests_without_a_seed_draw_their_own_numbers_and_the_same_ones_again(
     assert seeds[0] == seeds[1]
 
 
-def test_with_lookahead_a_step_is_out_while_the_last_result_is_read_and_the_outcome_is_the_same() -> None:
+def test_lookahead_keeps_a_step_in_flight_and_does_not_change_the_outcome() -> None:
     finished = []
     for lookahead in (0, 1):
         core, worker = scheduler_core(lookahead=lookahead), Worker(per_step=1)
@@ -107,7 +107,7 @@ def test_with_lookahead_a_step_is_out_while_the_last_result_is_read_and_the_outc
 
 
 @pytest.mark.parametrize("caching", [False, True])
-def test_the_first_step_of_a_block_goes_out_before_the_last_result_of_the_block_before(*, caching: bool) -> None:
+def test_the_first_step_of_a_block_is_sent_before_the_result_of_the_last_step(*, caching: bool) -> None:
     core, worker = scheduler_core(lookahead=1, caching=caching), Worker(per_step=4)
     [first] = of_kind(core.cycle([registered(), arrival("r", output=12)], 100.5), SendJobs)
     assert jobs_of(first) == [(0, 0), (1, 0), (1, 1)]
@@ -116,7 +116,7 @@ def test_the_first_step_of_a_block_goes_out_before_the_last_result_of_the_block_
     [then] = of_kind(core.cycle([StepResultsReceived(done[0])], 100.6), SendJobs)
     assert jobs_of(then) == [(2, 1), (2, 2)]
     [last] = of_kind(core.cycle([StepResultsReceived(done[1])], 100.7), SendJobs)
-    assert jobs_of(last) == [(3, 2)]  # there is no block after this one
+    assert jobs_of(last) == [(3, 2)]  # this is the last block
     [finish] = serve(core, {"a-1": worker}, [then, last])
     assert finish.output_ids.tolist() == [*range(10, 22)]
     assert finish.stats is not None
@@ -126,7 +126,7 @@ def test_the_first_step_of_a_block_goes_out_before_the_last_result_of_the_block_
     assert unpack_int32(finish.decisions.kinds).tolist() == [StepKind.RECOMPUTE] * 3
 
 
-def test_no_step_of_a_next_block_goes_ahead_where_the_request_may_move_or_its_text_may_end_by_a_stop_string() -> None:
+def test_no_step_is_sent_across_blocks_if_the_request_may_move_or_has_stop_strings() -> None:
     core = scheduler_core(lambda _: FixedThresholdPolicy(0.9, MigrationPolicy.AT_RECOMPUTE), lookahead=1, caching=True)
     [sent] = of_kind(core.cycle([registered("a-1"), registered("b-1"), arrival("r")], 100.5), SendJobs)
     assert jobs_of(sent) == [(0, 0), (1, 0)]
@@ -135,7 +135,7 @@ def test_no_step_of_a_next_block_goes_ahead_where_the_request_may_move_or_its_te
     assert jobs_of(sent) == [(0, 0), (1, 0)]
 
 
-def test_a_block_that_was_begun_ahead_is_not_computed_where_the_text_had_ended() -> None:
+def test_a_step_sent_across_blocks_does_not_run_after_the_end_of_the_text() -> None:
     core, worker = scheduler_core(lookahead=1), Worker(per_step=4, end_at=2)
     [first] = of_kind(core.cycle([registered(), arrival("r", output=12)], 100.5), SendJobs)
     [result] = [results for results in worker.run_each(first.jobs) if results.tickets]
@@ -143,7 +143,7 @@ def test_a_block_that_was_begun_ahead_is_not_computed_where_the_text_had_ended()
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
 
-def test_the_state_travels_only_with_the_first_step() -> None:
+def test_the_state_is_sent_only_with_the_first_step() -> None:
     core = scheduler_core()
     worker = Worker()
     [first] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
@@ -161,7 +161,7 @@ def test_blocks_after_the_end_of_the_text_are_not_computed() -> None:
     assert finish.status is OutcomeStatus.COMPLETED
 
 
-def test_a_request_whose_text_has_ended_by_now_is_not_gone_on_with() -> None:
+def test_a_resumed_request_whose_text_has_ended_is_finished_at_once() -> None:
     before = scheduler_core(end_ids=())
     [sent] = of_kind(before.cycle([registered(), arrival("r")], 100.0), SendJobs)
     worker = Worker(per_step=4, end_at=2)
@@ -173,7 +173,7 @@ def test_a_request_whose_text_has_ended_by_now_is_not_gone_on_with() -> None:
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
 
-def test_without_an_instance_requests_wait_and_the_first_one_gets_them() -> None:
+def test_requests_wait_for_the_first_instance() -> None:
     core = scheduler_core()
     assert core.cycle([arrival("r"), arrival("s")], 100.0) == []
     [sent] = of_kind(core.cycle([registered()], 101.0), SendJobs)
@@ -187,7 +187,7 @@ def test_requests_go_to_the_instance_with_the_fewest_tokens() -> None:
     assert sent.instance_id == "b-1"
 
 
-def test_what_does_not_fit_waits_until_there_is_room() -> None:
+def test_a_request_without_room_waits_for_it() -> None:
     core = scheduler_core()
     commands = core.cycle([registered(max_batch_requests=1), arrival("r"), arrival("s")], 100.0)
     [sent] = of_kind(commands, SendJobs)
@@ -209,7 +209,7 @@ def test_higher_priority_is_placed_first() -> None:
     assert [f.arrived.request.request_id for f in finished] == ["high", "low"]
 
 
-def test_a_clients_quality_floor_is_kept() -> None:
+def test_a_clients_quality_floor_is_a_lower_bound() -> None:
     core = scheduler_core()
     [sent] = of_kind(core.cycle([registered(), arrival("r", min_threshold=0.95)], 100.0), SendJobs)
     assert unpack_float32(sent.jobs.thresholds)[0] == pytest.approx(0.95)
@@ -234,7 +234,7 @@ def test_results_of_another_epoch_are_dropped() -> None:
     assert core.cycle([StepResultsReceived(old)], 100.1) == []
 
 
-def test_malformed_results_are_dropped_and_the_request_goes_on() -> None:
+def test_malformed_results_are_dropped_and_the_request_continues() -> None:
     core = scheduler_core()
     commands = core.cycle([registered(), arrival("r")], 100.0)
     [sent] = of_kind(commands, SendJobs)
@@ -251,14 +251,14 @@ def test_malformed_results_are_dropped_and_the_request_goes_on() -> None:
     assert len(serve(core, {"a-1": Worker()}, commands)) == 1
 
 
-def test_a_step_that_unmasks_nothing_fails_the_request_instead_of_looping() -> None:
+def test_a_step_that_unmasks_nothing_fails_the_request() -> None:
     core = scheduler_core()
     [finish] = serve(core, {"a-1": Worker(per_step=0)}, core.cycle([registered(), arrival("r")], 100.0))
     assert finish.status is OutcomeStatus.FAILED
     assert "unmasked nothing" in finish.error
 
 
-def test_a_worker_that_lacks_the_state_gets_it() -> None:
+def test_a_worker_that_lacks_the_state_receives_it() -> None:
     core = scheduler_core()
     worker = Worker()
     [first] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
@@ -281,7 +281,7 @@ def test_a_failed_step_fails_its_request_with_the_reason() -> None:
     assert (finish.status, finish.error) == (OutcomeStatus.FAILED, "canvas too long")
 
 
-def test_a_lost_instances_requests_go_on_elsewhere_with_what_they_have() -> None:
+def test_requests_of_a_lost_instance_continue_elsewhere_with_their_tokens() -> None:
     core = scheduler_core()
     worker = Worker("a-1")
     [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
@@ -295,7 +295,7 @@ def test_a_lost_instances_requests_go_on_elsewhere_with_what_they_have() -> None
     assert (finish.stats.instances, finish.stats.migrations) == (["a-1", "b-1"], 1)
 
 
-def test_a_draining_instance_gives_its_requests_away_after_their_step() -> None:
+def test_requests_leave_a_draining_instance_after_their_step() -> None:
     core = scheduler_core()
     worker = Worker("a-1")
     [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
@@ -305,11 +305,11 @@ def test_a_draining_instance_gives_its_requests_away_after_their_step() -> None:
 
 
 def where(commands: Iterable[Command]) -> set[str]:
-    """The instances that got a step to run."""
+    """The instances that received a step."""
     return {command.instance_id for command in of_kind(commands, SendJobs) if command.jobs.tickets}
 
 
-def test_with_a_cache_a_draining_instance_keeps_a_request_to_the_end_of_its_block() -> None:
+def test_with_a_cache_a_request_leaves_a_draining_instance_at_the_end_of_its_block() -> None:
     core = scheduler_core(caching=True)
     worker = Worker("a-1", per_step=1)
     [job] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
@@ -320,7 +320,7 @@ def test_with_a_cache_a_draining_instance_keeps_a_request_to_the_end_of_its_bloc
     assert where(core.cycle([StepResultsReceived(worker.run(job.jobs))], 100.3)) == {"b-1"}
 
 
-def test_a_draining_instance_keeps_no_request_beyond_its_time() -> None:
+def test_all_requests_leave_a_draining_instance_at_its_time_limit() -> None:
     core = scheduler_core(caching=True)
     worker = Worker("a-1", per_step=1)
     [job] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
@@ -330,7 +330,7 @@ def test_a_draining_instance_keeps_no_request_beyond_its_time() -> None:
     assert any(command.jobs.drops for command in of_kind(commands, SendJobs) if command.instance_id == "a-1")
 
 
-def test_an_unanswered_step_is_given_away_after_its_time_and_given_up_after_some_tries() -> None:
+def test_an_unanswered_step_is_retried_and_fails_after_some_attempts() -> None:
     core = scheduler_core(step_timeout_s=10.0)
     commands = core.cycle([registered(), arrival("r")], 100.0)
     for attempt in range(1, MAX_ATTEMPTS):
@@ -342,7 +342,7 @@ def test_an_unanswered_step_is_given_away_after_its_time_and_given_up_after_some
     assert finish.status is OutcomeStatus.FAILED
 
 
-def test_what_an_instance_leaves_unanswered_goes_to_another_and_no_more_than_one_request_at_a_time_to_it() -> None:
+def test_an_unresponsive_instance_loses_its_requests_and_receives_one_at_a_time() -> None:
     core, worker = scheduler_core(step_timeout_s=10.0), Worker("b-1")
     requests = [arrival(f"r{i}") for i in range(6)]
     commands = core.cycle([registered("a-1"), registered("b-1"), *requests], 100.0)
@@ -350,7 +350,7 @@ def test_what_an_instance_leaves_unanswered_goes_to_another_and_no_more_than_one
     for tick in range(1, 30):
         answered = [c for c in of_kind(commands, SendJobs) if c.instance_id == "b-1"]
         done = [StepResultsReceived(results) for c in answered for results in worker.run_each(c.jobs)]
-        new = [arrival(f"n{tick}")] if tick > 20 else []  # a-1 is known to be silent by then
+        new = [arrival(f"n{tick}")] if tick > 20 else []  # a-1 is unresponsive by then
         commands = core.cycle([*done, *new], 100.0 + tick)
         finished += of_kind(commands, FinishRequest)
         assert tick < 21 or core.fleet.requests[core.fleet.index_of["a-1"]] == 1
@@ -358,7 +358,7 @@ def test_what_an_instance_leaves_unanswered_goes_to_another_and_no_more_than_one
     assert {f.status for f in finished} == {OutcomeStatus.COMPLETED}
 
 
-def test_an_instance_that_answers_again_is_used_as_before() -> None:
+def test_an_instance_that_answers_again_is_used_normally() -> None:
     core, a, b = scheduler_core(step_timeout_s=10.0), Worker("a-1"), Worker("b-1")
     [late] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
     _, moved = of_kind(core.cycle([registered("b-1")], 111.0), SendJobs)
@@ -368,7 +368,7 @@ def test_an_instance_that_answers_again_is_used_as_before() -> None:
     assert core.fleet.requests[core.fleet.index_of["a-1"]] == 2
 
 
-def test_a_request_that_comes_back_to_the_same_instance_has_not_migrated() -> None:
+def test_a_request_that_returns_to_its_last_instance_has_not_migrated() -> None:
     core, worker = scheduler_core(), Worker("a-1", per_step=4)
     [first] = of_kind(core.cycle([registered("a-1"), arrival("r", output=12)], 100.0), SendJobs)
     commands = core.cycle([StepResultsReceived(worker.run(first.jobs)), StepsLost()], 100.1)
@@ -387,7 +387,7 @@ def test_a_request_that_comes_back_to_the_same_instance_has_not_migrated() -> No
         assert (use.steps, use.tokens) == (finish.stats.steps, 12)
 
 
-def test_what_was_decided_ahead_is_told_also_where_many_requests_come_meanwhile() -> None:
+def test_decisions_of_steps_sent_ahead_survive_the_growth_of_the_table() -> None:
     core, worker = scheduler_core(lookahead=1), Worker(per_step=1)
     [sent] = of_kind(core.cycle([registered(), arrival("r", output=16, block=8)], 100.0), SendJobs)
     core.cycle([arrival(f"s{i}") for i in range(core.table.capacity)], 100.1)
@@ -397,20 +397,20 @@ def test_what_was_decided_ahead_is_told_also_where_many_requests_come_meanwhile(
     assert unpack_float32(finish.decisions.thresholds).tolist() == pytest.approx([0.9, 0.9])
 
 
-def test_steps_that_the_bus_has_forgotten_are_sent_again_at_once() -> None:
+def test_steps_that_the_bus_has_lost_are_sent_again_at_once() -> None:
     core = scheduler_core()
     worker = Worker("a-1")
     [lost] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     commands = core.cycle([StepsLost()], 100.1)
     assert (
         of_kind(core.cycle([StepResultsReceived(Worker("a-1").run(lost.jobs))], 100.2), SendJobs) == []
-    )  # it was not, after all
+    )  # a result of the lost step is late
     [finish] = serve(core, {"a-1": worker}, commands)
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
 
 
 @pytest.mark.parametrize("away", [[InstanceLost("a-1"), registered("a-1")], [StepsLost()]])
-def test_what_an_instance_held_before_it_or_the_bus_was_away_it_is_told_to_forget(away: list[Event]) -> None:
+def test_after_a_loss_of_the_instance_or_the_bus_old_tickets_are_forgotten(away: list[Event]) -> None:
     core = scheduler_core()
     [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
     [again] = of_kind(core.cycle(away, 100.1), SendJobs)
@@ -420,7 +420,7 @@ def test_what_an_instance_held_before_it_or_the_bus_was_away_it_is_told_to_forge
     assert then.jobs.forget_below == 0
 
 
-def test_a_cancelled_request_ends_and_its_worker_is_told() -> None:
+def test_a_cancelled_request_ends_and_is_dropped_on_its_instance() -> None:
     core = scheduler_core()
     [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     commands = core.cycle([RequestCancelled("r"), RequestCancelled("unknown")], 100.1)
@@ -430,7 +430,7 @@ def test_a_cancelled_request_ends_and_its_worker_is_told() -> None:
     assert int(core.fleet.tokens.sum()) == 0
 
 
-def test_a_cancel_that_comes_before_its_request_is_kept_for_it_for_a_while() -> None:
+def test_a_cancel_that_arrives_before_its_request_is_kept_for_some_time() -> None:
     core = scheduler_core()
     core.cycle([registered(), RequestCancelled("r"), RequestCancelled("late")], 100.0)
     commands = core.cycle([arrival("r"), arrival("other")], 100.1)
@@ -441,13 +441,13 @@ def test_a_cancel_that_comes_before_its_request_is_kept_for_it_for_a_while() -> 
     assert not of_kind(core.cycle([arrival("late")], 100.1 + EARLY_CANCEL_TTL_S), FinishRequest)
 
 
-def test_a_second_message_of_a_running_request_is_only_acknowledged() -> None:
+def test_a_second_message_of_an_active_request_is_only_acknowledged() -> None:
     core = scheduler_core()
     core.cycle([registered(), arrival("r")], 100.0)
     assert core.cycle([dataclasses.replace(arrival("r"), delivery="again")], 100.1) == [Acknowledge("again")]
 
 
-def test_the_message_of_a_running_request_stays_on_the_bus_however_often_it_is_delivered() -> None:
+def test_redelivered_messages_of_an_active_request_are_not_acknowledged() -> None:
     core = scheduler_core()
     commands = core.cycle([registered(), arrival("r")], 100.0)
     assert core.cycle([arrival("r")], 100.1) == []
@@ -456,7 +456,7 @@ def test_the_message_of_a_running_request_stays_on_the_bus_however_often_it_is_d
     assert core.totals.arrived == 1
 
 
-def test_progress_is_reported_only_where_a_client_streams() -> None:
+def test_progress_is_reported_only_for_streaming_requests() -> None:
     core = scheduler_core()
     [sent] = of_kind(core.cycle([registered(), arrival("r", stream=True), arrival("quiet")], 100.0), SendJobs)
     [progress] = of_kind(core.cycle([StepResultsReceived(Worker().run(sent.jobs))], 100.1), SendProgress)
@@ -466,8 +466,8 @@ def test_progress_is_reported_only_where_a_client_streams() -> None:
 
 
 @given(data=st.data())
-def test_every_order_of_events_finishes_each_request_once_and_leaves_no_load(data: st.DataObject) -> None:
-    """Results late, twice or lost, instances that come and go, cancels: each request ends exactly once."""
+def test_in_any_order_of_events_each_request_ends_once_and_leaves_no_load(data: st.DataObject) -> None:
+    """Results are late, repeated or lost, instances join and leave, requests are cancelled."""
     core = scheduler_core(step_timeout_s=5.0, lookahead=data.draw(st.integers(0, 1)))
     workers = {name: Worker(name, per_step=data.draw(st.integers(1, 5))) for name in ("a-1", "b-1")}
     names = [f"r{i}" for i in range(data.draw(st.integers(1, 6)))]

@@ -1,4 +1,4 @@
-"""Which instances the scheduler accepts."""
+"""The events of instances, and the rejection of instances that cannot serve."""
 
 from typing import cast
 
@@ -29,7 +29,7 @@ async def test_an_unused_cache_is_logged_once(*, caching: bool, cache_tokens: in
     assert [line["log_level"] for line in logs].count("warning") == warnings
 
 
-async def test_an_instance_without_a_profile_is_rejected_where_one_is_needed() -> None:
+async def test_an_instance_without_a_profile_is_rejected_if_the_policy_needs_one() -> None:
     for needs_profile in (False, True):
         queue = EventQueue()
         events = InstanceEvents("m", queue, needs_profile=needs_profile, caching=False)

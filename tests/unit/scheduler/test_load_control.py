@@ -10,7 +10,7 @@ from shared.arrays import Bool, Float64, Int64
 
 
 def transcription(load: Float64, lowest: Int64, capacity: float, guaranteed: Bool) -> list[int]:
-    """UpdateAllowedConfThresholds as printed, R being in the order of service; guaranteed requests count first."""
+    """UpdateAllowedConfThresholds as printed, with R in the order of service; guaranteed requests count first."""
     n, top = load.shape[0], load.shape[1] - 1
     order = [*np.flatnonzero(guaranteed), *np.flatnonzero(~guaranteed)]
     least = [load[i, lowest[i]] for i in order]
@@ -46,7 +46,7 @@ def test_arrays_and_pseudo_code_agree(case: tuple[Float64, Int64], share: float)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_they_agree_on_thousands_of_random_loads_of_a_cluster(seed: int) -> None:
+def test_arrays_and_pseudo_code_agree_on_random_loads_of_a_large_cluster(seed: int) -> None:
     random = np.random.default_rng(seed)
     for _ in range(150):
         n, c = int(random.integers(1, 60)), int(random.integers(1, 6))

@@ -1,4 +1,4 @@
-"""What Prometheus is told of requests that the core has served."""
+"""The Prometheus metrics of requests that the core has served."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests.builders import arrival, loaded_stats, scheduler_stats
 from tests.support.scripted_cell import THRESHOLDS, ScriptedCell, make_cell
 
 
-def told(cell: ScriptedCell) -> SchedulerMetrics:
+def metrics_of(cell: ScriptedCell) -> SchedulerMetrics:
     metrics = SchedulerMetrics()
     for finish in cell.finished:
         metrics.observe_finished(finish)
@@ -21,10 +21,10 @@ def value(metrics: SchedulerMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"{NAME}_{name}", labels)
 
 
-def test_a_request_tells_its_steps_by_kind_and_threshold() -> None:
+def test_steps_are_observed_by_kind_and_threshold() -> None:
     cell = make_cell({"a-1": 1}, caching=True)
     cell.serve(cell.send(arrival("r")))
-    metrics = told(cell)
+    metrics = metrics_of(cell)
     assert value(metrics, "request_steps_sum") == 16
     assert value(metrics, "request_recompute_steps_sum") == 2
     assert value(metrics, "request_cache_steps_sum") == 14
@@ -33,26 +33,26 @@ def test_a_request_tells_its_steps_by_kind_and_threshold() -> None:
     assert value(metrics, "first_step_seconds_count") == 1
 
 
-def test_slack_is_below_0_for_a_request_that_was_late() -> None:
+def test_slack_is_negative_for_a_late_request() -> None:
     cell = make_cell({"a-1": 1})
     commands = cell.send(arrival("late", slo_s=1.0), arrival("met", slo_s=9.0))
     cell.now_s += 5.0
     cell.serve(commands)
-    metrics = told(cell)
+    metrics = metrics_of(cell)
     assert value(metrics, "slo_slack_seconds_bucket", le="0.0") == 1
     assert value(metrics, "slo_slack_seconds_count") == 2
 
 
-def test_the_first_prediction_is_compared_with_what_came() -> None:
+def test_the_first_prediction_is_compared_with_the_actual_steps() -> None:
     cell = make_cell({"a-1": 1})
     commands = cell.send(arrival("r"))
-    for left in (19.0, 1.0):  # the second is not asked about
+    for left in (19.0, 1.0):  # only the first one counts
         row = cell.core.table.row_of["r"]
         ticket, step = cell.core.table.ticket[[row]], cell.core.table.steps[[row]]
         answer = EstimatesReceived(ticket, step, np.full((1, len(THRESHOLDS)), left))
         commands = cell.send(*cell.answers(commands), answer)
     cell.serve(commands)
-    metrics = told(cell)
+    metrics = metrics_of(cell)
     assert value(metrics, "request_predicted_steps_sum") == 19
     assert value(metrics, "request_steps_sum") == 16
     assert value(metrics, "prediction_error_ratio_sum", output="whole") == pytest.approx(3 / 16)
@@ -61,12 +61,12 @@ def test_the_first_prediction_is_compared_with_what_came() -> None:
 def test_without_a_predictor_nothing_is_compared() -> None:
     cell = make_cell({"a-1": 1})
     cell.serve(cell.send(arrival("r")))
-    assert value(told(cell), "request_predicted_steps_count") == 0
+    assert value(metrics_of(cell), "request_predicted_steps_count") == 0
 
 
-def test_what_the_scheduler_says_on_the_bus_is_shown_as_it_is() -> None:
+def test_the_latest_statistics_are_exported_unchanged() -> None:
     metrics = SchedulerMetrics()
-    assert value(metrics, "active_requests") is None  # it does not lead yet
+    assert value(metrics, "active_requests") is None  # the scheduler does not lead yet
     metrics.set_stats(scheduler_stats(slo_met=5, predictions=7, predictor_fallbacks=3, mean_threshold=None))
     assert value(metrics, "requests_total", outcome="completed") == 6
     assert value(metrics, "slo_met_total") == 5

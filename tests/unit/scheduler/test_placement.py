@@ -1,4 +1,4 @@
-"""Algorithm 3: no instance is given more than it can hold, whatever comes and goes."""
+"""Algorithm 3: no instance receives more than it can hold."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def limited(
 
 
 def overloaded(core: SchedulerCore) -> Iterator[str]:
-    """Instances with more than they can hold; one request alone may be longer than a batch."""
+    """The instances whose requests exceed their limits; a single request may be longer than a batch."""
     for name, index in core.fleet.index_of.items():
         rows = np.flatnonzero((core.table.ticket != 0) & (core.table.instance == index))
         instance = core.fleet.instances[index]
@@ -46,7 +46,7 @@ def overloaded(core: SchedulerCore) -> Iterator[str]:
 
 @pytest.mark.parametrize("policy", ["dilaserve", "llumnix", "infaas"])
 @given(data=st.data())
-def test_no_instance_is_ever_over_its_batch_or_cache_capacity(policy: str, data: st.DataObject) -> None:
+def test_no_instance_exceeds_its_batch_or_cache_capacity(policy: str, data: st.DataObject) -> None:
     cell = make_cell({}, caching=data.draw(st.booleans()), policy=policy)
     limits = {
         name: (
@@ -86,11 +86,11 @@ def test_no_instance_is_ever_over_its_batch_or_cache_capacity(policy: str, data:
     limits=st.lists(st.tuples(st.integers(100, 400), st.integers(1, 4), st.booleans()), min_size=1, max_size=3),
     requests=st.lists(st.tuples(st.integers(1, 300), st.integers(NOWHERE, 2), st.booleans()), min_size=1, max_size=24),
 )
-def test_whoever_cannot_find_room_need_not_be_asked_for(
+def test_rows_filtered_before_placement_would_find_no_room(
     limits: list[tuple[int, int, bool]], requests: list[tuple[int, int, bool]]
 ) -> None:
-    """`limits` are batch tokens, requests and openness of instances; `requests` are prompts, where they are and
-    whether they are to be placed."""
+    """`limits`: batch tokens, requests and openness of each instance; `requests`: prompt tokens and instance of each
+    request, and whether it is to be placed."""
     table, fleet = RequestTable(candidates=1), Fleet()
     for i, (batch, count, is_open) in enumerate(limits):
         state = InstanceState.READY if is_open else InstanceState.DRAINING

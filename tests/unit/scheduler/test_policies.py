@@ -1,4 +1,4 @@
-"""What each policy does with the same cluster: placement, moves, thresholds."""
+"""The placement, moves and thresholds of each policy on the same cluster."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def threshold_of(commands: list[Command]) -> float:
     return round(float(unpack_float32(sent.jobs.thresholds)[-1]), 6)
 
 
-def test_with_time_enough_the_highest_threshold_is_used() -> None:
+def test_with_enough_time_the_highest_threshold_is_used() -> None:
     assert threshold_of(make_cell({"a-1": 1}).send(arrival("r"))) == 0.9
 
 
@@ -39,8 +39,8 @@ def test_the_threshold_falls_with_the_deadline(slo_s: float, expected: float) ->
     assert threshold_of(cell.send(arrival("r", slo_s=slo_s))) == expected
 
 
-def test_steps_can_be_kept_in_hand_before_a_deadline() -> None:
-    """64 steps of 0.129 s at 0.9 fit, and with one more kept in hand no longer do."""
+def test_margin_steps_are_kept_in_reserve_before_a_deadline() -> None:
+    """64 steps of 0.129 s at 0.9 fit; with one more in reserve they do not."""
     for margin_steps, expected in ((0.0, 0.9), (1.0, 0.7)):
         cell = make_cell({"a-1": 1}, load_control=False, margin_steps=margin_steps)
         assert threshold_of(cell.send(arrival("r", slo_s=64.5 * 0.129))) == expected
@@ -52,8 +52,8 @@ def test_a_clients_floor_bounds_the_threshold_from_below() -> None:
     assert threshold_of(cell.send(arrival("s", slo_s=0.1, min_threshold=0.95))) == 0.95
 
 
-def test_load_control_lowers_what_each_would_choose_alone() -> None:
-    """Sixty requests that could each take 0.9 within the SLO cannot all."""
+def test_load_control_lowers_the_thresholds_of_competing_requests() -> None:
+    """Each of sixty requests alone could use 0.9 within the SLO, but all together cannot."""
     cell, free = make_cell({"a-1": 1}), make_cell({"a-1": 1}, load_control=False)
     requests = [arrival(f"r{i}", slo_s=300.0) for i in range(60)]
     [limited], [unlimited] = jobs_in(cell.send(*requests)), jobs_in(free.send(*requests))
@@ -63,7 +63,7 @@ def test_load_control_lowers_what_each_would_choose_alone() -> None:
 @pytest.mark.parametrize(
     ("later_s", "came"), [(LOAD_CONTROL_INTERVAL_S, []), (0.0, ["new"])], ids=["in time", "one comes"]
 )
-def test_load_is_judged_anew_after_a_while_and_when_a_request_comes(later_s: float, came: list[str]) -> None:
+def test_load_control_runs_periodically_and_when_a_request_arrives(later_s: float, came: list[str]) -> None:
     cell = make_cell({"a-1": 1})
     cell.send(*[arrival(f"r{i}", slo_s=300.0) for i in range(60)])
     table = cell.core.table
@@ -74,7 +74,7 @@ def test_load_is_judged_anew_after_a_while_and_when_a_request_comes(later_s: flo
     assert table.max_threshold_index[table.row_of["r59"]] == len(THRESHOLDS) - 1
 
 
-def test_guaranteed_priority_keeps_the_full_range() -> None:
+def test_requests_of_guaranteed_priority_keep_all_thresholds() -> None:
     cell = make_cell({"a-1": 1}, guaranteed_priority=10)
     crowd = [arrival(f"r{i}", slo_s=30.0) for i in range(40)]
     cell.send(*crowd, arrival("vip", slo_s=30.0, priority=10))
@@ -83,8 +83,8 @@ def test_guaranteed_priority_keeps_the_full_range() -> None:
     assert table.max_threshold_index[table.row_of["r39"]] == 0
 
 
-def test_an_outcome_carries_each_steps_decision_and_what_it_was_judged_by() -> None:
-    """Alone, a step of 128 tokens takes 0.129 s; at 0.7 there are 32 steps to go, at 0.9 64."""
+def test_an_outcome_contains_the_decision_for_each_step_and_its_inputs() -> None:
+    """Alone, a step of 128 tokens takes 0.129 s; 32 steps are left at 0.7, and 64 at 0.9."""
     cell = make_cell({"a-1": 1}, caching=True, load_control=False, per_step=16)
     commands = cell.send(arrival("r", slo_s=5.0))
     cell.now_s += 0.5
@@ -105,7 +105,7 @@ def test_an_outcome_carries_each_steps_decision_and_what_it_was_judged_by() -> N
     np.testing.assert_allclose(unpack_float32(told.time_left_s)[0], left_s, rtol=1e-3)
 
 
-def test_steps_go_where_they_are_fastest() -> None:
+def test_a_step_runs_on_the_fastest_instance() -> None:
     [sent] = jobs_in(make_cell({"slow-1": 1, "fast-1": 2}).send(arrival("r")))
     assert sent.instance_id == "fast-1"
 
@@ -115,8 +115,8 @@ def test_steps_go_where_they_are_fastest() -> None:
     [("dilaserve", False, True), ("llumnix", False, True), ("infaas", False, False), ("fixed", False, False),
      ("dilaserve", True, False), ("llumnix", True, False)],
 )  # fmt: skip
-def test_a_request_moves_to_an_idle_instance_where_its_policy_lets_it(policy: str, caching: bool, moves: bool) -> None:
-    """Two requests share an instance when another one appears; their next step is in mid-block."""
+def test_a_request_moves_to_an_idle_instance_if_its_policy_allows_it(policy: str, caching: bool, moves: bool) -> None:
+    """Two requests share an instance when another one joins; their next step is within a block."""
     cell = make_cell({"a-1": 1}, caching=caching, policy=policy)
     cell.workers["b-1"] = ScriptedWorker("b-1", 4)
     commands = cell.send(arrival("r"), arrival("s"))
@@ -125,7 +125,7 @@ def test_a_request_moves_to_an_idle_instance_where_its_policy_lets_it(policy: st
     assert ({s.instance_id for s in sent} == {"a-1", "b-1"}) is moves
 
 
-def test_without_migration_a_request_stays_where_it_began() -> None:
+def test_without_migration_a_request_stays_on_its_first_instance() -> None:
     cell = make_cell({"a-1": 1}, moves="never")
     cell.workers["b-1"] = ScriptedWorker("b-1", 4)
     commands = cell.send(arrival("r"), arrival("s"))
@@ -133,16 +133,16 @@ def test_without_migration_a_request_stays_where_it_began() -> None:
     assert {s.instance_id for s in jobs_in(cell.answer(commands))} == {"a-1"}
 
 
-def test_with_one_shot_estimates_the_predictor_is_never_asked() -> None:
+def test_with_one_shot_estimates_the_predictor_receives_no_requests() -> None:
     cell = make_cell({"a-1": 1}, estimates="one-shot", per_step=32)
     commands = cell.send(arrival("r"))
     while jobs_in(commands):
         commands = cell.answer(commands)
-        assert asked_in(commands) == []
+        assert estimate_requests_in(commands) == []
     assert len(cell.finished) == 1
 
 
-def test_with_a_cache_a_request_moves_when_its_next_step_recomputes_anyway() -> None:
+def test_with_a_cache_a_request_moves_at_a_recompute_step() -> None:
     cell = make_cell({"a-1": 1}, caching=True, per_step=32)
     cell.workers["b-1"] = ScriptedWorker("b-1", 32)
     commands = cell.send(arrival("r"), arrival("s"))
@@ -185,7 +185,7 @@ def test_with_a_cache_each_block_has_one_recompute_step() -> None:
     assert (finish.stats.steps, finish.stats.recompute_steps) == (24, 3)
 
 
-def test_no_instance_is_given_more_than_a_batch() -> None:
+def test_no_instance_receives_more_than_a_batch() -> None:
     cell = make_cell({})
     commands = cell.send(registered("a-1", max_batch_tokens=300), *[arrival(f"r{i}") for i in range(5)])
     [sent] = jobs_in(commands)
@@ -193,24 +193,24 @@ def test_no_instance_is_given_more_than_a_batch() -> None:
     assert cell.core.fleet.tokens[0] <= 300
 
 
-def asked_in(commands: list[Command]) -> list[RequestEstimates]:
+def estimate_requests_in(commands: list[Command]) -> list[RequestEstimates]:
     return [c for c in commands if isinstance(c, RequestEstimates)]
 
 
-def test_an_estimate_is_asked_each_time_enough_tokens_are_new() -> None:
+def test_an_estimate_is_requested_after_enough_newly_unmasked_tokens() -> None:
     cell = make_cell({"a-1": 1}, per_step=4)
     first = cell.send(arrival("r"))
     second = cell.answer(first)
-    assert (asked_in(first), asked_in(second)) == ([], [])
-    [question] = asked_in(cell.answer(second))
+    assert (estimate_requests_in(first), estimate_requests_in(second)) == ([], [])
+    [question] = estimate_requests_in(cell.answer(second))
     assert question.masks_left.tolist() == [56]
     assert question.features.shape == (1, 10)
 
 
-def test_answers_change_the_threshold_and_a_lost_one_falls_back_to_the_one_shot_estimate() -> None:
+def test_estimates_change_the_threshold_and_failures_restore_the_one_shot_estimate() -> None:
     cell = make_cell({"a-1": 1}, load_control=False)
     commands = cell.answer(cell.answer(cell.send(arrival("r", slo_s=20.0))))
-    [question] = asked_in(commands)
+    [question] = estimate_requests_in(commands)
     bad_news = np.array([[40.0, 55.0, 56.0]])  # each step takes 0.129 s
     cell.now_s += 14.5
     commands = cell.answer(commands)
@@ -223,15 +223,15 @@ def test_answers_change_the_threshold_and_a_lost_one_falls_back_to_the_one_shot_
     assert threshold_of(cell.answer(commands)) == 0.7
 
 
-def test_a_request_taken_from_a_lost_instance_is_asked_about_again() -> None:
+def test_estimates_are_requested_again_after_the_loss_of_an_instance() -> None:
     cell = make_cell({"a-1": 1, "b-1": 1})
     commands = cell.answer(cell.answer(cell.send(arrival("r"))))
-    [question] = asked_in(commands)
+    [question] = estimate_requests_in(commands)
     commands = cell.send(InstanceLost("a-1"), EstimatesReceived(question.tickets, question.steps, np.ones((1, 3))))
-    assert asked_in(cell.answer(cell.answer(commands)))
+    assert estimate_requests_in(cell.answer(cell.answer(commands)))
 
 
-def test_estimates_stay_within_what_is_possible() -> None:
+def test_estimates_are_limited_to_possible_numbers_of_steps() -> None:
     cell = make_cell({"a-1": 1})
     cell.send(arrival("r", output_tokens=64))
     ticket, step = cell.core.table.ticket[[0]], cell.core.table.steps[[0]]
@@ -239,7 +239,7 @@ def test_estimates_stay_within_what_is_possible() -> None:
     assert cell.core.estimates.remaining(np.array([0]))[0].tolist() == [[2.0, 30.0, 64.0]]
 
 
-def test_a_resumed_request_goes_on_from_its_last_block_boundary() -> None:
+def test_a_resumed_request_continues_from_its_last_block_boundary() -> None:
     cell = make_cell({"a-1": 1}, caching=True, per_step=16)
     commands = cell.answer(cell.send(arrival("r")))
     [saved] = [c.checkpoint for c in cell.answer(commands) if isinstance(c, SaveCheckpoint)]
