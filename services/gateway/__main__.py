@@ -102,7 +102,10 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     """Serve until `stop` is set; then refuse new requests, let open ones end, and return."""
     api_keys = open_api_keys(settings)
     context = build_context(settings, text, api_keys)
-    server = Server(build_app(context))
+    config = uvicorn.Config(
+        build_app(context), lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=2
+    )
+    server = Server(config)
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
         connecting = tasks.create_task(connect(settings, context))
         monitoring = tasks.create_task(context.monitor.run())
@@ -150,10 +153,6 @@ async def connect(settings: GatewaySettings, context: AppContext) -> None:
 
 class Server(uvicorn.Server):
     """uvicorn without signal handlers: `serve` drains first."""
-
-    def __init__(self, app: object) -> None:
-        config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=2)  # type: ignore[arg-type]
-        super().__init__(config)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

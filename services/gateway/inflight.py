@@ -120,8 +120,7 @@ class InFlightRequest:
         with contextlib.suppress(*BUS_ERRORS):
             if self._subscription is not None:
                 await self._subscription.unsubscribe()
-        if self.cancel_on_close and not self._ended:
-            with contextlib.suppress(*BUS_ERRORS):
+            if self.cancel_on_close and not self._ended:
                 subject = self._bus.subjects.cancel(self.request.request_id)
                 await self._bus.publish(subject, Cancel(reason="the client left or the request timed out"))
         self._span.end()

@@ -20,26 +20,15 @@ class GatewayMetrics:
         self.registry = CollectorRegistry()
         name = "dilaserve_gateway"
         self.active = Gauge(f"{name}_active_requests", "Requests without an outcome", registry=self.registry)
-        self._requests = Counter(f"{name}_requests", "Requests by outcome", ["outcome"], registry=self.registry)
-        self._tokens = Counter(f"{name}_tokens", "Tokens of completed requests", ["kind"], registry=self.registry)
+        self.requests = Counter(f"{name}_requests", "Requests by outcome", ["outcome"], registry=self.registry)
+        self.tokens = Counter(f"{name}_tokens", "Tokens of completed requests", ["kind"], registry=self.registry)
         histogram = partial(Histogram, buckets=LATENCY_BUCKETS_S, registry=self.registry)
-        self._latency = histogram(f"{name}_latency_seconds", "From the request's body to its outcome")
-        self._first_text = histogram(
-            f"{name}_first_text_seconds", "From the request's body to its first committed text, for streams"
-        )
+        self.latency = histogram(f"{name}_latency_seconds", "From the request's body to its outcome")
+        self.first_text = histogram(f"{name}_first_text_seconds", "From a stream's body to its first committed text")
 
     def not_completed(self, reason: str) -> None:
         """Count a request that was refused, failed or left by its client."""
-        self._requests.labels(reason).inc()
-
-    def completed(self, outcome: Outcome, latency_s: float) -> None:
-        self._requests.labels(outcome.status.value).inc()
-        self._tokens.labels("prompt").inc(outcome.prompt_tokens)
-        self._tokens.labels("completion").inc(outcome.completion_tokens)
-        self._latency.observe(latency_s)
-
-    def first_text(self, latency_s: float) -> None:
-        self._first_text.observe(latency_s)
+        self.requests.labels(reason).inc()
 
     def text(self) -> bytes:
         """All metrics in the exposition format."""
@@ -57,12 +46,15 @@ class RequestRecorder:
         self._ended = False
 
     def first_text(self) -> None:
-        self._metrics.first_text(self._latency_s())
+        self._metrics.first_text.observe(self._latency_s())
 
     def completed(self, outcome: Outcome) -> None:
         self._ended = True
         latency_s = self._latency_s()
-        self._metrics.completed(outcome, latency_s)
+        self._metrics.requests.labels(outcome.status.value).inc()
+        self._metrics.tokens.labels("prompt").inc(outcome.prompt_tokens)
+        self._metrics.tokens.labels("completion").inc(outcome.completion_tokens)
+        self._metrics.latency.observe(latency_s)
         self._log.debug("request completed", latency_s=round(latency_s, 4))
 
     def not_completed(self, reason: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.api.errors import ApiError, as_api_error, log_internal_error, outcome_error
+from services.gateway.api.errors import ApiError, as_api_error, check_completed, log_internal_error
 from services.gateway.api.replies import Json, Replies
 from services.gateway.api.sse import EventStreamResponse
 from services.gateway.api.text_stream import Decode, TextChanged, TextStream
@@ -82,9 +82,7 @@ class CompletionStream(EventStreamResponse):
 
 def _finish(stream: TextStream, outcome: Outcome) -> str:
     """The text not yet sent."""
-    error = outcome_error(outcome)
-    if error is not None:
-        raise error
+    check_completed(outcome)
     try:
         return stream.finish(outcome.text)
     except TextChanged:
@@ -102,16 +100,10 @@ def _canvas(committed: StepTokens, guessed: StepTokens | None, decode: Decode) -
 
 def _cells(tokens: StepTokens, decode: Decode) -> list[Json]:
     """Each token with its own text: empty for special tokens, U+FFFD for a part of a character."""
-    columns = zip(tokens.positions.tolist(), tokens.tokens.tolist(), tokens.confidences.tolist(), strict=True)
+    committed, columns = tokens.committed, (tokens.positions, tokens.tokens, tokens.confidences)
     return [
-        {
-            "position": position,
-            "token": token,
-            "text": decode([token]),
-            "confidence": confidence,
-            "committed": tokens.committed,
-        }
-        for position, token, confidence in columns
+        {"position": position, "token": token, "text": decode([token]), "confidence": value, "committed": committed}
+        for position, token, value in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 

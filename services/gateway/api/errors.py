@@ -87,19 +87,17 @@ def log_internal_error(error: Exception, request_id: str) -> None:
         log.error("request failed", request_id=request_id, exc_info=error)
 
 
-def outcome_error(outcome: Outcome) -> ApiError | None:
-    """The error of an outcome; None if it is completed."""
+def check_completed(outcome: Outcome) -> None:
+    """Raises: ApiError if the outcome is not a completed one."""
     error = outcome.error
     message = error.message if error else f"the request was {outcome.status.value}"
     match outcome.status:
-        case OutcomeStatus.COMPLETED:
-            return None
         case OutcomeStatus.REJECTED:
-            return ApiError(400, message, param=error.field if error else None, code="rejected")
+            raise ApiError(400, message, param=error.field if error else None, code="rejected")
         case OutcomeStatus.CANCELLED:
-            return ApiError(410, message, code="cancelled")
+            raise ApiError(410, message, code="cancelled")
         case OutcomeStatus.FAILED:
-            return ApiError(500, message, code="failed")
+            raise ApiError(500, message, code="failed")
 
 
 def install_error_handlers(app: FastAPI) -> None:

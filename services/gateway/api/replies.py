@@ -17,7 +17,7 @@ class TextFormat:
 
     def choice(self, text: str, finish_reason: FinishReason | None) -> Json:
         """The choice of a whole reply."""
-        return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+        return _choice(finish_reason, text=text)
 
     def delta(self, text: str, finish_reason: FinishReason | None) -> Json:
         """The choice of a chunk."""
@@ -36,15 +36,17 @@ class ChatFormat(TextFormat):
     chunk = "chat.completion.chunk"
 
     def choice(self, text: str, finish_reason: FinishReason | None) -> Json:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
+        return _choice(finish_reason, message={"role": "assistant", "content": text, "refusal": None})
 
     def delta(self, text: str, finish_reason: FinishReason | None) -> Json:
-        delta = {"content": text} if text else {}
-        return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return _choice(finish_reason, delta={"content": text} if text else {})
 
     def opening(self) -> list[Json]:
-        return [self.delta("", None) | {"delta": {"role": "assistant", "content": ""}}]
+        return [_choice(None, delta={"role": "assistant", "content": ""})]
+
+
+def _choice(finish_reason: FinishReason | None, **content: Any) -> Json:
+    return {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
 
 
 class Replies:

@@ -1,6 +1,7 @@
 """Builds the bus request from a client's body: tokenizes the prompt, rounds the output to whole blocks."""
 
 import asyncio
+from functools import partial
 
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
 from shared.arrays import Int32, pack_int32
@@ -35,16 +36,15 @@ async def _encode(body: CompletionBody, text: TextModel) -> Int32:
     match body:
         case ChatBody():
             messages = [ChatMessage(role=_role(message.role), content=message.content) for message in body.messages]
-            if sum(len(message.role) + len(message.content) for message in messages) > LONG_TEXT:
-                return await asyncio.to_thread(text.encode_chat, messages)
-            return text.encode_chat(messages)
+            encode = partial(text.encode_chat, messages)
+            length = sum(len(message.role) + len(message.content) for message in messages)
         case TextBody(prompt=str(prompt)):
-            if len(prompt) > LONG_TEXT:
-                return await asyncio.to_thread(text.encode_prompt, prompt)
-            return text.encode_prompt(prompt)
+            encode, length = partial(text.encode_prompt, prompt), len(prompt)
         case TextBody(prompt=list(token_ids)):
             return text.check_ids(token_ids, "prompt")
-    raise AssertionError(type(body))
+        case _:
+            raise AssertionError(type(body))
+    return await asyncio.to_thread(encode) if length > LONG_TEXT else encode()
 
 
 def _role(role: str) -> str:

@@ -16,19 +16,16 @@ def step_list(decisions: StepDecisions | None, slo_s: float) -> list[Json]:
     """
     if decisions is None:
         return []
-    columns = zip(
-        unpack_float32(decisions.at_s).tolist(),
-        unpack_int32(decisions.blocks).tolist(),
-        unpack_int32(decisions.kinds).tolist(),
-        unpack_float32(decisions.thresholds).tolist(),
-        unpack_float32(decisions.allowed).tolist(),
-        unpack_float32(decisions.time_left_s).tolist(),
-        unpack_int32(decisions.placed_on).tolist(),
-        unpack_int32(decisions.batch_requests).tolist(),
-        unpack_int32(decisions.batch_tokens).tolist(),
-        unpack_float32(decisions.step_latency_s).tolist(),
-        strict=True,
+    floats = (decisions.at_s, decisions.thresholds, decisions.allowed, decisions.time_left_s, decisions.step_latency_s)
+    integers = (
+        decisions.blocks,
+        decisions.kinds,
+        decisions.placed_on,
+        decisions.batch_requests,
+        decisions.batch_tokens,
     )
+    columns = [unpack_float32(each).tolist() for each in floats] + [unpack_int32(each).tolist() for each in integers]
+    rows = enumerate(zip(*columns, strict=True), decisions.first_step)
     return [
         {
             "step": step,
@@ -44,7 +41,5 @@ def step_list(decisions: StepDecisions | None, slo_s: float) -> list[Json]:
             "time_left_ms": None if math.isnan(left_s) else round(left_s * 1000, 3),
             "slo_left_ms": round((slo_s - at_s) * 1000, 3),
         }
-        for step, (at_s, block, kind, threshold, allowed, left_s, instance, requests, tokens, latency_s) in enumerate(
-            columns, decisions.first_step
-        )
+        for step, (at_s, threshold, allowed, left_s, latency_s, block, kind, instance, requests, tokens) in rows
     ]

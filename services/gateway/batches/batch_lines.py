@@ -39,13 +39,12 @@ class LineResult:
     def failed(self) -> bool:
         return isinstance(self.reply, ApiError)
 
-    def to_json(self, batch_id: str) -> Json:
+    def to_json(self) -> Json:
         """The row of the output or error file."""
         reply = self.reply
         status, body = (reply.status, reply.body()) if isinstance(reply, ApiError) else (200, reply)
         response = {"status_code": status, "request_id": self.request_id, "body": body}
-        row_id = f"{batch_id}-{self.number}"
-        return {"id": row_id, "custom_id": self.line.custom_id, "response": response, "error": None}
+        return {"id": self.request_id, "custom_id": self.line.custom_id, "response": response, "error": None}
 
 
 def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchError]]:
@@ -81,7 +80,7 @@ def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchErr
     return lines, errors[:MAX_ERRORS]
 
 
-def write_results(batch_id: str, results: Iterable[LineResult]) -> bytes:
+def write_results(results: Iterable[LineResult]) -> bytes:
     """The content of an output or error file."""
-    rows = (json.dumps(result.to_json(batch_id), ensure_ascii=False) for result in results)
+    rows = (json.dumps(result.to_json(), ensure_ascii=False) for result in results)
     return b"".join(row.encode() + b"\n" for row in rows)

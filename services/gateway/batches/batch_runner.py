@@ -1,4 +1,4 @@
-"""Runs a batch: reads its file, serves AT_ONCE lines at a time, writes the output files, updates its record.
+"""Runs a batch: reads its file, serves MAX_IN_FLIGHT lines at a time, writes the output files, updates its record.
 
 Each line is a durable request with its own id, so a gateway that continues another's batch serves no line twice.
 """
@@ -21,7 +21,7 @@ from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 32  # lines of a batch in flight
+MAX_IN_FLIGHT = 32  # lines of a batch
 SAVE_S = 0.5  # between updates of the batch's record, which also reveal a cancellation
 
 
@@ -70,7 +70,7 @@ class BatchRunner:
             for number, line in numbered:
                 results.append(await server.serve(number, line))
 
-        workers = [asyncio.ensure_future(serve_lines()) for _ in range(min(AT_ONCE, len(lines)))]
+        workers = [asyncio.ensure_future(serve_lines()) for _ in range(min(MAX_IN_FLIGHT, len(lines)))]
         try:
             pending = set(workers)
             while pending:
@@ -89,8 +89,7 @@ class BatchRunner:
     async def _finish(self, batch: Batch, results: list[LineResult]) -> None:
         """Write the files, then the final record."""
         finalizing_s = _now_s()
-        finalizing = {"status": BatchStatus.FINALIZING}
-        batch = await self._batches.set(batch.batch_id, finalizing, unless=BatchStatus.CANCELLING)
+        batch = await self._batches.set(batch.batch_id, {"status": BatchStatus.FINALIZING}, BatchStatus.CANCELLING)
         if batch.ended:  # by another gateway, which received the batch after this one lost the bus
             return
         files = {
@@ -108,7 +107,7 @@ class BatchRunner:
 
     async def _write(self, batch: Batch, kind: str, results: list[LineResult]) -> str:
         """Returns: the file's id."""
-        content = await asyncio.to_thread(write_results, batch.batch_id, results)  # 50,000 would block the event loop
+        content = await asyncio.to_thread(write_results, results)  # 50,000 would block the event loop
         return (await self._files.add(content, f"{kind}.jsonl", "batch_output", batch.owner)).id
 
 

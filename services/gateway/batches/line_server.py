@@ -5,7 +5,7 @@ import time
 
 from msgspec.structs import replace
 
-from services.gateway.api.errors import as_api_error, check_model, log_internal_error, outcome_error
+from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model, log_internal_error
 from services.gateway.api.replies import Json, Replies
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
 from services.gateway.api.request_builder import build_request
@@ -34,13 +34,14 @@ class LineServer:
     async def serve(self, number: int, line: Line) -> LineResult:
         """Serve one line, repeating it while the bus or the instances are unavailable."""
         request_id = f"{self._batch.batch_id}-{number}"
+        reply: Json | ApiError
         try:
             reply = await retry(lambda: self._reply(line, request_id), wait_initial_s=RETRY_S)
         except Exception as error:
             log_internal_error(error, request_id)
             async with self._invalid_line_lock:
                 await asyncio.sleep(INVALID_LINE_PAUSE_S)
-            return LineResult(number, line, request_id, as_api_error(error))
+            reply = as_api_error(error)
         return LineResult(number, line, request_id, reply)
 
     async def _reply(self, line: Line, request_id: str) -> Json:
@@ -60,7 +61,5 @@ class LineServer:
         finally:
             inflight.cancel_on_close |= self.cancel_requests
             self._inflight.close(inflight)
-        error = outcome_error(outcome)
-        if error is not None:
-            raise error
+        check_completed(outcome)
         return Replies(body, request_id, outcome.arrival_s).whole(outcome)

@@ -10,8 +10,7 @@ import structlog
 from nats.aio.msg import Msg
 from nats.js.api import DeliverPolicy
 
-from services.gateway.console.cluster_view import load_of, nodes
-from services.gateway.console.console_models import ClusterView, LoadView, Update
+from services.gateway.console.cluster_view import ClusterView, LoadView, Update, load_view, node_views
 from services.gateway.readiness import Readiness
 from services.gateway.stream_reader import read_stream
 from shared.bus.client import Bus, try_decode
@@ -88,7 +87,7 @@ class ClusterMonitor:
             policy=stats.policy if stats else None,
             ready=reason is None,
             reason=reason,
-            nodes=nodes(self._readiness.instances.instances(), stats.instances if stats else ()),
+            nodes=node_views(self._readiness.instances.instances(), stats.instances if stats else ()),
         )
 
     async def updates(self) -> AsyncIterator[Update]:
@@ -104,7 +103,7 @@ class ClusterMonitor:
         stats = try_decode(msg, SchedulerStats)
         if stats is not None:
             self._last_stats, self._received_s = stats, time.time()
-            self._loads.append(load_of(stats, self._received_s))
+            self._loads.append(load_view(stats, self._received_s))
 
     async def _receive_outcome(self, msg: Msg) -> None:
         outcome = try_decode(msg, Outcome)

@@ -1,16 +1,71 @@
-"""Builds the views of load, nodes and instances. Pure."""
+"""The console's view of the cluster: its models for the OpenAPI document, built from bus messages. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from itertools import groupby
 
-from services.gateway.console.console_models import InstanceView, LoadView, NodeView
+from services.gateway.api.response_models import ResponseModel
 from shared.messages.instances import Instance
 from shared.messages.stats import InstanceLoad, SchedulerStats
 
 
-def load_of(stats: SchedulerStats, now_s: float) -> LoadView:
-    """The point of the charts for stats received at `now_s` (Unix time, s)."""
+class LoadView(ResponseModel):
+    """The cell's load over the last 30 s, from its scheduler. None: no data."""
+
+    t_s: float  # Unix time, seconds
+    rps: float | None = None  # arrivals per second
+    slo_attainment: float | None = None  # 0 to 1
+    mean_threshold: float | None = None  # weighted by unmasked tokens
+    latency_p50_ms: float | None = None
+    latency_p99_ms: float | None = None
+    tokens_per_s: float | None = None  # unmasked tokens
+    running: int | None = None  # requests on instances
+    waiting: int | None = None  # requests that no instance has room for
+
+
+class InstanceView(ResponseModel):
+    """One instance. Its load is None if no scheduler leads."""
+
+    id: str
+    state: str  # starting, ready or draining
+    tp_degree: int
+    gpus: list[int]  # numbers on its node; empty on a CPU
+    device: str
+    requests: int | None  # requests placed on it
+    max_requests: int  # maximum per batch
+    tokens: int | None  # prompt and output tokens of its requests
+    max_tokens: int  # maximum per batch
+    step_latency_ms: float | None  # latency of a recompute step of all its requests
+
+
+class NodeView(ResponseModel):
+    name: str
+    instances: list[InstanceView]
+
+
+class ClusterView(ResponseModel):
+    """The state of the cell."""
+
+    cell: str
+    model: str
+    policy: str | None  # None: no scheduler leads
+    ready: bool
+    reason: str | None  # why it is not ready
+    nodes: list[NodeView]
+
+
+class Update(ResponseModel):
+    """One event of GET /events."""
+
+    loads: list[LoadView]  # since the previous event; in the first event the last minutes
+    cluster: ClusterView
+    ended: int  # number of finished requests
+    plans: int  # number of plan messages received
+
+
+def load_view(stats: SchedulerStats, received_s: float) -> LoadView:
+    """`received_s` is Unix time."""
     return LoadView(
-        t_s=now_s,
+        t_s=received_s,
         rps=stats.rps,
         slo_attainment=stats.slo_attainment,
         mean_threshold=stats.mean_threshold,
@@ -22,30 +77,17 @@ def load_of(stats: SchedulerStats, now_s: float) -> LoadView:
     )
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000
-
-
-def nodes(instances: Iterable[Instance], loads: Iterable[InstanceLoad]) -> list[NodeView]:
+def node_views(instances: Iterable[Instance], loads: Iterable[InstanceLoad]) -> list[NodeView]:
     """The nodes that have instances, sorted by name."""
-    by_node: dict[str, list[Instance]] = {}
-    for instance in instances:
-        by_node.setdefault(instance.node, []).append(instance)
     load_by_id = {load.instance_id: load for load in loads}
+    instances = sorted(instances, key=lambda instance: (instance.node, instance.gpus, instance.instance_id))
     return [
-        NodeView(
-            name=name,
-            instances=[
-                _instance(instance, load_by_id)
-                for instance in sorted(by_node[name], key=lambda instance: (instance.gpus, instance.instance_id))
-            ],
-        )
-        for name in sorted(by_node)
+        NodeView(name=name, instances=[_instance_view(each, load_by_id.get(each.instance_id)) for each in on_node])
+        for name, on_node in groupby(instances, key=lambda instance: instance.node)
     ]
 
 
-def _instance(instance: Instance, loads: Mapping[str, InstanceLoad]) -> InstanceView:
-    load = loads.get(instance.instance_id)
+def _instance_view(instance: Instance, load: InstanceLoad | None) -> InstanceView:
     return InstanceView(
         id=instance.instance_id,
         state=instance.state.value,
@@ -58,3 +100,7 @@ def _instance(instance: Instance, loads: Mapping[str, InstanceLoad]) -> Instance
         max_tokens=instance.max_batch_tokens,
         step_latency_ms=_ms(load.step_latency_s) if load else None,
     )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000

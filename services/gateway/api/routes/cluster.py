@@ -9,7 +9,7 @@ from fastapi.responses import Response, StreamingResponse
 from services.gateway.api.openapi import PLANS
 from services.gateway.api.sse import EventStreamResponse
 from services.gateway.app_context import AppContext
-from services.gateway.console.console_models import ClusterView, Update
+from services.gateway.console.cluster_view import ClusterView, Update
 from shared.bus.plan_history import read_plans
 from shared.messages.plans import MAX_PLANS
 
@@ -35,7 +35,6 @@ def cluster_routes(context: AppContext) -> APIRouter:
     async def plans(limit: Annotated[int, Query(ge=1, le=MAX_PLANS)] = 50) -> Response:
         """The reconfigurator's decisions, newest first."""
         records = await read_plans(context.connection.bus, limit)
-        content = msgspec.json.encode({"object": "list", "data": records})
-        return Response(content, media_type="application/json")
+        return Response(msgspec.json.encode({"object": "list", "data": records}), media_type="application/json")
 
     return router

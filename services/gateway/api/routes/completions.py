@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.completion_stream import CompletionStream
-from services.gateway.api.errors import ApiError, as_api_error, check_model, outcome_error
+from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model
 from services.gateway.api.openapi import json_body
 from services.gateway.api.replies import Replies
 from services.gateway.api.request_body import read_body
@@ -99,9 +99,7 @@ async def _completed(http: Request, inflight: InFlightRequest) -> Outcome:
     finally:
         waiting.cancel()
         disconnected.cancel()
-    error = outcome_error(outcome)
-    if error is not None:
-        raise error
+    check_completed(outcome)
     return outcome
 
 

@@ -32,8 +32,7 @@ def request_routes(context: AppContext) -> APIRouter:
     async def get_request(name: str) -> StoredRequest:
         """The outcome of a request; `name` is the id of the request or of its reply."""
         request_id = name.removeprefix(ChatFormat.id_prefix).removeprefix(TextFormat.id_prefix)
-        valid = REQUEST_ID.fullmatch(request_id)
-        outcome = await find_outcome(context.connection.bus, request_id) if valid else None
+        outcome = await find_outcome(context.connection.bus, request_id) if REQUEST_ID.fullmatch(request_id) else None
         if outcome is None:
             raise ApiError(404, "no request with this id has ended in the last day", param="id", code="not_found")
         return StoredRequest(
