@@ -78,7 +78,7 @@ async def test_garbage_is_logged_and_dropped_and_the_predictor_continues(
         impossible = PredictSteps(features=b"123", thresholds=b"", masks_left=b"", blocks_left=b"")
         for garbage in (b"", b"\x00garbage", b"{", b"[1,2]", b"\xc1" * 100, encode(impossible)):
             await bus.nc.publish(bus.subjects.predict, garbage, reply=bus.nc.new_inbox())
-        await bus.nc.publish(bus.subjects.predict, encode(question(1)))  # and nowhere to answer
+        await bus.nc.publish(bus.subjects.predict, encode(question(1)))  # without a reply subject
         await ask(bus, question(2))
     assert log.read_text().count("dropped") == 6
     assert "Traceback" not in log.read_text()
@@ -87,7 +87,7 @@ async def test_garbage_is_logged_and_dropped_and_the_predictor_continues(
 async def test_two_predictors_share_the_work_and_a_kill_loses_only_held_queries(
     bus: Bus, settings: Mapping[str, object], tmp_path: Path
 ) -> None:
-    other = write_predictor(tmp_path / "other", requests=20)  # its own version, so that answers tell who gave them
+    other = write_predictor(tmp_path / "other", requests=20)  # another version, which its answers show
     answered: Counter[str] = Counter()
     lost = 0
 
@@ -116,7 +116,7 @@ async def test_two_predictors_share_the_work_and_a_kill_loses_only_held_queries(
         await until(lambda: has(answered, 50))
         for task in asking:
             task.cancel()
-    assert lost <= len(asking), "no more than each asker's question in hand"
+    assert lost <= len(asking), "at most one query of each client"
 
 
 async def has(counted: Counter[str], total: int) -> bool:
@@ -145,7 +145,7 @@ async def test_on_sigterm_delivered_queries_are_answered(
         ({"predictor": None, "model": "/nowhere"}, "no predictor in /nowhere/predictor"),
     ],
 )
-def test_a_wrong_setting_stops_the_start_with_one_line(
+def test_an_invalid_setting_ends_the_start_with_one_line(
     settings: Mapping[str, object], wrong: Mapping[str, object], said: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

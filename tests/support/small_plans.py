@@ -197,7 +197,7 @@ def _largest(counts: set[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
 
 
 def _fits(degrees: Sequence[int], free: Sequence[int]) -> bool:
-    """Whether instances of these degrees, ascending, fit into so many free GPUs of each node."""
+    """Whether instances of these degrees, ascending, fit into the `free` GPUs of each node."""
     if not degrees:
         return True
     *others, largest = degrees

@@ -1,4 +1,4 @@
-"""Requests that need no model: each is easy or hard, and its confidences tell."""
+"""Requests that need no model: each is easy or hard, which its confidences show."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def fixed_trajectories(seeds: range) -> list[Trajectory]:
 
 
 def write_predictor(directory: Path, requests: int = 30) -> Path:
-    """A predictor directory, trained on so many such requests."""
+    """Train a predictor on random requests and write its directory."""
     held_out = fixed_trajectories(range(1000, 1005))
     save_predictor(directory, train(fixed_trajectories(range(requests)), held_out, held_out, THRESHOLDS))
     return directory

@@ -1,4 +1,4 @@
-"""A workload and a profile to plan for, with only what a case is about left to say."""
+"""A workload and a profile to plan for, with defaults for all fields."""
 
 from itertools import product
 from typing import Any

@@ -25,7 +25,7 @@ ON_BOTH, LEFT, RIGHT = (InstanceSpec(node="a", gpus=gpus) for gpus in ((0, 1), (
 
 
 def window(requests: int) -> list[RequestSample]:
-    """So many requests of 100 + 256 tokens in 10 seconds."""
+    """Requests of 100 + 256 tokens in 10 seconds."""
     return [RequestSample(prompt_tokens=100, output_tokens=256, slo_s=10.0)] * requests
 
 
@@ -50,7 +50,7 @@ async def test_a_decision_can_be_made_in_another_process() -> None:
     assert msgspec.structs.replace(there, solve_s=here.solve_s) == here
 
 
-def test_more_requests_take_two_small_ones_and_fewer_one_large() -> None:
+def test_heavy_load_gets_two_small_instances_and_light_load_one_large() -> None:
     heavy = decided(30, [ON_BOTH])
     assert (heavy.state, heavy.target) == (PlanState.RUNNING, [LEFT, RIGHT])
     light = decided(2, [RIGHT, LEFT])
@@ -58,7 +58,7 @@ def test_more_requests_take_two_small_ones_and_fewer_one_large() -> None:
     assert "improves by at least 10%" in light.reason
 
 
-def test_growth_makes_room_before_it_is_needed() -> None:
+def test_growth_gets_room_early() -> None:
     steady, growing = decided(2, [ON_BOTH]), decided(2, [ON_BOTH], trigger=PlanTrigger(10.0, rise=0.1))
     assert (steady.state, steady.target) == (PlanState.STAYED, [ON_BOTH])
     assert (growing.state, growing.target) == (PlanState.RUNNING, [LEFT, RIGHT])
@@ -91,7 +91,7 @@ def test_without_requests_or_planning_data_nothing_changes() -> None:
         assert record.reason.startswith(reason)
 
 
-def test_tokens_per_step_of_earlier_windows_go_before_the_prior() -> None:
+def test_tokens_per_step_of_earlier_windows_precede_the_prior() -> None:
     assert decided(2, [ON_BOTH], known_tokens_per_step={0.9: 4.0}).tokens_per_step == {0.5: 6.0, 0.9: 4.0}
 
 

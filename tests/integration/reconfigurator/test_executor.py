@@ -1,4 +1,4 @@
-"""Plans carried out on a real bus, by a launcher whose instances register and do nothing else."""
+"""Plans on a real bus, with a launcher whose instances only register."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,11 +41,11 @@ class RegisteringLauncher:
         self._bus = bus
         self._tasks: dict[InstanceSpec, asyncio.Task[None]] = {}
         self._started = 0
-        self.never_serving: set[InstanceSpec] = set()  # these start and do not become ready
-        self.impossible: set[InstanceSpec] = set()  # these cannot be started
-        self.failing: set[InstanceSpec] = set()  # nor can these, of which it is told as of a passing failure
+        self.never_serving: set[InstanceSpec] = set()  # instances that never become ready
+        self.impossible: set[InstanceSpec] = set()  # instances that cannot be started
+        self.failing: set[InstanceSpec] = set()  # instances whose start fails each time with RetryLater
         self.renewal_s = RENEWAL_S
-        self.held = 0  # requests that an instance holds when it is told to drain
+        self.held = 0  # requests that an instance holds when its drain begins
         self.done: list[str] = []
 
     async def nodes(self) -> list[str]:
@@ -76,7 +76,7 @@ class RegisteringLauncher:
         await self.lose(spec)
 
     async def lose(self, spec: InstanceSpec) -> None:
-        """As it is when the process is killed: nothing signs off."""
+        """Kill the process: its registration stays."""
         task = self._tasks.pop(spec)
         while not task.done():  # Python 3.11's wait_for can swallow a cancellation
             task.cancel()
@@ -89,13 +89,13 @@ class RegisteringLauncher:
     async def _live(self, instance: Instance) -> None:
         state = {"instance": instance}
 
-        async def obey(msg: Msg) -> None:
+        async def receive(msg: Msg) -> None:
             order = try_decode(msg, Control)
             if order is not None and state["instance"].state is InstanceState.READY:
                 self.done.append(f"drain {tuple(instance.gpus)}")
                 state["instance"] = replace(instance, state=InstanceState.DRAINING, requests=self.held)
 
-        subscription = await self._bus.nc.subscribe(self._bus.subjects.control(instance.instance_id), cb=obey)
+        subscription = await self._bus.nc.subscribe(self._bus.subjects.control(instance.instance_id), cb=receive)
         bucket = await self._bus.bucket(self._bus.subjects.instances_bucket)
         try:
             while True:
@@ -124,7 +124,7 @@ async def executor(bus: Bus, launcher: RegisteringLauncher) -> Executor:
     return Executor(bus, launcher, instances, ExecutorLimits(drain_s=5.0, start_s=1.0, stop_s=1.0))
 
 
-class Told:
+class LastReport:
     """The record reported last."""
 
     def __init__(self) -> None:
@@ -135,10 +135,10 @@ class Told:
 
 
 async def carried_out(executor: Executor, record: PlanRecord = PLAN) -> PlanRecord:
-    told = Told()
+    report = LastReport()
     async with asyncio.timeout(WAIT_S):
-        await executor.run(record, told)
-    return told.last
+        await executor.run(record, report)
+    return report.last
 
 
 async def test_each_launch_follows_the_stops_it_needs_and_a_stop_its_drain(
@@ -172,20 +172,20 @@ async def test_a_launch_that_keeps_failing_is_abandoned_and_reported_once(
     ended = await carried_out(executor)
     assert ended.state is PlanState.FAILED
     assert await launcher.running() == [LEFT]
-    told = [event.text for event in ended.events if RIGHT.name in event.text]
-    assert told == [f"start {RIGHT.name}", f"{RIGHT.name} failed: the Docker Engine failed: no driver"]
+    events = [event.text for event in ended.events if RIGHT.name in event.text]
+    assert events == [f"start {RIGHT.name}", f"{RIGHT.name} failed: the Docker Engine failed: no driver"]
 
 
-async def test_launches_on_free_gpus_go_side_by_side_each_with_its_own_limit(
+async def test_launches_on_free_gpus_run_side_by_side_with_their_own_limits(
     executor: Executor, launcher: RegisteringLauncher
 ) -> None:
     launcher.never_serving = {LEFT, RIGHT}
     ended = await carried_out(executor)
-    told = [event.text.partition(":")[0] for event in ended.events]
-    assert told[2:6] == ["start worker-a-0", "start worker-a-1", "worker-a-0 failed", "worker-a-1 failed"]
+    events = [event.text.partition(":")[0] for event in ended.events]
+    assert events[2:6] == ["start worker-a-0", "start worker-a-1", "worker-a-0 failed", "worker-a-1 failed"]
 
 
-async def test_one_of_several_launches_fails_and_the_others_stay(
+async def test_if_one_of_several_launches_fails_the_others_stay(
     executor: Executor, launcher: RegisteringLauncher
 ) -> None:
     launcher.never_serving = {LEFT}
@@ -205,19 +205,19 @@ async def test_an_instance_lost_during_a_transition_is_restarted(
     assert launcher.done.count("start (0,)") == 2
 
 
-async def test_an_interrupted_transition_is_resumed(executor: Executor, launcher: RegisteringLauncher) -> None:
-    told = Told()
-    running = asyncio.create_task(executor.run(PLAN, told))
+async def test_an_interrupted_plan_is_continued(executor: Executor, launcher: RegisteringLauncher) -> None:
+    report = LastReport()
+    running = asyncio.create_task(executor.run(PLAN, report))
     await reached(lambda: "start (0,)" in launcher.done)
     while not running.done():
         running.cancel()
         await asyncio.wait([running], timeout=0.1)
-    ended = await carried_out(executor, told.last)
+    ended = await carried_out(executor, report.last)
     assert ended.state is PlanState.DONE
     assert launcher.done == ["drain (0, 1)", "stop (0, 1)", "start (0,)", "start (1,)"]
 
 
-async def test_after_a_restart_too_an_instance_is_drained_before_it_is_stopped(
+async def test_after_a_restart_an_instance_is_still_drained_before_its_stop(
     bus: Bus, launcher: RegisteringLauncher
 ) -> None:
     launcher.renewal_s = HEARTBEAT_S
@@ -229,8 +229,10 @@ async def test_after_a_restart_too_an_instance_is_drained_before_it_is_stopped(
     planner = Planner(
         read_nodes(["a:2"]), PlanningSettings([0.9], [1, 2], [32]), {}, cached=False, solver=Solver.CBC, solve_s=1.0
     )
-    loop = ReconfigurationController(bus, never, launcher, instances, executor, planner, None, ReconfiguratorMetrics())
-    running = asyncio.create_task(loop.run(interval_s=1e6, window_s=1e6, stop=stop))
+    controller = ReconfigurationController(
+        bus, never, launcher, instances, executor, planner, None, ReconfiguratorMetrics()
+    )
+    running = asyncio.create_task(controller.run(interval_s=1e6, window_s=1e6, stop=stop))
     try:
         await reached(lambda: "start (1,)" in launcher.done)
     finally:

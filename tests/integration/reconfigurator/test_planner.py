@@ -39,7 +39,7 @@ def test_latency_and_slack_are_in_seconds() -> None:
     assert plan.slack_s == pytest.approx(0.1 * (10 - 128 * 0.4 * 0.0216), rel=1e-5)
 
 
-def test_a_heavy_workload_gets_throughput() -> None:
+def test_a_heavy_workload_gets_the_highest_throughput() -> None:
     plan = made(workload(classes=[a_class(rps=8.0)]), cached=False)
     assert plan.status is PlanStatus.OPTIMAL
     assert plan.instances_per_tp == {1: 8}
@@ -58,7 +58,7 @@ def test_an_infeasible_workload_falls_back_to_the_smallest_degree(impossible: di
     assert (again.preserved, again.steps, again.decision.take) == (8, [], False)
 
 
-def test_gpus_that_the_workload_does_not_need_are_filled() -> None:
+def test_unneeded_gpus_are_filled_with_instances() -> None:
     plan = made(workload(nodes=[4, 4, 3, 1], classes=[a_class(rps=0.1)]))
     assert sum(degree * count for degree, count in plan.instances_per_tp.items()) == 12
     assert plan.instances_per_tp[4] == 2
@@ -83,9 +83,7 @@ def test_a_growing_workload_gets_the_most_room_at_the_same_threshold() -> None:
         (5.0, 1.0, True),  # the SLO is what 8 TP-1 cannot meet, at any load
     ],
 )
-def test_instances_that_fail_by_little_are_not_replaced_by_those_with_less_room(
-    rps: float, slo_s: float, *, take: bool
-) -> None:
+def test_instances_that_nearly_suffice_keep_their_room(rps: float, slo_s: float, *, take: bool) -> None:
     current = placements(made(workload(classes=[a_class(rps=8.0)]), cached=False))
     plan = made(workload(classes=[a_class(rps=rps, slo_s=slo_s)]), current, growing=True)
     assert plan.instances_per_tp != {1: 8}
@@ -112,7 +110,7 @@ def test_the_slo_of_each_class_is_kept() -> None:
 
 
 @pytest.mark.parametrize("solver", list(Solver))
-def test_the_plan_in_force_is_kept_as_it_is(solver: Solver) -> None:
+def test_the_current_plan_is_kept(solver: Solver) -> None:
     first = made(workload(), solver=solver)
     assert (first.preserved, first.decision.take) == (0, True)
     second = made(workload(), placements(first), solver=solver)
@@ -165,7 +163,7 @@ def test_the_command_writes_the_plan(files: list[str], options: list[str], capsy
         ("--solver", None, "cplex"),
     ],
 )
-def test_wrong_input_is_one_clear_line(
+def test_invalid_input_prints_one_line(
     files: list[str], tmp_path: Path, option: str, text: str | None, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = tmp_path / "wrong"

@@ -1,4 +1,4 @@
-"""Work in a process of its own."""
+"""A function in a process of its own."""
 
 import asyncio
 import os
@@ -22,19 +22,19 @@ async def test_an_error_is_raised_in_the_parent() -> None:
         await run_in_process(divmod, 7, 0)
 
 
-async def test_a_process_that_dies_is_a_passing_failure() -> None:
+async def test_a_process_that_dies_raises_retry_later() -> None:
     with pytest.raises(RetryLater):
         await run_in_process(os._exit, 3)
 
 
-async def test_a_cancellation_ends_the_child_processes(tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    os.mkfifo(said)
-    working = asyncio.create_task(run_in_process(subprocess.run, f"(echo begun; exec sleep 600) > {said}", shell=True))  # noqa: S604
+async def test_a_cancellation_kills_the_children_of_the_process(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    working = asyncio.create_task(run_in_process(subprocess.run, f"(echo begun; exec sleep 600) > {pipe}", shell=True))  # noqa: S604
     async with asyncio.timeout(LIMIT_S):
-        with await asyncio.to_thread(said.open) as heard:
-            assert await asyncio.to_thread(heard.readline) == "begun\n"
+        with await asyncio.to_thread(pipe.open) as output:
+            assert await asyncio.to_thread(output.readline) == "begun\n"
             working.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await working
-            assert await asyncio.to_thread(heard.read) == ""  # it returns once nobody can write any more
+            assert await asyncio.to_thread(output.read) == ""  # it returns once no process can write

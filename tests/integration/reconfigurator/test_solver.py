@@ -1,4 +1,4 @@
-"""What is believed of a solver's answer: the real solvers, with and without enough time."""
+"""The real solvers, with and without enough time."""
 
 import random
 
@@ -37,38 +37,38 @@ def market_split(products: int, rows: int) -> pyo.ConcreteModel:
 
 
 @both_solvers
-def test_an_optimum_is_called_one(solver: Solver) -> None:
+def test_an_optimum_is_reported_as_optimal(solver: Solver) -> None:
     assert solve(knapsack(10, 2), solver, 60) == SolverResult(SolverStatus.OPTIMAL, gap=0.0)
 
 
 @both_solvers
-def test_a_proof_of_infeasibility_is_believed(solver: Solver) -> None:
+def test_a_proof_of_infeasibility_is_reported(solver: Solver) -> None:
     assert solve(market_split(6, 3), solver, 60) == SolverResult(SolverStatus.INFEASIBLE)
 
 
 @both_solvers
-def test_the_best_found_in_time_is_not_called_an_optimum_and_has_its_gap(solver: Solver) -> None:
+def test_the_best_solution_in_time_is_feasible_with_its_gap(solver: Solver) -> None:
     m = knapsack(100, 30)
-    answer = solve(m, solver, 1.0)
-    assert answer.status is SolverStatus.FEASIBLE
-    assert answer.gap is not None
-    assert 0 < answer.gap < 1
+    result = solve(m, solver, 1.0)
+    assert result.status is SolverStatus.FEASIBLE
+    assert result.gap is not None
+    assert 0 < result.gap < 1
     assert pyo.value(m.worth) > 0
 
 
 @both_solvers
-def test_nothing_found_in_time_is_not_called_infeasible_and_leaves_the_values(solver: Solver) -> None:
+def test_without_a_solution_in_time_the_status_is_unknown_and_values_stay(solver: Solver) -> None:
     m = market_split(60, 6)
     assert solve(m, solver, 0.5) == SolverResult(SolverStatus.UNKNOWN)
     assert m.x[0].value is None
 
 
 @both_solvers
-def test_no_time_at_all_finds_nothing_or_something_that_holds(solver: Solver) -> None:
+def test_a_time_limit_of_0_gives_no_solution_or_a_valid_one(solver: Solver) -> None:
     m = knapsack(100, 30)
-    answer = solve(m, solver, 0.0)
-    assert answer.status in (SolverStatus.UNKNOWN, SolverStatus.FEASIBLE)
-    assert all((m.x[i].value is None) == (answer.status is SolverStatus.UNKNOWN) for i in m.x)
+    result = solve(m, solver, 0.0)
+    assert result.status in (SolverStatus.UNKNOWN, SolverStatus.FEASIBLE)
+    assert all((m.x[i].value is None) == (result.status is SolverStatus.UNKNOWN) for i in m.x)
 
 
 @both_solvers

@@ -35,7 +35,7 @@ def test_stage_1_matches_enumeration_on_more_instances(solver: Solver, *, cached
 
 
 @pytest.mark.parametrize("seed", range(0, 80, 8))
-def test_a_growing_workload_has_the_same_quality_and_no_less_room(seed: int) -> None:
+def test_a_growing_workload_has_the_same_quality_and_at_least_the_room(seed: int) -> None:
     p = small_input(seed, cached=bool(seed % 16))
     solver = SOLVERS[seed // 8 % 2]
     steady, growing = (find_capacity(p, solver=solver, time_limit_s=60, growing=growing) for growing in (False, True))

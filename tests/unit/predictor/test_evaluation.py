@@ -1,4 +1,4 @@
-"""Errors by hand, and the order in which more knowledge makes estimates better."""
+"""Errors computed by hand, and the order of the estimates' errors."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_the_historical_rate_follows_the_masks_left() -> None:
     np.testing.assert_allclose(ev.historical_rate(CARD)(STEPS), [4, 3.5, 2, 1])
 
 
-def test_the_own_rate_is_the_historical_one_until_a_step_is_done() -> None:
+def test_before_its_first_step_a_request_has_the_historical_rate() -> None:
     np.testing.assert_allclose(ev.own_rate(CARD)(STEPS), [4, 7, 2, 1])
     assert ev.mean_relative_error(ev.own_rate(CARD), [STEPS]) == pytest.approx((7 - 3) / 3 / 4)
 
@@ -44,7 +44,7 @@ def test_the_largest_granularity_within_the_tolerance_is_chosen() -> None:
     assert ev.largest_granularity({1: 0.20, 2: 0.19, 4: 0.21, 8: 0.2101}) == 4
 
 
-def test_each_kind_of_knowledge_makes_the_estimate_better() -> None:
+def test_each_kind_of_features_improves_the_estimate() -> None:
     train, held_out = fixed_trajectories(range(60)), fixed_trajectories(range(100, 130))
     card = PredictorCard(
         version="x",
@@ -63,7 +63,7 @@ def test_each_kind_of_knowledge_makes_the_estimate_better() -> None:
     assert errors[0] < ev.mean_relative_error(ev.own_rate(card), held_out)
 
 
-def test_a_threshold_that_changed_on_the_way_is_predicted_as_well() -> None:
+def test_requests_with_changing_thresholds_are_predicted_as_well() -> None:
     prefixes = [tuple(np.random.default_rng(seed).choice(THRESHOLDS, size=4)) for seed in range(200)]
     mixed = [random_trajectory(seed, prefixes[seed], THRESHOLDS[seed % 3]) for seed in range(200)]
     train = fixed_trajectories(range(60)) + mixed[:120]

@@ -1,4 +1,4 @@
-"""The model's answers: possible ones only, the same alone and in company, and none from a wrong directory."""
+"""The model's answers are possible and the same in any batch; invalid directories are refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ def query(seed: int, thresholds: tuple[float, ...] = THRESHOLDS) -> Query:
     ),
     data=st.data(),
 )
-def test_answers_are_possible(left: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_answers_are_within_the_possible_steps(left: list[tuple[int, int]], data: st.DataObject) -> None:
     masks_left, blocks_left = np.array(left, dtype=np.int32).T
     ratios = data.draw(nps.arrays(np.float64, (len(left), 3), elements=st.floats(-10, 10)))
     asked = Query(np.zeros((len(left), 10), np.float32), np.zeros(3, np.float32), masks_left, blocks_left)

@@ -1,4 +1,4 @@
-"""What the predictor refuses to be asked."""
+"""Queries that the predictor refuses."""
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ GOOD = PredictSteps(
 )
 
 
-def test_a_query_has_one_row_a_request() -> None:
+def test_a_query_has_one_row_per_request() -> None:
     query = read_query(GOOD)
     assert query.features.shape == (2, 10)
     assert query.masks_left.tolist() == [64, 1]
@@ -36,6 +36,6 @@ def test_a_query_has_one_row_a_request() -> None:
         ({"blocks_left": pack_int32([2, -1])}, "blocks_left"),
     ],
 )
-def test_columns_that_do_not_fit_together_are_refused(wrong: dict[str, bytes], said: str) -> None:
+def test_inconsistent_columns_are_refused(wrong: dict[str, bytes], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         read_query(msgspec.structs.replace(GOOD, **wrong))

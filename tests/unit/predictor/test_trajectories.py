@@ -1,4 +1,4 @@
-"""What is learnt from how requests went."""
+"""Training examples from recorded requests."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_the_states_of_a_request_are_those_before_each_step() -> None:
     assert states.blocks_left.tolist() == [2, 2, 1, 1]
 
 
-def test_every_state_of_a_fixed_threshold_is_an_example_of_the_steps_it_has_left() -> None:
+def test_every_state_under_a_fixed_threshold_is_an_example() -> None:
     learned = examples([trajectory([0.9] * 4, [1, 3, 3, 1])])
     assert learned.steps_left.tolist() == [4, 3, 2, 1]
     assert learned.masks_left.tolist() == [8, 7, 4, 1]

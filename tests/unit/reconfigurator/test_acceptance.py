@@ -1,4 +1,4 @@
-"""When a reconfiguration is worth the while."""
+"""When a plan is accepted."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def capacity(mean_threshold: float, slack_s: float, sustains: float = 2.0) -> Ca
         (SolverStatus.INFEASIBLE, SolverStatus.INFEASIBLE, True, "highest throughput"),
     ],
 )
-def test_only_a_tenth_more_of_an_objective_is_worth_it(
+def test_a_plan_is_accepted_from_a_gain_of_10_percent(
     proposal: Capacity | SolverStatus, current: Capacity | SolverStatus, reason: str, *, take: bool
 ) -> None:
     decision = should_reconfigure(proposal, current, whole_slack_s=10, fallen_back=False)

@@ -1,4 +1,4 @@
-"""What the containers of instances are made of."""
+"""The containers of instances."""
 
 from services.reconfigurator.execution.launchers.containers import WorkerTemplate, read_spec, read_template
 from services.reconfigurator.settings import ReconfiguratorSettings
@@ -20,7 +20,7 @@ def test_foreign_labels_identify_no_instance() -> None:
     assert read_spec({}) is None
 
 
-def test_workers_share_the_settings_that_are_theirs_and_no_secret() -> None:
+def test_workers_get_their_settings_and_no_secret() -> None:
     environ = {"DILASERVE_DATABASE_URL": "secret", "DILASERVE_MODEL": "m", "OTEL_X": "y", "HOME": "/"}
     told = template(environ, nats_url="nats://bus", cache="dual").environ_of(SPEC)
     assert (told["DILASERVE_MODEL"], told["OTEL_X"]) == ("m", "y")
@@ -32,7 +32,7 @@ def test_workers_share_the_settings_that_are_theirs_and_no_secret() -> None:
     assert not {"DILASERVE_DATABASE_URL", "HOME"} & set(told)
 
 
-def test_a_worker_computes_on_gpus_only_where_it_gets_some() -> None:
+def test_a_worker_uses_gpus_only_if_it_gets_some() -> None:
     assert template(worker_gpus=True).environ_of(SPEC)["DILASERVE_DEVICE"] == "cuda"
     assert template(worker_gpus=False).environ_of(SPEC)["DILASERVE_DEVICE"] == "cpu"
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told of plans."""
+"""The metrics of plans."""
 
 from msgspec.structs import replace
 
@@ -35,7 +35,7 @@ def test_a_plan_reports_its_time_prediction_and_end_state() -> None:
     assert value(metrics, "plans_total", state="done", status="optimal") == 1
 
 
-def test_a_decision_to_stay_leaves_the_instances_as_they_are() -> None:
+def test_a_decision_to_stay_keeps_the_number_of_instances() -> None:
     metrics = ReconfiguratorMetrics()
     metrics.decided(replace(RECORD, state=PlanState.STAYED))
     assert value(metrics, "instances", tp_degree="1") == 2

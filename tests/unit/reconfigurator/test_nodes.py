@@ -25,7 +25,7 @@ def test_a_lost_node_keeps_its_index_and_has_no_gpus() -> None:
     assert gpus_of(NODES, {"b.example"}) == [0, 2]
 
 
-def test_instances_are_found_by_node_and_those_elsewhere_left_out() -> None:
+def test_placements_leave_out_instances_on_unknown_nodes() -> None:
     specs = [
         InstanceSpec(node="b.example", gpus=(0, 1)),
         InstanceSpec(node="a", gpus=(3,)),

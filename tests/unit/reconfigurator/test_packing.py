@@ -26,6 +26,6 @@ def test_packing_uses_idle_gpus_first_then_stops_the_fewest() -> None:
     ]
 
 
-def test_preserved_instances_are_left_alone_and_the_others_stop_last() -> None:
+def test_preserved_instances_keep_running_and_unneeded_ones_stop_last() -> None:
     assert order_steps([at(0, 0), at(0, 1)], {0}, [at(0, 2)]) == [PlanStep(stop=[], start=at(0, 2)), PlanStep(stop=[1])]
     assert order_steps([at(0, 0)], {0}, []) == []

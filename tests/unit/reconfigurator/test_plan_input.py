@@ -1,4 +1,4 @@
-"""What the planner reads: units, and what it refuses."""
+"""The planner's input: units, and invalid workloads."""
 
 from pathlib import Path
 from typing import Any

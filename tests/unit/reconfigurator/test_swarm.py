@@ -1,4 +1,4 @@
-"""A Swarm with a node that is down, which one engine cannot be: what the manager tells is written down here."""
+"""A Swarm with a node that is down: a fake manager, because one engine cannot show this."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ SPEC = InstanceSpec(node="gpu-a", gpus=(0,))
 
 
 class Service:
-    """One whose only task was running when its node went down."""
+    """A service whose only task was running when its node went down."""
 
     def __init__(self, labels: dict[str, str]) -> None:
         self.name = SPEC.name
@@ -40,7 +40,7 @@ def launcher() -> SwarmLauncher:
 
 @pytest.fixture(params=["1", "2"])
 def service(launcher: SwarmLauncher, request: pytest.FixtureRequest) -> Service:
-    """The parameter is the id of the node that is down; the task's is 1, which else the Swarm knows no more."""
+    """The parameter is the id of the node that is down. The task's node has the id 1, else it was removed."""
     service = Service(launcher._template.labels_of(SPEC))
     spec = {"Availability": "active"}
     node = SimpleNamespace(

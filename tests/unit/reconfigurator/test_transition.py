@@ -1,4 +1,4 @@
-"""From any state of the cluster to a target, whatever is lost on the way."""
+"""Transitions from any state of the cluster to a target, even if instances die."""
 
 from itertools import pairwise
 
@@ -36,7 +36,7 @@ def instances(draw: st.DrawFn) -> frozenset[InstanceSpec]:
 
 
 class Cluster:
-    """Follows actions; holds that none of them asks for what cannot be."""
+    """Follows actions and asserts that each is possible."""
 
     def __init__(self, running: frozenset[InstanceSpec], serving: frozenset[InstanceSpec]) -> None:
         self.running, self.serving = set(running), set(serving)
@@ -56,7 +56,7 @@ class Cluster:
 
 
 @given(target=instances(), running=instances(), data=st.data())
-def test_any_state_leads_to_the_target_though_instances_are_lost(
+def test_any_state_leads_to_the_target_even_if_instances_die(
     target: frozenset[InstanceSpec], running: frozenset[InstanceSpec], data: st.DataObject
 ) -> None:
     serving = data.draw(st.sets(st.sampled_from(sorted(running, key=repr))) if running else st.just(set()))
@@ -67,10 +67,10 @@ def test_any_state_leads_to_the_target_though_instances_are_lost(
         assert actions <= len(running) + 2 * (len(target) + losses)
         if isinstance(action, AwaitReady):
             free = [new for new in target - cluster.running if not any(overlap(new, old) for old in cluster.running)]
-            assert not free, "whatever can be started is, before anything is awaited"
+            assert not free, "an instance that can start is started before any is awaited"
         if isinstance(action, StopInstance):
-            assert target & cluster.running <= cluster.serving, "nothing is stopped while something loads"
-            assert action.spec not in target, "what is to stay is not stopped"
+            assert target & cluster.running <= cluster.serving, "an instance is stopped while another loads"
+            assert action.spec not in target, "an instance of the target is stopped"
             wanted = target - cluster.running
             assert not wanted or any(overlap(action.spec, new) for new in wanted), "only stops whose GPUs are needed"
         cluster.follow(action)
@@ -93,7 +93,7 @@ def test_the_replacement_of_a_failed_launch_fits(
     assert target - failed <= set(left) <= (target | before) - failed
 
 
-def test_a_plan_is_resumed_only_in_the_cluster_it_was_made_for() -> None:
+def test_a_plan_is_resumed_only_in_its_own_cluster() -> None:
     small, large = [spec(0), spec(1)], [spec(0, 1)]
     assert can_resume(small, large, [spec(0)], {"a": 2})
     assert can_resume(small, large, [], {"a": 2})
@@ -102,7 +102,7 @@ def test_a_plan_is_resumed_only_in_the_cluster_it_was_made_for() -> None:
     assert not can_resume(small, large, [spec(0)], {"b": 2})
 
 
-def test_two_small_ones_take_the_place_of_a_large_one_and_back() -> None:
+def test_two_small_instances_replace_a_large_one_and_back() -> None:
     large, small = spec(0, 1), [spec(0), spec(1)]
     assert next_action(small, [large], [large]) == StopInstance(large)
     assert next_action(small, [], []) == StartInstance(spec(0))
@@ -118,7 +118,7 @@ def test_launches_on_free_gpus_precede_launches_that_need_a_stop() -> None:
     assert next_action([spec(0), spec(5)], [spec(0, 1)], [spec(0, 1)]) == StartInstance(spec(5))
 
 
-def test_the_next_stop_awaits_the_launches_under_way() -> None:
+def test_the_next_stop_waits_for_running_launches() -> None:
     target, left = [spec(0), spec(1), spec(2), spec(3)], spec(2, 3)
     assert next_action(target, [spec(0), spec(1), left], [spec(1), left]) == AwaitReady((spec(0),))
     assert next_action(target, [spec(0), spec(1), left], [spec(0), spec(1), left]) == StopInstance(left)

@@ -54,7 +54,7 @@ def test_the_workload_has_headroom_and_counts_unused_output_as_prompt() -> None:
     assert planned.rps == pytest.approx(2.2)
 
 
-def test_tokens_per_step_are_those_seen_and_elsewhere_the_prior_in_their_measure() -> None:
+def test_tokens_per_step_are_observed_or_the_scaled_prior() -> None:
     uses = [ThresholdUse(threshold=0.9, steps=MIN_STEPS, tokens=3 * MIN_STEPS)] * 2
     rare = ThresholdUse(threshold=0.5, steps=MIN_STEPS - 1, tokens=1000)
     assert tokens_per_step([*uses, rare], [0.5, 0.9], {0.5: 6.0, 0.9: 2.0}) == {0.5: 9.0, 0.9: 3.0}

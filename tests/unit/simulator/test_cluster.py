@@ -43,7 +43,7 @@ def busy(count: int = 30) -> ArrivalTrace:
     )
 
 
-def test_an_isolated_request_takes_the_sum_of_its_steps() -> None:
+def test_a_request_alone_takes_the_sum_of_its_steps() -> None:
     """Two blocks of 32 steps each, the first of each a recompute step of 164 tokens."""
     records = simulate(scenario(SLOW), arrivals(1))
     by_hand_s = 2 * (0.030 + 0.04e-3 * 164) + 62 * (0.020 + 0.2e-3 * 32)
@@ -118,15 +118,15 @@ def test_an_iteration_never_exceeds_the_limits_on_tokens_and_requests(monkeypatc
 
 
 def test_the_scheduler_uses_the_registered_profiles() -> None:
-    """Told of instances a hundred times as slow, it takes the lowest threshold while it must; steps stay as quick."""
+    """With a profile that is 100 times as slow, it uses the lowest threshold; the steps take the same time."""
     slow = LatencyProfile.from_rows(
         (tp, int(tokens), kind, 100 * latency_s)
         for (tp, kind), curve in PROFILE.curves.items()
         for tokens, latency_s in zip(curve.batch_tokens, curve.latency_s, strict=True)
     )
-    told, misled = (simulate(scenario(policy="dilaserve", registered=known), arrivals(1)) for known in (None, slow))
-    assert misled.mean_threshold[0] < 0.6 < told.mean_threshold[0]
-    assert misled.latency_s[0] < told.latency_s[0]
+    informed, misled = (simulate(scenario(policy="dilaserve", registered=known), arrivals(1)) for known in (None, slow))
+    assert misled.mean_threshold[0] < 0.6 < informed.mean_threshold[0]
+    assert misled.latency_s[0] < informed.latency_s[0]
 
 
 def test_a_request_costs_one_message_and_each_step_two_more() -> None:
@@ -149,7 +149,7 @@ def test_requests_of_a_failed_instance_continue_on_another(message_s: float) -> 
     assert [counts for _, counts in records.instances_at][-1] == {1: 1}
 
 
-def test_requests_of_their_own_slo_are_judged_by_it() -> None:
+def test_a_request_with_its_own_slo_is_measured_by_it() -> None:
     workload = arrivals(2, every_s=50.0)
     strict = ArrivalTrace(
         workload.arrival_s, workload.prompt_tokens, workload.output_tokens, np.array([np.nan, 0.1]), workload.priority

@@ -1,4 +1,4 @@
-"""Confidences that follow the model of denoising, and the live predictor trained on them."""
+"""Confidences that follow the unmasking model, and the live predictor trained on them."""
 
 import numpy as np
 import pytest

@@ -24,7 +24,7 @@ SETTINGS = SimulatedReconfiguration(gpus_per_node=2, interval_s=30.0, window_s=3
 
 
 def light(minutes: float) -> ArrivalTrace:
-    """One request in five seconds, which two GPUs together serve sooner than each alone."""
+    """One request in five seconds, which one TP-2 serves faster than a TP-1."""
     count = int(12 * minutes)
     return make_trace(5.0 * np.arange(count, dtype=np.float64), np.full(count, 100), np.full(count, 128))
 
@@ -58,7 +58,7 @@ def test_under_light_load_two_tp1_become_one_tp2_and_no_request_is_lost() -> Non
     assert result["decisions"][0]["reason"]
 
 
-def test_a_sudden_rise_is_decided_on_before_the_next_interval() -> None:
+def test_a_sudden_rise_triggers_a_decision_before_the_next_interval() -> None:
     between_s = np.repeat([5.0, 0.1], [20, 150])
     records = run(make_trace(np.cumsum(between_s), np.full(170, 100), np.full(170, 128)), (2,))
     early = [decision for decision in records.decisions if decision.reason.startswith("early")]
@@ -74,13 +74,21 @@ def test_a_sufficient_configuration_is_kept() -> None:
     assert len(records.instances_at) == 1
 
 
+def test_a_window_without_requests_changes_nothing() -> None:
+    arrival_s = np.array([0.0, 5.0, 65.0])
+    first, second = run(make_trace(arrival_s, np.full(3, 100), np.full(3, 128)), (2,)).decisions[:2]
+    assert first.status == "optimal"
+    assert (second.take, second.status, second.instances_per_tp) == (False, "", {})
+    assert second.reason == "no request arrived in the last 30 s"
+
+
 def test_the_loss_of_an_instance_triggers_a_new_plan() -> None:
     records = run(light(2), (2,), Failure(at_s=12.0, instance=0))
     assert records.completed.all()
     assert [counts for _, counts in records.instances_at][-1] == {2: 1}
 
 
-def test_instances_are_put_on_nodes_in_their_order() -> None:
+def test_instances_are_placed_on_nodes_in_their_order() -> None:
     assert [(spec.node, spec.gpus) for spec in place((1, 2, 1), 2)] == [
         ("node0", (0,)),
         ("node1", (0, 1)),

@@ -1,4 +1,4 @@
-"""Recorded requests in place of the model of denoising."""
+"""Replayed requests in place of the unmasking model."""
 
 import numpy as np
 import pytest
@@ -41,12 +41,12 @@ def test_unrecorded_numbers_of_masks_use_the_nearest_recorded_in_the_block() -> 
     assert unmasked(0, 0.9, 3) == 3
 
 
-def test_steps_left_are_those_that_the_request_takes() -> None:
+def test_steps_left_are_the_steps_that_the_request_takes() -> None:
     steps_left = RECORDED.steps_left(hundredths_of(np.array([0.3, 0.9])))
     assert steps_left(np.array([0, 0, 1]), np.array([8, 5, 8])).tolist() == [[2, 4], [2, 2], [2, 2]]
 
 
-def test_confidences_of_unmasked_tokens_stay_known() -> None:
+def test_confidences_of_unmasked_tokens_are_kept() -> None:
     known = ReplayedConfidences(RECORDED, requests=2)
     random, nine = np.random.default_rng(0), hundredths_of(np.array([0.9]))
     counts, stats = known.unmask(random, np.array([1]), np.array([0]), nine, np.array([8]))

@@ -1,4 +1,4 @@
-"""How many tokens a simulated step unmasks."""
+"""Tokens that a simulated step unmasks."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ DENOISING = UnmaskingTables(STEPS)
 
 
 def steps_for_blocks(threshold: float, blocks: int) -> float:
-    """Mean steps of so many blocks, of requests of all levels alike."""
+    """Mean steps of requests with `blocks` blocks, over all levels."""
     random = np.random.default_rng(0)
     levels = np.arange(blocks) % NUM_LEVELS
     masks = np.full(blocks, 32)
@@ -38,7 +38,7 @@ def test_steps_grow_with_difficulty_and_with_the_threshold() -> None:
     assert (np.diff(used, axis=1) >= -1e-9).all()
 
 
-def test_requests_differ_as_the_one_shot_estimate_errs() -> None:
+def test_requests_differ_by_the_error_of_the_one_shot_estimate() -> None:
     steps = DENOISING.block_steps[:, 90, 32]
     assert 0.5 < np.abs(steps / steps.mean() - 1).max() < 1.0
 

@@ -1,4 +1,4 @@
-"""What arrives, and when."""
+"""Arrival traces."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_a_constant_rate_runs_every_sample_the_given_number_of_times() -> None:
     assert workload.arrival_s[-1] == pytest.approx(len(workload) / 8.0, rel=0.1)
 
 
-def test_a_trace_is_read_in_the_order_of_arrival_in_whole_blocks(tmp_path: Path) -> None:
+def test_a_trace_is_read_in_order_of_arrival_and_in_whole_blocks(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens,slo_s\n2.0,7,40,\n1.5,8,32,3.5\n")
     workload = read_trace(path)
@@ -67,7 +67,7 @@ def test_a_trace_is_read_in_the_order_of_arrival_in_whole_blocks(tmp_path: Path)
         ("arrival_s,prompt_tokens,output_tokens\n", "no requests"),
     ],
 )
-def test_a_wrong_trace_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_trace_is_refused_with_its_fault(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
     with pytest.raises(BadInput, match=said):
