@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -17,7 +16,6 @@ import structlog
 from nats.aio.msg import Msg
 
 from services.worker.engine.engine import Engine
-from services.worker.engine.provisional_tokens import ProvisionalTokens
 from services.worker.engine.step_jobs import MessageDeduplicator, StepJob, read_jobs
 from services.worker.engine.step_results import IterationResult
 from services.worker.io.registration import Registration
@@ -33,14 +31,6 @@ from shared.messages.steps import StepJobs
 from shared.tasks import cancel
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class IterationOutput:
-    """The output of one iteration, to be published."""
-
-    result: IterationResult
-    provisional_tokens: list[ProvisionalTokens]
 
 
 class WorkerService:
@@ -108,32 +98,32 @@ class WorkerService:
     async def _compute(self) -> None:
         """Publish the engine's iterations until the queue ends. Raises: the error that ended the engine."""
         loop = asyncio.get_running_loop()
-        outputs: asyncio.Queue[IterationOutput | None] = asyncio.Queue()
+        finished: asyncio.Queue[IterationResult | None] = asyncio.Queue()
 
-        def report(output: IterationOutput | None) -> None:
-            loop.call_soon_threadsafe(outputs.put_nowait, output)
+        def report(result: IterationResult | None) -> None:
+            loop.call_soon_threadsafe(finished.put_nowait, result)
 
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine") as thread:
             iterating = loop.run_in_executor(thread, self._iterate, report)
             try:
-                while (output := await outputs.get()) is not None:
-                    await self._publish(output)
+                while (result := await finished.get()) is not None:
+                    await self._publish(result)
                 await iterating
             finally:
                 self._is_aborted = True
                 self._queue.put(None)
 
-    async def _publish(self, output: IterationOutput) -> None:
-        results = output.result.message(sent_s=time.time())
+    async def _publish(self, result: IterationResult) -> None:
+        results = result.message(sent_s=time.time())
         await self._bus.publish(self._bus.subjects.step_results(self._instance_id), results)
-        for tokens in output.provisional_tokens:
+        for tokens in result.report.provisional:
             await self._bus.publish(self._bus.subjects.guesses(tokens.request_id), tokens.message)
         self._deferred.defer(partial(self._metrics.iteration_finished, results))
         self._deferred.defer(partial(self._spans.iteration_finished, results))
 
     # In the engine's thread
 
-    def _iterate(self, report: Callable[[IterationOutput | None], None]) -> None:
+    def _iterate(self, report: Callable[[IterationResult | None], None]) -> None:
         """Run iterations and report each one; None is the last report."""
         ran = False
         try:
@@ -141,7 +131,7 @@ class WorkerService:
                 result = self._engine.run_iteration()
                 ran = result is not None  # otherwise the waiting jobs lack room, which only a message can free
                 if result is not None:
-                    report(IterationOutput(result, self._engine.pop_provisional_tokens()))
+                    report(result)
         finally:
             report(None)
 

@@ -16,7 +16,7 @@ import torch
 from services.worker.cache.cache_mode import CacheMode, is_obsolete, part_for, validate_job
 from services.worker.cache.eviction import KvReservations, tickets_to_evict
 from services.worker.engine.batch import Part, pack
-from services.worker.engine.provisional_tokens import ProvisionalTokens, provisional_tokens
+from services.worker.engine.provisional_tokens import provisional_tokens
 from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.engine.step_jobs import StepJob, read_jobs
 from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport, unmask
@@ -49,7 +49,6 @@ class Engine:
         self._held: dict[int, SequenceState] = {}
         self._queue: deque[StepJob] = deque()
         self._report = StepReport()
-        self._provisional: list[ProvisionalTokens] = []
 
     @property
     def waiting(self) -> bool:
@@ -112,11 +111,6 @@ class Engine:
         latency_s = time.perf_counter() - started
         return IterationResult(self._instance_id, self._epoch, outcome, [job for _, job in picked], report, latency_s)
 
-    def pop_provisional_tokens(self) -> list[ProvisionalTokens]:
-        """The provisional tokens of the last iteration, for requests whose clients want them."""
-        provisional, self._provisional = self._provisional, []
-        return provisional
-
     def _run_batch(self, picked: list[tuple[Part, StepJob]]) -> StepOutcome:
         parts = [part for part, _ in picked]
         thresholds = np.array([job.threshold for _, job in picked], dtype=np.float64)
@@ -124,7 +118,7 @@ class Engine:
         predictions = self._runner.run(batch)
         outcome = unmask(parts, batch, predictions, thresholds)
         if any(part.sequence.wants_provisional for part in parts):
-            self._provisional += provisional_tokens(parts, batch, predictions, self._config.mask_token_id)
+            self._report.provisional = provisional_tokens(parts, batch, predictions, self._config.mask_token_id)
         for part in parts:
             part.sequence.last_step = part.step
             if part.recomputes:

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from services.worker.engine.batch import ForwardBatch, Part
+from services.worker.engine.provisional_tokens import ProvisionalTokens
 from services.worker.engine.step_jobs import StepJob
 from services.worker.engine.unmasking import choose, summarize
 from services.worker.model.model_runner import TokenPredictions
@@ -28,10 +29,11 @@ class StepOutcome:
 
 @dataclass(slots=True)
 class StepReport:
-    """The jobs of an iteration that did not run: those without a state, and those that never can."""
+    """What an iteration reports besides the tokens that it unmasked."""
 
-    missing: list[int] = field(default_factory=list)  # tickets
-    failures: list[StepFailure] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)  # tickets of jobs whose request is unknown
+    failures: list[StepFailure] = field(default_factory=list)  # jobs that can never run
+    provisional: list[ProvisionalTokens] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:

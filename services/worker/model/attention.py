@@ -62,9 +62,9 @@ def _fused(batch: ForwardBatch, store: KvStore | None, read: Tensor) -> Attend:
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cached_k, cached_v = store.read(layer, read) if store is not None and len(read) else (k, v)
         mixed = [
-            _attend_group(q[g.rows], cached_k[g.keys], cached_v[g.keys], g.count)
+            attend_equal(q[g.rows], cached_k[g.keys], cached_v[g.keys], g.count)
             if g.cached
-            else _attend_group(q[g.rows], k[g.keys], v[g.keys], g.count)
+            else attend_equal(q[g.rows], k[g.keys], v[g.keys], g.count)
             for g in groups
         ]
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
@@ -72,12 +72,12 @@ def _fused(batch: ForwardBatch, store: KvStore | None, read: Tensor) -> Attend:
     return attend
 
 
-def _attend_group(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
+def attend_equal(q: Tensor, k: Tensor, v: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
     """Attention of `count` requests of equal lengths. Shapes: q [T, H, D], k and v [S, K, D] -> [T, H, D]."""
     # q [n, H, T / n, D]; k, v [n, K, S / n, D]
     q, k, v = (x.reshape(count, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
-    mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
-    return mixed.transpose(1, 2).flatten(0, 1)
+    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+    return attended.transpose(1, 2).flatten(0, 1)
 
 
 def _groups(batch: ForwardBatch) -> list[_Group]:

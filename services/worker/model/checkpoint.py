@@ -6,7 +6,6 @@ is one published parameter with its place in the decoder.
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,27 +24,25 @@ INDEX_FILE = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class WeightTarget:
-    """Rows [start, stop) of the decoder's parameter `name` hold the parameter `published` of the checkpoint: all of it,
-    or one rank's share, which begins at `first` along `axis`."""
+    """The decoder's rows that hold a published parameter: all of it, or one rank's share along `axis`."""
 
-    published: str
-    name: str
-    start: int
-    stop: int
+    rows: Tensor
     axis: int = -1  # -1: not split
-    first: int = 0
-    axis_length: int = 0  # of the published parameter, along `axis`
+    first: int = 0  # where the share begins
+    axis_length: int = 0  # of the published parameter
 
-    def shape(self, rows: Tensor) -> list[int]:
+    @property
+    def shape(self) -> list[int]:
         """The published parameter's shape."""
-        shape = list(rows.shape)
+        shape = list(self.rows.shape)
         if self.axis >= 0:
             shape[self.axis] = self.axis_length
         return shape
 
-    def share(self, published: Tensor, rows: Tensor) -> Tensor:
-        """The part of the published tensor that belongs in these rows."""
-        return published if self.axis < 0 else published.narrow(self.axis, self.first, rows.shape[self.axis])
+    def load(self, published: Tensor) -> None:
+        """Copy the published parameter, or this rank's share of it, into the rows."""
+        is_whole = self.axis < 0
+        self.rows.copy_(published if is_whole else published.narrow(self.axis, self.first, self.rows.shape[self.axis]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +57,7 @@ class _Names:
 _NAMES = {
     "llada": _Names(
         layer="model.transformer.blocks",
-        outer={
-            "embed": "model.transformer.wte",
-            "norm": "model.transformer.ln_f",
-            "head": "model.transformer.ff_out",
-        },
+        outer={"embed": "model.transformer.wte", "norm": "model.transformer.ln_f", "head": "model.transformer.ff_out"},
         inner={
             "attn_norm": ("attn_norm",),
             "qkv": ("q_proj", "k_proj", "v_proj"),
@@ -89,37 +82,41 @@ _NAMES = {
 }
 
 
-def weight_targets(decoder: PackedDecoder) -> Iterator[WeightTarget]:
-    """Every published parameter, with its place in the decoder."""
-    config, shard, names = decoder.config, decoder.shard, _NAMES[decoder.config.family]
+def weight_targets(decoder: PackedDecoder) -> dict[str, WeightTarget]:
+    """Every published parameter's place in the decoder, by its published name."""
+    names, targets = _NAMES[decoder.config.family], {}
     for name, parameter in decoder.named_parameters():
         module, _, kind = name.rpartition(".")
         if module in names.outer:
-            split = (0, shard.rank * len(parameter), config.vocab_size) if module == "head" else (-1, 0, 0)
-            yield WeightTarget(f"{names.outer[module]}.{kind}", name, 0, len(parameter), *split)
-            continue
-        _, index, inner = module.split(".")
+            parts = [names.outer[module]]
+        else:
+            _, index, module = module.split(".")
+            parts = [f"{names.layer}.{index}.{part}" for part in names.inner[module]]
         start = 0
-        for part, rows, *split_rows in zip(names.inner[inner], *_split(inner, parameter, decoder), strict=True):
-            yield WeightTarget(f"{names.layer}.{index}.{part}.{kind}", name, start, start + rows, *split_rows[0])
-            start += rows
+        for part, (num_rows, *split) in zip(parts, _splits(module, parameter, decoder), strict=True):
+            targets[f"{part}.{kind}"] = WeightTarget(parameter.detach()[start : start + num_rows], *split)
+            start += num_rows
+    return targets
 
 
-def _split(inner: str, parameter: Tensor, decoder: PackedDecoder) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """A layer's parameter: the number of rows of each published part, and its (axis, first, axis_length)."""
+def _splits(module: str, parameter: Tensor, decoder: PackedDecoder) -> list[tuple[int, int, int, int]]:
+    """Of each published part of a parameter: the number of its rows here, and (axis, first, axis_length)."""
     config, shard = decoder.config, decoder.shard
-    size, head = shard.size, config.head_dim
-    if inner == "qkv":
-        q_rows, (kv_first, kv_heads) = config.num_heads // size * head, shard.kv_heads(config)
-        kv = (0, kv_first * head, config.num_kv_heads * head)
-        return [q_rows, kv_heads * head, kv_heads * head], [(0, shard.rank * q_rows, q_rows * size), kv, kv]
-    if inner == "gate_up":
-        rows = config.mlp_width // size
-        return [rows] * 2, [(0, shard.rank * rows, config.mlp_width)] * 2
-    if inner in ("attn_out", "down"):
-        columns = parameter.shape[1]
-        return [len(parameter)], [(1, shard.rank * columns, columns * size)]
-    return [len(parameter)], [(-1, 0, 0)]
+    size, rank, head = shard.size, shard.rank, config.head_dim
+    match module:
+        case "qkv":
+            q_rows, (kv_first, kv_heads) = config.num_heads // size * head, shard.kv_heads(config)
+            kv = (kv_heads * head, 0, kv_first * head, config.num_kv_heads * head)
+            return [(q_rows, 0, rank * q_rows, q_rows * size), kv, kv]
+        case "gate_up":
+            rows = config.mlp_width // size
+            return [(rows, 0, rank * rows, config.mlp_width)] * 2
+        case "attn_out" | "down":
+            columns = parameter.shape[1]
+            return [(len(parameter), 1, rank * columns, columns * size)]
+        case "head":
+            return [(len(parameter), 0, rank * len(parameter), config.vocab_size)]
+    return [(len(parameter), -1, 0, 0)]
 
 
 def check_weights(directory: Path) -> None:
@@ -129,17 +126,13 @@ def check_weights(directory: Path) -> None:
     """
     with torch.device("meta"):
         decoder = PackedDecoder(read_config(directory))
-    missing = {target.published: target.shape(rows) for target, rows in _target_rows(decoder)}
-    for path in _files(directory):
-        with _open_file(path) as file:
-            for name in file.keys():  # noqa: SIM118 - a file, not a dict
-                if name not in missing:
-                    raise ValueError(
-                        f"{path} holds {name}, which is not a parameter of a {decoder.config.family} model"
-                    )
-                shape, expected = file.get_slice(name).get_shape(), missing.pop(name)
-                if shape != expected:
-                    raise ValueError(f"{path}: {name} is {shape}, its config.json requires {expected}")
+    missing = weight_targets(decoder)
+    for path, name, file in _parameters(directory):
+        if name not in missing:
+            raise ValueError(f"{path} holds {name}, which is not a parameter of a {decoder.config.family} model")
+        shape, expected = file.get_slice(name).get_shape(), missing.pop(name).shape
+        if shape != expected:
+            raise ValueError(f"{path}: {name} is {shape}, its config.json requires {expected}")
     if missing:
         raise ValueError(f"{directory} lacks {len(missing)} parameters, the first is {min(missing)}")
 
@@ -159,12 +152,9 @@ def load(
     """
     check_weights(directory)
     decoder = empty_decoder(read_config(directory), dtype, device, shard, reduce)
-    targets = {target.published: (target, rows) for target, rows in _target_rows(decoder)}
-    for path in _files(directory):
-        with _open_file(path) as file:
-            for name in file.keys():  # noqa: SIM118 - a file, not a dict
-                target, rows = targets[name]
-                rows.copy_(target.share(file.get_tensor(name), rows))
+    targets = weight_targets(decoder)
+    for _, name, file in _parameters(directory):
+        targets[name].load(file.get_tensor(name))
     return decoder
 
 
@@ -186,15 +176,20 @@ def empty_decoder(
 
 def save(decoder: PackedDecoder, directory: Path, dtype: torch.dtype) -> None:
     """Write the weights to `model.safetensors`, under the published names. The caller writes config.json."""
-    published = {target.published: rows.detach().to("cpu", dtype, copy=True) for target, rows in _target_rows(decoder)}
+    published = {name: target.rows.to("cpu", dtype, copy=True) for name, target in weight_targets(decoder).items()}
     directory.mkdir(parents=True, exist_ok=True)
     save_file(published, directory / SINGLE_FILE, metadata={"format": "pt"})
 
 
-def _target_rows(decoder: PackedDecoder) -> Iterator[tuple[WeightTarget, Tensor]]:
-    parameters = dict(decoder.named_parameters())
-    for target in weight_targets(decoder):
-        yield target, parameters[target.name][target.start : target.stop]
+def _parameters(directory: Path) -> Iterator[tuple[Path, str, Any]]:
+    """The path, the parameter's name and the open file of each parameter in a model directory."""
+    for path in _files(directory):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - a file, not a dict
+                    yield path, name, file
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"cannot read the weights in {path}: {error}") from error
 
 
 def _files(directory: Path) -> list[Path]:
@@ -210,13 +205,3 @@ def _files(directory: Path) -> list[Path]:
         return [directory / name for name in sorted(set(weight_map.values()))]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{index} has no readable weight_map") from error
-
-
-@contextmanager
-def _open_file(path: Path) -> Iterator[Any]:
-    """A file of weights, which reads one tensor at a time."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"cannot read the weights in {path}: {error}") from error

@@ -38,6 +38,28 @@ _REQUIRED: dict[Family, dict[str, Any]] = {
     },
 }
 
+# The published keys of sizes.
+_SIZES: dict[Family, dict[str, str]] = {
+    "llada": {
+        "num_layers": "n_layers",
+        "width": "d_model",
+        "num_heads": "n_heads",
+        "num_kv_heads": "n_kv_heads",
+        "mlp_width": "mlp_hidden_size",
+        "vocab_size": "embedding_size",
+        "max_length": "max_sequence_length",
+    },
+    "dream": {
+        "num_layers": "num_hidden_layers",
+        "width": "hidden_size",
+        "num_heads": "num_attention_heads",
+        "num_kv_heads": "num_key_value_heads",
+        "mlp_width": "intermediate_size",
+        "vocab_size": "vocab_size",
+        "max_length": "max_position_embeddings",
+    },
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -102,7 +124,28 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     for key, value in _REQUIRED[family].items():
         if raw.get(key, value) != value:
             raise ValueError(f"{key} is {raw[key]!r}, only {value!r} is implemented")
-    return _parse_llada(raw) if family == "llada" else _parse_dream(raw)
+    if family == "llada":
+        raw = _with_llada_defaults(raw)
+    sizes: dict[str, Any] = {field: int(raw[key]) for field, key in _SIZES[family].items()}
+    return ModelConfig(
+        family=family,
+        **sizes,
+        head_dim=sizes["width"] // sizes["num_heads"],
+        rope_base=float(raw["rope_theta"]),
+        norm_eps=float(raw["rms_norm_eps"]),
+        qkv_bias=family == "dream" or bool(raw.get("include_qkv_bias", False)),
+        shifted_logits=family == "dream",
+        mask_token_id=int(raw["mask_token_id"]),
+        eos_token_id=int(raw["eos_token_id"]),
+    )
+
+
+def _with_llada_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """LLaDA's files may leave out the number of key/value heads and of embedding rows."""
+    kv_heads = raw.get("n_kv_heads")
+    if kv_heads is None:
+        kv_heads = 1 if raw.get("multi_query_attention") else raw["n_heads"]
+    return {**raw, "n_kv_heads": kv_heads, "embedding_size": raw.get("embedding_size") or raw["vocab_size"]}
 
 
 def _family(raw: Mapping[str, Any]) -> Family:
@@ -114,48 +157,3 @@ def _family(raw: Mapping[str, Any]) -> Family:
         if named == family:
             return family
     raise ValueError(f"model_type {raw.get('model_type')!r} is not one of {', '.join(_REQUIRED)}")
-
-
-def _parse_llada(raw: Mapping[str, Any]) -> ModelConfig:
-    num_heads = int(raw["n_heads"])
-    kv_heads = raw.get("n_kv_heads")
-    if kv_heads is None:
-        kv_heads = 1 if raw.get("multi_query_attention") else num_heads
-    return ModelConfig(
-        family="llada",
-        num_layers=int(raw["n_layers"]),
-        width=int(raw["d_model"]),
-        num_heads=num_heads,
-        num_kv_heads=int(kv_heads),
-        head_dim=int(raw["d_model"]) // num_heads,
-        mlp_width=int(raw["mlp_hidden_size"]),
-        vocab_size=int(raw.get("embedding_size") or raw["vocab_size"]),
-        rope_base=float(raw["rope_theta"]),
-        norm_eps=float(raw["rms_norm_eps"]),
-        qkv_bias=bool(raw.get("include_qkv_bias", False)),
-        shifted_logits=False,
-        mask_token_id=int(raw["mask_token_id"]),
-        eos_token_id=int(raw["eos_token_id"]),
-        max_length=int(raw["max_sequence_length"]),
-    )
-
-
-def _parse_dream(raw: Mapping[str, Any]) -> ModelConfig:
-    num_heads = int(raw["num_attention_heads"])
-    return ModelConfig(
-        family="dream",
-        num_layers=int(raw["num_hidden_layers"]),
-        width=int(raw["hidden_size"]),
-        num_heads=num_heads,
-        num_kv_heads=int(raw["num_key_value_heads"]),
-        head_dim=int(raw["hidden_size"]) // num_heads,
-        mlp_width=int(raw["intermediate_size"]),
-        vocab_size=int(raw["vocab_size"]),
-        rope_base=float(raw["rope_theta"]),
-        norm_eps=float(raw["rms_norm_eps"]),
-        qkv_bias=True,
-        shifted_logits=True,
-        mask_token_id=int(raw["mask_token_id"]),
-        eos_token_id=int(raw["eos_token_id"]),
-        max_length=int(raw["max_position_embeddings"]),
-    )

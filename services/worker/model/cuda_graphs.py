@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import ForwardBatch
+from services.worker.model.attention import attend_equal
 from services.worker.model.decoder import Attend, PackedDecoder
 
 MAX_REQUESTS = 16  # in a batch that a graph serves
@@ -117,15 +117,10 @@ class CacheStepGraphs:
 
 
 def _masked(store: KvStore, padded: PaddedBatch) -> Attend:
-    count = len(padded.attended)
-
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         store.write(layer, padded.write, k, v)
         k, v = store.read(layer, padded.read)
-        q, k, v = (x.reshape(count, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
-        grouped = q.shape[1] != k.shape[1]
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=padded.attended, enable_gqa=grouped)
-        return mixed.transpose(1, 2).flatten(0, 1)
+        return attend_equal(q, k, v, len(padded.attended), padded.attended)
 
     return attend
 

@@ -128,7 +128,7 @@ def _load_rank(
         raise BadInput(str(error), "model") from None
     cache_tokens = _num_cache_tokens(cache_size, decoder, group)
     try:
-        return Runner(decoder, cache_tokens, group)
+        return Runner(decoder, cache_tokens, group.gather if group else None)
     except RuntimeError:  # torch's error for too little memory on a CPU
         raise BadInput(f"no memory for a cache of {cache_tokens} tokens", "cache_tokens") from None
 

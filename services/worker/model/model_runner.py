@@ -1,5 +1,6 @@
 """Runs one batch through the model: arrays in, a token and its confidence for each candidate out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,29 +43,24 @@ class ModelRunner(Protocol):
     def run(self, batch: ForwardBatch) -> TokenPredictions: ...
 
 
-class GatherGroup(Protocol):
-    """The ranks that share a vocabulary."""
-
-    def gather(self, x: Tensor) -> Tensor:
-        """The tensors of all ranks: any shape -> [ranks, ...]."""
+Gather = Callable[[Tensor], Tensor]
+"""Gathers a tensor from the ranks that share the vocabulary: any shape -> [ranks, ...]."""
 
 
 class Runner:
     """A decoder, or one rank's share of it, with its cache, on one device."""
 
-    def __init__(
-        self, decoder: PackedDecoder, cache_tokens: int = 0, vocabulary_group: GatherGroup | None = None
-    ) -> None:
+    def __init__(self, decoder: PackedDecoder, cache_tokens: int = 0, gather: Gather | None = None) -> None:
         self.config = decoder.config
         self.cache_tokens = cache_tokens
         self.device = decoder.head.weight.device
         self.dtype = decoder.head.weight.dtype
         self._decoder = decoder
-        self._vocabulary_group = vocabulary_group
+        self._gather = gather
         first = decoder.shard.rank * decoder.head.out_features
         self._vocabulary = Vocabulary(first, self.config.mask_token_id)
         self._store = KvStore(decoder, cache_tokens) if cache_tokens else None
-        on_cuda = self.device.type == "cuda" and vocabulary_group is None
+        on_cuda = self.device.type == "cuda" and gather is None
         self._graphs = CacheStepGraphs(decoder, self._store) if self._store and on_cuda else None
 
     @torch.inference_mode()
@@ -74,8 +70,7 @@ class Runner:
         logits = self._decoder.logits(self._hidden(batch, self._put(rows)))[: len(batch.rows)]  # [R, V of this rank]
         after_temperature = self.config.family == "dream"
         best = best_of(logits, self._noise(batch), self._vocabulary, after_temperature=after_temperature)
-        group = self._vocabulary_group
-        tokens, confidences = combine_shards(best.unsqueeze(0) if group is None else group.gather(best))
+        tokens, confidences = combine_shards(self._gather(best) if self._gather else best.unsqueeze(0))
         return TokenPredictions(tokens.cpu().numpy(), confidences.cpu().numpy())
 
     def _hidden(self, batch: ForwardBatch, rows: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ import numpy as np
 
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.step_jobs import StepJob
 from services.worker.model.model_runner import ModelRunner
-from shared.arrays import pack_float32, pack_int32, pack_int64
+from shared.arrays import pack_int32
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 from shared.profile import LatencyProfile
 
@@ -91,7 +92,7 @@ def _time_steps(
     times_s: list[float] = []
     fed = 0
     for step, each in enumerate(first + [kind] * plan.repeats):
-        ran = _run_jobs(engine, _jobs(states, step, each))
+        ran = _run_step(engine, states, step, each)
         if any(results.failures for results in ran) or (each is kind and len(ran) > 1):
             return None
         fed = ran[-1].batch_tokens
@@ -102,28 +103,17 @@ def _time_steps(
     return times_s, fed
 
 
-def _run_jobs(engine: Engine, jobs: StepJobs) -> list[StepResults]:
-    """Run jobs. Returns: the results of each iteration; there are several if the jobs exceed a batch."""
-    engine.accept(jobs)
-    ran = []
+def _run_step(engine: Engine, states: list[RequestState], step: int, kind: StepKind) -> list[StepResults]:
+    """Run a step of each request. Returns: the results of each iteration; several if the step exceeds a batch."""
+    message = StepJobs(epoch=0, states=states if step == 0 else [])
+    # The threshold 1 unmasks one token per step, so masks are always left.
+    engine.accept(message, [StepJob(state.ticket, step, 0, 1.0, kind) for state in states])
+    iterations = []
     while engine.waiting:
         results = engine.iterate()
         assert results is not None, "every job is answered"
-        ran.append(results)
-    return ran
-
-
-def _jobs(states: list[RequestState], step: int, kind: StepKind) -> StepJobs:
-    n = len(states)
-    return StepJobs(
-        epoch=0,
-        tickets=pack_int64([state.ticket for state in states]),
-        steps=pack_int32([step] * n),
-        blocks=pack_int32([0] * n),
-        thresholds=pack_float32([1.0] * n),  # one token per step, so that masks are always left
-        kinds=pack_int32([kind] * n),
-        states=states if step == 0 else [],
-    )
+        iterations.append(results)
+    return iterations
 
 
 def _states(runner: ModelRunner, tokens: int, kind: StepKind) -> list[RequestState] | None:
