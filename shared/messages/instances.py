@@ -1,4 +1,4 @@
-"""Registration of instances, and their control."""
+"""Registration and control of instances."""
 
 import enum
 
@@ -6,13 +6,13 @@ import msgspec
 
 
 class InstanceState(enum.StrEnum):
-    STARTING = "starting"  # loads its model
+    STARTING = "starting"  # loading its model
     READY = "ready"
-    DRAINING = "draining"  # takes no request it does not already hold
+    DRAINING = "draining"  # accepts no new requests
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What the control plane must know of the served model."""
+    """The facts about the served model that other services need."""
 
     name: str
     max_length: int  # tokens, prompt and output together
@@ -22,10 +22,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """Worker -> scheduler, gateway, reconfigurator: this instance is here, renewed every HEARTBEAT_S.
+    """Worker -> scheduler, gateway, reconfigurator: the registration of an instance, renewed every HEARTBEAT_S.
 
-    KV bucket: instances, key = instance_id (unique for each start of a worker). Gone after INSTANCE_TTL_S
-    without renewal, or at once when deleted.
+    KV bucket: instances, key = instance_id (unique for each start of a worker). Expires INSTANCE_TTL_S after the last
+    renewal; deleted at a clean exit.
     """
 
     instance_id: str
@@ -37,11 +37,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     max_batch_tokens: int = 8192
     max_batch_requests: int = 64
-    cache_tokens: int = 0  # tokens that its KV cache holds; 0: it keeps none, or does not say
-    profile: str = ""  # latency profile of this instance's TP degree, as PROFILE.csv; empty: not measured
-    requests: int = 0  # that it holds
-    drain_until_s: float = 0.0  # Unix time, seconds; draining, it keeps requests so long if moving them costs a step
-    heartbeat: int = 0  # counts renewals
+    cache_tokens: int = 0  # capacity of its KV cache; 0: no cache, or unknown
+    profile: str = ""  # latency profile of its TP degree, in the form of PROFILE.csv; empty: none
+    requests: int = 0  # number of requests that it holds
+    drain_until_s: float = 0.0  # Unix time, seconds; until then it keeps requests whose move costs a step
+    heartbeat: int = 0  # number of renewals
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
-"""Messages of the hot path: step jobs to an instance, results back. Columns of equal length, raw bytes.
+"""Messages of the hot path: step jobs to an instance, results back. Their columns are raw bytes of equal length.
 
-A *ticket* names one attempt at one request on the scheduler's side: unique within an epoch, and above all before it.
-A step job is named by (ticket, step); the same name never runs twice.
+A *ticket* is the number of one attempt at a request; tickets increase within an epoch. A step job is identified by
+(ticket, step) and runs at most once.
 """
 
 import enum
@@ -14,7 +14,7 @@ class StepKind(enum.IntEnum):
     CACHE = 1  # forward over the current block, against the cached keys and values
 
 
-RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # members are slow to look up
+RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # enum members are slow to look up
 
 
 class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,22 +28,21 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     temperature: float = 0.0
     seed: int = 0
     trace: dict[str, str] = {}  # W3C trace context
-    guesses: bool = False  # whether its client watches the canvas
-    end_ids: bytes = b""  # int32 [e]: once a block holds one of these tokens, no later block is begun
+    guesses: bool = False  # whether its client wants provisional tokens
+    end_ids: bytes = b""  # int32 [e]: no block begins after one that contains one of these tokens
 
 
 class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Scheduler -> worker: run one denoising step of each of n requests.
 
     Subject: dilaserve.<cell>.steps.<instance>. Stream: STEPS (memory, work queue).
-    Unique by (epoch, number). Jobs with an epoch below the highest seen are refused. A message may carry no job, only
-    drops. A request's jobs come in their order, and one of them may be sent ahead: it is passed over if the step before
-    it has ended its block. Of two with the same number, each in a block of its own, the first that is not passed over
-    runs.
+    Unique by (epoch, number). Jobs of an epoch below the highest one received are refused. A message may have drops
+    only. A request's jobs arrive in order. A job may be sent ahead of the previous step's result; it is skipped if that
+    step ended its block. If two jobs, of different blocks, share a step number, the first one not skipped runs.
     """
 
     epoch: int
-    number: int = 0  # of this message, from 1 within an epoch; 0: not numbered
+    number: int = 0  # of this message, from 1 within an epoch; 0: unnumbered
     tickets: bytes = b""  # int64 [n]
     steps: bytes = b""  # int32 [n], from 0
     blocks: bytes = b""  # int32 [n], index of the current block
@@ -51,21 +50,21 @@ class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kinds: bytes = b""  # int32 [n], StepKind
     states: list[RequestState] = []  # for tickets that the instance does not hold
     drops: bytes = b""  # int64 [m]: tickets to forget (finished, cancelled or moved away)
-    forget_below: int = 0  # so are those below, but for those of `states`: what was said of them may never have come
+    forget_below: int = 0  # also forget the tickets below this one, except those of `states`; earlier drops may be lost
     sent_s: float = 0.0  # Unix time, seconds
 
 
 class StepFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that cannot be run, ever: the request is failed with this message."""
+    """A step that can never run. The scheduler fails the request with this message."""
 
     ticket: int
     message: str
 
 
 class StepResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Worker -> scheduler: what one iteration (one batch of denoising steps) unmasked.
+    """Worker -> scheduler: the tokens that one iteration (one batch of denoising steps) unmasked.
 
-    Subject: dilaserve.<cell>.step-results.<instance>. Stream: STEP_RESULTS (memory). One message an iteration.
+    Subject: dilaserve.<cell>.step-results.<instance>. Stream: STEP_RESULTS (memory). One message per iteration.
     """
 
     instance_id: str
@@ -76,10 +75,10 @@ class StepResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     positions: bytes = b""  # int32 [sum of counts], from the start of the output
     tokens: bytes = b""  # int32 [sum of counts]
     confidences: bytes = b""  # float32 [sum of counts]
-    # float32 [n, 5]: min, lower quartile, median, mean, upper quartile of the known confidences of the output:
-    # those of unmasked tokens when they were unmasked, those of the current block's masks in this step
+    # float32 [n, 5]: min, lower quartile, median, mean, upper quartile of the output's known confidences: each unmasked
+    # token's when it was unmasked, and those of the current block's masks in this step
     confidence_stats: bytes = b""
-    missing: bytes = b""  # int64 [m]: tickets of jobs whose state this worker lacks
+    missing: bytes = b""  # int64 [m]: tickets of jobs whose request this worker does not hold
     failures: list[StepFailure] = []
     latency_s: float = 0.0  # seconds of the iteration
     batch_tokens: int = 0  # tokens computed by it

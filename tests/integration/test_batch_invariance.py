@@ -1,4 +1,4 @@
-"""The demo model answers the same whatever it answers beside it."""
+"""The demo model's answers do not depend on the other requests of a batch."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ computes_bfloat16 = pytest.mark.skipif(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", CacheMode)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=computes_bfloat16)])
-def test_alone_and_in_company_every_step_is_the_same(mode: CacheMode, dtype: str) -> None:
+def test_every_step_is_the_same_alone_and_in_a_batch(mode: CacheMode, dtype: str) -> None:
     requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(read_prompts(DEMO, 12))]
     options = DecodeOptions(mode, threshold=0.8, block_length=32, output_length=64)
     with open_runner(ModelChoice(str(DEMO), dtype=dtype, threads=1), CacheSize(len(requests))) as runner:

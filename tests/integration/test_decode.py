@@ -1,4 +1,4 @@
-"""`dilaserve decode` over the golden cases: one by one, batched, and shared out over ranks."""
+"""`dilaserve decode` on the golden cases: one by one, batched, and on several ranks."""
 
 import json
 from collections import defaultdict
@@ -15,7 +15,7 @@ MODES = {"none": ("none", "none-block"), "prefix": ("prefix",), "dual": ("dual",
 
 
 def command(cases: list[GoldenCase], cache: str, directory: Path, *options: str) -> list[str]:
-    """What decodes them; they are of one model, threshold, block and output length."""
+    """The command for cases of one model, threshold, block length and output length."""
     case = cases[0]
     requests = [{"id": c.name, "prompt_ids": c.prompt} for c in cases]
     (directory / "case.json").write_text(json.dumps({"requests": requests}))
@@ -31,7 +31,7 @@ def traces(directory: Path) -> list[dict[str, Any]]:
 
 
 def decode(cases: list[GoldenCase], cache: str, directory: Path, *options: str) -> list[dict[str, Any]]:
-    """The requests of the trace."""
+    """Run the command. Returns: the requests of its trace."""
     assert cli.run(command(cases, cache, directory, *options)) == 0
     return traces(directory)
 
@@ -48,7 +48,7 @@ def assert_as_the_reference(decoded: list[dict[str, Any]], cases: list[GoldenCas
 
 
 def alike(cases: list[GoldenCase]) -> list[list[GoldenCase]]:
-    """The cases by what one command decodes together."""
+    """The cases, grouped by the options of one command."""
     groups: defaultdict[tuple[float, int, int], list[GoldenCase]] = defaultdict(list)
     for case in cases:
         groups[case.threshold, case.block_length, len(case.output)].append(case)
@@ -56,13 +56,13 @@ def alike(cases: list[GoldenCase]) -> list[list[GoldenCase]]:
 
 
 @pytest.mark.parametrize(("name", "cache"), [("llada/seed1", "dual"), ("dream/seed1", "prefix")])
-def test_a_batch_decodes_as_the_reference_does(name: str, cache: str, tmp_path: Path) -> None:
+def test_a_batch_decodes_like_the_reference(name: str, cache: str, tmp_path: Path) -> None:
     cases = max(alike(threshold_cases((name,), MODES[cache], COPY)), key=len)
     assert len(cases) == 3
     assert_as_the_reference(decode(cases, cache, tmp_path, "--batch"), cases)
 
 
-def test_ranks_together_decode_as_one_does(tmp_path: Path) -> None:
+def test_two_ranks_decode_like_one(tmp_path: Path) -> None:
     cases = max(alike(threshold_cases(("llada/seed1",), MODES["dual"], COPY)), key=len)
     assert_as_the_reference(decode(cases, "dual", tmp_path, "--batch", "--tp", "2"), cases)
 
@@ -72,7 +72,7 @@ def test_ranks_together_decode_as_one_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("cache", MODES)
 @pytest.mark.parametrize("together", [(), ("--batch",)], ids=["one by one", "batch"])
-def test_every_case_decodes_as_the_reference_does(
+def test_every_case_decodes_like_the_reference(
     name: str, cache: str, together: tuple[str, ...], tmp_path: Path
 ) -> None:
     for cases in alike(threshold_cases((name,), MODES[cache])):
@@ -101,7 +101,7 @@ def test_decoding_stops_after_the_block_that_ends_the_text(tmp_path: Path) -> No
         ({"--out": "/nowhere/trace.json"}, "no directory /nowhere"),
     ],
 )
-def test_bad_input_is_one_clear_line(
+def test_invalid_options_are_reported_in_one_line(
     change: dict[str, str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "case.json").write_text('{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}')
@@ -118,7 +118,7 @@ def test_bad_input_is_one_clear_line(
         ('{"requests": [{"id": "a", "prompt_ids": ["x"]}]}', "Expected `int`"),
     ],
 )
-def test_a_bad_case_is_one_clear_line(
+def test_an_invalid_case_is_reported_in_one_line(
     text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "case.json").write_text(text)
@@ -126,7 +126,7 @@ def test_a_bad_case_is_one_clear_line(
 
 
 @pytest.mark.parametrize("tp", ["1", "2"])
-def test_a_truncated_checkpoint_is_one_clear_line_with_any_number_of_ranks(
+def test_a_truncated_checkpoint_is_reported_in_one_line(
     tp: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "case.json").write_text('{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}')
@@ -138,7 +138,7 @@ def test_a_truncated_checkpoint_is_one_clear_line_with_any_number_of_ranks(
 
 
 def refused(directory: Path, capsys: pytest.CaptureFixture[str], change: dict[str, str]) -> str:
-    """The one line that the command says."""
+    """The one line of the refused command's error."""
     files = {"--input": str(directory / "case.json"), "--out": str(directory / "trace.json")}
     options = {"--model": str(COPY / "llada" / "seed1"), "--threads": "1", **files, **change}
     assert cli.run(["decode", *(part for option in options.items() for part in option)]) == 2

@@ -1,4 +1,4 @@
-"""Ranks together: the tokens of TP-1 on every golden case, in every cache mode."""
+"""Tensor parallelism reproduces every golden case in every cache mode."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize("tp", [2, 4])
 @pytest.mark.parametrize("name", SETS)
-def test_ranks_together_decode_every_case_as_the_reference_does(name: str, tp: int) -> None:
+def test_ranks_together_decode_every_case_like_the_reference(name: str, tp: int) -> None:
     choice = ModelChoice(str(GOLDEN / name), dtype="float32", tp=tp, threads=1)
     with open_runner(choice, CacheSize(64, 4096)) as ranks:
         for mode in MODES:

@@ -1,4 +1,4 @@
-"""`dilaserve profile`, and profiles kept in a real Postgres."""
+"""`dilaserve profile`, and profiles stored in a real Postgres."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,7 +24,7 @@ QUICKLY = ("--device", "cpu", "--max-tokens", "64", "--repeats", "1", "--threads
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
-    """The URL of a database that is up to date."""
+    """The URL of a database with the current schema."""
     with new_data_dir() as data_dir:
         server = PostgresServer(data_dir / "postgres")
         try:
@@ -47,7 +47,7 @@ def profile(*tps: int, seconds: float) -> LatencyProfile:
     return LatencyProfile.from_rows((tp, 32, kind, seconds / tp) for tp in tps for kind in StepKind)
 
 
-async def test_profiles_are_kept_by_model_and_device(database: str) -> None:
+async def test_profiles_are_stored_by_model_and_device(database: str) -> None:
     async def save_and_load(engine: AsyncEngine) -> list[LatencyProfile | None]:
         await save_profile(engine, "demo", "cpu", profile(1, 2, seconds=1.0))
         await save_profile(engine, "demo", "H100", profile(1, seconds=0.1))

@@ -1,4 +1,4 @@
-"""Ranks that fail on the way, that are signalled to stop, and that have unequal room."""
+"""Ranks that fail, that are signalled to stop, and that have unequal free memory."""
 
 import multiprocessing
 import os
@@ -28,7 +28,7 @@ DEVICES = [torch.device("cpu")] * 2
 
 
 class FailsOnRank0(Runner):
-    """The others wait for it, as in any forward."""
+    """Fails on rank 0, while the other ranks wait for it as in any forward."""
 
     def __init__(self, group: RankGroup) -> None:
         super().__init__(random_decoder())
@@ -41,7 +41,7 @@ class FailsOnRank0(Runner):
 
 
 def exit_status(target: Callable[[], None]) -> int | None:
-    """Of an instance in a process of its own; None if it did not end in time."""
+    """The exit status of an instance in its own process; None if it did not end in time."""
     instance = multiprocessing.get_context("spawn").Process(target=target)
     instance.start()
     instance.join(LIMIT_S)
@@ -50,9 +50,7 @@ def exit_status(target: Callable[[], None]) -> int | None:
     return ended
 
 
-async def test_a_step_that_fails_on_the_first_rank_ends_the_instance(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_step_that_fails_on_rank_0_ends_the_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert exit_status(_run_a_step) == 1
     await reached(lambda: not list(tmp_path.iterdir()))
@@ -63,7 +61,7 @@ def _run_a_step() -> None:
         ranks.run(cast(ForwardBatch, "a batch"))
 
 
-def test_ranks_take_the_room_of_the_least_and_end_in_order_when_all_are_signalled() -> None:
+def test_ranks_use_the_smallest_cache_and_end_cleanly_on_sigterm() -> None:
     ours, theirs = multiprocessing.Pipe()
     instance = multiprocessing.get_context("spawn").Process(target=_serve_until_signalled, args=(theirs,))
     instance.start()
@@ -94,11 +92,11 @@ def _unequal(group: RankGroup) -> Runner:
 
 
 @pytest.mark.slow
-def test_a_cache_that_no_memory_can_hold_is_told_in_one_line() -> None:
-    assert exit_status(_ask_for_too_much) == 0
+def test_a_cache_that_exceeds_the_memory_is_reported_in_one_line() -> None:
+    assert exit_status(_request_too_large_a_cache) == 0
 
 
-def _ask_for_too_much() -> None:
+def _request_too_large_a_cache() -> None:
     choice = ModelChoice(str(COPY / "llada/seed1"), tp=2, threads=1)
     with pytest.raises(BadInput, match="no memory for a cache"), open_runner(choice, CacheSize(1, tokens=10**12)):
         pass

@@ -1,4 +1,4 @@
-"""The worker as its own process on a real bus; the test plays the scheduler."""
+"""The worker as its own process on a real bus; the test sends the scheduler's messages."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> Iterator[Start]:
-    """Starts a worker in the test's cell; every one is stopped at the end."""
+    """Starts workers in the test's cell and stops them at the end."""
     with ExitStack() as stack:
 
         def start(**settings: object) -> subprocess.Popen[bytes]:
@@ -54,7 +54,7 @@ def start_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> Iterator[
 
 @pytest.fixture
 def own_signals() -> Iterator[None]:
-    """What a worker that ran in this process does on SIGTERM does not outlive the test."""
+    """Restores the signal handler after a test that runs a worker in this process."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -94,25 +94,23 @@ class Registrations:
 
 
 class Results:
-    """What an instance reports, in order."""
+    """The results that an instance publishes, in order."""
 
     def __init__(self) -> None:
         self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def subscribe(self, bus: Bus, instance_id: str) -> None:
-        async def take(msg: object) -> None:
+        async def receive(msg: object) -> None:
             self._arrived.put_nowait(msg.data)  # type: ignore[attr-defined]
 
-        await bus.nc.subscribe(bus.subjects.step_results(instance_id), cb=take)
+        await bus.nc.subscribe(bus.subjects.step_results(instance_id), cb=receive)
 
     async def next(self) -> StepResults:
         async with asyncio.timeout(LIMIT_S):
             return decode(await self._arrived.get(), StepResults)
 
 
-async def test_a_golden_case_decodes_over_the_bus_token_for_token(
-    bus: Bus, start_worker: Start, registered: Registrations
-) -> None:
+async def test_golden_cases_decode_over_the_bus(bus: Bus, start_worker: Start, registered: Registrations) -> None:
     start_worker()
     instance = await registered.instance()
     cases = threshold_cases(("llada/seed1",), ("none",), COPY)[:4]
@@ -129,9 +127,7 @@ async def test_a_golden_case_decodes_over_the_bus_token_for_token(
     assert [d.trace for d in decodes] == [case.block_steps for case in cases]
 
 
-async def test_garbage_is_dropped_and_the_worker_goes_on(
-    bus: Bus, start_worker: Start, registered: Registrations
-) -> None:
+async def test_unreadable_messages_are_dropped(bus: Bus, start_worker: Start, registered: Registrations) -> None:
     start_worker()
     instance = await registered.instance()
     results = Results()
@@ -147,7 +143,7 @@ async def test_garbage_is_dropped_and_the_worker_goes_on(
     assert read_results(await results.next(), [decode]) == [decode]
 
 
-async def test_while_its_model_is_loaded_an_instance_is_registered_as_starting(
+async def test_an_instance_is_registered_as_starting_while_its_model_loads(
     nats_server: NatsServer, bus: Bus, registered: Registrations, tmp_path: Path
 ) -> None:
     alive = tmp_path / "alive"
@@ -156,7 +152,7 @@ async def test_while_its_model_is_loaded_an_instance_is_registered_as_starting(
     instance = Instance(instance_id="w-1", model=read_model_card(MODEL, "m"), tp_degree=1)
     with startup_registration(settings, instance):
         starting = await registered.instance(InstanceState.STARTING)
-        assert alive.exists()  # for who watches it, however long the model takes
+        assert alive.exists()  # for health checks while the model loads
     assert starting.instance_id == "w-1"
 
 
@@ -176,7 +172,7 @@ async def test_the_registration_is_renewed_and_deleted_at_a_clean_exit(
     assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
 
 
-async def test_draining_finishes_what_waits(bus: Bus, start_worker: Start, registered: Registrations) -> None:
+async def test_draining_finishes_the_waiting_jobs(bus: Bus, start_worker: Start, registered: Registrations) -> None:
     worker = start_worker(max_batch_requests=1)
     instance = await registered.instance()
     results = Results()
@@ -190,7 +186,7 @@ async def test_draining_finishes_what_waits(bus: Bus, start_worker: Start, regis
     assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
 
 
-async def test_a_drain_order_makes_the_instance_draining(
+async def test_a_drain_message_makes_the_instance_draining(
     bus: Bus, start_worker: Start, registered: Registrations
 ) -> None:
     worker = start_worker()
@@ -225,7 +221,7 @@ def _ranks(pid: int) -> list[int]:
     return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
 
 
-async def test_a_worker_outlives_a_restart_of_the_bus(tmp_path: Path) -> None:
+async def test_a_worker_survives_a_restart_of_the_bus(tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     server.start()
     bus = await Bus.connect(server.url, "restart", name="test")
@@ -260,7 +256,7 @@ async def _first_instance(bus: Bus) -> Instance:
         watching.cancel()
 
 
-async def test_without_a_bus_it_waits_and_stops_when_asked(tmp_path: Path) -> None:
+async def test_without_a_bus_it_waits_and_stops_on_sigterm(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     with service("worker", {"nats_url": "nats://127.0.0.1:1", "threads": 1, "model": MODEL}, log) as worker:
 
@@ -283,7 +279,7 @@ async def test_without_a_bus_it_waits_and_stops_when_asked(tmp_path: Path) -> No
         ({"profile": "/nowhere.csv"}, "cannot read the latency profile /nowhere.csv"),
     ],
 )
-def test_wrong_settings_are_one_line(
+def test_invalid_settings_are_reported_in_one_line(
     settings: dict[str, object], complaint: str, own_signals: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(to_environ({"model": MODEL, **settings})) == 2
@@ -291,6 +287,6 @@ def test_wrong_settings_are_one_line(
     assert complaint in line
 
 
-def test_a_wrong_setting_ends_the_process_with_status_2(tmp_path: Path) -> None:
+def test_an_invalid_setting_ends_the_process_with_status_2(tmp_path: Path) -> None:
     with service("worker", {"model": MODEL, "tp": 3}, tmp_path / "worker.log") as worker:
         assert worker.wait(LIMIT_S) == 2

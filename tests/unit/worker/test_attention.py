@@ -1,4 +1,4 @@
-"""The back end of attention: which one serves, and that both mean the same."""
+"""The back ends of attention: the choice between them, and that both compute the same."""
 
 import inspect
 from itertools import pairwise
@@ -30,7 +30,7 @@ def varlen(
     softmax_scale: float | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """What flash-attn's kernel of this name computes, by its published signature."""
+    """The computation of flash-attn's kernel, with its published signature."""
     assert (dropout_p, softmax_scale, causal) == (0.0, None, False)
     assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
     ends = list(zip(cu_seqlens_q.tolist(), cu_seqlens_k.tolist(), strict=True))
@@ -55,9 +55,7 @@ def sequence(ticket: int, prompt: int) -> SequenceState:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("recomputing", [0, 1, 3])
-def test_the_variable_length_kernel_is_asked_for_what_the_fused_one_computes(
-    recomputing: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flash_and_fused_attention_compute_the_same(recomputing: int, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder, held = random_decoder(), [sequence(ticket, prompt) for ticket, prompt in enumerate((7, 7, 9))]
     whole = [Part(s, 0, 0, 0, len(s.canvas)) for s in held]
     batch = pack(
@@ -83,7 +81,7 @@ def test_the_variable_length_kernel_is_asked_for_what_the_fused_one_computes(
         (torch.bfloat16, (7, 5), "torch"),  # and not before Ampere
     ],
 )
-def test_flash_attn_serves_only_what_it_has_a_kernel_for(
+def test_flash_attn_needs_16_bits_and_an_ampere_gpu(
     dtype: torch.dtype, capability: tuple[int, int], wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own, "_flash_varlen", lambda: varlen)

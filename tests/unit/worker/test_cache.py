@@ -1,4 +1,4 @@
-"""The cache's room: requests wait for it, are refused where they can never fit, and always give it back."""
+"""The KV cache: requests wait for room, fail if they can never fit, and always free their entries."""
 
 import weakref
 from random import Random
@@ -48,7 +48,7 @@ def tickets(results: StepResults | None) -> list[int]:
     return [int(ticket) for ticket in unpack_int64(results.tickets)]
 
 
-def test_who_does_not_fit_waits_and_runs_once_there_is_room(runner: Runner) -> None:
+def test_a_request_waits_until_the_cache_has_room(runner: Runner) -> None:
     engine = engine_of(runner)
     assert tickets(run(engine, jobs_for([request(1), request(2), request(3)]))) == [1, 2]
     assert engine.waiting
@@ -56,26 +56,26 @@ def test_who_does_not_fit_waits_and_runs_once_there_is_room(runner: Runner) -> N
     assert tickets(run(engine, StepJobs(epoch=1, drops=pack_int64([1])))) == [3]
 
 
-def test_who_waits_is_not_overtaken_by_a_smaller_one(runner: Runner) -> None:
+def test_a_smaller_request_does_not_overtake_a_waiting_one(runner: Runner) -> None:
     engine = engine_of(runner)
     run(engine, jobs_for([request(1), request(2)]))
     assert run(engine, jobs_for([request(3), request(4, prompt=2, output=16)])) is None
     assert tickets(run(engine, StepJobs(epoch=1, drops=pack_int64([1])))) == [4, 3]
 
 
-def test_who_has_room_goes_on_while_others_wait(runner: Runner) -> None:
+def test_a_request_with_entries_continues_while_others_wait(runner: Runner) -> None:
     engine, first = engine_of(runner), request(1)
     read_results(_some(run(engine, jobs_for([first, request(2), request(3)]))), [first, request(2)])
     assert tickets(run(engine, jobs_for([first]))) == [1]
 
 
-def test_a_request_larger_than_the_cache_is_refused_with_the_reason(runner: Runner) -> None:
+def test_a_request_larger_than_the_cache_fails_with_the_reason(runner: Runner) -> None:
     results = run(engine_of(runner), jobs_for([request(1, prompt=70)]))
     assert results is not None
     assert results.failures[0].message == f"102 tokens; this instance's cache holds {ROOM}"
 
 
-def test_a_cache_step_of_a_block_that_is_not_cached_recomputes(runner: Runner) -> None:
+def test_a_cache_step_of_an_uncached_block_recomputes(runner: Runner) -> None:
     engine, decode = engine_of(runner), request(1)
     jobs = msgspec.structs.replace(jobs_for([decode]), kinds=np.int32(1).tobytes())
     results = run(engine, jobs)
@@ -83,7 +83,7 @@ def test_a_cache_step_of_a_block_that_is_not_cached_recomputes(runner: Runner) -
     assert results.batch_tokens == 40
 
 
-def test_a_thousand_requests_with_cancellations_leak_nothing(runner: Runner) -> None:
+def test_a_thousand_requests_with_cancellations_leak_no_entries(runner: Runner) -> None:
     engine = engine_of(runner)
     rng = np.random.default_rng(0)
     running: dict[int, Decode] = {}
@@ -107,7 +107,7 @@ def test_a_thousand_requests_with_cancellations_leak_nothing(runner: Runner) -> 
     assert (engine.free_cache_tokens, engine.num_held, engine.waiting) == (ROOM, 0, False)
 
 
-def test_a_thousand_requests_that_move_half_way_leak_nothing() -> None:
+def test_a_thousand_migrating_requests_leak_no_entries() -> None:
     room = 8 * (2 + 32)
     here, there = (engine_of(Runner(random_decoder(), cache_tokens=room)) for _ in range(2))
     for first in range(0, 1000, 8):
@@ -131,15 +131,15 @@ def test_a_new_scheduler_frees_the_cache(runner: Runner) -> None:
     assert engine.free_cache_tokens == ROOM
 
 
-def test_a_batch_that_does_not_fit_in_memory_runs_in_smaller_ones() -> None:
+def test_a_batch_that_exceeds_the_memory_is_split() -> None:
     engine = engine_of(SmallDevice(random_decoder(), cache_tokens=ROOM))
     assert tickets(run(engine, jobs_for([request(1), request(2)]))) == [1]
     assert tickets(engine.iterate()) == [2]
 
 
-def test_the_next_try_has_the_memory_of_the_one_that_failed() -> None:
+def test_a_failed_attempt_frees_its_memory_before_the_next_one() -> None:
     made: list[weakref.ref[torch.Tensor]] = []
-    kept: list[int] = []  # of earlier tries, at each
+    kept: list[int] = []  # number of earlier attempts' tensors still alive, per attempt
 
     class Watched(SmallDevice):
         def run(self, batch: ForwardBatch) -> TokenPredictions:
@@ -153,14 +153,14 @@ def test_the_next_try_has_the_memory_of_the_one_that_failed() -> None:
     assert kept == [0, 0]
 
 
-def test_a_request_that_alone_does_not_fit_in_memory_fails() -> None:
+def test_a_request_that_alone_exceeds_the_memory_fails() -> None:
     results = run(engine_of(SmallDevice(random_decoder(), cache_tokens=ROOM)), jobs_for([request(1, prompt=30)]))
     assert results is not None
     assert "62 tokens does not fit" in results.failures[0].message
 
 
 @given(st.lists(st.integers(0, 30), max_size=30), st.randoms())
-def test_slots_are_handed_out_once_and_come_back(sizes: list[int], order: Random) -> None:
+def test_each_entry_is_allocated_once_until_it_is_freed(sizes: list[int], order: Random) -> None:
     allocator = KvAllocator(64)
     held: list[Int64] = []
     for size in sizes:

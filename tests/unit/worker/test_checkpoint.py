@@ -1,4 +1,4 @@
-"""Checkpoints: read under the published names, written so again, and refused where they are wrong."""
+"""Checkpoints are read and written under the published names; invalid ones are refused."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def copy_of(name: str, directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_saving_gives_back_the_published_parameters(name: str, tmp_path: Path) -> None:
+def test_saving_restores_the_published_parameters(name: str, tmp_path: Path) -> None:
     save(load(GOLDEN / name, torch.float32, "cpu"), tmp_path, torch.float32)
     saved, published = (
         load_file(tmp_path / "model.safetensors"),
@@ -34,7 +34,7 @@ def test_saving_gives_back_the_published_parameters(name: str, tmp_path: Path) -
     assert all(torch.equal(saved[key], published[key]) for key in published)
 
 
-def test_shards_load_as_one_file_does(tmp_path: Path) -> None:
+def test_sharded_files_load_as_a_single_file_does(tmp_path: Path) -> None:
     source = COPY / ONE
     tensors = load_file(copy_of(ONE, tmp_path) / "model.safetensors")
     (tmp_path / "model.safetensors").unlink()
@@ -56,7 +56,7 @@ def test_shards_load_as_one_file_does(tmp_path: Path) -> None:
         (lambda t: t.update({"model.transformer.ln_f.weight": torch.zeros(3)}), r"ln_f.weight is \[3\]"),
     ],
 )
-def test_wrong_parameters_are_named_in_one_line(change, complaint: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_parameters_are_named_in_one_line(change, complaint: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = copy_of(ONE, tmp_path) / "model.safetensors"
     tensors = load_file(path)
     change(tensors)
@@ -73,7 +73,7 @@ def test_truncated_weights_are_refused(tmp_path: Path) -> None:
         load(tmp_path, torch.float32, "cpu")
 
 
-def test_the_published_configurations_are_understood() -> None:
+def test_the_published_configurations_are_read() -> None:
     real = json.loads((COPY / "real_configs.json").read_text())
     llada = parse_config(real["llada-8b-instruct"]["config"])
     dream = parse_config(real["dream-7b"]["config"])
@@ -100,12 +100,12 @@ def test_unusable_configurations_are_refused(change: dict[str, object], complain
         read_config(tmp_path)
 
 
-def test_a_directory_without_a_model_says_so(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read config\.json"):
         read_config(tmp_path)
 
 
-def test_loading_does_not_wait_for_torch_to_import_its_compiler() -> None:
+def test_loading_does_not_import_the_compiler_of_torch() -> None:
     program = (
         "import sys, torch; from pathlib import Path; from services.worker.model.checkpoint import load;"
         f"load(Path({str(COPY / ONE)!r}), torch.float32, 'cpu');"

@@ -1,4 +1,4 @@
-"""The engine: what it runs together, what it refuses, and that company changes nothing."""
+"""The engine: the jobs it runs together and those it rejects; batching does not change results."""
 
 from collections.abc import Sequence
 
@@ -61,7 +61,7 @@ def test_requests_of_different_lengths_and_steps_run_in_one_batch(runner: Runner
 
 @pytest.mark.parametrize("mode", CacheMode)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_in_company_each_request_decodes_as_it_does_alone(runner: Runner, mode: CacheMode, temperature: float) -> None:
+def test_a_request_decodes_the_same_in_a_batch_as_alone(runner: Runner, mode: CacheMode, temperature: float) -> None:
     together, alone = several(mode, temperature), several(mode, temperature)
     decode_together(engine_of(runner, mode=mode), together)
     for decode in alone:
@@ -72,7 +72,7 @@ def test_in_company_each_request_decodes_as_it_does_alone(runner: Runner, mode: 
 
 @pytest.mark.skipif(not torch.cpu.get_capabilities().get("avx512_bf16"), reason="this CPU does not compute in bfloat16")
 @pytest.mark.parametrize("mode", CacheMode)
-def test_in_bfloat16_company_changes_nothing_either(mode: CacheMode) -> None:
+def test_a_request_decodes_the_same_in_a_batch_in_bfloat16(mode: CacheMode) -> None:
     runner = Runner(random_decoder(torch.bfloat16), cache_tokens=1024)
     together, alone = several(mode, 0.0), several(mode, 0.0)
     decode_together(engine_of(runner, mode=mode), together)
@@ -90,7 +90,7 @@ def several(mode: CacheMode, temperature: float) -> list[Decode]:
     return decodes
 
 
-def test_the_batch_ends_where_the_limits_say_and_the_rest_keeps_its_order(runner: Runner) -> None:
+def test_a_batch_keeps_the_limits_and_the_rest_keeps_its_order(runner: Runner) -> None:
     engine = engine_of(runner, tokens=80, requests=3)
     decodes = [request(t, prompt=4, output=32) for t in range(4)]
     assert tickets(run(engine, jobs_for(decodes))) == [0, 1]
@@ -105,7 +105,7 @@ def test_a_request_larger_than_a_batch_runs_alone(runner: Runner) -> None:
     assert tickets(run(engine_of(runner, tokens=8), jobs_for([request(1)]))) == [1]
 
 
-def test_two_steps_of_one_request_run_one_after_the_other(runner: Runner) -> None:
+def test_two_steps_of_one_request_run_in_two_iterations(runner: Runner) -> None:
     engine = engine_of(runner)
     decode = request(1, threshold=1.0)
     engine.accept(jobs_for([decode]))
@@ -124,12 +124,12 @@ def test_a_step_that_ran_does_not_run_again(runner: Runner) -> None:
     assert engine.iterate() is None
 
 
-def test_a_job_whose_state_is_absent_is_missing(runner: Runner) -> None:
+def test_a_job_without_a_state_is_reported_missing(runner: Runner) -> None:
     results = run(engine_of(runner), msgspec.structs.replace(jobs_for([request(7)]), states=[]))
     assert unpack_int64(results.missing).tolist() == [7]
 
 
-def test_a_dropped_request_is_forgotten_with_its_jobs(runner: Runner) -> None:
+def test_a_drop_removes_the_request_and_its_jobs(runner: Runner) -> None:
     engine = engine_of(runner)
     decode = request(1)
     engine.accept(jobs_for([decode]))
@@ -138,7 +138,7 @@ def test_a_dropped_request_is_forgotten_with_its_jobs(runner: Runner) -> None:
     assert engine.num_held == 0
 
 
-def test_what_has_grown_old_is_forgotten_but_not_what_comes_anew(runner: Runner) -> None:
+def test_older_tickets_are_dropped_except_those_with_a_new_state(runner: Runner) -> None:
     engine, decodes = engine_of(runner), [request(t) for t in (1, 2, 3)]
     run(engine, jobs_for(decodes))
     again = msgspec.structs.replace(jobs_for([request(2), request(9)]), forget_below=9)
@@ -158,7 +158,7 @@ def test_a_state_replaces_an_older_one_of_the_same_ticket(runner: Runner) -> Non
     assert (moved.trace, here.num_held) == (stayed.trace, 1)
 
 
-def test_a_superseded_scheduler_is_refused(runner: Runner) -> None:
+def test_jobs_of_a_superseded_scheduler_are_refused(runner: Runner) -> None:
     engine = engine_of(runner)
     run(engine, jobs_for([request(1)], epoch=3))
     engine.accept(jobs_for([request(2)], epoch=2))
@@ -166,7 +166,7 @@ def test_a_superseded_scheduler_is_refused(runner: Runner) -> None:
     assert engine.num_held == 1
 
 
-def test_a_new_scheduler_starts_from_nothing(runner: Runner) -> None:
+def test_jobs_of_a_new_scheduler_drop_all_requests(runner: Runner) -> None:
     engine = engine_of(runner)
     run(engine, jobs_for([request(1), request(2)], epoch=1))
     results = run(engine, jobs_for([request(1)], epoch=2))
@@ -186,7 +186,7 @@ def test_a_new_scheduler_starts_from_nothing(runner: Runner) -> None:
         ({"temperature": float("nan")}, "temperature"),
     ],
 )
-def test_a_bad_state_fails_its_request_alone(runner: Runner, change: dict[str, object], complaint: str) -> None:
+def test_an_invalid_state_fails_only_its_request(runner: Runner, change: dict[str, object], complaint: str) -> None:
     good, bad = request(1), request(2)
     jobs = jobs_for([good, bad])
     broken = msgspec.structs.replace(bad.state, **change)
@@ -206,13 +206,13 @@ def test_a_bad_state_fails_its_request_alone(runner: Runner, change: dict[str, o
         ({"blocks": pack_int32([-1])}, "0..1"),
     ],
 )
-def test_a_bad_job_is_a_failure(runner: Runner, change: dict[str, bytes], complaint: str) -> None:
+def test_an_invalid_job_fails(runner: Runner, change: dict[str, bytes], complaint: str) -> None:
     results = run(engine_of(runner), msgspec.structs.replace(jobs_for([request(1)]), **change))
     assert complaint in results.failures[0].message
 
 
-def test_a_step_sent_ahead_runs_at_once_and_is_passed_over_where_its_block_is_over(runner: Runner) -> None:
-    engine, decode = engine_of(runner), request(1, threshold=1.0)  # a token a step
+def test_a_step_sent_ahead_is_skipped_if_its_block_has_ended(runner: Runner) -> None:
+    engine, decode = engine_of(runner), request(1, threshold=1.0)  # one token per step
     message = jobs_for([decode])
     engine.accept(message)
     for ahead in range(1, 20):
@@ -228,8 +228,8 @@ def test_a_step_sent_ahead_runs_at_once_and_is_passed_over_where_its_block_is_ov
 
 
 @pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.DUAL])
-def test_of_two_steps_with_one_number_runs_the_one_whose_block_comes_next(runner: Runner, mode: CacheMode) -> None:
-    engine, decode = engine_of(runner, mode=mode), request(1, threshold=0.0)  # a block a step
+def test_of_two_jobs_with_one_step_number_the_first_not_skipped_runs(runner: Runner, mode: CacheMode) -> None:
+    engine, decode = engine_of(runner, mode=mode), request(1, threshold=0.0)  # one block per step
     decode.cached = mode is not CacheMode.NONE
     read_results(run(engine, ahead_into_the_next_block(decode)), [decode])
     results = engine.iterate()
@@ -240,8 +240,8 @@ def test_of_two_steps_with_one_number_runs_the_one_whose_block_comes_next(runner
     assert engine.iterate() is None
 
 
-def test_a_step_into_the_next_block_does_not_run_before_the_block_is_over(runner: Runner) -> None:
-    engine, decode = engine_of(runner), request(1, threshold=1.0)  # a token a step
+def test_a_job_of_the_next_block_is_skipped_before_the_block_ends(runner: Runner) -> None:
+    engine, decode = engine_of(runner), request(1, threshold=1.0)  # one token per step
     run(engine, ahead_into_the_next_block(decode))
     results = engine.iterate()
     assert results is not None
@@ -249,20 +249,20 @@ def test_a_step_into_the_next_block_does_not_run_before_the_block_is_over(runner
     assert engine.iterate() is None
 
 
-def test_no_block_is_begun_ahead_after_the_one_in_which_the_text_ends(runner: Runner) -> None:
+def test_no_block_begins_after_the_one_in_which_the_text_ends(runner: Runner) -> None:
     decode = request(1, threshold=0.0)
     results = run(engine_of(runner), ahead_into_the_next_block(decode))
     [*_, written] = unpack_int32(results.tokens).tolist()
-    for end_id, goes_on in ((written, False), (MASK_ID, True)):
+    for end_id, continues in ((written, False), (MASK_ID, True)):
         engine, jobs = engine_of(runner), ahead_into_the_next_block(request(1, threshold=0.0))
         [state] = jobs.states
         state = msgspec.structs.replace(state, end_ids=pack_int32([end_id]))
         run(engine, msgspec.structs.replace(jobs, states=[state]))
-        assert (engine.iterate() is not None) is goes_on
+        assert (engine.iterate() is not None) is continues
 
 
 def ahead_into_the_next_block(decode: Decode) -> StepJobs:
-    """The first step, the one after it, and that again as the first of the next block."""
+    """The first step, the second one, and the second one again as the first of the next block."""
     return msgspec.structs.replace(
         jobs_for([decode]),
         tickets=pack_int64([decode.ticket] * 3),
@@ -274,12 +274,12 @@ def ahead_into_the_next_block(decode: Decode) -> StepJobs:
 
 
 @pytest.mark.parametrize("change", [{"steps": b""}, {"tickets": b"123"}, {"drops": b"1"}, {"thresholds": b"12345678"}])
-def test_columns_that_do_not_fit_are_refused(runner: Runner, change: dict[str, bytes]) -> None:
+def test_columns_of_unequal_length_are_refused(runner: Runner, change: dict[str, bytes]) -> None:
     with pytest.raises(BadInput, match="columns"):
         engine_of(runner).accept(msgspec.structs.replace(jobs_for([request(1)]), **change))
 
 
-def test_statistics_cover_the_unmasked_tokens_and_the_masks_of_the_block(runner: Runner) -> None:
+def test_confidence_statistics_cover_unmasked_tokens_and_the_block(runner: Runner) -> None:
     engine, decode = engine_of(runner), request(1, output=16, threshold=1.0)
     decode_together(engine, [decode])
     last = [c for step in decode.confidences for c in step]
@@ -287,8 +287,8 @@ def test_statistics_cover_the_unmasked_tokens_and_the_masks_of_the_block(runner:
     assert decode.stats[-1][3] == pytest.approx(np.mean(last), abs=1e-5)
 
 
-def test_a_message_that_is_delivered_again_is_nothing_new() -> None:
-    taken = MessageDeduplicator()
+def test_a_redelivered_message_is_recognized() -> None:
+    deduplicator = MessageDeduplicator()
     messages = [StepJobs(epoch=epoch, number=number) for epoch, number in ((1, 1), (1, 2), (2, 1))]
-    assert [taken.add(message) for message in [*messages, *messages]] == [True] * 3 + [False] * 3
-    assert [taken.add(StepJobs(epoch=1)) for _ in range(2)] == [True, True]  # not numbered
+    assert [deduplicator.add(message) for message in [*messages, *messages]] == [True] * 3 + [False] * 3
+    assert [deduplicator.add(StepJobs(epoch=1)) for _ in range(2)] == [True, True]  # unnumbered

@@ -1,4 +1,4 @@
-"""Decoding is held to the traces of the published reference implementations, one by one and batched."""
+"""Decoding reproduces the traces of the published reference implementations, one by one and batched."""
 
 from functools import cache
 from pathlib import Path
@@ -19,14 +19,14 @@ def runner_of(model: Path) -> Runner:
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("mode", MODES)
-def test_one_by_one_every_trace_is_the_reference_s(name: str, mode: str) -> None:
+def test_each_case_alone_matches_the_reference_trace(name: str, mode: str) -> None:
     for case in threshold_cases((name,), (mode,)):
         assert_traces(decode_cases([case], runner_of(case.model)), [case])
 
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("mode", MODES)
-def test_in_one_batch_every_trace_is_the_reference_s(name: str, mode: str) -> None:
+def test_all_cases_in_one_batch_match_the_reference_traces(name: str, mode: str) -> None:
     cases = threshold_cases((name,), (mode,))
     if cases:  # LLaDA has no none-block, Dream no block-wise none
         assert_traces(decode_cases(cases, runner_of(GOLDEN / name)), cases)

@@ -1,4 +1,4 @@
-"""Batches of cache steps in buckets: padding changes nothing, and on CUDA a replayed graph computes the same."""
+"""Padding a batch to its bucket does not change results; on CUDA, a replayed graph computes the same."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def sequences(prompts: list[int]) -> list[SequenceState]:
-    """One request for each length of a prompt, with two blocks of output."""
+    """One request per prompt length, each with two blocks of output."""
     held, first = [], 0
     for ticket, prompt in enumerate(prompts):
         tokens = np.random.default_rng(ticket).integers(0, 50, prompt)
@@ -33,7 +33,7 @@ def sequences(prompts: list[int]) -> list[SequenceState]:
 
 
 def cache_steps(prompts: list[int], decoder: PackedDecoder, store: KvStore, device: torch.device = CPU) -> ForwardBatch:
-    """Their first cache step, after the store was filled."""
+    """The first cache step of such requests, after their recompute step."""
     held = sequences(prompts)
     whole = pack([Part(s, 0, 0, 0, len(s.canvas)) for s in held], decoder.config)
     run_packed(whole, decoder, store, device)
@@ -48,7 +48,7 @@ def run_packed(batch: ForwardBatch, decoder: PackedDecoder, store: KvStore, devi
 
 @torch.inference_mode()
 @pytest.mark.parametrize("prompts", [[5], [5, 5, 9], [1, 2, 30, 31, 40]])
-def test_a_padded_batch_computes_what_the_packed_one_does(prompts: list[int]) -> None:
+def test_a_padded_batch_computes_the_same_as_the_packed_one(prompts: list[int]) -> None:
     decoder = random_decoder()
     store = KvStore(decoder, CACHE_TOKENS)
     batch = cache_steps(prompts, decoder, store)
@@ -93,7 +93,7 @@ class OnCpu(CacheStepGraphs):
 
 
 @torch.inference_mode()
-def test_a_bucket_is_captured_once_until_too_many_others_were_used_since(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_is_captured_once_until_it_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(services.worker.model.cuda_graphs, "MAX_GRAPHS", 2)
     decoder = random_decoder()
@@ -110,7 +110,7 @@ def test_a_bucket_is_captured_once_until_too_many_others_were_used_since(monkeyp
 
 @pytest.mark.cuda
 @torch.inference_mode()
-def test_a_replayed_graph_computes_what_the_eager_forward_does() -> None:
+def test_a_replayed_graph_computes_the_same_as_the_eager_forward() -> None:
     device = torch.device("cuda")
     decoder = random_decoder().to(device)
     store = KvStore(decoder, CACHE_TOKENS)

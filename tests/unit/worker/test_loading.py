@@ -1,4 +1,4 @@
-"""Where a model is put."""
+"""Loading a model: its devices, its threads and the size of its cache."""
 
 import os
 from pathlib import Path
@@ -24,11 +24,11 @@ MODEL = str(COPY / "llada/seed1")
         (2, (), [0, 1]),
         (1, (3,), [3]),
         (2, (0, 2), [0, 2]),
-        (1, (7,), [0]),  # a container, which sees its own GPUs alone
+        (1, (7,), [0]),  # in a container, which sees only its own GPUs
         (2, (2, 7), [0, 1]),
     ],
 )
-def test_ranks_are_on_the_gpus_of_their_instance(
+def test_ranks_use_the_gpus_of_their_instance(
     tp: int, gpus: tuple[int, ...], wanted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -37,26 +37,26 @@ def test_ranks_are_on_the_gpus_of_their_instance(
     assert devices == [torch.device("cuda", gpu) for gpu in wanted]
 
 
-def test_a_gpu_that_is_none_is_told_in_one_line() -> None:
+def test_an_invalid_gpu_is_reported_in_one_line() -> None:
     with pytest.raises(BadInput, match="DILASERVE_GPUS='0,-1': Expected `int` >= 0"):
         read_settings(WorkerSettings, {"DILASERVE_GPUS": "0,-1"})
 
 
-def test_a_cache_that_no_memory_can_hold_is_told_in_one_line() -> None:
+def test_a_cache_that_exceeds_the_memory_is_reported_in_one_line() -> None:
     room = CacheSize(1, tokens=10**12)
     with pytest.raises(BadInput, match="no memory for a cache"), open_runner(ModelChoice(MODEL, threads=1), room):
         pass
 
 
-def test_memory_that_holds_copies_of_files_is_free_for_the_cache() -> None:
+def test_the_page_cache_counts_as_free_memory() -> None:
     decoder = random_decoder()
-    told = Path("/proc/meminfo").read_text(encoding="ascii").split()
-    available = 1024 * int(told[told.index("MemAvailable:") + 1])
+    meminfo = Path("/proc/meminfo").read_text(encoding="ascii").split()
+    available = 1024 * int(meminfo[meminfo.index("MemAvailable:") + 1])
     fit = tokens_that_fit(decoder) * bytes_per_token(decoder)
-    assert fit == pytest.approx(CPU_SHARE * available, rel=0.5)  # others take and free some meanwhile
+    assert fit == pytest.approx(CPU_SHARE * available, rel=0.5)  # other processes allocate and free memory too
 
 
-def test_ranks_share_the_cores_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_gets_its_share_of_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(5)))
     threads = torch.get_num_threads()
     try:

@@ -1,4 +1,4 @@
-"""Packed forwards, fresh and cached, give the reference's logits."""
+"""Packed forwards, fresh and cached, compute the reference's logits."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -27,7 +27,7 @@ def decoder_of(name: str) -> PackedDecoder:
 
 
 def sequence(ids: Tensor) -> SequenceState:
-    """All of it output, in one block; with its own cache entries."""
+    """A request with an empty prompt and one block, with its own cache entries."""
     canvas = ids.numpy().astype(np.int32)
     known = np.full(len(ids), np.nan, dtype=np.float32)
     return SequenceState(0, 0, len(ids), canvas, known, 0.0, 0, kv_entries=np.arange(CACHE_TOKENS)[: len(ids)])
@@ -60,7 +60,7 @@ def rows(files: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("file", ["forward", "padded"])
-def test_all_sequences_of_a_file_in_one_packed_forward(name: str, file: str) -> None:
+def test_all_sequences_in_one_packed_forward_match_the_reference(name: str, file: str) -> None:
     pairs = rows(load_file(GOLDEN / name / f"{file}.safetensors"))
     assert len(pairs) > 0
     pairs.sort(key=lambda pair: len(pair[0]))
@@ -71,7 +71,7 @@ def test_all_sequences_of_a_file_in_one_packed_forward(name: str, file: str) -> 
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("mode", ["prefix", "dual"])
-def test_a_cached_forward_attends_to_the_keys_of_the_block_s_start(name: str, mode: str) -> None:
+def test_a_cached_forward_attends_to_the_keys_of_the_recompute_step(name: str, mode: str) -> None:
     files, decoder = load_file(GOLDEN / name / "forward.safetensors"), decoder_of(name)
     cases = sorted({key.rpartition("/")[0] for key in files if key.startswith("cached/")})
     assert cases

@@ -1,4 +1,4 @@
-"""The latency profile, as measured and as kept."""
+"""Measuring and storing the latency profile."""
 
 from pathlib import Path
 
@@ -33,24 +33,24 @@ def test_without_a_cache_there_are_no_cache_rows() -> None:
     assert list(measure(Runner(random_decoder()), 1, PLAN).curves) == [(1, StepKind.RECOMPUTE)]
 
 
-def test_cache_steps_that_have_no_room_are_left_out() -> None:
+def test_cache_steps_that_exceed_the_cache_are_not_measured() -> None:
     profile = measure(Runner(random_decoder(), cache_tokens=2 * 128), 1, PLAN)
     assert profile.curves[1, StepKind.CACHE].batch_tokens.tolist() == [32, 64]
 
 
-def test_a_step_that_took_too_long_is_the_last_of_its_kind() -> None:
+def test_no_larger_batch_follows_a_step_that_takes_too_long() -> None:
     profile = measure(Runner(random_decoder()), 1, ProfilePlan((32, 64), repeats=2, max_step_s=0.0))
     assert profile.curves[1, StepKind.RECOMPUTE].batch_tokens.tolist() == [32]
 
 
-def test_a_step_that_does_not_fit_in_memory_ends_its_kind() -> None:
+def test_no_larger_batch_follows_one_that_exceeds_the_memory() -> None:
     runner = SmallDevice(random_decoder(), cache_tokens=8 * 128)
     runner.room = 128
     profile = measure(runner, 1, ProfilePlan((32, 64, 128, 256), repeats=2))
     assert [curve.batch_tokens.tolist() for curve in profile.curves.values()] == [[32, 64, 128]] * 2
 
 
-def test_filling_the_cache_takes_no_larger_batches_than_are_measured() -> None:
+def test_filling_the_cache_uses_no_larger_batches_than_are_measured() -> None:
     fed = []
 
     class Watched(Runner):
@@ -73,26 +73,26 @@ class Counted(Runner):
 
 
 @pytest.mark.parametrize(("budget_s", "runs"), [(float("inf"), (1 + 3) + (2 + 3)), (0.0, (1 + 1) + (2 + 1))])
-def test_steps_are_repeated_until_they_took_long_enough_together(budget_s: float, runs: int) -> None:
+def test_steps_are_repeated_until_the_budget_is_spent(budget_s: float, runs: int) -> None:
     runner = Counted(random_decoder(), cache_tokens=128)
     measure(runner, 1, ProfilePlan((32,), repeats=3, budget_s=budget_s))
     assert runner.runs == runs
 
 
-def test_the_grid_doubles_up_to_the_most() -> None:
+def test_batch_sizes_double_up_to_the_maximum() -> None:
     assert batch_sizes(256) == (32, 64, 128, 256)
     assert batch_sizes(300) == (32, 64, 128, 256, 300)
     assert batch_sizes(32) == (32,)
 
 
-def test_a_measured_profile_is_kept_for_the_next_start(tmp_path: Path) -> None:
+def test_a_measured_profile_is_stored_for_the_next_start(tmp_path: Path) -> None:
     runner = Runner(random_decoder())
     first = stored_profile(CHOICE, runner, tmp_path)
     assert [path.suffix for path in tmp_path.iterdir()] == [".csv"]
     assert stored_profile(CHOICE, runner, tmp_path).to_csv() == first.to_csv()
 
 
-def test_a_profile_of_another_kind_of_gpu_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_of_another_gpu_type_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = Runner(random_decoder())
     for name in ("H100", "A100", "H100"):
         monkeypatch.setattr(services.worker.profile.stored_profile, "device_name", lambda _, name=name: name)
@@ -107,7 +107,7 @@ def test_a_given_profile_is_used(tmp_path: Path) -> None:
     assert profile.tp_degrees == [1]
 
 
-def test_a_given_profile_without_this_degree_is_refused(tmp_path: Path) -> None:
+def test_a_given_profile_without_this_tp_degree_is_refused(tmp_path: Path) -> None:
     write_profile(tmp_path / "p.csv", LatencyProfile.from_rows([(2, 32, StepKind.RECOMPUTE, 0.1)]))
     with pytest.raises(BadInput, match="tp 1"):
         given_profile(tmp_path / "p.csv", 1)

@@ -1,4 +1,4 @@
-"""Tokens and confidences from logits."""
+"""Sampling tokens and confidences from logits."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import Tensor
 from services.worker.model import sampling
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards
 
-VOCAB = 8  # the last is the mask, which the logits here make improbable
+VOCAB = 8  # the last token is the mask; these logits make it improbable
 
 
 def logits(rows: int) -> Tensor:
@@ -17,7 +17,7 @@ def logits(rows: int) -> Tensor:
 
 
 def pick(values: Tensor, noise: Noise | None, *, after_temperature: bool, parts: int = 1) -> tuple[Tensor, Tensor]:
-    """As if the vocabulary were shared out over so many ranks."""
+    """Sample with the vocabulary split into `parts`."""
     columns = VOCAB // parts
     best = [
         best_of(part, noise, Vocabulary(i * columns, VOCAB - 1), after_temperature=after_temperature)
@@ -35,7 +35,7 @@ def noise(rows: int, temperature: float, seed: int = 1, step: int = 0) -> Noise:
     )
 
 
-def test_greedy_takes_the_most_probable_token_and_its_float64_probability() -> None:
+def test_greedy_picks_the_most_probable_token_with_its_probability() -> None:
     tokens, confidences = pick(logits(5), None, after_temperature=False)
     best = logits(5).double().softmax(dim=-1).max(dim=-1)
     assert torch.equal(tokens, best.indices)
@@ -62,27 +62,27 @@ def test_the_confidence_is_the_raw_probability_of_the_drawn_token() -> None:
     torch.testing.assert_close(confidences, wanted)
 
 
-def test_an_altered_confidence_is_of_the_distribution_drawn_from() -> None:
+def test_after_temperature_the_confidence_is_of_that_distribution() -> None:
     tokens, confidences = pick(logits(9), noise(9, 0.5), after_temperature=True)
     wanted = (logits(9).double() / 0.5).softmax(dim=-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(confidences, wanted)
 
 
-def test_a_row_draws_the_same_in_any_company() -> None:
+def test_a_row_draws_the_same_token_in_any_batch() -> None:
     whole = pick(logits(9), noise(9, 1.0), after_temperature=False)[0]
     row = noise(9, 1.0)
     alone = Noise(row.temperature[4:5], row.seed[4:5], row.step[4:5], row.position[4:5])
     assert pick(logits(9)[4:5], alone, after_temperature=False)[0] == whole[4]
 
 
-def test_another_seed_or_step_draws_other_numbers() -> None:
+def test_another_seed_or_step_draws_other_tokens() -> None:
     same = logits(1).expand(200, VOCAB)
     first = pick(same, noise(200, 1.0, seed=1, step=0), after_temperature=False)[0]
     assert not torch.equal(first, pick(same, noise(200, 1.0, seed=2, step=0), after_temperature=False)[0])
     assert not torch.equal(first, pick(same, noise(200, 1.0, seed=1, step=1), after_temperature=False)[0])
 
 
-def test_the_mask_is_never_taken_but_counts_in_the_softmax() -> None:
+def test_the_mask_is_never_chosen_but_counts_in_the_softmax() -> None:
     values = logits(5)
     values[:, -1] = 10
     tokens, confidences = pick(values, None, after_temperature=False)
@@ -97,7 +97,7 @@ def test_the_largest_random_number_is_finite(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("parts", [2, 4])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_shared_out_vocabulary_gives_the_same(parts: int, temperature: float) -> None:
+def test_a_split_vocabulary_samples_the_same(parts: int, temperature: float) -> None:
     whole, shared = (pick(logits(50), noise(50, temperature), after_temperature=False, parts=n) for n in (1, parts))
     assert torch.equal(whole[0], shared[0])
     torch.testing.assert_close(whole[1], shared[1])

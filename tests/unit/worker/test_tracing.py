@@ -31,32 +31,32 @@ def jobs(*tickets: int, epoch: int = 1, name: str = "r", **options: object) -> S
     return StepJobs(epoch=epoch, states=states, **options)  # type: ignore[arg-type]
 
 
-def told(exporter: InMemorySpanExporter) -> list[tuple[object, object]]:
-    """Of each span that has ended its request and how many steps of it ran."""
+def ended_spans(exporter: InMemorySpanExporter) -> list[tuple[object, object]]:
+    """The request id and the number of steps of each ended span."""
     names = ("dilaserve.request_id", "dilaserve.steps")
     attributes = [span.attributes or {} for span in exporter.get_finished_spans()]
     return [(of_span[names[0]], of_span[names[1]]) for of_span in attributes]
 
 
-def ran(ticket: int) -> StepResults:
+def step_of(ticket: int) -> StepResults:
     one = pack_int32([1])
     return StepResults(instance_id="a-1", epoch=1, tickets=pack_int64([ticket]), steps=one, counts=one)
 
 
-def test_a_span_ends_when_its_request_is_to_be_forgotten(ended: InMemorySpanExporter) -> None:
+def test_a_span_ends_when_its_request_is_dropped(ended: InMemorySpanExporter) -> None:
     spans = tracing.RequestSpans("a-1")
     spans.jobs_received(jobs(1, 2, 3))
-    spans.iteration_finished(ran(1))
+    spans.iteration_finished(step_of(1))
     spans.jobs_received(jobs(drops=pack_int64([1])))
-    assert told(ended) == [("r1", 1)]
+    assert ended_spans(ended) == [("r1", 1)]
     spans.jobs_received(jobs(3, forget_below=9))
-    assert told(ended) == [("r1", 1), ("r2", 0)]
+    assert ended_spans(ended) == [("r1", 1), ("r2", 0)]
 
 
-def test_another_schedulers_request_of_the_same_ticket_has_a_span_of_its_own(ended: InMemorySpanExporter) -> None:
+def test_the_same_ticket_in_a_new_epoch_has_its_own_span(ended: InMemorySpanExporter) -> None:
     spans = tracing.RequestSpans("a-1")
     spans.jobs_received(jobs(1))
     spans.jobs_received(jobs(1, epoch=2, name="s"))
-    spans.iteration_finished(ran(1))
+    spans.iteration_finished(step_of(1))
     spans.close()
-    assert told(ended) == [("r1", 0), ("s1", 1)]
+    assert ended_spans(ended) == [("r1", 0), ("s1", 1)]

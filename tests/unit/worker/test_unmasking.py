@@ -23,11 +23,11 @@ def test_every_candidate_at_or_above_the_threshold_is_unmasked() -> None:
     assert decide([(0.7, [0.7, 0.69, 0.9])]) == [[True, False, True]]
 
 
-def test_the_most_confident_is_unmasked_whatever_its_confidence() -> None:
+def test_the_most_confident_candidate_is_always_unmasked() -> None:
     assert decide([(0.9, [0.1, 0.3, 0.2])]) == [[False, True, False]]
 
 
-def test_of_equal_confidences_the_first_position_goes() -> None:
+def test_of_equal_confidences_the_first_position_is_unmasked() -> None:
     assert decide([(0.9, [0.3, 0.3])]) == [[True, False]]
 
 
@@ -36,19 +36,19 @@ def test_threshold_zero_unmasks_everything() -> None:
 
 
 @given(requests)
-def test_each_request_is_decided_as_if_alone(requests: list[tuple[float, list[float]]]) -> None:
+def test_each_request_is_unmasked_as_if_alone(requests: list[tuple[float, list[float]]]) -> None:
     assert decide(requests) == [decide([request])[0] for request in requests]
 
 
 @given(requests)
-def test_the_choice_is_the_plain_rule(requests: list[tuple[float, list[float]]]) -> None:
+def test_the_choice_matches_the_rule_in_plain_python(requests: list[tuple[float, list[float]]]) -> None:
     for (threshold, own), chosen in zip(requests, decide(requests), strict=True):
         best = own.index(max(own))
         assert chosen == [c >= threshold or i == best for i, c in enumerate(own)]
 
 
 @given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=9), min_size=1, max_size=4))
-def test_statistics_are_those_of_the_known_confidences_alone(rows: list[list[float]]) -> None:
+def test_statistics_cover_only_known_confidences(rows: list[list[float]]) -> None:
     known = np.full((len(rows), 10), np.nan, dtype=np.float32)
     for row, values in zip(known, rows, strict=True):
         row[: len(values)] = values
