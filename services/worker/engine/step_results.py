@@ -29,7 +29,7 @@ class StepOutcome:
 
 @dataclass(slots=True)
 class StepReport:
-    """What an iteration reports besides the tokens that it unmasked."""
+    """The report of an iteration on jobs that did not run, and its provisional tokens."""
 
     missing: list[int] = field(default_factory=list)  # tickets of jobs whose request is unknown
     failures: list[StepFailure] = field(default_factory=list)  # jobs that can never run

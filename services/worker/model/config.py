@@ -1,7 +1,7 @@
 """Reads the shape of a model from the `config.json` beside its weights.
 
 Determines the family of the checkpoint and rejects settings that the decoder does not implement. Every shape, id,
-epsilon and rope base comes from the file.
+epsilon and rope base is read from the file.
 """
 
 import json
