@@ -110,7 +110,7 @@ class Kill:
     """A service that was killed, the time, and the scheduler's last stats before."""
 
     service: str
-    at_s: float  # of time.monotonic
+    at_s: float  # by time.monotonic
     stats_before: int  # number of the scheduler's stats messages
     last_stats: SchedulerStats
 

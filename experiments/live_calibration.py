@@ -59,16 +59,16 @@ async def serve(
         return [await _read(client, name) for name in names]
 
 
-async def serve_loop(url: str, rows: Sequence[LoadRequest], together: int, slo_s: float) -> list[ServedRequest]:
-    """Send the rows with `together` of them running at a time."""
+async def serve_loop(url: str, rows: Sequence[LoadRequest], concurrency: int, slo_s: float) -> list[ServedRequest]:
+    """Send the rows with `concurrency` of them at a time."""
     waiting = iter(rows)
 
     async def turns(client: httpx.AsyncClient) -> list[str]:
         return [await _send(client, row, slo_s) for row in waiting]
 
     async with _client(url) as client:
-        names = await asyncio.gather(*(turns(client) for _ in range(together)))
-        return [await _read(client, name) for mine in names for name in mine]
+        names = await asyncio.gather(*(turns(client) for _ in range(concurrency)))
+        return [await _read(client, name) for group in names for name in group]
 
 
 def _client(url: str) -> httpx.AsyncClient:

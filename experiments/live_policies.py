@@ -35,11 +35,11 @@ from experiments.report import RESULTS, environment_header, markdown_row, markdo
 POLICIES = ("dilaserve", "llumnix", "infaas")
 STORE = RESULTS / "live_policies.json"
 PROFILE = RESULTS / "live_policies_profile.csv"
-SLO_SCALE = 5.0  # of the isolated latency
-ISOLATED_REQUESTS = 30  # that measure the isolated latency
+SLO_SCALE = 5.0  # SLO over isolated latency
+ISOLATED_REQUESTS = 30  # measure the isolated latency
 BURST_REQUESTS = 150  # sent at once, to measure the sustained rate
 MIN_GAIN, MAX_LOSS = 0.30, 0.02  # at the highest load: attainment above both; exact match below the better one
-MAX_SPREAD = 0.01  # of exact match at the lowest load
+MAX_SPREAD = 0.01  # difference of exact match between policies at the lowest load
 
 COLUMNS = (
     *("load", "requests/s", "policy", "requests", "failed", "SLO attainment", "exact match", "mean threshold"),

@@ -26,7 +26,7 @@ DEGREES = [1, 2, 4]
 BATCH_SIZES = [32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384]  # tokens
 TOKENS_PER_STEP = {0.5: 7.01, 0.6: 6.17, 0.7: 5.12, 0.8: 4.24, 0.9: 3.25}
 CLASSES = 24
-RPS_PER_GPU = {True: 0.9, False: 0.35}  # with and without a cache: enough load that the planner lowers thresholds
+RPS_PER_GPU = {True: 0.9, False: 0.35}  # with and without a cache: high enough that the planner lowers thresholds
 
 
 def draw_workload(gpus: int, per_node: int, rps_per_gpu: float) -> Workload:

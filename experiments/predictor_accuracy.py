@@ -19,8 +19,8 @@ from dilaserve.commands.up import DEMO_MODEL
 from experiments.report import RESULTS, environment_header, markdown_table, target_list
 
 REPORT = RESULTS / "predictor_accuracy.md"
-MAX_ERROR = 0.7  # of the one-shot error
-MAX_COST = 0.01  # of step time, at the chosen granularity
+MAX_ERROR = 0.7  # share of the one-shot error
+MAX_COST = 0.01  # share of step time, at the chosen granularity
 
 TEXT = """# Accuracy of the predicted steps left
 

@@ -35,7 +35,7 @@ from simulator.steps_table import read_steps
 from simulator.workload import ArrivalTrace, constant_rate_trace, real_world_trace
 
 ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
-LASTING_COPIES = 3  # of each sample of a benchmark: one copy lasts 82 seconds, mostly while the queue fills
+LASTING_COPIES = 3  # copies of each sample of a benchmark: one copy lasts 82 seconds, mostly while the queue fills
 LOW_LOAD_S = 45 * 60.0  # the paper's low-load period is the trace's first 45 minutes
 
 Policy = Literal["dilaserve", "llumnix", "infaas"]
@@ -48,9 +48,9 @@ class TraceRun:
     system: str
     seed: int
     policy: Policy
-    rps: float = 20.0  # at the peak of the trace
+    rps: float = 20.0  # peak rate of the trace
     lengths: str = "sharegpt"  # or a benchmark, at a constant rate
-    copies: int = 1  # of each of the benchmark's samples
+    copies: int = 1  # copies of each sample of the benchmark
     roofline: bool = False
     load_control: bool = True
     margin_steps: float = 0.0  # reserved before the deadline: none, as in the paper

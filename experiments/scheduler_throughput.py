@@ -44,7 +44,7 @@ THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 PROFILE = (
     "tp,batch_tokens,step_kind,latency_ms\n1,32,recompute,20\n1,16384,recompute,900\n1,32,cache,15\n1,16384,cache,700\n"
 )
-SIZES = (16, 64, 256)  # instances
+SIZES = (16, 64, 256)  # numbers of instances
 NOTES = """CPU time of the scheduler's core on one core; 32 requests per instance, 5 thresholds, policy dilaserve, dual
 cache. A cycle handles the result messages that arrived during the previous cycle: one when the scheduler is idle,
 where its fixed costs weigh most (the figure to plan with), one of every instance when it is the bottleneck. Load

@@ -66,7 +66,7 @@ def take_all(url: str, out: Path, program: str) -> None:
 
 @contextmanager
 def page(browser: Browser, url: str, theme: str, size: dict[str, int]) -> Iterator[Page]:
-    """A page at this address."""
+    """Open a page at this URL."""
     opened = browser.new_page(color_scheme="dark" if theme == "dark" else "light", reduced_motion="reduce")
     opened.set_viewport_size({"width": size["width"], "height": size["height"]})
     opened.set_default_timeout(LIMIT_S * 1000)

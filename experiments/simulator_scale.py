@@ -26,7 +26,7 @@ from simulator.scenario import Scenario, simulate
 from simulator.steps_table import read_steps
 from simulator.workload import DAY, HOUR_S, ArrivalTrace, make_trace, real_world_trace
 
-RPS_PER_INSTANCE = 20.0 / 16  # at the peak
+RPS_PER_INSTANCE = 20.0 / 16  # peak rate
 INSTANCES = (16, 64, 256)
 COLUMNS = "instances", "peak RPS", "seconds", "requests", "steps", "cycles", "CPU, s", "us per step", "peak memory, MB"
 

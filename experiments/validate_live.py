@@ -66,9 +66,9 @@ COLUMNS = (
 class CalibrationRound:
     by_threshold: dict[float, list[ServedRequest]]
     alone: list[ServedRequest]
-    recorded: list[list[Canvas]]  # by request of `by_threshold`, at all thresholds
-    run: list[RecordedIteration]  # of the other requests
-    burst_s: float  # until the burst was completed
+    recorded: list[list[Canvas]]  # canvases by request of `by_threshold`, at all thresholds
+    run: list[RecordedIteration]  # iterations of the other requests
+    burst_s: float  # time until the burst was completed
 
     @property
     def slo_s(self) -> float:
@@ -138,7 +138,7 @@ async def calibrate(cluster: LiveCluster, rows: list[LoadRequest]) -> Calibratio
         for same in zip(*by_threshold.values(), strict=True)
     ]
     async with record(cluster.nats_url) as recording:
-        in_turn = [await serve_loop(cluster.url, sample, together, LOOSE_SLO_S) for together in CONCURRENCY]
+        in_turn = [await serve_loop(cluster.url, sample, concurrency, LOOSE_SLO_S) for concurrency in CONCURRENCY]
         began_s = time.perf_counter()
         await serve(cluster.url, rows[:BURST_REQUESTS], [0.0] * BURST_REQUESTS, LOOSE_SLO_S)
         burst_s = time.perf_counter() - began_s
@@ -154,7 +154,9 @@ async def registered_profile(cluster: LiveCluster) -> LatencyProfile:
 
 def scenario_of(rounds: Sequence[CalibrationRound], registered: LatencyProfile, policy: str) -> Scenario:
     """The scenario with the measurements of all rounds."""
-    by_threshold = {floor: [one for seen in rounds for one in seen.by_threshold[floor]] for floor in THRESHOLDS}
+    by_threshold = {
+        floor: [one for calibration in rounds for one in calibration.by_threshold[floor]] for floor in THRESHOLDS
+    }
     profile, launch_s = fit_profile(_run_in(rounds))
     return Scenario(
         profile=profile,
@@ -162,7 +164,7 @@ def scenario_of(rounds: Sequence[CalibrationRound], registered: LatencyProfile, 
         shared_launch_s=launch_s,
         message_s=_message_s(rounds),
         steps=fit_steps(by_threshold),
-        replay=ReplayModel([one for seen in rounds for one in seen.recorded], OUTPUT_TOKENS),
+        replay=ReplayModel([one for calibration in rounds for one in calibration.recorded], OUTPUT_TOKENS),
         predictor="trained",
         live=load_predictor(DEMO_MODEL / "predictor"),
         instances=(1,),
@@ -185,11 +187,11 @@ def timed_as(run: ValidationRun, rounds: Sequence[CalibrationRound], scenario: S
 
 
 def _run_in(rounds: Sequence[CalibrationRound]) -> list[RecordedIteration]:
-    return [iteration for seen in rounds for iteration in seen.run]
+    return [iteration for calibration in rounds for iteration in calibration.run]
 
 
 def _message_s(rounds: Sequence[CalibrationRound]) -> float:
-    return fit_message_s([one for seen in rounds for one in seen.alone])
+    return fit_message_s([one for calibration in rounds for one in calibration.alone])
 
 
 async def run_live(

@@ -30,12 +30,12 @@ def cases() -> list[Case]:
 
 def compare(rows: Sequence[Row]) -> list[Comparison]:
     found = []
-    for what, part, paper in (("input", "examples", ("+81.0", "1.0")), ("output", "out", ("+82.3", "0.8"))):
-        mine = [row for row in rows if str(row["length"]).endswith(part)]
-        loss = min(gain.accuracy for gain in gains(mine, "INFaaS"))
+    for name, part, paper in (("input", "examples", ("+81.0", "1.0")), ("output", "out", ("+82.3", "0.8"))):
+        selected = [row for row in rows if str(row["length"]).endswith(part)]
+        loss = min(gain.accuracy for gain in gains(selected, "INFaaS"))
         found += [
-            (f"{what} length: widest gain over INFaaS", f"{paper[0]} points", widest_gain(mine, "INFaaS")),
-            (f"{what} length: largest loss of accuracy", f"{paper[1]} %", f"{-loss:.1f} points"),
+            (f"{name} length: widest gain over INFaaS", f"{paper[0]} points", widest_gain(selected, "INFaaS")),
+            (f"{name} length: largest loss of accuracy", f"{paper[1]} %", f"{-loss:.1f} points"),
         ]
     behind = sum(gain.attainment < -0.5 for gain in gains(rows, "INFaaS"))
     ahead = len(pick(rows, system="DiLaServe"))

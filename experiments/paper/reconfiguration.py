@@ -44,17 +44,17 @@ def measure(quick: bool) -> list[Row]:
 
 def _next(arriving: ArrivalTrace, peak: float, window: int, running: list[PlannedInstance]) -> list[PlannedInstance]:
     """The instances after this window: its plan if that is accepted, else the running ones."""
-    question = {"study": "reconfiguration", "peak": peak, "window": window, "running": running}
-    return cached(question, list[PlannedInstance], lambda: _plan(arriving, window, running))
+    key = {"study": "reconfiguration", "peak": peak, "window": window, "running": running}
+    return cached(key, list[PlannedInstance], lambda: _plan(arriving, window, running))
 
 
 def _plan(arriving: ArrivalTrace, window: int, running: Sequence[Placement]) -> list[PlannedInstance]:
     profile, steps = read_profile(PROFILE), read_steps(STEPS)
     slo_s = SLO_MULTIPLE * unloaded_latency_s(arriving, profile, steps, caching=True)
-    mine = np.flatnonzero(arriving.arrival_s // HOUR_S == window)
-    seen = [RequestSample(int(arriving.prompt_tokens[i]), int(arriving.output_tokens[i]), slo_s) for i in mine]
+    indices = np.flatnonzero(arriving.arrival_s // HOUR_S == window)
+    samples = [RequestSample(int(arriving.prompt_tokens[i]), int(arriving.output_tokens[i]), slo_s) for i in indices]
     tokens = {c: float(steps.tokens_at(np.array(c))) for c in PLANNING.thresholds}
-    p = plan_input(workload(class_loads(seen, HOUR_S), tokens, PLANNING, NODES), profile)
+    p = plan_input(workload(class_loads(samples, HOUR_S), tokens, PLANNING, NODES), profile)
     plan = make_plan(p, running)
     stays = [PlannedInstance(node=place.node, gpus=place.gpus, tp=place.tp, preserved=True) for place in running]
     return plan.instances if plan.decision.take else stays
@@ -69,13 +69,13 @@ def table(rows: Sequence[Row]) -> list[Row]:
 
 
 def _configuration(rows: Sequence[Row], peak: float, minute: float) -> str:
-    mine = [row for row in pick(rows, minute=minute) if row["peak RPS"] == peak and number(row, "instances")]
-    return ", ".join(f"{number(row, 'instances'):.0f} {row['TP degree']}" for row in mine)
+    selected = [row for row in pick(rows, minute=minute) if row["peak RPS"] == peak and number(row, "instances")]
+    return ", ".join(f"{number(row, 'instances'):.0f} {row['TP degree']}" for row in selected)
 
 
 def mean_instances(rows: Sequence[Row], peak: float) -> float:
-    mine = [row for row in rows if row["peak RPS"] == peak]
-    return sum(number(row, "instances") for row in mine) / len({row["minute"] for row in mine})
+    selected = [row for row in rows if row["peak RPS"] == peak]
+    return sum(number(row, "instances") for row in selected) / len({row["minute"] for row in selected})
 
 
 def compare(rows: Sequence[Row]) -> list[Comparison]:

@@ -21,7 +21,7 @@ from simulator.unloaded_latency import unloaded_latency_s
 from simulator.workload import ArrivalTrace, constant_rate_trace, make_trace
 
 GSM8K_SHOTS = 5  # examples in the prompts of the data file
-SHOT_SHARE = 0.182  # of one example in GSM8K's 5-shot prompt; by characters, mean over questions and answers
+SHOT_SHARE = 0.182  # share of one example in GSM8K's 5-shot prompt; by characters, mean over questions and answers
 
 System = Literal["DiLaServe", "Llumnix", "INFaaS"]
 POLICY: Mapping[System, Literal["dilaserve", "llumnix", "infaas"]] = {
@@ -39,7 +39,7 @@ class SimulationRun:
     rps: float
     benchmark: str = "gsm8k"
     shots: int = GSM8K_SHOTS  # examples in GSM8K's prompts
-    prompt_tokens: int | None = None  # of every request; None: the benchmark's
+    prompt_tokens: int | None = None  # length of every prompt; None: the benchmark's
     output_tokens: int = 256
     requests: int = 1319
     cluster: str = "16x1"
@@ -48,7 +48,7 @@ class SimulationRun:
     margin_steps: float = 0.0  # reserved before the deadline: none, as in the paper
     predictor: PredictorName = "noisy"
     moves: MigrationPolicy | None = None  # None: the policy's own
-    slo_multiple: float = 5.0  # of the mean latency of a request alone on a TP-1 instance
+    slo_multiple: float = 5.0  # SLO over the mean latency of a request alone on a TP-1 instance
     seed: int = 0
 
 
