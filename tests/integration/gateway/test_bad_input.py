@@ -143,7 +143,7 @@ async def test_a_missing_field_is_named(lonely_gateway: RunningGateway) -> None:
         assert (error["param"], error["code"]) == (missing, "missing_required_parameter")
 
 
-async def test_a_body_that_is_no_json_object_is_refused(lonely_gateway: RunningGateway) -> None:
+async def test_a_body_that_is_not_a_json_object_is_rejected(lonely_gateway: RunningGateway) -> None:
     for body in (b"", b"{", b"nonsense", b"\xff\xfe", b"[]", b"3", b'"text"', b"[" * 100_000):
         error = await refused(lonely_gateway, "/v1/chat/completions", content=body)
         assert error["param"] is None
@@ -155,7 +155,7 @@ async def test_an_unknown_model_is_not_found(lonely_gateway: RunningGateway) -> 
         assert (error["param"], error["code"]) == ("model", "model_not_found")
 
 
-async def test_a_body_over_the_limit_is_refused_declared_or_not(lonely_gateway: RunningGateway) -> None:
+async def test_a_body_over_the_limit_is_rejected_with_or_without_its_length(lonely_gateway: RunningGateway) -> None:
     async def parts() -> Any:
         for _ in range(MAX_BODY_BYTES // 65536 + 1):
             yield b" " * 65536
@@ -164,7 +164,7 @@ async def test_a_body_over_the_limit_is_refused_declared_or_not(lonely_gateway: 
     await refused(lonely_gateway, "/v1/chat/completions", status=413, content=parts())
 
 
-async def test_a_client_that_stops_amid_its_body_is_let_go(
+async def test_a_client_that_stops_sending_its_body_is_disconnected(
     lonely_gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.gateway.api.request_body.PART_TIMEOUT_S", 0.1)

@@ -61,7 +61,7 @@ async def rows_of(api: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str
     return [json.loads(row) for row in (await api.files.content(file_id)).text.splitlines()]
 
 
-async def test_a_batch_is_served_in_order_at_low_priority_and_tells_good_from_bad(
+async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.answer = lambda request: str(request.seed)
@@ -95,7 +95,7 @@ async def test_a_batch_is_served_in_order_at_low_priority_and_tells_good_from_ba
             await api.files.retrieve(done.input_file_id)
 
 
-async def test_the_next_gateway_goes_on_with_a_batch_and_serves_nothing_twice(
+async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()
@@ -116,7 +116,7 @@ async def test_the_next_gateway_goes_on_with_a_batch_and_serves_nothing_twice(
     assert len({request.request_id for request in scheduler.requests}) == 5
 
 
-async def test_a_batch_that_is_given_out_again_while_it_runs_is_not_run_twice(
+async def test_a_batch_redelivered_while_it_runs_does_not_run_twice(
     bus: Bus, gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()
@@ -133,7 +133,7 @@ async def test_a_batch_that_is_given_out_again_while_it_runs_is_not_run_twice(
     assert [request.seed for request in scheduler.requests] == [0, 1]
 
 
-async def test_a_batch_that_another_gateway_has_ended_meanwhile_stays_as_it_is(
+async def test_a_batch_ended_by_another_gateway_is_not_changed(
     bus: Bus, settings: GatewaySettings, gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()
@@ -153,7 +153,7 @@ async def test_a_batch_that_another_gateway_has_ended_meanwhile_stays_as_it_is(
         await link.close()
 
 
-async def test_a_batch_can_be_cancelled_and_keeps_what_has_ended(
+async def test_a_cancelled_batch_keeps_its_completed_lines(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()
@@ -171,9 +171,7 @@ async def test_a_batch_can_be_cancelled_and_keeps_what_has_ended(
     scheduler.hold.set()
 
 
-async def test_a_batch_that_waits_for_its_turn_is_cancelled_at_once(
-    bus: Bus, settings: GatewaySettings, text: TextModel
-) -> None:
+async def test_a_waiting_batch_is_cancelled_at_once(bus: Bus, settings: GatewaySettings, text: TextModel) -> None:
     link = BusConnection()
     await link.connect(settings.nats_url, settings.cell)
     try:
@@ -209,7 +207,7 @@ async def test_a_batch_that_is_cancelled_while_its_file_is_read_is_not_served(
     assert scheduler.requests == []
 
 
-async def test_a_batch_takes_no_room_from_those_who_wait(
+async def test_a_batch_leaves_room_for_interactive_requests(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()
@@ -226,7 +224,7 @@ async def test_a_batch_takes_no_room_from_those_who_wait(
         assert (await ended(api, batch.id)).status == "completed"
 
 
-async def test_a_file_that_is_deleted_while_it_is_read_holds_nobody_up(
+async def test_a_file_deleted_while_it_is_read_delays_no_request(
     bus: Bus, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with client(gateway) as api:
@@ -240,7 +238,7 @@ async def test_a_file_that_is_deleted_while_it_is_read_holds_nobody_up(
         assert told.value.status_code == 503
 
 
-async def test_a_batch_of_wrong_lines_leaves_the_gateway_to_others_and_can_be_cancelled(
+async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(
     gateway: RunningGateway,
 ) -> None:
     async with client(gateway) as api:
@@ -257,7 +255,7 @@ async def test_a_batch_of_wrong_lines_leaves_the_gateway_to_others_and_can_be_ca
         assert done.request_counts.failed < 3000
 
 
-async def test_a_batch_whose_file_has_gone_fails_and_says_so(
+async def test_a_batch_whose_file_is_missing_fails_with_the_reason(
     gateway: RunningGateway, settings: GatewaySettings
 ) -> None:
     link = BusConnection()
@@ -273,7 +271,7 @@ async def test_a_batch_whose_file_has_gone_fails_and_says_so(
     assert [error.code for error in failed.errors.data or []] == ["not_found"]
 
 
-async def test_a_wrong_file_fails_the_batch_and_says_where(gateway: RunningGateway) -> None:
+async def test_an_invalid_file_fails_the_batch_with_the_line(gateway: RunningGateway) -> None:
     async with client(gateway) as api:
         batch = await submit(api, line(0), line(0), {"custom_id": "x"}, line(1) | {"url": "/v1/embeddings"})
         failed = await ended(api, batch.id)

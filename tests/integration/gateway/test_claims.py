@@ -19,7 +19,7 @@ async def post(gateway: RunningGateway, key: str, **changes: Any) -> httpx.Respo
     return await gateway.http.post(PATH, json=CHAT | changes, headers={"Idempotency-Key": key})
 
 
-async def test_a_repeated_request_has_the_outcome_it_had_also_after_a_restart(
+async def test_a_repeated_request_gets_the_same_outcome_even_after_a_restart(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
     async with running(settings, text) as first:
@@ -44,7 +44,7 @@ async def test_a_repeated_request_has_the_outcome_it_had_also_after_a_restart(
         assert (await post(second, "order 67")).json()["choices"][0]["message"]["content"] == "something else"
 
 
-async def test_a_client_that_loses_its_connection_comes_back_for_the_outcome(
+async def test_a_disconnected_client_can_retry_for_the_outcome(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()

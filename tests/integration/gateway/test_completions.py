@@ -66,7 +66,7 @@ async def test_a_prompt_may_be_token_ids(gateway: RunningGateway, scheduler: Ans
     assert reply.json()["usage"]["prompt_tokens"] == 3
 
 
-async def test_a_reply_says_how_it_was_served(gateway: RunningGateway) -> None:
+async def test_a_reply_states_how_it_was_served(gateway: RunningGateway) -> None:
     reply = await gateway.http.post("/v1/chat/completions", json=CHAT | {"slo_ms": 4000, "max_tokens": 33})
     served = reply.json()["dilaserve"]
     assert served["latency_ms"] > 0
@@ -86,7 +86,7 @@ async def test_a_reply_says_how_it_was_served(gateway: RunningGateway) -> None:
     }
 
 
-async def test_a_stream_may_tell_the_usage_so_far(gateway: RunningGateway) -> None:
+async def test_a_stream_may_report_the_usage_so_far(gateway: RunningGateway) -> None:
     options = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     chunks = await events(gateway, "/v1/chat/completions", CHAT | options)
     told = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["usage"]]
@@ -95,14 +95,14 @@ async def test_a_stream_may_tell_the_usage_so_far(gateway: RunningGateway) -> No
     assert told[-1] == len(ANSWER)
 
 
-async def test_the_last_chunk_of_a_stream_says_how_it_was_served(gateway: RunningGateway) -> None:
+async def test_the_last_chunk_of_a_stream_states_how_it_was_served(gateway: RunningGateway) -> None:
     chunks = await events(gateway, "/v1/chat/completions", CHAT)
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert chunks[-1]["dilaserve"]["instances"] == ["worker-test"]
     assert len(chunks) > 4, "text comes as it is committed"
 
 
-async def test_a_stream_may_carry_what_each_step_unmasked(
+async def test_a_stream_may_include_the_unmasked_tokens_of_each_step(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     sent = await events(gateway, "/v1/chat/completions", CHAT | {"canvas": True, "max_tokens": 32})
@@ -117,7 +117,7 @@ async def test_a_stream_may_carry_what_each_step_unmasked(
     assert "".join(text) == ANSWER
 
 
-async def test_a_canvas_also_carries_guesses_for_what_is_masked_still(gateway: RunningGateway) -> None:
+async def test_a_canvas_also_includes_guesses_for_masked_positions(gateway: RunningGateway) -> None:
     sent = await events(gateway, "/v1/chat/completions", CHAT | {"canvas": True, "max_tokens": 32})
     steps = [event["cells"] for event in sent if event["object"] == "dilaserve.canvas"]
     guesses = [[cell for cell in cells if not cell["committed"]] for cells in steps]
@@ -125,7 +125,7 @@ async def test_a_canvas_also_carries_guesses_for_what_is_masked_still(gateway: R
     assert guesses == [[guess]] * (len(steps) - 1) + [[]]
 
 
-async def test_the_output_is_128_tokens_or_what_the_model_has_room_for(gateway: RunningGateway) -> None:
+async def test_the_default_output_is_128_tokens_or_the_models_limit(gateway: RunningGateway) -> None:
     for prompt_tokens, output_tokens in ((10, 128), (384, 128), (385, 96), (480, 32)):
         reply = await gateway.http.post("/v1/completions", json={"model": MODEL, "prompt": [65] * prompt_tokens})
         assert reply.json()["dilaserve"]["output_tokens"] == output_tokens
@@ -189,7 +189,7 @@ async def test_characters_of_several_tokens_stream_whole(
     assert not any("\ufffd" in piece for piece in pieces)
 
 
-async def test_many_requests_at_once_each_get_their_own_answer(
+async def test_concurrent_requests_each_get_their_own_answer(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.answer = lambda request: str(request.seed)

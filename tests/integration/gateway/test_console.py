@@ -53,13 +53,13 @@ async def test_the_page_and_all_it_loads_are_served_with_their_types(lonely_gate
 @pytest.mark.parametrize(
     "path", ["/console/nothing.js", "/console/../__main__.py", "/console/%2e%2e/settings.py", "/docs", "/redoc"]
 )
-async def test_nothing_but_the_console_is_served(lonely_gateway: RunningGateway, path: str) -> None:
+async def test_only_the_consoles_files_are_served(lonely_gateway: RunningGateway, path: str) -> None:
     reply = await lonely_gateway.http.get(httpx.URL(lonely_gateway.url).copy_with(raw_path=path.encode()))
     assert reply.status_code == 404
     assert reply.json()["error"]["code"] == "not_found"
 
 
-async def test_supervisors_may_ask_with_head(lonely_gateway: RunningGateway) -> None:
+async def test_the_probes_accept_head_requests(lonely_gateway: RunningGateway) -> None:
     asked = [await lonely_gateway.http.head(path) for path in ("/", "/health", "/ready")]
     assert [(reply.status_code, reply.content) for reply in asked] == [(200, b""), (200, b""), (503, b"")]
 
@@ -73,12 +73,12 @@ async def test_the_cluster_lists_instances_by_node(gateway: RunningGateway) -> N
     assert (instance["state"], instance["tp_degree"]) == ("ready", 1)
 
 
-async def test_the_cluster_says_why_it_is_not_ready(lonely_gateway: RunningGateway) -> None:
+async def test_the_cluster_reports_why_it_is_not_ready(lonely_gateway: RunningGateway) -> None:
     cluster = (await lonely_gateway.http.get("/cluster")).json()
     assert (cluster["ready"], cluster["reason"], cluster["nodes"]) == (False, "no instance is ready", [])
 
 
-async def test_requests_are_listed_the_latest_first(gateway: RunningGateway) -> None:
+async def test_requests_are_listed_newest_first(gateway: RunningGateway) -> None:
     names = [await ask(gateway) for _ in range(3)]
     listed = (await gateway.http.get("/v1/requests", params={"limit": 2})).json()["data"]
     assert [request["id"] for request in listed] == [names[2], names[1]]
@@ -100,7 +100,7 @@ async def test_the_feed_counts_requests_and_shows_the_cluster(gateway: RunningGa
     assert update["cluster"]["nodes"][0]["instances"][0]["id"] == "worker-test"
 
 
-async def test_a_gateway_started_anew_knows_the_requests_before_it(
+async def test_a_restarted_gateway_knows_earlier_requests(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
     async with running(settings, text) as gateway:
@@ -124,7 +124,7 @@ async def test_open_feeds_end_when_the_gateway_drains(gateway: RunningGateway) -
     await gateway.done
 
 
-async def test_plans_are_told_with_their_reasons(bus: Bus, lonely_gateway: RunningGateway) -> None:
+async def test_plans_are_reported_with_their_reasons(bus: Bus, lonely_gateway: RunningGateway) -> None:
     assert (await lonely_gateway.http.get("/plans")).json()["data"] == []
     await bus.store(bus.subjects.plans("plan-1"), plan(PlanState.DONE, "the load has grown", "stopped it"))
     [told] = (await lonely_gateway.http.get("/plans")).json()["data"]
@@ -134,7 +134,7 @@ async def test_plans_are_told_with_their_reasons(bus: Bus, lonely_gateway: Runni
     assert [event["text"] for event in told["events"]] == ["stopped it"]
 
 
-async def test_the_load_is_what_the_scheduler_says(bus: Bus, gateway: RunningGateway) -> None:
+async def test_the_load_is_that_of_the_schedulers_stats(bus: Bus, gateway: RunningGateway) -> None:
     while not (update := await first_update(gateway))["cluster"]["policy"]:
         await bus.publish(bus.subjects.stats("scheduler"), scheduler_stats(rps=3.0, active=5, deferred=2))
     load = update["loads"][-1]

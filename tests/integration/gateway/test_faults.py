@@ -47,7 +47,7 @@ async def test_a_draining_instance_does_not_count(
     await lonely_gateway.until("no instance is ready")
 
 
-async def test_while_a_plan_is_carried_out_requests_are_taken_and_wait(
+async def test_requests_are_accepted_and_wait_while_a_plan_is_executed(
     lonely_gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     plan = PlanRecord(plan_id="1", decided_s=0.0, state=PlanState.RUNNING, reason="a test")
@@ -61,7 +61,7 @@ async def test_while_a_plan_is_carried_out_requests_are_taken_and_wait(
     await lonely_gateway.until("no instance is ready")
 
 
-async def test_without_a_bus_the_gateway_lives_and_says_so(settings: GatewaySettings, text: TextModel) -> None:
+async def test_without_a_bus_the_gateway_runs_and_reports_it(settings: GatewaySettings, text: TextModel) -> None:
     away = GatewaySettings(nats_url="nats://127.0.0.1:1", model=settings.model)
     async with running(away, text) as gateway:
         assert (await gateway.http.get("/health")).status_code == 200
@@ -113,7 +113,7 @@ async def test_a_request_without_a_text_ends_in_an_error(
             _ = [chunk async for chunk in await api.chat.completions.create(**CHAT, stream=True)]
 
 
-async def test_nonsense_on_the_bus_is_passed_over(
+async def test_invalid_messages_on_the_bus_are_ignored(
     gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus
 ) -> None:
     scheduler.hold = asyncio.Event()
@@ -223,7 +223,7 @@ async def test_on_stop_new_requests_are_refused_and_open_ones_end(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_that_outlives_the_drain_is_told_so_and_cancelled(
+async def test_a_request_that_exceeds_the_drain_time_gets_an_error_and_is_cancelled(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, stream: bool
 ) -> None:
     scheduler.hold = asyncio.Event()

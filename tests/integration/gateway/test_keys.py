@@ -1,8 +1,8 @@
-"""API keys: asked for, found, limited, revoked."""
+"""API keys: required, checked, limited, revoked."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -27,11 +27,19 @@ CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "co
 PATH = "/v1/chat/completions"
 
 
-@pytest.fixture
-async def postgres() -> AsyncIterator[PostgresServer]:
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """One server with the tables for all tests; a test that stops it starts it again."""
+
+    async def start(server: PostgresServer) -> None:
+        await server.start()
+        engine = open_database(server.url)
+        await upgrade(engine)
+        await engine.dispose()
+
     with new_data_dir() as data_dir:
         server = PostgresServer(data_dir)
-        await server.start()
+        asyncio.run(start(server))
         yield server
         server.stop()
 
@@ -39,9 +47,18 @@ async def postgres() -> AsyncIterator[PostgresServer]:
 @pytest.fixture
 async def engine(postgres: PostgresServer) -> AsyncIterator[AsyncEngine]:
     engine = open_database(postgres.url)
-    await upgrade(engine)
     yield engine
     await engine.dispose()
+
+
+@pytest.fixture
+async def guarded(
+    postgres: PostgresServer, settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+) -> AsyncIterator[RunningGateway]:
+    """A gateway that requires API keys."""
+    async with running(msgspec.structs.replace(settings, auth=True, database_url=postgres.url), text) as gateway:
+        await gateway.until("ready")
+        yield gateway
 
 
 def bearing(secret: str) -> dict[str, str]:
@@ -49,111 +66,135 @@ def bearing(secret: str) -> dict[str, str]:
 
 
 async def keys_command(postgres: PostgresServer, *arguments: str) -> str:
-    """What `dilaserve keys` prints."""
+    """The output of `dilaserve keys`."""
     done = await asyncio.to_thread(dilaserve, "keys", *arguments, "--database-url", postgres.url)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def refused(reply: httpx.Response) -> tuple[int, str]:
+def error_of(reply: httpx.Response) -> tuple[int, str]:
     return reply.status_code, reply.json()["error"]["code"]
 
 
-async def test_keys_open_and_limit_and_outlive_the_database(
-    postgres: PostgresServer,
-    engine: AsyncEngine,
-    settings: GatewaySettings,
-    text: TextModel,
-    scheduler: AnsweringScheduler,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asking = msgspec.structs.replace(settings, auth=True, database_url=postgres.url)
-    async with running(asking, text) as gateway:
-        await gateway.until("ready")
-        http = gateway.http
-
-        none = await http.post(PATH, json=CHAT)
-        assert refused(none) == (401, "invalid_api_key")
-        assert none.headers["www-authenticate"] == "Bearer"
-        assert refused(await http.post(PATH, json=CHAT, headers=bearing("dls-guessed"))) == (401, "invalid_api_key")
-        assert refused(await http.get("/v1/models")) == (401, "invalid_api_key")
-        assert refused(await http.get("/cluster")) == (401, "invalid_api_key")
-        assert (await http.get("/ready")).status_code == 200
-
-        made = json.loads(await keys_command(postgres, "create", "alice", "--max-priority", "3", "--json"))
-        secret = made["secret"]
-        assert (await http.post(PATH, json=CHAT, headers=bearing(secret))).status_code == 200
-        assert (await http.post(PATH, json=CHAT | {"priority": 3}, headers=bearing(secret))).status_code == 200
-        above = await http.post(PATH, json=CHAT | {"priority": 4}, headers=bearing(secret))
-        assert refused(above) == (403, "priority_too_high")
-        assert above.json()["error"]["param"] == "priority"
-
-        await bench_finds_the_model_by_the_key_alone(gateway, secret)
-
-        _, hasty = await create_key(engine, "bob", 2, None, 0)
-        replies = [await http.post(PATH, json=CHAT, headers=bearing(hasty)) for _ in range(3)]
-        assert [reply.status_code for reply in replies] == [200, 200, 429]
-        assert 1 <= int(replies[2].headers["retry-after"]) <= 30
-
-        await only_one_at_a_time(gateway, scheduler, (await create_key(engine, "[/carol]", None, 1, 0))[1])
-
-        listed = await keys_command(postgres, "list")
-        assert made["key_id"] in listed
-        assert "[/carol]" in listed
-        assert secret not in listed + str(await read_keys(engine))
-        await revoke_key(engine, made["key_id"])
-
-        async def is_revoked() -> bool:
-            return (await http.get("/v1/models", headers=bearing(secret))).status_code == 401
-
-        await until(is_revoked)
-        monkeypatch.setattr("services.gateway.admission.api_keys.READ_TIMEOUT_S", 0.5)
-        async with engine.begin() as holding:  # the keys can be asked for, and no answer comes
-            await holding.execute(sql("LOCK TABLE api_keys"))
-            assert refused(await http.get("/v1/models", headers=bearing("dls-new"))) == (503, "unavailable")
-        postgres.stop()
-        other = await http.get("/v1/models", headers=bearing(hasty))
-        assert other.status_code == 200, "what was read last goes on being valid"
+async def complete(gateway: RunningGateway, secret: str, **fields: Any) -> httpx.Response:
+    return await gateway.http.post(PATH, json=CHAT | fields, headers=bearing(secret))
 
 
-async def bench_finds_the_model_by_the_key_alone(gateway: RunningGateway, secret: str) -> None:
-    async with open_client(gateway.url, httpx.Timeout(LIMIT_S), secret) as client:
+async def test_without_a_valid_key_every_route_is_unauthorized(guarded: RunningGateway) -> None:
+    without_key = await guarded.http.post(PATH, json=CHAT)
+    assert without_key.headers["www-authenticate"] == "Bearer"
+    for reply in (
+        without_key,
+        await complete(guarded, "dls-guessed"),
+        await guarded.http.get("/v1/models"),
+        await guarded.http.get("/cluster"),
+    ):
+        assert error_of(reply) == (401, "invalid_api_key")
+
+
+async def test_readiness_needs_no_key(guarded: RunningGateway) -> None:
+    assert (await guarded.http.get("/ready")).status_code == 200
+
+
+async def test_a_created_key_authorizes_requests(guarded: RunningGateway, postgres: PostgresServer) -> None:
+    made = json.loads(await keys_command(postgres, "create", "alice", "--max-priority", "3", "--json"))
+    assert (await complete(guarded, made["secret"])).status_code == 200
+    assert (await complete(guarded, made["secret"], priority=3)).status_code == 200
+
+
+async def test_a_priority_above_the_keys_maximum_is_forbidden(guarded: RunningGateway, engine: AsyncEngine) -> None:
+    _, secret = await create_key(engine, "priority", None, None, 3)
+    assert (await complete(guarded, secret, priority=3)).status_code == 200
+    above = await complete(guarded, secret, priority=4)
+    assert error_of(above) == (403, "priority_too_high")
+    assert above.json()["error"]["param"] == "priority"
+
+
+async def test_bench_finds_the_model_by_the_key_alone(guarded: RunningGateway, engine: AsyncEngine) -> None:
+    _, secret = await create_key(engine, "bench", None, None, 0)
+    async with open_client(guarded.url, httpx.Timeout(LIMIT_S), secret) as client:
         assert await served_model(client) == "tiny-llada"
-    async with open_client(gateway.url, httpx.Timeout(LIMIT_S), "") as client:
+    async with open_client(guarded.url, httpx.Timeout(LIMIT_S), "") as client:
         with pytest.raises(BadInput, match="DILASERVE_API_KEY"):
             await served_model(client)
 
 
-async def only_one_at_a_time(gateway: RunningGateway, scheduler: AnsweringScheduler, secret: str) -> None:
-    scheduler.hold = asyncio.Event()
-    while not scheduler.served.empty():
-        scheduler.served.get_nowait()
-    first = asyncio.create_task(gateway.http.post(PATH, json=CHAT, headers=bearing(secret)))
+async def test_requests_beyond_the_rate_limit_are_rejected(guarded: RunningGateway, engine: AsyncEngine) -> None:
+    _, secret = await create_key(engine, "hasty", 2, None, 0)
+    replies = [await complete(guarded, secret) for _ in range(3)]
+    assert [reply.status_code for reply in replies] == [200, 200, 429]
+    assert 1 <= int(replies[2].headers["retry-after"]) <= 30
+
+
+async def test_requests_beyond_the_concurrency_limit_are_rejected(
+    guarded: RunningGateway, engine: AsyncEngine, scheduler: AnsweringScheduler, hold: asyncio.Event
+) -> None:
+    _, secret = await create_key(engine, "concurrent", None, 1, 0)
+    first = asyncio.create_task(complete(guarded, secret))
     async with asyncio.timeout(LIMIT_S):
         await scheduler.served.get()
-    second = await gateway.http.post(PATH, json=CHAT, headers=bearing(secret))
-    assert refused(second) == (429, "rate_limit_exceeded")
+    second = await complete(guarded, secret)
+    assert error_of(second) == (429, "rate_limit_exceeded")
     assert second.headers["retry-after"]
-    scheduler.hold.set()
+    hold.set()
     assert (await first).status_code == 200
-    scheduler.hold = None
 
-    async def again() -> bool:
-        return (await gateway.http.post(PATH, json=CHAT, headers=bearing(secret))).status_code == 200
+    async def is_served() -> bool:
+        return (await complete(guarded, secret)).status_code == 200
 
-    await until(again)
+    await until(is_served)
 
 
-async def test_without_its_database_no_key_can_be_told(settings: GatewaySettings, text: TextModel) -> None:
-    away = msgspec.structs.replace(settings, auth=True, database_url="postgresql://nobody@127.0.0.1:1/none")
-    async with running(away, text) as gateway:
+async def test_the_list_of_keys_shows_names_and_no_secrets(postgres: PostgresServer, engine: AsyncEngine) -> None:
+    key, secret = await create_key(engine, "[/carol]", None, None, 0)
+    listed = await keys_command(postgres, "list")
+    assert key.key_id in listed
+    assert "[/carol]" in listed
+    assert secret not in listed + str(await read_keys(engine))
+
+
+async def test_a_revoked_key_becomes_invalid(guarded: RunningGateway, engine: AsyncEngine) -> None:
+    key, secret = await create_key(engine, "revoked", None, None, 0)
+    assert (await guarded.http.get("/v1/models", headers=bearing(secret))).status_code == 200
+    await revoke_key(engine, key.key_id)
+
+    async def is_revoked() -> bool:
+        return (await guarded.http.get("/v1/models", headers=bearing(secret))).status_code == 401
+
+    await until(is_revoked)
+
+
+async def test_an_unknown_key_is_not_checked_while_the_database_does_not_reply(
+    guarded: RunningGateway, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.admission.api_keys.READ_TIMEOUT_S", 0.5)
+    async with engine.begin() as holding:
+        await holding.execute(sql("LOCK TABLE api_keys"))
+        assert error_of(await guarded.http.get("/v1/models", headers=bearing("dls-new"))) == (503, "unavailable")
+
+
+async def test_known_keys_stay_valid_while_the_database_is_down(
+    guarded: RunningGateway, postgres: PostgresServer, engine: AsyncEngine
+) -> None:
+    _, secret = await create_key(engine, "known", None, None, 0)
+    assert (await guarded.http.get("/v1/models", headers=bearing(secret))).status_code == 200
+    postgres.stop()
+    try:
+        assert (await guarded.http.get("/v1/models", headers=bearing(secret))).status_code == 200
+    finally:
+        await postgres.start()
+
+
+async def test_without_a_database_no_key_can_be_checked(settings: GatewaySettings, text: TextModel) -> None:
+    no_database = msgspec.structs.replace(settings, auth=True, database_url="postgresql://nobody@127.0.0.1:1/none")
+    async with running(no_database, text) as gateway:
         reply = await gateway.http.get("/v1/models", headers=bearing("dls-any"))
-        assert refused(reply) == (503, "unavailable")
+        assert error_of(reply) == (503, "unavailable")
 
 
 @pytest.fixture
 def hold(scheduler: AnsweringScheduler) -> asyncio.Event:
-    """Until it is set, no request has its outcome."""
+    """The scheduler withholds every outcome until this is set."""
     scheduler.hold = asyncio.Event()
     return scheduler.hold
 
@@ -162,13 +203,13 @@ def hold(scheduler: AnsweringScheduler) -> asyncio.Event:
 async def small_gateway(
     settings: GatewaySettings, text: TextModel, hold: asyncio.Event
 ) -> AsyncIterator[RunningGateway]:
-    """Holds two requests at most."""
+    """A gateway that holds at most two requests."""
     async with running(msgspec.structs.replace(settings, max_active_requests=2), text) as gateway:
         await gateway.until("ready")
         yield gateway
 
 
-async def test_more_requests_than_the_gateway_holds_are_refused(
+async def test_requests_beyond_the_gateways_limit_are_rejected(
     scheduler: AnsweringScheduler, small_gateway: RunningGateway, hold: asyncio.Event
 ) -> None:
     sent = [asyncio.create_task(small_gateway.http.post(PATH, json=CHAT)) for _ in range(2)]
@@ -176,22 +217,22 @@ async def test_more_requests_than_the_gateway_holds_are_refused(
         await scheduler.served.get()
         await scheduler.served.get()
     third = await small_gateway.http.post(PATH, json=CHAT)
-    assert refused(third) == (429, "queue_full")
+    assert error_of(third) == (429, "queue_full")
     assert third.headers["retry-after"] == "1"
     hold.set()
     assert [(await reply).status_code for reply in sent] == [200, 200]
 
 
-async def test_of_many_that_come_at_once_no_more_come_in_than_the_gateway_holds(
+async def test_concurrent_requests_never_exceed_the_gateways_limit(
     small_gateway: RunningGateway, hold: asyncio.Event
 ) -> None:
     names = [{"Idempotency-Key": f"pears-{number}"} for number in range(6)]
     sent = [asyncio.create_task(small_gateway.http.post(PATH, json=CHAT, headers=name)) for name in names]
 
-    async def four_are_refused() -> bool:
+    async def four_are_rejected() -> bool:
         return sum(reply.done() for reply in sent) == 4
 
-    await until(four_are_refused)
+    await until(four_are_rejected)
     hold.set()
     statuses = sorted([(await reply).status_code for reply in sent])
     assert statuses == [200, 200, 429, 429, 429, 429]

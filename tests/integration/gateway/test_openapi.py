@@ -43,7 +43,7 @@ async def test_the_document_describes_the_bodies_and_replies(lonely_gateway: Run
     assert {"200", "4XX", "5XX"} <= set(chat["responses"])
 
 
-async def test_the_page_tells_of_every_path_and_field(lonely_gateway: RunningGateway) -> None:
+async def test_the_page_describes_every_path_and_field(lonely_gateway: RunningGateway) -> None:
     document = (await lonely_gateway.http.get("/openapi.json")).json()
     page = PAGE.read_text()
     paths = [
@@ -55,7 +55,7 @@ async def test_the_page_tells_of_every_path_and_field(lonely_gateway: RunningGat
     assert [name for name in [*(path for path, _ in paths), *sorted(fields)] if f"`{name}`" not in page] == []
 
 
-def test_the_page_tells_of_every_code_of_an_error() -> None:
+def test_the_page_describes_every_error_code() -> None:
     sources = [path.read_text() for path in sorted((ROOT / "services/gateway").glob("**/*.py"))]
     codes = {code for source in sources for code in re.findall(r'code="(\w+)"', source)} - {"left"}  # nobody reads it
     codes |= {code for code, _ in _INVALID.values()} | set(_CODE_OF_STATUS.values())
@@ -64,7 +64,9 @@ def test_the_page_tells_of_every_code_of_an_error() -> None:
 
 
 @pytest.mark.parametrize("examples", [10, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
-async def test_what_fits_the_document_is_answered_as_it_says(gateway: RunningGateway, examples: int) -> None:
+async def test_requests_that_match_the_document_get_the_documented_replies(
+    gateway: RunningGateway, examples: int
+) -> None:
     schema = await asyncio.to_thread(schemathesis.openapi.from_url, f"{gateway.url}/openapi.json")
     operations: list[Any] = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
     tried = [operation for operation in operations if operation.path != ENDLESS]

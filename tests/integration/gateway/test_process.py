@@ -82,7 +82,7 @@ async def test_a_taken_port_is_one_line(tiny_model_dir: Path) -> None:
         )
 
 
-def test_a_host_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_host_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in {"HOST": "::zz", "PORT": "0", "MODEL": "x"}.items():
         monkeypatch.setenv(f"DILASERVE_{name}", value)
     assert main() == 1

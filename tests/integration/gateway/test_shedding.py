@@ -16,7 +16,7 @@ from tests.support.waiting import until
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 
 
-async def test_what_would_be_late_gets_a_429_and_when_to_try_again(
+async def test_a_request_that_would_be_late_gets_a_429_with_retry_after(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, bus: Bus
 ) -> None:
     async with running(msgspec.structs.replace(settings, shed=True), text) as gateway:

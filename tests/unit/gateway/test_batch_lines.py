@@ -17,7 +17,7 @@ def test_a_line_that_cannot_be_read_is_named(body: bytes) -> None:
     assert len(lines) == 1
 
 
-def test_a_file_that_is_no_batch_is_not_read_to_its_end() -> None:
+def test_a_file_that_is_not_a_batch_is_not_read_to_its_end() -> None:
     tracemalloc.start()
     try:
         lines, errors = read_lines(b"x\n" * 1_000_000, ENDPOINT)
@@ -28,7 +28,7 @@ def test_a_file_that_is_no_batch_is_not_read_to_its_end() -> None:
     assert most_bytes < 4_000_000
 
 
-def test_more_lines_than_are_taken_are_told() -> None:
+def test_too_many_lines_are_reported() -> None:
     line = b'{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": {}}'
     _, errors = read_lines(b"\n".join(line % number for number in range(MAX_LINES + 2)), ENDPOINT)
     assert [error.code for error in errors] == ["too_many"]

@@ -23,7 +23,7 @@ DECISIONS = StepDecisions(
 )
 
 
-def test_each_step_is_told_with_its_numbers_in_milliseconds() -> None:
+def test_each_step_is_reported_with_times_in_milliseconds() -> None:
     first, second = step_list(DECISIONS, slo_s=2.0)
     assert first == {
         "step": 3,
@@ -42,9 +42,9 @@ def test_each_step_is_told_with_its_numbers_in_milliseconds() -> None:
     assert (second["step"], second["kind"], second["instance"]) == (4, "cache", "a-1")
 
 
-def test_what_is_not_predicted_is_null() -> None:
+def test_missing_predictions_are_null() -> None:
     assert step_list(DECISIONS, slo_s=2.0)[1]["time_left_ms"] is None
 
 
-def test_without_decisions_there_is_no_step() -> None:
+def test_without_decisions_no_step_is_reported() -> None:
     assert step_list(None, slo_s=2.0) == []

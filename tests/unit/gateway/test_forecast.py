@@ -18,27 +18,27 @@ def late_s(said: SchedulerStats | None, asked: Request, now_s: float = NOW_S) ->
     return SloAdmission(default_slo_s=2.0).admit(asked, said, now_s)
 
 
-def test_the_least_work_is_that_of_the_lowest_threshold_it_may_use() -> None:
+def test_the_minimum_work_is_that_of_the_lowest_allowed_threshold() -> None:
     assert min_tokens(request(), loaded_stats(NOW_S)) == 8 * 100
     assert min_tokens(request(min_threshold=0.6), loaded_stats(NOW_S)) == 32 * 100
     assert min_tokens(request(min_threshold=0.95), loaded_stats(NOW_S)) == 32 * 100
     assert min_tokens(request(), loaded_stats(NOW_S, caching=True)) == 2 * 100 + 6 * 32
 
 
-def test_what_would_be_late_behind_the_work_there_is_is_refused_with_the_time() -> None:
+def test_a_request_that_would_be_late_is_rejected_with_the_delay() -> None:
     assert late_s(loaded_stats(NOW_S, 4200), request()) == 0.0
     assert late_s(loaded_stats(NOW_S, 5200), request()) == 1.0
     assert late_s(loaded_stats(NOW_S, 2200), request(slo_s=None)) == 1.0
 
 
-def test_what_was_let_in_since_the_scheduler_spoke_counts() -> None:
+def test_requests_admitted_since_the_last_stats_count() -> None:
     admission, stats = SloAdmission(default_slo_s=2.0), loaded_stats(NOW_S, 3500)
     assert admission.admit(request(), stats, NOW_S) == 0.0
     assert admission.admit(request(), stats, NOW_S) > 0
     assert admission.admit(request(), loaded_stats(NOW_S, 3500), NOW_S) == 0.0
 
 
-def test_without_recent_word_nothing_is_refused() -> None:
+def test_without_recent_stats_nothing_is_rejected() -> None:
     assert late_s(None, request(slo_s=0.001)) == 0.0
     assert late_s(loaded_stats(NOW_S, None), request(slo_s=0.001)) == 0.0
     assert late_s(loaded_stats(NOW_S, 10**9), request(), now_s=NOW_S + MAX_STATS_AGE_S + 0.1) == 0.0

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from services.gateway.admission.rate_limits import RateLimits
 
 
-def test_a_minutes_requests_may_come_at_once_and_then_one_when_it_has_come_due() -> None:
+def test_a_burst_of_one_minutes_requests_passes_then_one_per_interval() -> None:
     rates = RateLimits()
     assert [rates.acquire("a", 6, 100.0) for _ in range(6)] == [0.0] * 6
     assert rates.acquire("a", 6, 100.0) == 10.0
@@ -23,9 +23,7 @@ def test_keys_do_not_share_and_a_new_limit_counts_from_now_on() -> None:
 
 
 @given(per_minute=st.integers(1, 600), waits_s=st.lists(st.floats(0, 30), max_size=200))
-def test_over_any_time_no_more_pass_than_a_minutes_worth_and_what_came_due(
-    per_minute: int, waits_s: list[float]
-) -> None:
+def test_requests_never_exceed_one_burst_plus_the_rate(per_minute: int, waits_s: list[float]) -> None:
     rates, now_s, passed = RateLimits(), 50.0, 0
     for wait_s in waits_s:
         now_s += wait_s

@@ -12,7 +12,7 @@ TEXT: dict[str, Any] = {"model": "m", "prompt": "How many pears?"}
 
 
 @pytest.mark.parametrize(("kind", "least"), [(ChatBody, CHAT), (TextBody, TEXT)])
-def test_null_is_as_good_as_an_absent_field(kind: type[BaseModel], least: dict[str, Any]) -> None:
+def test_null_means_omitted(kind: type[BaseModel], least: dict[str, Any]) -> None:
     optional = [name for name, field in kind.model_fields.items() if not field.is_required()]
     assert "priority" in optional
     assert kind.model_validate(least | dict.fromkeys(optional)) == kind.model_validate(least)
@@ -25,7 +25,7 @@ def test_the_first_wrong_item_of_a_list_ends_its_reading(items: dict[str, Any]) 
     assert wrong.value.error_count() == 1
 
 
-def test_a_refusal_shows_the_form_that_is_asked_for() -> None:
+def test_an_error_shows_the_valid_form() -> None:
     with pytest.raises(ValidationError) as wrong:
         ChatBody.model_validate(CHAT | {"messages": [{"role": "user", "content": [{"type": "{image}"}]}]})
     assert " {'type': 'text', 'text': '...'}; " in wrong.value.errors()[0]["msg"]

@@ -31,7 +31,7 @@ def ids(text: TextModel, words: str) -> list[int]:
     return [int(token) for token in text.encode_prompt(words)]
 
 
-def test_nothing_is_given_out_beyond_the_first_mask(text: TextModel) -> None:
+def test_no_text_is_sent_beyond_the_first_mask(text: TextModel) -> None:
     stream = stream_of(text)
     a, b, c = ids(text, "abc")
     assert add(stream, [1, 2], [b, c]) == ""
@@ -45,14 +45,14 @@ def test_a_character_waits_for_all_its_tokens(text: TextModel) -> None:
     assert add(stream, [1, 2, 3], others) == "🍎"
 
 
-def test_what_may_become_a_stop_string_waits(text: TextModel) -> None:
+def test_a_possible_start_of_a_stop_string_is_withheld(text: TextModel) -> None:
     stream = stream_of(text, ["END"])
     assert add(stream, [0, 1, 2], ids(text, "a E")) == "a "
     assert add(stream, [3], ids(text, "N")) == ""
     assert add(stream, [4], ids(text, "T")) == "ENT"
 
 
-def test_nothing_is_given_out_from_a_stop_string_on(text: TextModel) -> None:
+def test_no_text_is_sent_from_a_stop_string_on(text: TextModel) -> None:
     stream = stream_of(text, ["END"])
     assert add(stream, [0, 1, 2, 3, 4], ids(text, "aENDb")) == "a"
     assert add(stream, [5], ids(text, "c")) == ""
@@ -66,13 +66,13 @@ def test_a_longer_stop_string_may_still_begin_before_the_one_found(text: TextMod
     assert stream.finish("x") == ""
 
 
-def test_nothing_is_given_out_after_the_end_of_the_text(text: TextModel) -> None:
+def test_no_text_is_sent_after_the_end_of_the_text(text: TextModel) -> None:
     stream = stream_of(text)
     a, b = ids(text, "ab")
     assert add(stream, [0, 1, 2], [a, text.card.eos_token_id, b]) == "a"
 
 
-def test_the_outcome_fills_what_lost_progress_left_out(text: TextModel) -> None:
+def test_the_outcome_supplies_the_text_of_lost_progress(text: TextModel) -> None:
     stream = stream_of(text)
     assert add(stream, [0, 2], [ids(text, "a")[0], ids(text, "c")[0]]) == "a"
     assert stream.finish("abc") == "bc"
@@ -85,7 +85,7 @@ def test_a_position_keeps_its_first_token(text: TextModel) -> None:
     assert add(stream, [0, 1], [b, b]) == "b"
 
 
-def test_another_text_than_was_given_out_is_told(text: TextModel) -> None:
+def test_an_outcome_that_contradicts_the_sent_text_is_reported(text: TextModel) -> None:
     stream = stream_of(text)
     add(stream, [0], ids(text, "a"))
     with pytest.raises(TextChanged):
@@ -112,7 +112,7 @@ def test_the_pieces_join_to_the_text_of_the_outcome(text: TextModel, data: st.Da
     assert "".join(pieces) + stream.finish(final) == final
 
 
-def test_text_is_given_out_as_soon_as_it_is_final(text: TextModel) -> None:
+def test_text_is_sent_as_soon_as_it_is_final(text: TextModel) -> None:
     stream = stream_of(text, ["zz"])
     words = "every token at once"
     assert [add(stream, [i], [token]) for i, token in enumerate(ids(text, words))] == list(words)
