@@ -25,9 +25,9 @@ def find_model(model: str, *, weights: bool = True) -> Path:
         )
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow to import, rarely needed
 
-    wanted = [*TEXT_FILES, WEIGHTS] if weights else list(TEXT_FILES)
+    patterns = [*TEXT_FILES, WEIGHTS] if weights else list(TEXT_FILES)
     try:
-        return Path(snapshot_download(model, allow_patterns=wanted))
+        return Path(snapshot_download(model, allow_patterns=patterns))
     except Exception as error:  # the hub's errors have no common base class
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise BadInput(f"no directory {model}, and the download by hub id failed: {reason}", "model") from None

@@ -57,10 +57,7 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
             choices = getattr(msgspec.inspect.type_info(field.type), "values", ())
             accepted = f"; accepted: {', '.join(choices)}" if choices else ""
             raise BadInput(f"{variable}={environ[variable]!r}: {error}{accepted}", field=variable) from None
-    try:
-        return kind(**values)
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"settings of {kind.__module__}: {error}") from None
+    return kind(**values)
 
 
 def to_environ(settings: Mapping[str, object]) -> dict[str, str]:

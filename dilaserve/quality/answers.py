@@ -22,9 +22,9 @@ def number_of(text: str) -> str | None:
     return found[-1] if found else None
 
 
-def same_number(found: str | None, wanted: str) -> bool:
+def same_number(found: str | None, expected: str) -> bool:
     """Whether both are the same number: `$1,200.00` equals `1200`."""
-    number = _value(wanted)
+    number = _value(expected)
     return found is not None and number is not None and _value(found) == number
 
 

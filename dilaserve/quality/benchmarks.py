@@ -66,10 +66,10 @@ def _gsm8k(data: Path) -> list[BenchmarkQuestion]:
 
 
 def _gsm8k_question(row: _Gsm8k, examples: Sequence[_Gsm8k]) -> BenchmarkQuestion:
-    shown = "".join(f"Question: {example.question}\nAnswer: {example.answer}\n\n" for example in examples)
-    wanted = row.answer.rpartition("####")[2]
+    examples_text = "".join(f"Question: {example.question}\nAnswer: {example.answer}\n\n" for example in examples)
+    expected = row.answer.rpartition("####")[2]
     return BenchmarkQuestion(
-        f"{shown}Question: {row.question}\nAnswer:", lambda text: same_number(number_of(text), wanted)
+        f"{examples_text}Question: {row.question}\nAnswer:", lambda text: same_number(number_of(text), expected)
     )
 
 
@@ -94,14 +94,14 @@ def _mbpp(data: Path) -> list[BenchmarkQuestion]:
     by_id = {row.task_id: row for row in rows}
     if missing := [task_id for task_id in MBPP_SHOTS if task_id not in by_id]:
         raise BadInput(f"{data / 'mbpp.jsonl.gz'} lacks the examples' task ids {missing}", "data")
-    shown = "".join(f"{_mbpp_task(by_id[i])}{by_id[i].code}\n[DONE]\n\n" for i in MBPP_SHOTS)
+    examples_text = "".join(f"{_mbpp_task(by_id[i])}{by_id[i].code}\n[DONE]\n\n" for i in MBPP_SHOTS)
     selected = [row for row in rows if row.task_id not in MBPP_TEST_IDS]
-    return [_mbpp_question(row, shown) for row in selected] * MBPP_COPIES
+    return [_mbpp_question(row, examples_text) for row in selected] * MBPP_COPIES
 
 
-def _mbpp_question(row: _Mbpp, shown: str) -> BenchmarkQuestion:
+def _mbpp_question(row: _Mbpp, examples_text: str) -> BenchmarkQuestion:
     tests = "\n".join([row.test_setup_code, *row.test_list])
-    return BenchmarkQuestion(shown + _mbpp_task(row), lambda text: passes(program_of(text), tests))
+    return BenchmarkQuestion(examples_text + _mbpp_task(row), lambda text: passes(program_of(text), tests))
 
 
 def _mbpp_task(row: _Mbpp) -> str:

@@ -37,11 +37,11 @@ async def save_profile(engine: AsyncEngine, model: str, device: str, profile: La
 async def load_profile(engine: AsyncEngine, model: str, device: str) -> LatencyProfile | None:
     """The profile of all measured TP degrees; None if there is none. Raises: RetryLater if Postgres is unavailable."""
     columns = (ProfileRow.tp, ProfileRow.batch_tokens, ProfileRow.step_kind, ProfileRow.latency_s)
-    wanted = select(*columns).where(ProfileRow.model == model, ProfileRow.device == device)
+    query = select(*columns).where(ProfileRow.model == model, ProfileRow.device == device)
     try:
         async with engine.connect() as connection:
-            found = (await connection.execute(wanted)).all()
+            stored = (await connection.execute(query)).all()
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise RetryLater(f"Postgres is unavailable: {error!r}") from error
-    rows = [(tp, tokens, StepKind[kind.upper()], latency_s) for tp, tokens, kind, latency_s in found]
+    rows = [(tp, tokens, StepKind[kind.upper()], latency_s) for tp, tokens, kind, latency_s in stored]
     return LatencyProfile.from_rows(rows) if rows else None

@@ -58,19 +58,19 @@ async def test_a_lost_and_a_restored_connection_are_each_logged_once(tmp_path: P
     server.start()
     try:
         bus = await Bus.connect(server.url, "lost", name="test")
-        with capture_logs() as said:
+        with capture_logs() as logs:
 
             async def was_tried_again() -> bool:
                 return isinstance(bus.nc.last_error, ConnectionRefusedError)
 
             async def is_back() -> bool:
-                return any(line["event"] == "bus available again" for line in said)
+                return any(line["event"] == "bus available again" for line in logs)
 
             server.stop(kill=True)
             await until(was_tried_again)
             server.start()
             await until(is_back)
-        assert [line["event"] for line in said] == ["bus unavailable", "bus available again"]
+        assert [line["event"] for line in logs] == ["bus unavailable", "bus available again"]
         await bus.close()
     finally:
         server.stop()

@@ -127,10 +127,10 @@ def test_the_help_of_every_command_shows_an_example(capsys: pytest.CaptureFixtur
 
 
 def test_the_shell_completes_command_names() -> None:
-    asked = {"_DILASERVE_COMPLETE": "complete_bash", "COMP_WORDS": "dilaserve sta", "COMP_CWORD": "1"}
+    completion = {"_DILASERVE_COMPLETE": "complete_bash", "COMP_WORDS": "dilaserve sta", "COMP_CWORD": "1"}
     done = subprocess.run(
         [Path(sys.executable).with_name("dilaserve")],
-        env=os.environ | asked,
+        env=os.environ | completion,
         capture_output=True,
         text=True,
         timeout=60,

@@ -189,8 +189,8 @@ async def test_a_request_has_a_row_from_its_arrival_on(bus: Bus, database: Async
         served, active = (await connection.execute(select(RequestRow).order_by(RequestRow.request_id))).all()
     assert (served.status, served.thresholds, served.threshold_steps) == ("completed", [0.8, 0.9], [4, 5])
     assert (active.status, active.request_class, active.slo_s) == ("active", "p128-o64", 5.0)
-    seen, uses = await read_window(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s)
-    assert sorted(seen, key=repr) == [RequestSample(12, 32, 5.0, 32), RequestSample(12, 32, 5.0, None)]
+    samples, uses = await read_window(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s)
+    assert sorted(samples, key=repr) == [RequestSample(12, 32, 5.0, 32), RequestSample(12, 32, 5.0, None)]
     assert uses == SERVED.stats.thresholds if SERVED.stats else False
     assert await count_arrivals(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s) == 2
     assert await read_window(database, ARRIVED.arrival_s + 1, ARRIVED.arrival_s + 2) == ([], [])
@@ -205,8 +205,8 @@ async def test_a_request_cancelled_before_its_first_step_keeps_its_arrival_data(
         await all_settled(bus)
         await store(bus, msgspec.structs.replace(SERVED, status=OutcomeStatus.CANCELLED, stats=None))
         await all_settled(bus)
-    seen, _ = await read_window(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s + 1)
-    assert [request.slo_s for request in seen] == [5.0]
+    samples, _ = await read_window(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s + 1)
+    assert [request.slo_s for request in samples] == [5.0]
 
 
 async def test_a_plan_is_one_row_with_its_last_state(bus: Bus, database: AsyncEngine) -> None:

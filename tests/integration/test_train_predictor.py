@@ -22,9 +22,9 @@ def test_a_loadable_predictor_is_written_and_its_errors_are_reported(
     out = tmp_path / "new" / "predictor"
     options = f"--thresholds 0.004,0.9 --json --threads 1 --model {tiny_checkpoint_dir} --prompts {prompts} --out {out}"
     status = run(["train-predictor", *options.split()])
-    said = capsys.readouterr()
-    assert (status, said.err) == (0, "")
-    report = json.loads(said.out)
+    output = capsys.readouterr()
+    assert (status, output.err) == (0, "")
+    report = json.loads(output.out)
     _, card = load_predictor(out)
     assert report["predictor"] == card.version
     assert report["requests"] == {"learnt": 4, "held_out": 1}

@@ -88,7 +88,7 @@ def test_a_benchmark_sends_each_question_once_or_for_the_given_duration() -> Non
 
 
 def test_the_timeline_shows_the_last_observed_instances() -> None:
-    seen = [(0.1, {"1": 2}), (1.2, {"2": 1})]
-    timeline = summarize([reply(0), reply(1.5), reply(2.5)], 3, seen)["timeline"]
+    instances = [(0.1, {"1": 2}), (1.2, {"2": 1})]
+    timeline = summarize([reply(0), reply(1.5), reply(2.5)], 3, instances)["timeline"]
     assert [entry["instances_per_tp"] for entry in timeline] == [{"1": 2}, {"1": 2}, {"2": 1}]
     assert summarize([reply(0)], 1)["timeline"][0]["instances_per_tp"] == {}

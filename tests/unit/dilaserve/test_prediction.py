@@ -74,9 +74,9 @@ def test_collected_examples_cover_every_threshold_at_every_stage(engine: Engine)
     collected = collect(engine, MASK_ID, prompts, THRESHOLDS, 0, lambda: done.append(1))
     assert len(done) == num_runs(prompts, THRESHOLDS)
     for recorded in (collected.fixed, collected.changing):
-        learnt = examples(recorded.trajectories)
-        assert {round(float(t), 1) for t in learnt.rows[:, 0]} == set(THRESHOLDS)
-        assert learnt.masks_left.min() < 16 < learnt.masks_left.max()
+        training = examples(recorded.trajectories)
+        assert {round(float(t), 1) for t in training.rows[:, 0]} == set(THRESHOLDS)
+        assert training.masks_left.min() < 16 < training.masks_left.max()
 
 
 def test_a_request_that_cannot_run_is_reported(engine: Engine) -> None:
@@ -85,13 +85,16 @@ def test_a_request_that_cannot_run_is_reported(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "wanted", "got"), [(600, (100, 50), (100, 50)), (600, (590, 200), (480, 120)), (20, (100, 50), (16, 4))]
+    ("rows", "requested", "expected"),
+    [(600, (100, 50), (100, 50)), (600, (590, 200), (480, 120)), (20, (100, 50), (16, 4))],
 )
-def test_held_out_prompts_are_not_training_prompts(rows: int, wanted: tuple[int, int], got: tuple[int, int]) -> None:
+def test_held_out_prompts_are_not_training_prompts(
+    rows: int, requested: tuple[int, int], expected: tuple[int, int]
+) -> None:
     prompts = [prompt(seed) for seed in range(rows)]
-    learnt, held_out = split(prompts, *wanted)
-    assert (len(learnt), len(held_out)) == got
-    assert not {id(p) for p in learnt} & {id(p) for p in held_out}
+    training, held_out = split(prompts, *requested)
+    assert (len(training), len(held_out)) == expected
+    assert not {id(p) for p in training} & {id(p) for p in held_out}
 
 
 def test_fewer_predictions_cost_less() -> None:

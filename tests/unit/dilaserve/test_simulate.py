@@ -37,7 +37,7 @@ def test_a_trace_is_served_and_reported(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "error"),
     [
         (["--cluster", "16"], "COUNTxTP"),
         (["--cluster", "1x8"], "tp 8"),
@@ -50,8 +50,8 @@ def test_a_trace_is_served_and_reported(
     ],
 )
 def test_invalid_input_prints_one_line_and_exits_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], wrong: list[str], said: str
+    arguments: list[str], capsys: pytest.CaptureFixture[str], wrong: list[str], error: str
 ) -> None:
     assert run([*arguments, *wrong]) == 2
     [line] = capsys.readouterr().err.strip().splitlines()
-    assert said in line
+    assert error in line

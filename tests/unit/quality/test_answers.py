@@ -24,7 +24,7 @@ def test_the_stated_number_is_the_answer_else_the_last_number(text: str, number:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "same"),
+    ("found", "expected", "same"),
     [
         ("18", " 18", True),
         ("$1,200.00", "1200", True),
@@ -33,8 +33,8 @@ def test_the_stated_number_is_the_answer_else_the_last_number(text: str, number:
         ("18", "eighteen", False),
     ],
 )
-def test_numbers_are_compared_by_value(found: str | None, wanted: str, same: bool) -> None:
-    assert same_number(found, wanted) == same
+def test_numbers_are_compared_by_value(found: str | None, expected: str, same: bool) -> None:
+    assert same_number(found, expected) == same
 
 
 @pytest.mark.parametrize(

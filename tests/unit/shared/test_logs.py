@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-SAYS = """
+PROGRAM = """
 import logging
 import structlog
 from shared.logs import configure_logs
@@ -20,8 +20,10 @@ except ZeroDivisionError:
 
 
 def test_in_json_format_every_line_is_json_including_those_of_libraries() -> None:
-    said = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, check=True, timeout=60).stderr
-    lines = [json.loads(line) for line in said.splitlines()]
+    output = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
+    ).stderr
+    lines = [json.loads(line) for line in output.splitlines()]
     assert [(line["service"], line["level"]) for line in lines] == [
         ("gateway", "info"),
         ("gateway", "warning"),

@@ -25,7 +25,7 @@ def test_tokens_per_step_are_interpolated_and_constant_beyond_the_thresholds() -
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "error"),
     [
         ({"tokens_per_step": [4.0]}, "equal length"),
         ({"thresholds": [0.9, 0.5]}, "must ascend"),
@@ -34,11 +34,11 @@ def test_tokens_per_step_are_interpolated_and_constant_beyond_the_thresholds() -
         ({"version": 7}, "Expected"),
     ],
 )
-def test_an_invalid_card_is_rejected_in_one_line(tmp_path: Path, wrong: dict[str, object], said: str) -> None:
+def test_an_invalid_card_is_rejected_in_one_line(tmp_path: Path, wrong: dict[str, object], error: str) -> None:
     write_predictor_card(tmp_path, CARD)
     path = tmp_path / CARD_FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=error):
         read_predictor_card(tmp_path)
 
 

@@ -52,6 +52,6 @@ def test_text_ends_before_a_stop_string(text: TextModel) -> None:
     assert (finished.text, finished.finish_reason) == ("one", FinishReason.STOP)
 
 
-@pytest.mark.parametrize(("asked", "given"), [(1, 32), (32, 32), (33, 64)])
-def test_an_output_length_is_rounded_up_to_whole_blocks(asked: int, given: int) -> None:
-    assert round_up_to_blocks(asked, 32) == given
+@pytest.mark.parametrize(("requested", "rounded"), [(1, 32), (32, 32), (33, 64)])
+def test_an_output_length_is_rounded_up_to_whole_blocks(requested: int, rounded: int) -> None:
+    assert round_up_to_blocks(requested, 32) == rounded
