@@ -12,20 +12,12 @@ PRODUCT = ["dilaserve", "experiments", "services", "shared", "simulator"]
 CONSTANT = re.compile(r"_?(?:MOST|LEAST|LONGEST|FEWEST|SHORTEST)_")
 MAX_TEST_NAME = 79  # characters
 
-# Folders that do not follow the rules for constants and tests yet.
-UNCHECKED = ["services/reconfigurator/", "tests/integration/", "tests/unit/"]
-
 
 @cache
 def modules(*folders: str) -> dict[str, ast.Module]:
     """The parsed modules below folders, by their path in the repository."""
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
-
-
-def checked(*folders: str) -> dict[str, ast.Module]:
-    """The same without the unchecked folders."""
-    return {path: tree for path, tree in modules(*folders).items() if not path.startswith(tuple(UNCHECKED))}
 
 
 def named_tests(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -46,7 +38,7 @@ def imported(node: ast.stmt) -> list[str]:
 def test_constants_are_named_max_or_min() -> None:
     names = {
         f"{path}: {node.id}"
-        for path, tree in checked(*PRODUCT, "tests").items()
+        for path, tree in modules(*PRODUCT, "tests").items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and CONSTANT.match(node.id)
     }
@@ -65,7 +57,7 @@ def test_each_public_class_has_a_name_of_its_own() -> None:
 def test_names_of_tests_are_short() -> None:
     names = [
         f"{path}: {test.name}"
-        for path, tree in checked("tests").items()
+        for path, tree in modules("tests").items()
         for test in named_tests(tree)
         if len(test.name) > MAX_TEST_NAME
     ]
@@ -75,7 +67,7 @@ def test_names_of_tests_are_short() -> None:
 def test_no_test_module_imports_another() -> None:
     imports = [
         f"{path} imports {name}"
-        for path, tree in checked("tests").items()
+        for path, tree in modules("tests").items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in imported(node)
