@@ -95,8 +95,8 @@ class SchedulerCore:
         for event in events:
             self._apply(event, now_s)
         self._expire(now_s)
-        if now_s >= self._next_estimate_s:
-            self._request_estimates()
+        if self.policy.uses_estimates and now_s >= self._next_estimate_s:
+            self._commands.extend(self.estimates.request())
             self._next_estimate_s = now_s + self.settings.estimate_interval_s
         if now_s >= self._next_load_control_s:
             self.load = self.policy.control(self.table, self.fleet)
@@ -147,7 +147,7 @@ class SchedulerCore:
             if self._has_ended(row):  # the previous scheduler stopped before it checked
                 self._finish(row, OutcomeStatus.COMPLETED, now_s)
                 return
-        self.estimates.initialize(row)
+        self.estimates.use_one_shot(np.array([row]))
 
     def _apply_results(self, results: Sequence[StepResults], now_s: float) -> None:
         applied = self._decoder.apply(results)
@@ -251,11 +251,6 @@ class SchedulerCore:
         if table.attempts[row] >= MAX_ATTEMPTS:
             error = f"no instance could run step {table.steps[row]}: {MAX_ATTEMPTS} tries went unanswered"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
-
-    def _request_estimates(self) -> None:
-        request = self.estimates.request() if self.policy.uses_estimates else None
-        if request is not None:
-            self._commands.append(request)
 
     def _finish(self, row: int, status: OutcomeStatus, now_s: float, error: str = "") -> None:
         table = self.table

@@ -22,7 +22,11 @@ class InstanceEvents:
         self._needs_profile = needs_profile
         self._caching = caching
         self._warned: set[str] = set()  # ids
-        self.watch = InstanceWatch(accept=self._accept, on_update=self._update, on_loss=self._lose)
+        self.watch = InstanceWatch(
+            accept=self._accept,
+            on_update=self._update,
+            on_loss=lambda instance_id: queue.put(InstanceLost(instance_id)),
+        )
 
     def _accept(self, instance: Instance) -> bool:
         if instance.state is InstanceState.STARTING:
@@ -49,9 +53,6 @@ class InstanceEvents:
         if instance.cache_tokens and not self._caching:
             self._warn_once(instance, "instance has an unused cache", "the scheduler runs with DILASERVE_CACHE=none")
         self._queue.put(InstanceUpdated(instance))
-
-    def _lose(self, instance_id: str) -> None:
-        self._queue.put(InstanceLost(instance_id))
 
     def _warn_once(self, instance: Instance, event: str, reason: str) -> None:
         if instance.instance_id not in self._warned:

@@ -90,7 +90,14 @@ class RequestConsumer:
                 self._outcomes.reject(request.request_id, delivery, error)
 
     async def _publish_arrival(self, arrived: RequestArrived) -> None:
-        await self._bus.publish(self._bus.subjects.arrivals, _arrival(arrived))
+        arrival = Arrival(
+            request_id=arrived.request.request_id,
+            arrival_s=arrived.arrival_s,
+            prompt_tokens=len(arrived.prompt_ids),
+            output_tokens=arrived.output_length,
+            slo_s=arrived.slo_s,
+        )
+        await self._bus.publish(self._bus.subjects.arrivals, arrival)
 
     async def _is_finished(self, request_id: str, sequence: int) -> bool:
         return self._outcomes.remembers(request_id) or await self._recovery.has_outcome(request_id, sequence)
@@ -124,16 +131,6 @@ class RequestConsumer:
             trace={key: value for key, value in (delivery.msg.headers or {}).items() if key in TRACE_HEADERS},
             checkpoint=await self._recovery.checkpoint(request.request_id, delivery.sequence),
         )
-
-
-def _arrival(arrived: RequestArrived) -> Arrival:
-    return Arrival(
-        request_id=arrived.request.request_id,
-        arrival_s=arrived.arrival_s,
-        prompt_tokens=len(arrived.prompt_ids),
-        output_tokens=arrived.output_length,
-        slo_s=arrived.slo_s,
-    )
 
 
 class _RequestName(msgspec.Struct):

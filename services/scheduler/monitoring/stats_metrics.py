@@ -1,6 +1,6 @@
 """Exports the scheduler's latest SchedulerStats as Prometheus counters and gauges."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -39,30 +39,29 @@ class StatsCollector(Collector):
             yield CounterMetricFamily(f"{NAME}_{name}", description, value=getattr(stats, field))
         for field, (name, description) in GAUGES.items():
             yield GaugeMetricFamily(f"{NAME}_{name}", description, value=getattr(stats, field))
-        ended = CounterMetricFamily(f"{NAME}_requests", "Requests that have ended", labels=["outcome"])
-        for outcome in OUTCOMES:
-            ended.add_metric([outcome], getattr(stats, outcome))
-        estimates = CounterMetricFamily(f"{NAME}_estimates", "Estimates of the steps left", labels=["source"])
-        estimates.add_metric(["predictor"], stats.predictions)
-        estimates.add_metric(["fallback"], stats.predictor_fallbacks)
-        yield from (ended, estimates, _instances(stats))
+        outcomes = {outcome: getattr(stats, outcome) for outcome in OUTCOMES}
+        estimates = {"predictor": stats.predictions, "fallback": stats.predictor_fallbacks}
+        num_open = sum(instance.open for instance in stats.instances)
+        instances = {"open": num_open, "draining": len(stats.instances) - num_open}
+        yield _family(CounterMetricFamily, "requests", "Requests that have ended", "outcome", outcomes)
+        yield _family(CounterMetricFamily, "estimates", "Estimates of the steps left", "source", estimates)
+        yield _family(GaugeMetricFamily, "instances", "Instances that serve", "state", instances)
         if stats.mean_threshold is not None:
             description = "Mean threshold of the last half minute, weighted by tokens unmasked"
             yield GaugeMetricFamily(f"{NAME}_mean_threshold", description, value=stats.mean_threshold)
         if stats.load is not None:
-            yield _load(stats)
+            loads = {load: getattr(stats.load, f"{load}_tokens") for load in LOADS}
+            yield _family(GaugeMetricFamily, "load_tokens", "Tokens that load control compares", "of", loads)
 
 
-def _instances(stats: SchedulerStats) -> Metric:
-    family = GaugeMetricFamily(f"{NAME}_instances", "Instances that serve", labels=["state"])
-    opened = sum(instance.open for instance in stats.instances)
-    family.add_metric(["open"], opened)
-    family.add_metric(["draining"], len(stats.instances) - opened)
-    return family
-
-
-def _load(stats: SchedulerStats) -> Metric:
-    family = GaugeMetricFamily(f"{NAME}_load_tokens", "Tokens that load control compares", labels=["of"])
-    for load in LOADS:
-        family.add_metric([load], getattr(stats.load, f"{load}_tokens"))
+def _family(
+    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    name: str,
+    description: str,
+    label: str,
+    values: Mapping[str, float],
+) -> Metric:
+    family = kind(f"{NAME}_{name}", description, labels=[label])
+    for label_value, value in values.items():
+        family.add_metric([label_value], value)
     return family

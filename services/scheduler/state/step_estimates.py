@@ -28,21 +28,15 @@ class StepEstimates:
         self._granularity = granularity
         self._totals = totals
 
-    def initialize(self, row: int) -> None:
-        """Set the one-shot estimate of a new request."""
-        self._one_shot(np.array([row]))
-
-    def request(self) -> RequestEstimates | None:
-        """Request new estimates for all requests that need one. Returns: None if none does."""
+    def request(self) -> list[RequestEstimates]:
+        """One command for all requests that need a new estimate; an empty list if none does."""
         table = self._table
-        if not len(table):
-            return None
         newly_unmasked = table.estimate_masks_left - table.masks_left
         rows: Int64 = ((table.ticket != 0) & ~table.estimate_pending & (newly_unmasked >= self._granularity)).nonzero()[
             0
         ]
         if not len(rows):
-            return None
+            return []
         table.estimate_pending[rows] = True
         table.estimate_masks_left[rows] = table.masks_left[rows]
         features = state_features(
@@ -54,7 +48,7 @@ class StepEstimates:
             block_masks_left=table.block_masks_left[rows],
             confidence_stats=table.confidence_stats[rows],
         )
-        return RequestEstimates(
+        command = RequestEstimates(
             table.ticket[rows],
             table.steps[rows],
             features,
@@ -62,6 +56,7 @@ class StepEstimates:
             self.blocks_left(rows),
             table.entry(int(rows[0])).arrived.trace,
         )
+        return [command]
 
     def apply(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:
         """Apply the predictor's answer for each request after `steps` steps. Shapes: [n], [n], [n, c]."""
@@ -83,7 +78,7 @@ class StepEstimates:
         rows = self._table.rows_of_tickets(tickets)
         rows = rows[rows >= 0]
         self._totals.predictor_fallbacks += len(rows)
-        self._one_shot(rows)
+        self.use_one_shot(rows)
         self._table.estimate_pending[rows] = False
 
     def remaining(self, rows: Int64) -> tuple[Float64, Float64]:
@@ -109,7 +104,7 @@ class StepEstimates:
         """Blocks with masks, the current one included. Shapes: [n] -> [n]."""
         return self._table.num_blocks[rows] - self._table.block[rows]
 
-    def _one_shot(self, rows: Int64) -> None:
+    def use_one_shot(self, rows: Int64) -> None:
         """Estimate the steps of the whole output at the mean rate; finished steps are subtracted later. This is more
         accurate than the masks left at the mean rate, because the last masks of a block take longer than its first."""
         table = self._table
