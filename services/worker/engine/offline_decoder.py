@@ -8,8 +8,9 @@ import numpy as np
 
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.step_jobs import StepJob
 from services.worker.model.model_runner import ModelRunner
-from shared.arrays import Int32, pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
+from shared.arrays import Int32, pack_int32, unpack_float32, unpack_int32, unpack_int64
 from shared.errors import BadInput
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 
@@ -123,7 +124,8 @@ def decode_together(
     ]
     ready, left = decodes, len(decodes)
     while left:
-        engine.accept(_jobs(ready, options))
+        new = [_state(decode, options) for decode in ready if not decode.steps]
+        engine.accept(StepJobs(epoch=0, states=new), [_job(decode, options) for decode in ready])
         results = engine.iterate()
         assert results is not None, "every job is answered"
         if results.failures:
@@ -139,16 +141,9 @@ def decode_together(
     ]
 
 
-def _jobs(decodes: list[_Decode], options: DecodeOptions) -> StepJobs:
-    return StepJobs(
-        epoch=0,
-        tickets=pack_int64([d.ticket for d in decodes]),
-        steps=pack_int32([len(d.steps) for d in decodes]),
-        blocks=pack_int32([d.block for d in decodes]),
-        thresholds=pack_float32([options.threshold] * len(decodes)),
-        kinds=pack_int32([_kind(d, options) for d in decodes]),
-        states=[_state(d, options) for d in decodes if not d.steps],
-    )
+def _job(decode: _Decode, options: DecodeOptions) -> StepJob:
+    threshold = float(np.float32(options.threshold))  # as in a message
+    return StepJob(decode.ticket, len(decode.steps), decode.block, threshold, _kind(decode, options))
 
 
 def _kind(decode: _Decode, options: DecodeOptions) -> StepKind:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 
 from services.worker.engine.batch import ForwardBatch, Part
@@ -25,6 +24,10 @@ class StepOutcome:
     confidences: Float64  # [U]
     stats: Float32  # [N, 5]
     batch_tokens: int  # tokens fed
+
+
+_NONE, _NO_STATS = np.zeros(0, dtype=np.int64), np.zeros((0, 5), dtype=np.float32)
+NO_OUTCOME = StepOutcome(_NONE, _NONE, _NONE, _NONE.astype(np.float64), _NO_STATS, batch_tokens=0)
 
 
 @dataclass(slots=True)
@@ -56,19 +59,10 @@ class IterationResult:
 
     def message(self, sent_s: float = 0.0) -> StepResults:
         """The message to the scheduler. Units: sent_s is Unix time in seconds."""
-        results = StepResults(
+        outcome = self.outcome or NO_OUTCOME
+        return StepResults(
             instance_id=self.instance_id,
             epoch=self.epoch,
-            missing=pack_int64(self.report.missing),
-            failures=self.report.failures,
-            latency_s=self.latency_s,
-            sent_s=sent_s,
-        )
-        outcome = self.outcome
-        if outcome is None:
-            return results
-        return msgspec.structs.replace(
-            results,
             tickets=pack_int64([job.ticket for job in self.jobs]),
             steps=pack_int32([job.step for job in self.jobs]),
             counts=pack_int32(outcome.counts),
@@ -76,7 +70,11 @@ class IterationResult:
             tokens=pack_int32(outcome.tokens),
             confidences=pack_float32(outcome.confidences),
             confidence_stats=pack_float32(outcome.stats),
+            missing=pack_int64(self.report.missing),
+            failures=self.report.failures,
+            latency_s=self.latency_s,
             batch_tokens=outcome.batch_tokens,
+            sent_s=sent_s,
         )
 
 

@@ -7,6 +7,7 @@ Shape letters: T fed tokens, S keys, H query heads, K key/value heads, D head si
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -83,19 +84,14 @@ def attend_equal(q: Tensor, k: Tensor, v: Tensor, count: int, mask: Tensor | Non
 def _groups(batch: ForwardBatch) -> list[_Group]:
     """Group consecutive requests of equal (cached, fed length, key length); the batch is sorted by these."""
     cached = np.arange(len(batch.lengths)) >= batch.num_recompute
-    shapes = np.stack([cached, batch.lengths, batch.key_lengths])  # [3, N]
-    firsts = np.flatnonzero(np.r_[True, (shapes[:, 1:] != shapes[:, :-1]).any(axis=0)])
-    counts = np.diff(np.r_[firsts, len(batch.lengths)])
     groups, row, key = [], 0, 0
-    for first, count in zip(firsts.tolist(), counts.tolist(), strict=True):
-        rows = slice(row, row + count * int(batch.lengths[first]))
-        row = rows.stop
-        if not cached[first]:
-            groups.append(_Group(count, rows, rows, cached=False))
-            continue
-        keys = slice(key, key + count * int(batch.key_lengths[first]))
-        key = keys.stop
-        groups.append(_Group(count, rows, keys, cached=True))
+    for shape, equal in groupby(zip(cached.tolist(), batch.lengths.tolist(), batch.key_lengths.tolist(), strict=True)):
+        is_cached, length, key_length = shape
+        count = len(list(equal))
+        rows = keys = slice(row, row := row + count * length)
+        if is_cached:
+            keys = slice(key, key := key + count * key_length)
+        groups.append(_Group(count, rows, keys, is_cached))
     return groups
 
 

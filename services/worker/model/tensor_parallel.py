@@ -108,7 +108,7 @@ def parallel_runner(devices: Sequence[torch.device], load: LoadRank) -> Iterator
         closing = threading.Event()
         for process in others:
             process.start()
-        threading.Thread(target=_end_with_others, args=(others, closing, rendezvous), name="ranks", daemon=True).start()
+        threading.Thread(target=_exit_with, args=(others, closing, rendezvous), name="ranks", daemon=True).start()
         try:
             group = RankGroup(Shard(0, size), rendezvous, devices[0])
             yield ParallelRunner(load(group), group)
@@ -128,7 +128,9 @@ def _run_rank(shard: Shard, rendezvous: Path, device: torch.device, load: LoadRa
     """The main function of every rank except 0."""
     for number in (signal.SIGINT, signal.SIGTERM):  # often sent to all processes; only rank 0 reacts, and drains
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_rank_0, args=(rendezvous,), name="rank 0", daemon=True).start()
+    rank_0 = multiprocessing.parent_process()
+    assert rank_0 is not None, "rank 0 starts the others"
+    threading.Thread(target=_exit_with, args=([rank_0], threading.Event(), rendezvous), daemon=True).start()
     group = RankGroup(shard, rendezvous, device)
     try:
         runner = load(group)
@@ -140,23 +142,10 @@ def _run_rank(shard: Shard, rendezvous: Path, device: torch.device, load: LoadRa
     dist.destroy_process_group()
 
 
-def _end_with_rank_0(rendezvous: Path) -> None:
-    """End this rank when rank 0 ends; before the group is set up, nothing else would notice."""
-    rank_0 = multiprocessing.parent_process()
-    assert rank_0 is not None, "rank 0 starts the others"
-    wait([rank_0.sentinel])
-    _exit(rendezvous)
-
-
-def _end_with_others(others: list[BaseProcess], closing: threading.Event, rendezvous: Path) -> None:
-    """End the instance when another rank dies, since the ranks cannot continue without it."""
-    wait([process.sentinel for process in others])
+def _exit_with(ranks: list[BaseProcess], closing: threading.Event, rendezvous: Path) -> None:
+    """Exit when one of these ranks dies, since no rank can continue without the others. Leaves no files behind."""
+    wait([process.sentinel for process in ranks])
     if not closing.is_set():
         log.error("a rank of this instance died; ending it")
-        _exit(rendezvous)
-
-
-def _exit(rendezvous: Path) -> None:
-    """Exit at once, without leaving files behind."""
-    shutil.rmtree(rendezvous.parent, ignore_errors=True)
-    os._exit(1)
+        shutil.rmtree(rendezvous.parent, ignore_errors=True)
+        os._exit(1)
