@@ -17,12 +17,12 @@ QUARTILES = np.array([0.25, 0.5, 0.75])
 class Confidences:
     """The known confidences of n requests."""
 
-    def __init__(self, denoising: UnmaskingTables, requests: int) -> None:
+    def __init__(self, tables: UnmaskingTables, requests: int) -> None:
         self._unmasked = np.zeros(
             (requests, NUM_THRESHOLDS), dtype=np.int16
         )  # tokens by confidence when they were unmasked
-        self._of_draw = _by_draw(denoising)
-        self._block_length = denoising.block_length
+        self._of_draw = _by_draw(tables)
+        self._block_length = tables.block_length
 
     def unmask(
         self, random: np.random.Generator, requests: Int64, levels: IntArray, hundredths: IntArray, left: IntArray
@@ -44,15 +44,15 @@ class Confidences:
         return counts, _statistics(self._unmasked[requests] + _count(cells[masked], n))
 
 
-def _by_draw(denoising: UnmaskingTables) -> np.ndarray:
+def _by_draw(tables: UnmaskingTables) -> np.ndarray:
     """The confidence, in hundredths, of a uniform draw: the highest threshold that it reaches, [LEVELS, _DRAWS].
 
     Draws that reach no threshold of the steps table spread evenly below the lowest.
     """
     draws = (np.arange(_DRAWS) + 0.5) / _DRAWS
     table = np.empty((NUM_LEVELS, _DRAWS), dtype=np.uint8)
-    lowest = denoising.lowest
-    for level, probability in enumerate(denoising.probability):
+    lowest = tables.lowest
+    for level, probability in enumerate(tables.probability):
         falling = np.minimum.accumulate(probability[lowest:])
         reached = np.searchsorted(-falling, -draws, side="right") - 1 + lowest
         below = lowest * (1.0 - draws) / max(1.0 - falling[0], 1.0 / _DRAWS)

@@ -89,15 +89,15 @@ def _tabulated(canvases: Sequence[Canvas], output_length: int, block_length: int
     Canvases with equally many masks left are averaged in their order. If there is none, the nearest canvas of the block
     is interpolated.
     """
-    seen: dict[int, list[Float64]] = {}
+    recorded: dict[int, list[Float64]] = {}
     for canvas in canvases:
-        seen.setdefault(canvas.left, []).append(np.sort(canvas.confidences)[::-1])
-    known = np.array(sorted(seen))
+        recorded.setdefault(canvas.left, []).append(np.sort(canvas.confidences)[::-1])
+    known = np.array(sorted(recorded))
     masks = masks_of_block(np.arange(output_length + 1), block_length)
     table = np.full((output_length + 1, block_length), -1.0)
     for left in range(1, output_length + 1):
         same_block = known[(known - 1) // block_length == (left - 1) // block_length]
-        mean = np.mean(seen[int(same_block[np.abs(same_block - left).argmin()])], axis=0)
+        mean = np.mean(recorded[int(same_block[np.abs(same_block - left).argmin()])], axis=0)
         at = (np.arange(masks[left]) + 0.5) / masks[left] * len(mean) - 0.5
         table[left, : masks[left]] = np.interp(at, np.arange(len(mean)), mean)
     return table

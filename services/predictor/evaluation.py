@@ -51,18 +51,14 @@ def own_rate(card: PredictorCard) -> Estimate:
     return estimate
 
 
-def predicted(predictor: StepPredictor) -> Estimate:
-    """A prediction before every step."""
-    return lambda trajectory: predictor.steps_left([trajectory.states()])[0][:, 0].astype(np.float64)
-
-
-def predicted_from_progress(predictor: StepPredictor) -> Estimate:
-    """As `predicted`, by a model fitted to examples `without_confidences`."""
+def predicted(predictor: StepPredictor, *, confidences: bool = True) -> Estimate:
+    """A prediction before every step; without `confidences` for a model fitted to examples `without_confidences`."""
 
     def estimate(trajectory: Trajectory) -> Float64:
         states = trajectory.states()
-        blind = replace(states, features=_hidden(states.features, FIRST_CONFIDENCE))
-        return predictor.steps_left([blind])[0][:, 0].astype(np.float64)
+        if not confidences:
+            states = replace(states, features=_hidden(states.features, FIRST_CONFIDENCE))
+        return predictor.steps_left([states])[0][:, 0].astype(np.float64)
 
     return estimate
 

@@ -16,7 +16,6 @@ from services.predictor.evaluation import (
     one_shot,
     own_rate,
     predicted,
-    predicted_from_progress,
     updated_every,
     without_confidences,
 )
@@ -85,7 +84,7 @@ def train(
         "one-shot": one_shot(card),
         "masks left / mean tokens per step": historical_rate(card),
         "masks left / own tokens per step so far": own_rate(card),
-        "progress features": predicted_from_progress(StepPredictor(fit(without_confidences(training_set)))),
+        "progress features": predicted(StepPredictor(fit(without_confidences(training_set))), confidences=False),
         "all features": predicted(StepPredictor(booster)),
     }
     by_granularity = {

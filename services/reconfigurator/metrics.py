@@ -1,6 +1,7 @@
 """The reconfigurator's metrics, as Prometheus reads them."""
 
 from collections import Counter as Count
+from functools import partial
 from math import nan
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -15,25 +16,20 @@ class ReconfiguratorMetrics:
     """One registry per reconfigurator. Gauges of the plan are NaN before the first."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._rows = Counter(f"{NAME}_rows", "Messages written to Postgres", ["stream"], registry=self.registry)
+        self.registry = registry = CollectorRegistry()
+        gauge = partial(Gauge, registry=registry)
+        self._rows = Counter(f"{NAME}_rows", "Messages written to Postgres", ["stream"], registry=registry)
         self._plans = Counter(
-            f"{NAME}_plans", "Decisions and plans by how they ended", ["state", "status"], registry=self.registry
+            f"{NAME}_plans", "Decisions and plans by how they ended", ["state", "status"], registry=registry
         )
         self._solve = Histogram(
-            f"{NAME}_solve_seconds", "Time that making a plan takes", buckets=SOLVE_S, registry=self.registry
+            f"{NAME}_solve_seconds", "Time that making a plan takes", buckets=SOLVE_S, registry=registry
         )
-        self._decided = Gauge(
-            f"{NAME}_decided_timestamp_seconds", "When the last decision was made, Unix time", registry=self.registry
-        )
+        self._decided = gauge(f"{NAME}_decided_timestamp_seconds", "When the last decision was made, Unix time")
+        self._threshold = gauge(f"{NAME}_planned_mean_threshold", "Mean threshold of the last plan")
+        self._instances = gauge(f"{NAME}_instances", "Planned instances", ["tp_degree"])
         self._decided.set(nan)
-        self._threshold = Gauge(
-            f"{NAME}_planned_mean_threshold", "Mean threshold that the last plan promises", registry=self.registry
-        )
         self._threshold.set(nan)
-        self._instances = Gauge(
-            f"{NAME}_instances", "Instances as they are to be", ["tp_degree"], registry=self.registry
-        )
 
     def wrote(self, stream: str, rows: int) -> None:
         self._rows.labels(stream).inc(rows)

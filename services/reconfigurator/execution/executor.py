@@ -73,28 +73,26 @@ class Executor:
         if action is None:
             return False
         try:
-            await self._do(action, run)
+            match action:
+                case StopInstance(spec):
+                    await self._stop(spec, run)
+                case StartInstance(spec):
+                    await self._start(spec, run)
+                case AwaitReady(specs):
+                    await self._await(specs, run)
         except RetryLater:
             run.postponed.setdefault(action, asyncio.get_running_loop().time())
             raise
         run.postponed.pop(action, None)
         return True
 
-    async def _do(self, action: Action, run: "_Run") -> None:
-        match action:
-            case StopInstance(spec):
-                await self._stop(spec, run)
-            case StartInstance(spec):
-                await self._start(spec, run)
-            case AwaitReady(specs):
-                await self._await(specs, run)
-
     def _serving(self, running: Collection[InstanceSpec], run: "_Run") -> list[InstanceSpec]:
-        return [
-            spec
-            for spec in running
-            if any(serves(i) and i.instance_id not in run.replaced for i in instances_at(self._instances, spec))
-        ]
+        """The running instances that are ready and have their latency profile."""
+
+        def serves(i: Instance) -> bool:
+            return i.state is InstanceState.READY and bool(i.profile) and i.instance_id not in run.replaced
+
+        return [spec for spec in running if any(map(serves, instances_at(self._instances, spec)))]
 
     async def _stop(self, spec: InstanceSpec, run: "_Run") -> None:
         await run.announce(StopInstance(spec), f"drain {spec.name}")
@@ -177,8 +175,3 @@ class _Run:
 def instances_at(instances: InstanceWatch, spec: InstanceSpec) -> list[Instance]:
     """The instances on the GPUs of `spec`: one, or for a while also its predecessor."""
     return [i for i in instances.instances() if (i.node, tuple(i.gpus)) == (spec.node, spec.gpus)]
-
-
-def serves(instance: Instance) -> bool:
-    """Whether the instance is ready and has its latency profile."""
-    return instance.state is InstanceState.READY and bool(instance.profile)

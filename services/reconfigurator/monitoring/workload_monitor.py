@@ -60,14 +60,11 @@ async def monitor(bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics,
 
     The unfinished batch is delivered again, to the next monitor.
     """
-    await run_until_stopped(stop, _monitor(bus, engine, metrics))
-
-
-async def _monitor(bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics) -> None:
-    await retry(partial(_migrate, engine))
+    await run_until_stopped(stop, retry(partial(_migrate, engine)))
     async with asyncio.TaskGroup() as group:
         for monitored in MONITORED_STREAMS:
-            group.create_task(retry(partial(_follow, monitored, bus, engine, metrics)))
+            following = retry(partial(_follow, monitored, bus, engine, metrics))
+            group.create_task(run_until_stopped(stop, following))
 
 
 async def _migrate(engine: AsyncEngine) -> None:

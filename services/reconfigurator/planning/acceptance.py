@@ -6,9 +6,7 @@ from services.reconfigurator.planning.plan import Capacity, Decision
 from services.reconfigurator.planning.solver import SolverStatus
 
 MIN_GAIN = 0.10  # relative gain of an objective, the paper's
-MIN_SLACK_GAIN = (
-    0.01  # share of the SLOs; where there is hardly any slack, MIN_GAIN of it may be the solver's tolerance
-)
+MIN_SLACK_GAIN = 0.01  # share of the SLOs; MIN_GAIN of a tiny slack may be the solver's tolerance
 # Room: how many times the workload instances sustain.
 MIN_ROOM = 2.0  # a proposal with less room than this and than the current instances is refused
 MAX_ROOM = 10.0  # more room than this counts as no gain

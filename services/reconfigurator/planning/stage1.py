@@ -97,10 +97,7 @@ def _add_steps(m: pyo.ConcreteModel, p: PlanInput) -> None:
 
 def _add_batch_sizes(m: pyo.ConcreteModel, p: PlanInput, max_instances: list[int]) -> None:
     m.batch = pyo.Constraint(
-        p.J,
-        p.D,
-        doc="batch size selection",
-        rule=lambda m, j, d: pyo.quicksum(m.z[j, d, b] for b in p.B) == 1,
+        p.J, p.D, doc="batch size selection", rule=lambda m, j, d: pyo.quicksum(m.z[j, d, b] for b in p.B) == 1
     )
     m.link = pyo.Constraint(
         p.J,
@@ -143,9 +140,7 @@ def _add_stability(m: pyo.ConcreteModel, p: PlanInput, max_instances: list[int])
         rule=lambda m, j, d, b: pyo.quicksum(p.RPS[k] * p.busy_s(j, k, d, b) * m.w[j, k, d, b] for k in p.K),
     )
     m.stability = pyo.Constraint(
-        p.D,
-        doc="system stability",
-        rule=lambda m, d: pyo.quicksum(m.busy[j, d, b] for j in p.J for b in p.B) <= m.x[d],
+        p.D, doc="system stability", rule=lambda m, d: pyo.quicksum(m.busy[j, d, b] for j in p.J for b in p.B) <= m.x[d]
     )
     m.busy_at = pyo.Constraint(
         p.J,

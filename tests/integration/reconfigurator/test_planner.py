@@ -14,8 +14,8 @@ from shared.profile import write_profile
 from tests.support.workloads import PROFILE, a_class, workload
 
 
-def made(asked: Workload, current: list[Placement] | None = None, *, cached: bool = True, **options: Any) -> Plan:
-    return make_plan(plan_input(asked, PROFILE, cached=cached), current or [], **options)
+def made(load: Workload, current: list[Placement] | None = None, *, cached: bool = True, **options: Any) -> Plan:
+    return make_plan(plan_input(load, PROFILE, cached=cached), current or [], **options)
 
 
 def placements(plan: Plan) -> list[Placement]:
@@ -65,13 +65,13 @@ def test_unneeded_gpus_are_filled_with_instances() -> None:
 
 
 def test_a_growing_workload_gets_the_most_room_at_the_same_threshold() -> None:
-    asked = workload(classes=[a_class(rps=4.0)])
-    steady, growing = made(asked), made(asked, growing=True)
+    load = workload(classes=[a_class(rps=4.0)])
+    steady, growing = made(load), made(load, growing=True)
     assert (steady.instances_per_tp, growing.instances_per_tp) == ({4: 2}, {1: 8})
     assert growing.status is PlanStatus.OPTIMAL
     assert growing.mean_threshold == pytest.approx(steady.mean_threshold, rel=1e-6)
     assert growing.slack_s < steady.slack_s
-    assert made(asked, placements(steady), growing=True).decision.take
+    assert made(load, placements(steady), growing=True).decision.take
     assert not made(workload(classes=[a_class(rps=0.1)]), placements(steady), growing=True).decision.take
 
 

@@ -39,8 +39,8 @@ def query(seed: int, thresholds: tuple[float, ...] = THRESHOLDS) -> Query:
 def test_answers_are_within_the_possible_steps(left: list[tuple[int, int]], data: st.DataObject) -> None:
     masks_left, blocks_left = np.array(left, dtype=np.int32).T
     ratios = data.draw(nps.arrays(np.float64, (len(left), 3), elements=st.floats(-10, 10)))
-    asked = Query(np.zeros((len(left), 10), np.float32), np.zeros(3, np.float32), masks_left, blocks_left)
-    steps = possible_steps(ratios, asked)
+    query = Query(np.zeros((len(left), 10), np.float32), np.zeros(3, np.float32), masks_left, blocks_left)
+    steps = possible_steps(ratios, query)
     assert (steps <= masks_left[:, None]).all()
     assert (steps >= blocks_left[:, None]).all()
     assert ((steps >= 1) | (masks_left[:, None] == 0)).all()
@@ -51,8 +51,8 @@ def test_batched_queries_get_the_same_answers_as_single_ones(predictor: StepPred
     queries = [query(1), query(2, (0.9,)), none, query(3, ()), query(4)]
     together = predictor.steps_left(queries)
     assert [a.shape for a in together] == [(len(q.features), len(q.thresholds)) for q in queries]
-    for asked, answer in zip(queries, together, strict=True):
-        np.testing.assert_array_equal(predictor.steps_left([asked])[0], answer)
+    for single, answer in zip(queries, together, strict=True):
+        np.testing.assert_array_equal(predictor.steps_left([single])[0], answer)
 
 
 def test_a_higher_threshold_never_takes_fewer_steps(predictor: StepPredictor) -> None:

@@ -20,7 +20,7 @@ from tests.support.workloads import PROFILE
 PLANNING = PlanningSettings(thresholds=[0.5, 0.9], tp_degrees=[1, 2], batch_sizes=[32, 256], rps_buffer=0.1)
 
 
-def seen(prompt: int = 100, output: int = 64, slo_s: float = 5.0, unmasked: int | None = None) -> RequestSample:
+def sample(prompt: int = 100, output: int = 64, slo_s: float = 5.0, unmasked: int | None = None) -> RequestSample:
     return RequestSample(prompt_tokens=prompt, output_tokens=output, slo_s=slo_s, unmasked_tokens=unmasked)
 
 
@@ -33,7 +33,7 @@ def test_a_class_is_a_bucket_of_prompt_and_output_length(prompt: int, output: in
 
 
 def test_rates_and_means_are_those_of_each_class() -> None:
-    small, large = class_loads([seen(10), seen(30, slo_s=7.0), seen(1000, 512)], window_s=4.0)
+    small, large = class_loads([sample(10), sample(30, slo_s=7.0), sample(1000, 512)], window_s=4.0)
     assert (small.name, small.rps, small.prompt_tokens, small.slo_s) == ("p128-o64", 0.5, 20.0, 6.0)
     assert (large.name, large.rps, large.output_tokens) == ("p2048-o512", 0.25, 512.0)
 
@@ -43,12 +43,12 @@ def test_an_empty_window_has_no_class() -> None:
 
 
 def test_completed_requests_give_the_unmasked_share_of_outputs() -> None:
-    [load] = class_loads([seen(unmasked=32), seen(unmasked=64), seen()], window_s=1.0)
+    [load] = class_loads([sample(unmasked=32), sample(unmasked=64), sample()], window_s=1.0)
     assert (load.output_tokens, load.unmasked_tokens) == (64, 48)
 
 
 def test_the_workload_has_headroom_and_counts_unused_output_as_prompt() -> None:
-    loads = class_loads([seen(unmasked=32)], window_s=0.5)
+    loads = class_loads([sample(unmasked=32)], window_s=0.5)
     [planned] = workload(loads, {0.5: 4.0, 0.9: 2.0}, PLANNING, [2]).classes
     assert (planned.prompt_tokens, planned.output_tokens, planned.slo_s) == (132, 32, 5.0)
     assert planned.rps == pytest.approx(2.2)
@@ -64,7 +64,7 @@ def test_tokens_per_step_are_observed_or_the_scaled_prior() -> None:
 
 
 @given(
-    requests=st.lists(st.builds(seen, st.integers(0, 5000), st.integers(1, 8192), st.floats(0.1, 99)), min_size=1),
+    requests=st.lists(st.builds(sample, st.integers(0, 5000), st.integers(1, 8192), st.floats(0.1, 99)), min_size=1),
     window_s=st.floats(0.1, 600),
 )
 def test_every_request_counts_once_and_every_window_can_be_planned(

@@ -9,7 +9,7 @@ from simulator.steps_table import StepsTable
 from simulator.unmasking_model import NUM_LEVELS, UnmaskingTables, hundredths_of, steps_by_masks
 
 STEPS = StepsTable(np.array([0.5, 0.7, 0.9, 1.0]), np.array([7.01, 5.12, 3.25, 1.0]))
-DENOISING = UnmaskingTables(STEPS)
+TABLES = UnmaskingTables(STEPS)
 
 
 def steps_for_blocks(threshold: float, blocks: int) -> float:
@@ -20,7 +20,7 @@ def steps_for_blocks(threshold: float, blocks: int) -> float:
     steps = 0
     while len(masks):
         steps += len(masks)
-        masks = masks - DENOISING.unmask(random, levels, np.full(len(masks), hundredths_of(np.array(threshold))), masks)
+        masks = masks - TABLES.unmask(random, levels, np.full(len(masks), hundredths_of(np.array(threshold))), masks)
         levels, masks = levels[masks > 0], masks[masks > 0]
     return steps / blocks
 
@@ -28,24 +28,24 @@ def steps_for_blocks(threshold: float, blocks: int) -> float:
 @pytest.mark.parametrize("threshold", [0.5, 0.7, 0.9, 1.0])
 def test_the_mean_steps_of_a_block_are_those_of_the_steps_table(threshold: float) -> None:
     expected = 32 / float(STEPS.tokens_at(np.array(threshold)))
-    assert DENOISING.block_steps[:, hundredths_of(np.array(threshold)), 32].mean() == pytest.approx(expected, rel=1e-4)
+    assert TABLES.block_steps[:, hundredths_of(np.array(threshold)), 32].mean() == pytest.approx(expected, rel=1e-4)
     assert steps_for_blocks(threshold, 64 * 500) == pytest.approx(expected, rel=0.01)
 
 
 def test_steps_grow_with_difficulty_and_with_the_threshold() -> None:
-    used = DENOISING.block_steps[:, 50:, 32]
+    used = TABLES.block_steps[:, 50:, 32]
     assert (np.diff(used, axis=0) >= -1e-9).all()
     assert (np.diff(used, axis=1) >= -1e-9).all()
 
 
 def test_requests_differ_by_the_error_of_the_one_shot_estimate() -> None:
-    steps = DENOISING.block_steps[:, 90, 32]
+    steps = TABLES.block_steps[:, 90, 32]
     assert 0.5 < np.abs(steps / steps.mean() - 1).max() < 1.0
 
 
 def test_a_step_unmasks_between_one_and_all_masked_tokens() -> None:
     masks = np.arange(1, 33).repeat(50)
-    counts = DENOISING.unmask(np.random.default_rng(1), np.full(len(masks), 3), np.full(len(masks), 90), masks)
+    counts = TABLES.unmask(np.random.default_rng(1), np.full(len(masks), 3), np.full(len(masks), 90), masks)
     assert counts.min() == 1
     assert (counts <= masks).all()
 
@@ -68,14 +68,14 @@ def question(masks_left: list[int], blocks_left: list[int]) -> RequestEstimates:
 
 
 def test_the_oracle_predicts_the_exact_number_of_steps() -> None:
-    oracle = oracle_predictor(DENOISING, np.array([0.9, 1.0]), 0.0, np.random.default_rng(0))
+    oracle = oracle_predictor(TABLES, np.array([0.9, 1.0]), 0.0, np.random.default_rng(0))
     answer = oracle(question([32 + 5, 64], [2, 2]), np.array([40, 40]))
-    hard = DENOISING.block_steps[40, 90]
+    hard = TABLES.block_steps[40, 90]
     assert answer.steps_left[:, 0].tolist() == pytest.approx([hard[32] + hard[5], 2 * hard[32]])
     assert answer.steps_left[:, 1].tolist() == pytest.approx([37, 64])
 
 
 def test_a_noisy_oracle_has_the_given_error() -> None:
-    oracle = oracle_predictor(DENOISING, np.array([1.0]), 0.2, np.random.default_rng(0))
+    oracle = oracle_predictor(TABLES, np.array([1.0]), 0.2, np.random.default_rng(0))
     answer = oracle(question([64] * 2000, [2] * 2000), np.zeros(2000, dtype=np.int64))
     assert np.log(answer.steps_left / 64).std() == pytest.approx(0.2, rel=0.1)
