@@ -31,7 +31,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture
 def new_page(browser: Browser) -> NewPage:
-    """Opens a URL at a size; when the test is done with it, no error but one that says `expected` may have shown."""
+    """Opens a URL at a size; at the end the console may show no error except those that contain `expected`."""
 
     @asynccontextmanager
     async def opened(url: str, size: tuple[int, int] = WIDE, expected: str | None = None) -> AsyncIterator[Page]:
@@ -39,7 +39,7 @@ def new_page(browser: Browser) -> NewPage:
         page.set_default_timeout(LIMIT_S * 1000)
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         try:
             await page.goto(url)
             for _ in range(RELOADS):

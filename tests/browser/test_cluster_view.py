@@ -1,4 +1,4 @@
-"""The cluster's view follows what the instances and the scheduler say."""
+"""The cluster view follows the instances and the scheduler."""
 
 import re
 

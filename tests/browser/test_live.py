@@ -20,7 +20,7 @@ QUESTION = (
     "I have 9 cookies, get 3 more and share them equally among 2 students. How many cookies does each student get?"
 )
 SOME = re.compile("[1-9]")
-CHARTS = {  # what their values look like when there are any
+CHARTS = {  # pattern of the values, if there are any
     "Requests": SOME,
     "SLO attainment": SOME,
     "Mean threshold": SOME,
@@ -80,8 +80,8 @@ async def test_a_request_shows_the_threshold_and_instance_of_each_step(stack: St
         await page.get_by_role("article", name="Run A").locator("a").click()
         steps = page.get_by_role("region", name="Steps").locator("tbody tr")
         await expect(steps.first).to_contain_text(re.compile(r"recompute.*0\.\d+.*worker-"))
-        told = await page.locator("#detail .facts div", has_text=re.compile("^Steps")).locator("dd").inner_text()
-        assert await steps.count() == int(told.split()[0])
+        steps_text = await page.locator("#detail .facts div", has_text=re.compile("^Steps")).locator("dd").inner_text()
+        assert await steps.count() == int(steps_text.split()[0])
 
 
 async def test_the_view_shows_a_worker_that_dies_and_restarts(stack: Stack, new_page: NewPage) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in OpenAI's shape, with the field at fault."""
+"""Invalid requests get an error in OpenAI's format that names the wrong field."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ PLAIN: dict[str, Any] = {"model": "tiny-llada", "prompt": "hi"}
 
 
 async def refused(gateway: RunningGateway, path: str, *, status: int = 400, **sent: Any) -> dict[str, Any]:
-    """The error object of a reply that must be one."""
+    """The error object of a reply, which must be an error."""
     reply = await gateway.http.post(path, **sent)
     assert reply.status_code == status, reply.text
     assert set(reply.json()) == {"error"}
@@ -34,7 +34,7 @@ def content(*parts: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(parts)}]}
 
 
-CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
+INVALID_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
     ({"messages": None}, "messages"),
@@ -100,7 +100,7 @@ CHAT_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"model": 3}, "model"),
 ]
 
-PLAIN_FAULTS: list[tuple[dict[str, Any], str]] = [
+INVALID_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": ""}, "prompt"),
     ({"prompt": None}, "prompt"),
     ({"prompt": 3}, "prompt"),
@@ -123,7 +123,7 @@ PLAIN_FAULTS: list[tuple[dict[str, Any], str]] = [
 
 
 async def test_each_field_of_a_chat_is_checked_and_named(lonely_gateway: RunningGateway) -> None:
-    for fault, param in CHAT_FAULTS:
+    for fault, param in INVALID_CHATS:
         error = await refused(lonely_gateway, "/v1/chat/completions", content=json.dumps(CHAT | fault))
         assert (error["param"], error["message"] != "") == (param, True), fault
         if param is not None:
@@ -131,7 +131,7 @@ async def test_each_field_of_a_chat_is_checked_and_named(lonely_gateway: Running
 
 
 async def test_each_field_of_a_plain_completion_is_checked_and_named(lonely_gateway: RunningGateway) -> None:
-    for fault, param in PLAIN_FAULTS:
+    for fault, param in INVALID_COMPLETIONS:
         error = await refused(lonely_gateway, "/v1/completions", content=json.dumps(PLAIN | fault))
         assert error["param"] == param, fault
 
@@ -180,7 +180,7 @@ async def test_a_client_that_stops_sending_its_body_is_disconnected(
     assert b"no part of the body arrived" in reply
 
 
-async def test_unknown_paths_and_methods_have_the_same_shape(lonely_gateway: RunningGateway) -> None:
+async def test_unknown_paths_and_methods_get_the_same_format(lonely_gateway: RunningGateway) -> None:
     await refused(lonely_gateway, "/v1/embeddings", status=404, json={})
     await refused(lonely_gateway, "/v1/models", status=405, json={})
     reply = await lonely_gateway.http.get("/v1/chat/completions")

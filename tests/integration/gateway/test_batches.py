@@ -1,4 +1,4 @@
-"""Batches by the openai client: many requests from one file, resumed by the next gateway."""
+"""Batches through the openai client; another gateway continues the batch of one that stops."""
 
 import asyncio
 import json
@@ -51,8 +51,8 @@ async def ended(api: openai.AsyncOpenAI, batch_id: str) -> Batch:
     return await api.batches.retrieve(batch_id)
 
 
-async def is_let_go(bus: Bus) -> bool:
-    """Whether no gateway holds a batch any more."""
+async def is_settled(bus: Bus) -> bool:
+    """Whether no batch is left in the queue."""
     return (await bus.js.stream_info(bus.subjects.stream("BATCHES"))).state.messages == 0
 
 
@@ -66,8 +66,8 @@ async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(
 ) -> None:
     scheduler.answer = lambda request: str(request.seed)
     async with client(gateway) as api:
-        wrong = [line(40, temperature=9), line(41, model="other"), line(42, user="x" * 5_000_000)]
-        rows = [*(line(i) for i in range(40)), *wrong]
+        invalid = [line(40, temperature=9), line(41, model="other"), line(42, user="x" * 5_000_000)]
+        rows = [*(line(i) for i in range(40)), *invalid]
         batch = await submit(api, *rows)
         done = await ended(api, batch.id)
         assert done.status == "completed"
@@ -125,7 +125,7 @@ async def test_a_batch_redelivered_while_it_runs_does_not_run_twice(
         async with asyncio.timeout(LIMIT_S):
             await scheduler.served.get()
             await bus.store(bus.subjects.batches, BatchWork(batch_id=batch.id))
-            await submit(api, line(1))  # taken after it
+            await submit(api, line(1))  # received after it
             await scheduler.served.get()
         scheduler.hold.set()
         done = await ended(api, batch.id)
@@ -146,7 +146,7 @@ async def test_a_batch_ended_by_another_gateway_is_not_changed(
                 await scheduler.served.get()
             other = {"status": BatchStatus.COMPLETED, "ended_s": 1, "output_file_id": "file-1"}
             await BatchStore(link).set(batch.id, other)
-            await until(lambda: is_let_go(bus))
+            await until(lambda: is_settled(bus))
             assert (await api.batches.retrieve(batch.id)).output_file_id == "file-1"
             assert [file.id async for file in await api.files.list()] == [batch.input_file_id]
     finally:
@@ -179,7 +179,7 @@ async def test_a_waiting_batch_is_cancelled_at_once(bus: Bus, settings: GatewayS
         batch = await batches.create("", ENDPOINT, "file-1", {})
         assert (await batches.cancel(batch.batch_id, "")).status is BatchStatus.CANCELLED
         async with running(settings, text):
-            await until(lambda: is_let_go(bus))
+            await until(lambda: is_settled(bus))
         assert (await batches.get(batch.batch_id, "")).status is BatchStatus.CANCELLED
     finally:
         await link.close()
@@ -203,7 +203,7 @@ async def test_a_batch_that_is_cancelled_while_its_file_is_read_is_not_served(
             assert (await api.batches.cancel(batch.id)).status == "cancelled"
         finally:
             go_on.set()
-        await until(lambda: is_let_go(bus))
+        await until(lambda: is_settled(bus))
     assert scheduler.requests == []
 
 
@@ -217,10 +217,10 @@ async def test_a_batch_leaves_room_for_interactive_requests(
         batch = await submit(api, line(0))
         async with asyncio.timeout(LIMIT_S):
             await scheduler.served.get()
-        asked = asyncio.create_task(gateway.http.post(ENDPOINT, json=line(1)["body"]))
-        await reached(lambda: asked.done() or not scheduler.served.empty())
+        interactive = asyncio.create_task(gateway.http.post(ENDPOINT, json=line(1)["body"]))
+        await reached(lambda: interactive.done() or not scheduler.served.empty())
         scheduler.hold.set()
-        assert (await asked).status_code == 200
+        assert (await interactive).status_code == 200
         assert (await ended(api, batch.id)).status == "completed"
 
 
@@ -233,9 +233,9 @@ async def test_a_file_deleted_while_it_is_read_delays_no_request(
         chunks = f"$O.{bus.subjects.files_store}.C.{(await store.get_info(file.id)).nuid}"
         await bus.js.purge_stream(f"OBJ_{bus.subjects.files_store}", subject=chunks)  # as deleting begins
         monkeypatch.setattr(file_store, "ACCESS_TIMEOUT_S", 0.2)
-        with pytest.raises(openai.InternalServerError) as told:
+        with pytest.raises(openai.InternalServerError) as refusal:
             await api.files.content(file.id)
-        assert told.value.status_code == 503
+        assert refusal.value.status_code == 503
 
 
 async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(

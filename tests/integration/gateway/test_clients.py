@@ -50,7 +50,7 @@ async def test_guidellm_measures_it(
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"How many pears has {i}?"}) + "\n" for i in range(20)))
     report = tmp_path / "report.json"
-    said = await output_of(
+    output = await output_of(
         *(GUIDELLM, "run", "--disable-console-interactive"),
         *("--backend", f"kind=openai_http,target={gateway.url},model=tiny-llada"),
         *("--profile", "kind=concurrent,streams=2"),
@@ -60,7 +60,7 @@ async def test_guidellm_measures_it(
         *("--output", f"kind=json,path={report}"),
         within_s=250,
     )
-    assert len(scheduler.requests) >= 10, said
+    assert len(scheduler.requests) >= 10, output
     [benchmark] = json.loads(report.read_text())["benchmarks"]
     assert benchmark["metrics"]["request_totals"]["errored"] == 0
     assert benchmark["metrics"]["request_totals"]["successful"] >= 10

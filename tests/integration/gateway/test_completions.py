@@ -1,4 +1,4 @@
-"""Completions through the real bus: what clients get back."""
+"""Completions through a real bus."""
 
 import asyncio
 import json
@@ -89,17 +89,17 @@ async def test_a_reply_states_how_it_was_served(gateway: RunningGateway) -> None
 async def test_a_stream_may_report_the_usage_so_far(gateway: RunningGateway) -> None:
     options = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     chunks = await events(gateway, "/v1/chat/completions", CHAT | options)
-    told = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["usage"]]
-    assert told == sorted(told)
-    assert len(told) > 3
-    assert told[-1] == len(ANSWER)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["usage"]]
+    assert counts == sorted(counts)
+    assert len(counts) > 3
+    assert counts[-1] == len(ANSWER)
 
 
 async def test_the_last_chunk_of_a_stream_states_how_it_was_served(gateway: RunningGateway) -> None:
     chunks = await events(gateway, "/v1/chat/completions", CHAT)
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert chunks[-1]["dilaserve"]["instances"] == ["worker-test"]
-    assert len(chunks) > 4, "text comes as it is committed"
+    assert len(chunks) > 4, "text is sent as it is committed"
 
 
 async def test_a_stream_may_include_the_unmasked_tokens_of_each_step(
@@ -107,8 +107,8 @@ async def test_a_stream_may_include_the_unmasked_tokens_of_each_step(
 ) -> None:
     sent = await events(gateway, "/v1/chat/completions", CHAT | {"canvas": True, "max_tokens": 32})
     steps = [event for event in sent if event["object"] == "dilaserve.canvas"]
-    told = (cell for step in steps for cell in step["cells"] if cell["committed"])
-    cells = sorted(told, key=lambda cell: int(cell["position"]))
+    committed = (cell for step in steps for cell in step["cells"] if cell["committed"])
+    cells = sorted(committed, key=lambda cell: int(cell["position"]))
     assert [step["step"] for step in steps] == list(range(11))
     assert [cell["position"] for cell in cells] == list(range(32))
     assert "".join(cell["text"] for cell in cells) == ANSWER
@@ -170,7 +170,7 @@ async def test_text_ends_before_a_stop_string(gateway: RunningGateway, stream: b
     assert (text, reason) == ("The answer ", "stop")
 
 
-async def test_a_text_that_fills_the_output_ends_by_length(
+async def test_a_text_that_fills_the_output_ends_with_length(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.answer = lambda _: "x" * 64
@@ -179,7 +179,7 @@ async def test_a_text_that_fills_the_output_ends_by_length(
     assert reply.json()["usage"]["completion_tokens"] == 64
 
 
-async def test_characters_of_several_tokens_stream_whole(
+async def test_characters_of_several_tokens_are_streamed_whole(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.answer = lambda _: "Äpfel 🍎 苹果"

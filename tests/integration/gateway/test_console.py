@@ -1,4 +1,4 @@
-"""The console's page and what it reads of the cell."""
+"""The console's page and the API that it reads."""
 
 import json
 import re
@@ -22,7 +22,7 @@ TYPES = {".js": "javascript", ".css": "text/css", ".svg": "image/svg+xml", ".htm
 
 
 async def ask(gateway: RunningGateway, **options: Any) -> str:
-    """The id of a request that has been answered."""
+    """The id of a finished request."""
     reply = await gateway.http.post("/v1/chat/completions", json=CHAT | options)
     assert reply.status_code == 200, reply.text
     return str(reply.json()["dilaserve"]["request_id"])
@@ -37,7 +37,7 @@ async def first_update(gateway: RunningGateway) -> dict[str, Any]:
     raise AssertionError("no event")
 
 
-async def test_the_page_and_all_it_loads_are_served_with_their_types(lonely_gateway: RunningGateway) -> None:
+async def test_the_page_and_its_files_are_served_with_their_types(lonely_gateway: RunningGateway) -> None:
     page = await lonely_gateway.http.get("/")
     assert page.headers["content-type"].startswith("text/html")
     linked = set(re.findall(r'(?:href|src)="(console/[^"]+)"', page.text))
@@ -93,7 +93,7 @@ async def test_a_limit_out_of_range_is_refused(lonely_gateway: RunningGateway, l
     assert reply.json()["error"]["param"] == "limit"
 
 
-async def test_the_feed_counts_requests_and_shows_the_cluster(gateway: RunningGateway) -> None:
+async def test_updates_count_requests_and_contain_the_cluster(gateway: RunningGateway) -> None:
     await ask(gateway)
     update = await first_update(gateway)
     assert update["ended"] == 1
@@ -114,12 +114,12 @@ async def test_a_restarted_gateway_knows_earlier_requests(
         assert [request["id"] for request in listed] == [name]
 
 
-async def test_open_feeds_end_when_the_gateway_drains(gateway: RunningGateway) -> None:
+async def test_event_streams_end_when_the_gateway_drains(gateway: RunningGateway) -> None:
     async with gateway.http.stream("GET", "/events") as reply:
         lines = reply.aiter_lines()
         assert (await anext(lines)).startswith("data: ")
         gateway.stop.set()
-        async for line in lines:  # to the end of the stream: it is not cut off
+        async for line in lines:  # until the stream ends without an error
             assert line.startswith("data: ") or not line
     await gateway.done
 
@@ -127,11 +127,11 @@ async def test_open_feeds_end_when_the_gateway_drains(gateway: RunningGateway) -
 async def test_plans_are_reported_with_their_reasons(bus: Bus, lonely_gateway: RunningGateway) -> None:
     assert (await lonely_gateway.http.get("/plans")).json()["data"] == []
     await bus.store(bus.subjects.plans("plan-1"), plan(PlanState.DONE, "the load has grown", "stopped it"))
-    [told] = (await lonely_gateway.http.get("/plans")).json()["data"]
-    assert (told["state"], told["reason"]) == ("done", "the load has grown")
-    assert told["before"] == [{"node": "local", "gpus": [0, 1]}]
-    assert [place["gpus"] for place in told["target"]] == [[0], [1]]
-    assert [event["text"] for event in told["events"]] == ["stopped it"]
+    [record] = (await lonely_gateway.http.get("/plans")).json()["data"]
+    assert (record["state"], record["reason"]) == ("done", "the load has grown")
+    assert record["before"] == [{"node": "local", "gpus": [0, 1]}]
+    assert [place["gpus"] for place in record["target"]] == [[0], [1]]
+    assert [event["text"] for event in record["events"]] == ["stopped it"]
 
 
 async def test_the_load_is_that_of_the_schedulers_stats(bus: Bus, gateway: RunningGateway) -> None:
@@ -144,7 +144,7 @@ async def test_the_load_is_that_of_the_schedulers_stats(bus: Bus, gateway: Runni
     assert (instance["requests"], instance["tokens"], instance["step_latency_ms"]) == (4, 300, 12.0)
 
 
-async def test_without_a_scheduler_the_charts_have_a_gap(gateway: RunningGateway) -> None:
+async def test_without_a_scheduler_the_load_is_null(gateway: RunningGateway) -> None:
     update = await first_update(gateway)
     assert update["cluster"]["policy"] is None
     assert {load["rps"] for load in update["loads"]} == {None}

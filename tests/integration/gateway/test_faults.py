@@ -1,4 +1,4 @@
-"""What clients get when something behind the gateway is away, fails or says nonsense."""
+"""Replies to clients when a part of the cell is unavailable, fails or sends invalid messages."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "co
 PATH = "/v1/chat/completions"
 
 
-async def request_taken(scheduler: AnsweringScheduler) -> str:
+async def request_received(scheduler: AnsweringScheduler) -> str:
     """The id of the next request, once the scheduler has it and its steps are done."""
     async with asyncio.timeout(LIMIT_S):
         return await scheduler.served.get()
@@ -81,7 +81,7 @@ async def test_a_client_that_leaves_cancels_its_request(
     scheduler.hold = asyncio.Event()
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         sent = asyncio.create_task(client.post(PATH, json=CHAT | {"stream": stream}))
-        request_id = await request_taken(scheduler)
+        request_id = await request_received(scheduler)
         sent.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sent
@@ -99,7 +99,7 @@ async def test_a_client_that_leaves_cancels_its_request(
         (OutcomeStatus.CANCELLED, 410, "cancelled"),
     ],
 )
-async def test_a_request_without_a_text_ends_in_an_error(
+async def test_a_request_that_is_not_completed_gets_an_error(
     gateway: RunningGateway, scheduler: AnsweringScheduler, ended: OutcomeStatus, status: int, code: str
 ) -> None:
     scheduler.status = ended
@@ -118,13 +118,13 @@ async def test_invalid_messages_on_the_bus_are_ignored(
 ) -> None:
     scheduler.hold = asyncio.Event()
     sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": True}))
-    name = await request_taken(scheduler)
+    name = await request_received(scheduler)
     beyond = Progress(step=0, positions=b"\xff\xff\xff\x7f", tokens=bytes(4), confidences=bytes(4))
     uneven = Progress(step=0, positions=bytes(3), tokens=bytes(4), confidences=b"")
-    for nonsense in (b"", b"\x00nonsense", b'{"status": 3}', encode(beyond), encode(uneven)):
-        await bus.nc.publish(bus.subjects.progress(name), nonsense)
-        await bus.nc.publish(bus.subjects.outcomes(name), nonsense)
-        await bus.nc.publish(f"$KV.{bus.subjects.instances_bucket}.worker-nonsense", nonsense)
+    for invalid in (b"", b"\x00invalid", b'{"status": 3}', encode(beyond), encode(uneven)):
+        await bus.nc.publish(bus.subjects.progress(name), invalid)
+        await bus.nc.publish(bus.subjects.outcomes(name), invalid)
+        await bus.nc.publish(f"$KV.{bus.subjects.instances_bucket}.worker-invalid", invalid)
     await bus.nc.flush()
     scheduler.hold.set()
     assert (await sent).text.endswith("data: [DONE]\n\n")
@@ -146,7 +146,7 @@ async def test_the_outcome_of_an_unknown_request_is_not_found(gateway: RunningGa
         assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found"), name
 
 
-async def test_a_request_not_served_in_time_is_cancelled(
+async def test_a_request_that_times_out_is_cancelled(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()
@@ -159,7 +159,7 @@ async def test_a_request_not_served_in_time_is_cancelled(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_outcome_stored_while_the_gateway_was_cut_off_still_arrives(
+async def test_an_outcome_stored_during_a_disconnection_is_found(
     tmp_path: Path, text: TextModel, tiny_model_dir: Path, stream: bool
 ) -> None:
     server, elsewhere = NatsServer(tmp_path), NatsServer(tmp_path)  # one store, two ports
@@ -173,7 +173,7 @@ async def test_an_outcome_stored_while_the_gateway_was_cut_off_still_arrives(
         async with running(settings, text) as gateway:
             await gateway.until("ready")
             sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": stream}))
-            name = await request_taken(scheduler)
+            name = await request_received(scheduler)
             answering.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await answering
@@ -189,7 +189,7 @@ async def test_an_outcome_stored_while_the_gateway_was_cut_off_still_arrives(
 
 
 async def store_elsewhere(server: NatsServer, cell: str, request_id: str) -> None:
-    """Store an outcome where the gateway does not hear it."""
+    """Store an outcome while the gateway is disconnected."""
     server.start()
     bus = await Bus.connect(server.url, cell, name="test")
     outcome = Outcome(
@@ -203,14 +203,14 @@ async def store_elsewhere(server: NatsServer, cell: str, request_id: str) -> Non
     server.stop()
 
 
-async def test_on_stop_new_requests_are_refused_and_open_ones_end(
+async def test_a_stopping_gateway_refuses_new_requests_and_finishes_open_ones(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()
     whole = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
     stream = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": True}))
-    await request_taken(scheduler)
-    await request_taken(scheduler)
+    await request_received(scheduler)
+    await request_received(scheduler)
     gateway.stop.set()
     await gateway.until("the gateway is shutting down")
     assert (await gateway.http.post(PATH, json=CHAT)).status_code == 503
@@ -230,7 +230,7 @@ async def test_a_request_that_exceeds_the_drain_time_gets_an_error_and_is_cancel
     async with running(msgspec.structs.replace(settings, drain_timeout_s=0.1), text) as gateway:
         await gateway.until("ready")
         sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": stream}))
-        request_id = await request_taken(scheduler)
+        request_id = await request_received(scheduler)
         gateway.stop.set()
         reply = await sent
         last = reply.text.strip().split("\n\n")[-1].removeprefix("data: ")

@@ -1,4 +1,4 @@
-"""The gateway as a process of its own: how it starts, stops and refuses to start."""
+"""The gateway as a process: start, stop and refusal to start."""
 
 import asyncio
 import os
@@ -41,10 +41,10 @@ async def start(command: list[str], **settings: str) -> asyncio.subprocess.Proce
 
 
 async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
-    """Exit status and what it said."""
+    """Exit status and standard error."""
     async with asyncio.timeout(3 * LIMIT_S):
-        _, said = await process.communicate()
-    return process.returncode, said.decode()
+        _, output = await process.communicate()
+    return process.returncode, output.decode()
 
 
 async def test_it_serves_without_torch_and_exits_0_on_sigterm(bus: Bus, tiny_model_dir: Path) -> None:
@@ -60,19 +60,19 @@ async def test_it_serves_without_torch_and_exits_0_on_sigterm(bus: Bus, tiny_mod
     )
     assert process.stderr is not None
     async with asyncio.timeout(3 * LIMIT_S):
-        while b"listening" not in (said := await process.stderr.readline()):
-            assert said, "it ended"
+        while b"listening" not in (output := await process.stderr.readline()):
+            assert output, "the process ended"
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S) as http:
         [model] = (await http.get("/v1/models")).json()["data"]
         assert model["id"] == "tiny-llada"
         assert (await http.get("/v1/models/tiny-llada")).json() == model
-    usual, most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
-    assert usual == most, "it holds more requests than the usual number of connections"
+    soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    assert soft == hard, "it raises the limit on connections"
     process.send_signal(signal.SIGTERM)
     assert (await ended(process))[0] == 0
 
 
-async def test_a_taken_port_is_one_line(tiny_model_dir: Path) -> None:
+async def test_a_taken_port_is_reported_in_one_line(tiny_model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         process = await start(["-m", "services.gateway"], model=str(tiny_model_dir), port=port)
@@ -89,14 +89,14 @@ def test_an_invalid_host_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert capsys.readouterr().err == "gateway: cannot listen on ::zz:0: Name or service not known\n"
 
 
-async def test_an_unusable_model_is_one_line(tmp_path: Path) -> None:
-    status, said = await ended(await start(["-m", "services.gateway"], model=str(tmp_path), port="0"))
-    assert (status, said.count("\n")) == (2, 1), said
-    assert said.startswith("gateway: ")
+async def test_an_unusable_model_is_reported_in_one_line(tmp_path: Path) -> None:
+    status, output = await ended(await start(["-m", "services.gateway"], model=str(tmp_path), port="0"))
+    assert (status, output.count("\n")) == (2, 1), output
+    assert output.startswith("gateway: ")
 
 
 @pytest.mark.parametrize(("settings", "named"), [({"MODEL": "x", "PORT": "many"}, "PORT"), ({}, "MODEL")])
-def test_a_wrong_setting_is_one_line_that_names_it(
+def test_an_invalid_setting_is_named_in_one_line(
     settings: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in settings.items():

@@ -1,4 +1,4 @@
-"""What is read of a batch's input file."""
+"""Reading a batch's input file."""
 
 import tracemalloc
 
@@ -10,7 +10,7 @@ ENDPOINT = "/v1/completions"
 
 
 @pytest.mark.parametrize("body", [b"{", b"[" * 10_000 + b"]" * 10_000], ids=["cut", "deep"])
-def test_a_line_that_cannot_be_read_is_named(body: bytes) -> None:
+def test_an_unreadable_line_is_reported_with_its_number(body: bytes) -> None:
     line = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": %s}'
     lines, errors = read_lines(b"\n".join([line % b"{}", line % body]), ENDPOINT)
     assert [(error.line, error.code) for error in errors] == [(2, "invalid_json_line")]
@@ -21,11 +21,11 @@ def test_a_file_that_is_not_a_batch_is_not_read_to_its_end() -> None:
     tracemalloc.start()
     try:
         lines, errors = read_lines(b"x\n" * 1_000_000, ENDPOINT)
-        _, most_bytes = tracemalloc.get_traced_memory()
+        _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert (len(lines), len(errors)) == (0, MAX_ERRORS)
-    assert most_bytes < 4_000_000
+    assert peak_bytes < 4_000_000
 
 
 def test_too_many_lines_are_reported() -> None:

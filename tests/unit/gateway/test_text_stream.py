@@ -1,4 +1,4 @@
-"""The pieces of a streamed text, joined, are the text of the outcome."""
+"""The pieces of a streamed text join to the outcome's text."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_no_text_is_sent_from_a_stop_string_on(text: TextModel) -> None:
     assert stream.finish("a") == ""
 
 
-def test_a_longer_stop_string_may_still_begin_before_the_one_found(text: TextModel) -> None:
+def test_a_longer_stop_string_may_begin_before_the_one_found(text: TextModel) -> None:
     stream = stream_of(text, ["bc", "abcd"])
     assert add(stream, [0, 1, 2, 3], ids(text, "xabc")) == "x"
     assert add(stream, [4], ids(text, "d")) == ""

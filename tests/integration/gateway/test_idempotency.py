@@ -1,4 +1,4 @@
-"""Idempotency-Key: one key, one request, one outcome; across gateways and their restarts."""
+"""Idempotency-Key: one key is one request with one outcome, across gateways and restarts."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What cannot meet its SLO is refused, by what the scheduler says on the bus."""
+"""Requests that cannot meet their SLO are refused, by the load that the scheduler publishes."""
 
 import time
 from typing import Any

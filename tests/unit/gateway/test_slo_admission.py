@@ -1,4 +1,4 @@
-"""Which requests are refused because they would be late."""
+"""Requests are refused if they would be late even at the lowest threshold."""
 
 from services.gateway.admission.slo_admission import MAX_STATS_AGE_S, SloAdmission, min_tokens
 from shared.arrays import pack_int32
@@ -14,8 +14,8 @@ def request(slo_s: float | None = 5.0, min_threshold: float = 0.0) -> Request:
     return Request(request_id="r", prompt_ids=prompt_ids, output_tokens=64, slo_s=slo_s, min_threshold=min_threshold)
 
 
-def late_s(said: SchedulerStats | None, asked: Request, now_s: float = NOW_S) -> float:
-    return SloAdmission(default_slo_s=2.0).admit(asked, said, now_s)
+def late_s(stats: SchedulerStats | None, candidate: Request, now_s: float = NOW_S) -> float:
+    return SloAdmission(default_slo_s=2.0).admit(candidate, stats, now_s)
 
 
 def test_the_minimum_work_is_that_of_the_lowest_allowed_threshold() -> None:

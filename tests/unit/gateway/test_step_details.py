@@ -1,4 +1,4 @@
-"""A request's steps as clients read them."""
+"""The steps of a stored request."""
 
 import numpy as np
 
