@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
-import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -24,7 +23,7 @@ EXPIRES_S = 2.0  # lifetime of a pull request; also the longest pause after a re
 async def consume(nc: Client, stream: str, consumer: str, handle: Handle) -> None:
     """Pass each message to `handle`, in order, until cancelled.
 
-    Raises: RetryLater if the consumer is lost; errors of `handle`.
+    Raises: RetryLater if the consumer is lost; bus errors; errors of `handle`.
     """
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
     request = msgspec.json.encode({"batch": BATCH, "expires": int(EXPIRES_S * 1e9)})
@@ -36,8 +35,6 @@ async def consume(nc: Client, stream: str, consumer: str, handle: Handle) -> Non
             pull.begin()
             await nc.publish(subject, request, reply=inbox)
             await pull.end()
-    except nats.errors.Error as error:
-        raise RetryLater(f"cannot consume {stream}: {error!r}") from error
     finally:
         if not nc.is_closed:
             await subscription.unsubscribe()
@@ -67,7 +64,10 @@ class _Pull:
     async def on_message(self, msg: Msg) -> None:
         headers = msg.headers or {}
         if "Status" in headers and not msg.data:
-            self._receive_status(headers["Status"], headers.get("Description", ""))
+            status, description = headers["Status"], headers.get("Description", "")
+            if status == "503" or "Consumer Deleted" in description:
+                self._failure = RetryLater(f"consumer lost: {status} {description}")
+            self._ended.set()
             return
         self._remaining -= 1
         try:
@@ -76,8 +76,3 @@ class _Pull:
             self._failure = error
         if self._remaining == 0 or self._failure is not None:
             self._ended.set()
-
-    def _receive_status(self, status: str, description: str) -> None:
-        if status == "503" or "Consumer Deleted" in description:
-            self._failure = RetryLater(f"consumer lost: {status} {description}")
-        self._ended.set()
