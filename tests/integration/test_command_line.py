@@ -15,12 +15,13 @@ import pytest
 import typer
 
 from dilaserve.cli import build_app, run
+from dilaserve.stack import observer as stack_observer
+from dilaserve.stack import probes
 from dilaserve.stack.observer import open_observer
 from dilaserve.stack.ports import free_port
 from shared.bus.client import Bus
 from tests.builders import scheduler_stats
 from tests.support.nats import NatsServer
-from tests.support.stack import dilaserve
 from tests.support.waiting import until
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws live in a terminal alone
@@ -91,12 +92,20 @@ def test_the_debug_log_level_adds_a_traceback_only(
     ],
 )
 def test_invalid_options_of_up_print_one_line_and_start_nothing(
-    tiny_model_dir: Path, tmp_path: Path, option: str, value: str, error: str
+    tiny_model_dir: Path,
+    tmp_path: Path,
+    option: str,
+    value: str,
+    error: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(probes, "ANSWER_TIMEOUT_S", 0.2)
     given = {"--model": tiny_model_dir, "--data-dir": tmp_path / "data", "--port": free_port(), option: value}
-    ended = dilaserve("up", *(part for pair in given.items() for part in pair))
-    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended.stderr
-    assert error in ended.stderr
+    status = run(["up", *(str(part) for pair in given.items() for part in pair)])
+    output = capsys.readouterr()
+    assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
+    assert error in output.err
     assert not (tmp_path / "data" / "nats").exists()
 
 
@@ -158,7 +167,10 @@ def test_doctor_reports_no_problem_if_a_stack_can_start(tmp_path: Path, capsys: 
     assert "wrong" not in capsys.readouterr().out
 
 
-async def test_the_observer_reports_while_the_bus_is_unavailable(tmp_path: Path) -> None:
+async def test_the_observer_reports_while_the_bus_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_observer, "ANSWER_TIMEOUT_S", 0.2)
     server = NatsServer(tmp_path)
     server.start()
     try:
