@@ -9,6 +9,7 @@ import numpy as np
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import StepJob
+from services.worker.model.config import ModelConfig
 from services.worker.model.model_runner import ModelRunner
 from shared.arrays import Int32, pack_int32, unpack_float32, unpack_int32, unpack_int64
 from shared.errors import BadInput
@@ -84,21 +85,14 @@ class _Decode:
     ended: bool = False
 
 
-def check_request(request: CaseRequest, options: DecodeOptions, runner: ModelRunner) -> None:
-    """Raises: BadInput, which names the request, if the model cannot run it."""
-    config, total = runner.config, len(request.prompt_ids) + options.output_length
+def check_request(request: CaseRequest, config: ModelConfig) -> None:
+    """Raises: BadInput, which names the request, if its prompt is invalid."""
     invalid = next((i for i in request.prompt_ids if not 0 <= i < config.vocab_size or i == config.mask_token_id), None)
     if not request.prompt_ids:
         raise BadInput(f"request {request.id}: prompt_ids must not be empty", "prompt_ids")
     if invalid is not None:
-        raise BadInput(
-            f"request {request.id}: prompt_ids must be in 0..{config.vocab_size - 1} and not the mask, got {invalid}",
-            "prompt_ids",
-        )
-    if total > config.max_length:
-        raise BadInput(
-            f"request {request.id}: {total} tokens; the model takes at most {config.max_length}", "prompt_ids"
-        )
+        allowed = f"0..{config.vocab_size - 1} and not the mask"
+        raise BadInput(f"request {request.id}: prompt_ids must be in {allowed}, got {invalid}", "prompt_ids")
 
 
 def decode_together(
@@ -114,7 +108,7 @@ def decode_together(
     `on_tokens` receives the number of tokens that each iteration unmasked. Raises: BadInput if a request cannot be run.
     """
     for request in requests:
-        check_request(request, options, runner)
+        check_request(request, runner.config)
     fed = sum(len(request.prompt_ids) + options.output_length for request in requests)
     engine = Engine(runner, options.mode, EngineLimits(tokens=fed, requests=max_requests or len(requests)), "decode")
     mask = runner.config.mask_token_id
