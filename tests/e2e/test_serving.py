@@ -156,7 +156,7 @@ def test_bench_sends_each_question_once_and_grades_the_reply(stack: Stack, tmp_p
 def test_bench_retries_the_judge_and_counts_unscored_replies(stack: Stack, tmp_path: Path) -> None:
     def reply(content: str, times: int) -> str:
         if "What is 2 + 0?" in content or ("What is 2 + 1?" in content and times == 0):
-            return "I would say 7 out of 10."
+            return "I would give 7 out of 10."
         return '{"score": 8, "explanation": "Right."}'
 
     with judge_server(reply) as judge:
