@@ -74,13 +74,15 @@ class StepPipeline(Columns):
         SENT → IDLE. SENT_AHEAD → SENT, but IDLE where the block ended. SENT_ACROSS → SENT.
         """
         states = self.state[rows]
+        has_successor = states > SENT
+        if not np.count_nonzero(has_successor):
+            self.state[rows] = IDLE
+            return
         runs = (states == SENT_ACROSS) | ((states == SENT_AHEAD) & ~block_ended)
         self.state[rows] = np.where(runs, SENT, IDLE)
-        has_successor = states > SENT
-        if np.count_nonzero(has_successor):
-            kinds = np.where(block_ended, RECOMPUTE, self.successor_kind)
-            self.kind[rows] = np.where(has_successor, kinds, self.kind[rows])
-            self.threshold[rows] = np.where(has_successor, self.next_threshold[rows], self.threshold[rows])
+        kinds = np.where(block_ended, RECOMPUTE, self.successor_kind)
+        self.kind[rows] = np.where(has_successor, kinds, self.kind[rows])
+        self.threshold[rows] = np.where(has_successor, self.next_threshold[rows], self.threshold[rows])
 
     def take_back(self, rows: Int64 | int) -> None:
         """Any state → IDLE: the steps are lost, or unanswered, or their instance lacks the request."""

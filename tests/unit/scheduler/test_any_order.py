@@ -25,7 +25,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = self.started = 0
+        self.num_requests = self.num_started = 0
 
     @initialize(
         caching=st.booleans(),
@@ -51,13 +51,13 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def join(self) -> None:
         if len(self.cell.engines) < MAX_INSTANCES:
-            self.started += 1
-            self.cell.start_worker(f"i{self.started}-1")
+            self.num_started += 1
+            self.cell.start_worker(f"i{self.num_started}-1")
 
     @rule(blocks=st.integers(1, 4), end_at=POSITIONS, stop_at=POSITIONS)
     def submit(self, blocks: int, end_at: int | None = None, stop_at: int | None = None) -> None:
-        self.asked += 1
-        self.cell.submit(Text(self.asked, blocks, end_at, stop_at))
+        self.num_requests += 1
+        self.cell.submit(Text(self.num_requests, blocks, end_at, stop_at))
 
     @rule(which=WHICH)
     def deliver_jobs(self, which: int) -> None:
@@ -155,7 +155,7 @@ class AnyOrder(RuleBasedStateMachine):
         """Without further failures, all requests end."""
         for model in self.cell.models.values():
             model.is_small = False
-        self.started += 1
+        self.num_started += 1
         self.cell.start_worker("last-1")
         self.cell.run_until_idle()
         assert not (self.lossless and self.cell.unsettled), "the scheduler waits for a message that nothing sends"

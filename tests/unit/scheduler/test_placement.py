@@ -96,12 +96,12 @@ def test_rows_filtered_before_placement_would_find_no_room(
         state = InstanceState.READY if is_open else InstanceState.DRAINING
         fleet.update(limited(f"i-{i}", batch, 0, count, state).instance)
     rows = []
-    for i, (prompt, index, asks) in enumerate(requests):
+    for i, (prompt, index, is_to_be_placed) in enumerate(requests):
         row = table.add(arrival(f"r{i}", prompt_tokens=prompt))
         if NOWHERE < index < len(limits) and fleet.open[index]:
             table.instance[row] = index
             fleet.add_request(index, int(table.tokens[row]))
-        if asks or table.instance[row] == NOWHERE:
+        if is_to_be_placed or table.instance[row] == NOWHERE:
             rows.append(row)
     asking = np.array(rows, dtype=np.int64)
     may = may_find_room(asking, table, fleet)

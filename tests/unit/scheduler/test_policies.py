@@ -90,19 +90,19 @@ def test_an_outcome_contains_the_decision_for_each_step_and_its_inputs() -> None
     cell.now_s += 0.5
     cell.serve(commands)
     [finish] = cell.finished
-    told = finish.decisions
-    assert told is not None
-    assert told.instances == ["a-1"]
-    assert unpack_int32(told.blocks).tolist() == [0, 0, 1, 1]
-    assert unpack_int32(told.kinds).tolist() == [StepKind.RECOMPUTE, StepKind.CACHE] * 2
-    assert unpack_int32(told.placed_on).tolist() == [0] * 4
-    assert unpack_int32(told.batch_requests).tolist() == [1] * 4
-    np.testing.assert_allclose(unpack_float32(told.at_s), [0.0, 0.5, 0.5, 0.5], atol=1e-4)
-    np.testing.assert_allclose(unpack_float32(told.thresholds), [0.9, 0.9, 0.9, 0.9])
-    np.testing.assert_allclose(unpack_float32(told.allowed), [0.9] * 4)
-    np.testing.assert_allclose(unpack_float32(told.step_latency_s), [0.129] * 4, rtol=1e-3)
+    decisions = finish.decisions
+    assert decisions is not None
+    assert decisions.instances == ["a-1"]
+    assert unpack_int32(decisions.blocks).tolist() == [0, 0, 1, 1]
+    assert unpack_int32(decisions.kinds).tolist() == [StepKind.RECOMPUTE, StepKind.CACHE] * 2
+    assert unpack_int32(decisions.placed_on).tolist() == [0] * 4
+    assert unpack_int32(decisions.batch_requests).tolist() == [1] * 4
+    np.testing.assert_allclose(unpack_float32(decisions.at_s), [0.0, 0.5, 0.5, 0.5], atol=1e-4)
+    np.testing.assert_allclose(unpack_float32(decisions.thresholds), [0.9, 0.9, 0.9, 0.9])
+    np.testing.assert_allclose(unpack_float32(decisions.allowed), [0.9] * 4)
+    np.testing.assert_allclose(unpack_float32(decisions.step_latency_s), [0.129] * 4, rtol=1e-3)
     left_s = 2 * 0.129 + 62 * 0.033  # two recompute steps of 128 tokens, the others of a block
-    np.testing.assert_allclose(unpack_float32(told.time_left_s)[0], left_s, rtol=1e-3)
+    np.testing.assert_allclose(unpack_float32(decisions.time_left_s)[0], left_s, rtol=1e-3)
 
 
 def test_a_step_runs_on_the_fastest_instance() -> None:
