@@ -55,7 +55,7 @@ class SimulatedReconfigurator:
         profile: LatencyProfile,
         cluster: SimulatedCluster,
         trace: ArrivalTrace,
-        make_instance: Callable[[InstanceSpec], Instance],
+        make_instance: Callable[[int], Instance],
     ) -> None:
         self._settings = settings
         self._planner = planner
@@ -144,7 +144,7 @@ class SimulatedReconfigurator:
         self._advance()
 
     def _serve(self, spec: InstanceSpec) -> None:
-        instance = self._make_instance(spec)
+        instance = self._make_instance(spec.tp)
         self._running[spec] = instance.instance_id
         self._cluster.join(instance)
 

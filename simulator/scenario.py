@@ -1,7 +1,7 @@
 """A scenario: the cluster, the policy and the models that are simulated, put together under one seed."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -52,7 +52,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Units: slo_s in seconds, for requests without an SLO of their own; None: SLO_MULTIPLE times the isolated mean."""
+    """Units: slo_s in seconds, for requests without an SLO of their own; None: SLO_MULTIPLE times the unloaded mean."""
 
     profile: LatencyProfile
     steps: StepsTable
@@ -109,15 +109,18 @@ def simulate(
         scenario.message_s,
         scenario.shared_launch_s,
     )
-    ids = (_instance_id(index) for index in count())
+    indices = count()
+
+    def make_instance(tp: int) -> Instance:
+        return _instance(scenario, f"sim{next(indices)}", tp)
+
     if scenario.reconfiguration is None:
         for tp in scenario.instances:
-            cluster.join(_instance(scenario, next(ids), tp))
+            cluster.join(make_instance(tp))
     else:
-        _start_reconfigurator(scenario, scenario.reconfiguration, cluster, workload, ids)
+        _start_reconfigurator(scenario, scenario.reconfiguration, cluster, workload, make_instance)
     for failure in scenario.failures:
-        instance_id = _instance_id(failure.instance)
-        cluster.clock.at(failure.at_s, partial(cluster.leave, instance_id, LOSS_NOTICED_S))
+        cluster.clock.at(failure.at_s, partial(cluster.leave, f"sim{failure.instance}", LOSS_NOTICED_S))
     return cluster.run(on_finished)
 
 
@@ -137,7 +140,7 @@ def _start_reconfigurator(
     settings: SimulatedReconfiguration,
     cluster: SimulatedCluster,
     workload: ArrivalTrace,
-    ids: Iterator[str],
+    make_instance: Callable[[int], Instance],
 ) -> None:
     thresholds = candidates(scenario.settings)
     specs = place(scenario.instances, settings.gpus_per_node)
@@ -150,9 +153,7 @@ def _start_reconfigurator(
         solver=DEFAULTS.solver,
         solve_s=settings.solve_s,
     )
-    SimulatedReconfigurator(
-        settings, planner, scenario.profile, cluster, workload, lambda spec: _instance(scenario, next(ids), spec.tp)
-    ).start(specs)
+    SimulatedReconfigurator(settings, planner, scenario.profile, cluster, workload, make_instance).start(specs)
 
 
 def _predictor(
@@ -201,7 +202,3 @@ def _instance(scenario: Scenario, instance_id: str, tp: int) -> Instance:
         max_batch_requests=scenario.max_batch_requests,
         profile=(scenario.registered or scenario.profile).for_tp(tp).to_csv(),
     )
-
-
-def _instance_id(index: int) -> str:
-    return f"sim{index}"
