@@ -8,24 +8,18 @@ from shared.messages.decisions import StepDecisions
 from shared.messages.steps import StepKind
 
 
-def step_list(decisions: StepDecisions | None, slo_s: float) -> list[Json]:
+def step_list(steps: StepDecisions | None, slo_s: float) -> list[Json]:
     """One object per step: its decision and the numbers behind it.
 
     Units: ms. `t_ms` is from arrival until the step was sent; from then, `time_left_ms` is predicted to the last token
     (None: no prediction) and `slo_left_ms` is to the deadline.
     """
-    if decisions is None:
+    if steps is None:
         return []
-    floats = (decisions.at_s, decisions.thresholds, decisions.allowed, decisions.time_left_s, decisions.step_latency_s)
-    integers = (
-        decisions.blocks,
-        decisions.kinds,
-        decisions.placed_on,
-        decisions.batch_requests,
-        decisions.batch_tokens,
-    )
+    floats = (steps.at_s, steps.thresholds, steps.allowed, steps.time_left_s, steps.step_latency_s)
+    integers = (steps.blocks, steps.kinds, steps.placed_on, steps.batch_requests, steps.batch_tokens)
     columns = [unpack_float32(each).tolist() for each in floats] + [unpack_int32(each).tolist() for each in integers]
-    rows = enumerate(zip(*columns, strict=True), decisions.first_step)
+    rows = enumerate(zip(*columns, strict=True), steps.first_step)
     return [
         {
             "step": step,
@@ -34,7 +28,7 @@ def step_list(decisions: StepDecisions | None, slo_s: float) -> list[Json]:
             "kind": StepKind(kind).name.lower(),
             "threshold": round(threshold, 6),
             "allowed_threshold": round(allowed, 6),
-            "instance": decisions.instances[instance],
+            "instance": steps.instances[instance],
             "batch_requests": requests,
             "batch_tokens": tokens,
             "step_latency_ms": round(latency_s * 1000, 3),
