@@ -82,8 +82,7 @@ def up(
 ) -> None:
     """Start the whole cluster on this machine: NATS, Postgres, gateway, scheduler, workers, reconfigurator.
 
-    Prints the address when it is ready. Ctrl-C or SIGTERM finishes running requests, then stops everything and exits
-    with 0; a second one kills.
+    Prints the address when it is ready. Ctrl-C (or SIGTERM) finishes running requests, then stops everything.
     """
     import asyncio  # noqa: PLC0415
     from contextlib import redirect_stderr, redirect_stdout  # noqa: PLC0415
