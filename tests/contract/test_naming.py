@@ -13,10 +13,14 @@ CONSTANT = re.compile(r"_?(?:MOST|LEAST|LONGEST|FEWEST|SHORTEST)_")
 MAX_TEST_NAME = 79  # characters
 
 
-@cache
 def modules(*folders: str) -> dict[str, ast.Module]:
     """The parsed modules below folders, by their path in the repository."""
-    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return {path: tree for folder in folders for path, tree in modules_below(folder).items()}
+
+
+@cache
+def modules_below(folder: str) -> dict[str, ast.Module]:
+    paths = sorted((ROOT / folder).rglob("*.py"))
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
 
 
