@@ -19,7 +19,7 @@ async def violations(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_no_view_keeps_anyone_out(bus: Bus, gateway: RunningGateway, new_page: NewPage, theme: str) -> None:
+async def test_every_view_is_accessible(bus: Bus, gateway: RunningGateway, new_page: NewPage, theme: str) -> None:
     await bus.publish(bus.subjects.stats("scheduler"), scheduler_stats())
     await bus.store(bus.subjects.plans("plan-1"), plan())
     async with new_page(gateway.url) as page:

@@ -139,17 +139,17 @@ async def test_on_sigterm_delivered_queries_are_answered(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "error"),
     [
         ({"predictor": "/nowhere"}, "no predictor in /nowhere"),
         ({"predictor": None, "model": "/nowhere"}, "no predictor in /nowhere/predictor"),
     ],
 )
 def test_an_invalid_setting_ends_the_start_with_one_line(
-    settings: Mapping[str, object], wrong: Mapping[str, object], said: str, tmp_path: Path
+    settings: Mapping[str, object], wrong: Mapping[str, object], error: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     with service("predictor", {**settings, **wrong}, log) as process:
         assert process.wait(timeout=LIMIT_S) == 2
     [line] = log.read_text().splitlines()
-    assert said in line
+    assert error in line

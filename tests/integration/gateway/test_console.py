@@ -87,7 +87,7 @@ async def test_requests_are_listed_newest_first(gateway: RunningGateway) -> None
 
 
 @pytest.mark.parametrize("limit", ["0", "501", "many"])
-async def test_a_limit_out_of_range_is_refused(lonely_gateway: RunningGateway, limit: str) -> None:
+async def test_a_limit_out_of_range_is_rejected(lonely_gateway: RunningGateway, limit: str) -> None:
     reply = await lonely_gateway.http.get("/v1/requests", params={"limit": limit})
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "limit"

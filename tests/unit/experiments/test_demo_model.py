@@ -184,7 +184,7 @@ def test_training_lowers_the_loss_and_resumes_to_identical_weights(tokenizer: To
     assert torch.equal(got, wanted)
 
 
-def test_a_checkpoint_of_another_recipe_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_recipe_is_rejected(tokenizer: Tokenizer, tmp_path: Path) -> None:
     Training(tokenizer, SMALL).save(tmp_path / "state.pt")
     with pytest.raises(ValueError, match="another recipe"):
         Training(tokenizer, replace(SMALL, steps=13)).resume(tmp_path / "state.pt")

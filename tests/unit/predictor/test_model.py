@@ -61,7 +61,7 @@ def test_a_higher_threshold_never_takes_fewer_steps(predictor: StepPredictor) ->
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "error"),
     [
         (CARD_FILE, '{"version": "x"}', "missing"),
         (CARD_FILE, None, "No such file"),
@@ -69,19 +69,19 @@ def test_a_higher_threshold_never_takes_fewer_steps(predictor: StepPredictor) ->
         (MODEL_FILE, None, "No such file"),
     ],
 )
-def test_a_directory_that_holds_no_predictor_is_refused(
-    directory: Path, tmp_path: Path, file: str, content: str | None, said: str
+def test_a_directory_that_holds_no_predictor_is_rejected(
+    directory: Path, tmp_path: Path, file: str, content: str | None, error: str
 ) -> None:
     for name in (CARD_FILE, MODEL_FILE):
         (tmp_path / name).write_bytes((directory / name).read_bytes())
     (tmp_path / file).unlink()
     if content is not None:
         (tmp_path / file).write_text(content)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=error):
         load_predictor(tmp_path)
 
 
-def test_a_predictor_of_other_features_is_refused(directory: Path, tmp_path: Path) -> None:
+def test_a_predictor_of_other_features_is_rejected(directory: Path, tmp_path: Path) -> None:
     (tmp_path / CARD_FILE).write_text((directory / CARD_FILE).read_text().replace("block_progress", "mood"))
     with pytest.raises(BadInput, match="mood"):
         load_predictor(tmp_path)

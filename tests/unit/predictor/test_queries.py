@@ -24,7 +24,7 @@ def test_a_query_has_one_row_per_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "error"),
     [
         ({"features": b"12345"}, "multiple"),
         ({"features": pack_float32(np.zeros(19))}, "reshape"),
@@ -36,6 +36,6 @@ def test_a_query_has_one_row_per_request() -> None:
         ({"blocks_left": pack_int32([2, -1])}, "blocks_left"),
     ],
 )
-def test_inconsistent_columns_are_refused(wrong: dict[str, bytes], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_inconsistent_columns_are_rejected(wrong: dict[str, bytes], error: str) -> None:
+    with pytest.raises(BadInput, match=error):
         read_query(msgspec.structs.replace(GOOD, **wrong))

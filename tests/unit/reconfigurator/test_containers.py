@@ -22,14 +22,14 @@ def test_foreign_labels_identify_no_instance() -> None:
 
 def test_workers_get_their_settings_and_no_secret() -> None:
     environ = {"DILASERVE_DATABASE_URL": "secret", "DILASERVE_MODEL": "m", "OTEL_X": "y", "HOME": "/"}
-    told = template(environ, nats_url="nats://bus", cache="dual").environ_of(SPEC)
-    assert (told["DILASERVE_MODEL"], told["OTEL_X"]) == ("m", "y")
-    assert (told["DILASERVE_NATS_URL"], told["DILASERVE_CACHE"], told["DILASERVE_CELL"]) == (
+    variables = template(environ, nats_url="nats://bus", cache="dual").environ_of(SPEC)
+    assert (variables["DILASERVE_MODEL"], variables["OTEL_X"]) == ("m", "y")
+    assert (variables["DILASERVE_NATS_URL"], variables["DILASERVE_CACHE"], variables["DILASERVE_CELL"]) == (
         "nats://bus",
         "dual",
         "east",
     )
-    assert not {"DILASERVE_DATABASE_URL", "HOME"} & set(told)
+    assert not {"DILASERVE_DATABASE_URL", "HOME"} & set(variables)
 
 
 def test_a_worker_uses_gpus_only_if_it_gets_some() -> None:

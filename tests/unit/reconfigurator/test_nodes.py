@@ -16,7 +16,7 @@ def test_an_invalid_node_is_rejected_with_the_valid_form(text: str) -> None:
         read_nodes([text])
 
 
-def test_two_nodes_of_one_name_are_refused() -> None:
+def test_two_nodes_of_one_name_are_rejected() -> None:
     with pytest.raises(BadInput, match="differ"):
         read_nodes(["a:4", "a:2"])
 

@@ -31,8 +31,8 @@ def test_the_statistics_are_those_of_all_known_confidences_in_order() -> None:
     confidences, random = Confidences(TABLES, 1), np.random.default_rng(0)
     request, level, at = np.array([0]), np.array([30]), np.array([90])
     first, _ = confidences.unmask(random, request, level, at, np.array([32]))
-    _, [told] = confidences.unmask(random, request, level, at, np.array([32 - first[0]]))
-    low, quarter, median, mean, most = told.tolist()
+    _, [stats] = confidences.unmask(random, request, level, at, np.array([32 - first[0]]))
+    low, quarter, median, mean, most = stats.tolist()
     assert 0 <= low <= quarter <= median <= most <= 1
     assert low < mean < 1
 

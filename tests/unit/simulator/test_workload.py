@@ -57,7 +57,7 @@ def test_a_trace_is_read_in_order_of_arrival_and_in_whole_blocks(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
         ("arrival_s,prompt_tokens\n1,2\n", "output_tokens"),
         ("arrival_s,prompt_tokens,output_tokens\n1,2,x\n", "line 2"),
@@ -67,8 +67,8 @@ def test_a_trace_is_read_in_order_of_arrival_and_in_whole_blocks(tmp_path: Path)
         ("arrival_s,prompt_tokens,output_tokens\n", "no requests"),
     ],
 )
-def test_an_invalid_trace_is_refused_with_its_fault(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_trace_is_rejected_with_its_fault(tmp_path: Path, text: str, error: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=error):
         read_trace(path)

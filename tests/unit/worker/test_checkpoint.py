@@ -66,7 +66,7 @@ def test_invalid_parameters_are_named_in_one_line(change, complaint: str, tmp_pa
     assert "\n" not in str(caught.value)
 
 
-def test_truncated_weights_are_refused(tmp_path: Path) -> None:
+def test_truncated_weights_are_rejected(tmp_path: Path) -> None:
     path = copy_of(ONE, tmp_path) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(ValueError, match="cannot read the weights"):
@@ -93,14 +93,14 @@ def test_the_published_configurations_are_read() -> None:
         ({"mask_token_id": 384}, "outside the 384 embedding rows"),
     ],
 )
-def test_unusable_configurations_are_refused(change: dict[str, object], complaint: str, tmp_path: Path) -> None:
+def test_unusable_configurations_are_rejected(change: dict[str, object], complaint: str, tmp_path: Path) -> None:
     raw = json.loads((COPY / ONE / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(raw | change))
     with pytest.raises(ValueError, match=complaint):
         read_config(tmp_path)
 
 
-def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read config\.json"):
         read_config(tmp_path)
 

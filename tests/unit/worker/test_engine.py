@@ -158,7 +158,7 @@ def test_a_state_replaces_an_older_one_of_the_same_ticket(runner: Runner) -> Non
     assert (moved.trace, here.num_held) == (stayed.trace, 1)
 
 
-def test_jobs_of_a_superseded_scheduler_are_refused(runner: Runner) -> None:
+def test_jobs_of_a_superseded_scheduler_are_rejected(runner: Runner) -> None:
     engine = engine_of(runner)
     run(engine, jobs_for([request(1)], epoch=3))
     engine.accept(jobs_for([request(2)], epoch=2))
@@ -274,7 +274,7 @@ def ahead_into_the_next_block(decode: Decode) -> StepJobs:
 
 
 @pytest.mark.parametrize("change", [{"steps": b""}, {"tickets": b"123"}, {"drops": b"1"}, {"thresholds": b"12345678"}])
-def test_columns_of_unequal_length_are_refused(runner: Runner, change: dict[str, bytes]) -> None:
+def test_columns_of_unequal_length_are_rejected(runner: Runner, change: dict[str, bytes]) -> None:
     with pytest.raises(BadInput, match="columns"):
         engine_of(runner).accept(msgspec.structs.replace(jobs_for([request(1)]), **change))
 

@@ -107,7 +107,7 @@ def test_a_given_profile_is_used(tmp_path: Path) -> None:
     assert profile.tp_degrees == [1]
 
 
-def test_a_given_profile_without_this_tp_degree_is_refused(tmp_path: Path) -> None:
+def test_a_given_profile_without_this_tp_degree_is_rejected(tmp_path: Path) -> None:
     write_profile(tmp_path / "p.csv", LatencyProfile.from_rows([(2, 32, StepKind.RECOMPUTE, 0.1)]))
     with pytest.raises(BadInput, match="tp 1"):
         given_profile(tmp_path / "p.csv", 1)
