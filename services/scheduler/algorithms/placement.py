@@ -51,27 +51,34 @@ class _Loads:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.tokens, self.requests = fleet.tokens.copy(), fleet.requests.copy()
+        self._room = np.where(fleet.open, _room(fleet, self.tokens, self.requests), -1.0)
         self._responsive = fleet.open & ~fleet.unresponsive
         self.some_unresponsive = 0 < np.count_nonzero(self._responsive) < np.count_nonzero(fleet.open)
 
     def add(self, index: int, tokens: int) -> None:
         """Count a request; one of negative length leaves the instance."""
-        if index != NOWHERE:
-            self.tokens[index] += tokens
-            self.requests[index] += 1 if tokens > 0 else -1
+        if index == NOWHERE:
+            return
+        self.tokens[index] += tokens
+        self.requests[index] += 1 if tokens > 0 else -1
+        if self._fleet.open[index]:
+            count, free = self.requests[index], self._fleet.max_tokens[index] - self.tokens[index]
+            self._room[index] = inf if not count else free if count < self._fleet.max_requests[index] else -1.0
 
     def fits(self, tokens: int, *, is_retry: bool) -> Bool:
-        """Whether each open instance has room for a request.
-
-        An empty instance has room for any request, so that one longer than a whole batch runs alone. While others are
-        responsive, an unresponsive instance receives one request at a time, and no retried one.
-        """
-        fleet, is_empty = self._fleet, self.requests == 0
-        has_room = (self.tokens + tokens <= fleet.max_tokens) & (self.requests < fleet.max_requests)
-        fits: Bool = fleet.open & (is_empty | has_room)
+        """Whether each open instance has room for a request. While others are responsive, an unresponsive instance
+        receives one request at a time, and no retried one."""
+        fits: Bool = self._room >= tokens
         if self.some_unresponsive:
-            fits &= self._responsive if is_retry else self._responsive | is_empty
+            fits &= self._responsive if is_retry else self._responsive | (self.requests == 0)
         return fits
+
+
+def _room(fleet: Fleet, tokens: Int64, requests: Int64) -> Float64:
+    """The longest request for which each instance has room under this load. An empty instance has room for any
+    request, so that one longer than a whole batch runs alone. Shapes: [n], [n] -> [n]."""
+    free = np.where(requests < fleet.max_requests, fleet.max_tokens - tokens, -1.0)
+    return np.where(requests == 0, np.inf, free)
 
 
 def may_find_room(rows: Int64, table: RequestTable, fleet: Fleet) -> Bool:
@@ -84,8 +91,7 @@ def may_find_room(rows: Int64, table: RequestTable, fleet: Fleet) -> Bool:
     size = len(fleet.tokens)
     tokens = fleet.tokens - np.bincount(instances[placed], table.tokens[rows[placed]], size)
     requests = fleet.requests - np.bincount(instances[placed], minlength=size)
-    room = np.where(requests == 0, np.inf, np.where(requests < fleet.max_requests, fleet.max_tokens - tokens, -1.0))
-    fits: Bool = table.tokens[rows] <= room[fleet.open].max(initial=-1.0)
+    fits: Bool = table.tokens[rows] <= _room(fleet, tokens, requests)[fleet.open].max(initial=-1.0)
     return placed | fits
 
 

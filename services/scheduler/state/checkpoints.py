@@ -17,7 +17,12 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
         last_instance=table.entry(row).last_instance,
         steps_at=pack_int32(table.steps_at[row]),
         tokens_at=pack_int32(table.tokens_at[row]),
-        **{name: getattr(table, name)[row].item() for name in COLUMNS},
+        steps=int(table.steps[row]),  # spelled out: this runs once per block
+        recompute_steps=int(table.recompute_steps[row]),
+        threshold_tokens=float(table.threshold_tokens[row]),
+        lowest_threshold=float(table.lowest_threshold[row]),
+        migrations=int(table.migrations[row]),
+        step_s=float(table.step_s[row]),
     )
 
 
