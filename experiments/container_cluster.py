@@ -18,7 +18,7 @@ from openai import OpenAI
 from dilaserve.stack.ports import free_port
 from experiments.docker_engine import CannotRun, docker, swarm
 from experiments.live_cluster import is_ready
-from services.reconfigurator.execution.launchers.containers import CELL, read_spec
+from services.reconfigurator.execution.launchers.container_spec import CELL, read_spec
 
 COMPOSE = Path(__file__).parents[1] / "compose"
 PROFILE = Path(__file__).with_name("data") / "transition-profile.csv"

@@ -15,11 +15,11 @@ import torch
 
 from experiments.report import RESULTS, Report
 from services.worker.cache.kv_store import tokens_that_fit
-from services.worker.model.checkpoint import empty_decoder
-from services.worker.model.config import ModelConfig
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.families import ModelConfig
 from services.worker.model.model_loading import device_name
 from services.worker.model.model_runner import Runner
+from services.worker.model.weights import empty_decoder
 from services.worker.profile.profiler import BLOCK, TYPICAL_TOKENS, ProfilePlan, batch_sizes, cache_tokens_for, measure
 from shared.messages.steps import StepKind
 

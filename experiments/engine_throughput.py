@@ -23,10 +23,10 @@ from experiments.demo_model.model import hidden_rows
 from experiments.report import RESULTS, Report
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
-from services.worker.model.checkpoint import load
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_loading import CacheSize, ModelChoice, choose_dtype, open_runner
 from services.worker.model.model_runner import ModelRunner
+from services.worker.model.weights import load
 from shared.messages.requests import ChatMessage
 from shared.text import TextModel
 

@@ -17,8 +17,8 @@ import typer
 from experiments.report import RESULTS, Report
 from services.reconfigurator.planning.plan import Capacity, Placement, Solver
 from services.reconfigurator.planning.plan_input import PlanInput, Workload, WorkloadClass, plan_input
-from services.reconfigurator.planning.stage1 import find_capacity
-from services.reconfigurator.planning.stage2 import plan_transition
+from services.reconfigurator.planning.stage1_capacity import find_capacity
+from services.reconfigurator.planning.stage2_assignment import plan_transition
 from shared.profile import LatencyProfile, read_profile
 
 DATA = Path(__file__).with_name("data")

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from experiments.demo_model.tokenizer import EOS, MASK, number_tokens
-from services.worker.model.config import parse_config
 from services.worker.model.decoder import Attend, PackedDecoder
+from services.worker.model.families import parse_config
 
 ROW_MULTIPLE = 64  # of the embedding's rows, so that the head can be split among GPUs
 NUMBER_PERIODS = (2, 3, 4, 5, 10, 20, 50, 100, 200)

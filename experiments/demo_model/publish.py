@@ -12,8 +12,8 @@ from experiments.demo_model.evaluate import OUTPUT_LENGTH, HeldOutQuestion
 from experiments.demo_model.model import published_config
 from experiments.demo_model.problems import draw_problem
 from experiments.demo_model.tokenizer import save_tokenizer
-from services.worker.model.checkpoint import load, save
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.weights import load, save
 
 HELD_OUT_FILE = "heldout.jsonl"
 HELD_OUT_COUNT = 600

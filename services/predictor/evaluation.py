@@ -11,8 +11,8 @@ import numpy as np
 from services.predictor.model import StepPredictor
 from services.predictor.trajectories import Examples, Trajectory
 from shared.arrays import Float32, Float64
-from shared.features import STATE_FEATURES
 from shared.predictor_card import PredictorCard
+from shared.predictor_features import STATE_FEATURES
 
 Estimate = Callable[[Trajectory], Float64]
 

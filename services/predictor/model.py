@@ -13,8 +13,8 @@ import numpy as np
 from services.predictor.queries import Query
 from shared.arrays import Float32, Float64
 from shared.errors import BadInput
-from shared.features import STATE_FEATURES, THRESHOLD_FEATURE
 from shared.predictor_card import MODEL_FILE, PredictorCard, read_predictor_card
+from shared.predictor_features import STATE_FEATURES, THRESHOLD_FEATURE
 
 FEATURES = (THRESHOLD_FEATURE, *STATE_FEATURES)  # the model's columns
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from shared.arrays import Float32, Int32, unpack_float32, unpack_int32
 from shared.errors import BadInput
-from shared.features import STATE_FEATURES
 from shared.messages.predict import PredictSteps
+from shared.predictor_features import STATE_FEATURES
 
 MAX_ANSWERS = 200_000  # n * c; a larger reply would exceed the bus's message limit, 1 MiB
 

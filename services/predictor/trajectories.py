@@ -8,7 +8,7 @@ import numpy as np
 from services.predictor.model import FEATURES
 from services.predictor.queries import Query
 from shared.arrays import Float32, Float64, Int32, Int64
-from shared.features import state_features
+from shared.predictor_features import state_features
 
 
 @dataclass(frozen=True, slots=True)

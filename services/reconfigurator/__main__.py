@@ -134,7 +134,7 @@ def make_launcher(bus: Bus, settings: ReconfiguratorSettings, nodes: tuple[Node,
     """The launcher that the settings name; docker-py is imported only if needed."""
     if settings.launcher == "process":
         return ProcessLauncher(bus, [node.name for node in nodes])
-    from services.reconfigurator.execution.launchers.containers import read_template  # noqa: PLC0415
+    from services.reconfigurator.execution.launchers.container_spec import read_template  # noqa: PLC0415
 
     template = read_template(settings, os.environ)
     if settings.launcher == "docker":

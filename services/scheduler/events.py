@@ -116,7 +116,7 @@ class RequestEstimates:
 
     tickets: Int64  # [n]
     steps: Int32  # [n]
-    features: Float32  # [n, 10], see shared.features
+    features: Float32  # [n, 10], see shared.predictor_features
     masks_left: Int32  # [n]
     blocks_left: Int32  # [n]
     trace: Mapping[str, str] = field(default_factory=dict)  # W3C trace context, of the first of them

@@ -10,7 +10,7 @@ class PredictSteps(msgspec.Struct, frozen=True, kw_only=True):
     replies. An invalid query, or one with too long a reply, gets no reply.
     """
 
-    features: bytes  # float32 [n, 10], columns and their order: shared.features.STATE_FEATURES
+    features: bytes  # float32 [n, 10], columns and their order: shared.predictor_features.STATE_FEATURES
     thresholds: bytes  # float32 [c]
     masks_left: bytes  # int32 [n]: upper bound of a prediction
     blocks_left: bytes  # int32 [n], blocks with masks, with the current one: lower bound of a prediction

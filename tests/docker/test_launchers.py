@@ -7,7 +7,7 @@ import pytest
 
 from experiments.docker_engine import docker
 from services.reconfigurator.execution.launchers import Launcher
-from services.reconfigurator.execution.launchers.containers import ALIAS, read_template
+from services.reconfigurator.execution.launchers.container_spec import ALIAS, read_template
 from services.reconfigurator.execution.launchers.docker import DockerLauncher
 from services.reconfigurator.execution.launchers.swarm import SwarmLauncher
 from services.reconfigurator.nodes import Node

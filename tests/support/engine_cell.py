@@ -14,7 +14,7 @@ from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.batch import ForwardBatch
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import MessageDeduplicator
-from services.worker.model.config import ModelConfig, parse_config
+from services.worker.model.families import ModelConfig, parse_config
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Float64, Int32, Int64
 from shared.messages.checkpoints import Checkpoint

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from services.worker.model.config import Family
+from services.worker.model.families import Family
 
 COPY = Path(__file__).parents[1] / "golden"  # the part that the repository holds
 FULL = Path(os.environ.get("DILASERVE_SHARED", COPY.parents[2] / "shared")) / "golden"

@@ -2,8 +2,8 @@
 
 import torch
 
-from services.worker.model.config import parse_config
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.families import parse_config
 
 MASK_ID = 60
 LLADA = {

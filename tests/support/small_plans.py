@@ -10,7 +10,7 @@ import numpy as np
 
 from services.reconfigurator.planning.plan import Placement
 from services.reconfigurator.planning.plan_input import PlanInput, Workload, WorkloadClass, plan_input
-from services.reconfigurator.planning.stage1 import TIE
+from services.reconfigurator.planning.stage1_capacity import TIE
 from shared.arrays import Float64
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile

@@ -58,9 +58,9 @@ def write_tiny_weights(directory: Path, seed: int = 0) -> Path:
     """Add random weights to a directory of `write_tiny_model`. Returns: the directory."""
     import torch  # noqa: PLC0415  (seconds to import, and most tests need no weights)
 
-    from services.worker.model.checkpoint import save  # noqa: PLC0415
-    from services.worker.model.config import read_config  # noqa: PLC0415
     from services.worker.model.decoder import PackedDecoder  # noqa: PLC0415
+    from services.worker.model.families import read_config  # noqa: PLC0415
+    from services.worker.model.weights import save  # noqa: PLC0415
 
     generator = torch.Generator().manual_seed(seed)
     decoder = PackedDecoder(read_config(directory))

@@ -14,8 +14,8 @@ from services.reconfigurator.planning.plan import Capacity, Decision, Placement,
 from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.solver import SolverStatus
 from services.reconfigurator.planning.spare_gpus import fill_spare_gpus
-from services.reconfigurator.planning.stage1 import find_capacity
-from services.reconfigurator.planning.stage2 import plan_transition
+from services.reconfigurator.planning.stage1_capacity import find_capacity
+from services.reconfigurator.planning.stage2_assignment import plan_transition
 
 TIME_LIMIT_S = 60.0  # for each stage
 

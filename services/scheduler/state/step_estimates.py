@@ -11,7 +11,7 @@ from services.scheduler.events import RequestEstimates
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from services.scheduler.state.totals import Totals
 from shared.arrays import Float64, Int32, Int64
-from shared.features import state_features
+from shared.predictor_features import state_features
 
 
 class StepEstimates:

@@ -12,7 +12,7 @@ import numpy as np
 from services.worker.engine.batch import Part
 from services.worker.engine.sequence_state import SequenceState
 from services.worker.engine.step_jobs import StepJob
-from services.worker.model.config import ModelConfig
+from services.worker.model.families import ModelConfig
 from shared.messages.steps import StepKind
 
 

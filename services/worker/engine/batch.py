@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.worker.engine.sequence_state import NO_ENTRIES, SequenceState
-from services.worker.model.config import ModelConfig
+from services.worker.model.families import ModelConfig
 from shared.arrays import Float64, Int64
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import StepJob
-from services.worker.model.config import ModelConfig
+from services.worker.model.families import ModelConfig
 from services.worker.model.model_runner import ModelRunner
 from shared.arrays import Int32, pack_int32, unpack_float32, unpack_int32, unpack_int64
 from shared.errors import BadInput

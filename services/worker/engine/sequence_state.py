@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.worker.model.config import ModelConfig
+from services.worker.model.families import ModelConfig
 from shared.arrays import Float32, Int32, Int64, unpack_int32
 from shared.errors import BadInput
 from shared.messages.steps import RequestState

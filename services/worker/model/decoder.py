@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from services.worker.model.config import ModelConfig
+from services.worker.model.families import ModelConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q [T, H, D], k [T, K, D], v [T, K, D]) -> [T, H, D]; q and k are rotated already."""

@@ -13,11 +13,11 @@ import torch
 
 from services.worker.cache.kv_store import tokens_that_fit
 from services.worker.model.attention import backend
-from services.worker.model.checkpoint import check_weights, load
-from services.worker.model.config import read_config
 from services.worker.model.decoder import WHOLE, PackedDecoder, Shard
+from services.worker.model.families import read_config
 from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import ParallelRunner, RankGroup, parallel_runner
+from services.worker.model.weights import check_weights, load
 from shared.cpu import num_cores
 from shared.errors import BadInput
 from shared.model_files import find_model

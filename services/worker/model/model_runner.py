@@ -12,9 +12,9 @@ from torch import Tensor
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import ForwardBatch
 from services.worker.model.attention import attention
-from services.worker.model.config import ModelConfig
 from services.worker.model.cuda_graphs import CacheStepGraphs
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.families import ModelConfig
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards
 from shared.arrays import Float64, Int64
 

@@ -7,8 +7,8 @@ import pytest
 
 from services.reconfigurator.planning.plan import Capacity, Placement, PlanStatus, Solver, check_placements
 from services.reconfigurator.planning.solver import SolverStatus
-from services.reconfigurator.planning.stage1 import find_capacity
-from services.reconfigurator.planning.stage2 import GpuAssignment, plan_transition
+from services.reconfigurator.planning.stage1_capacity import find_capacity
+from services.reconfigurator.planning.stage2_assignment import GpuAssignment, plan_transition
 from shared.errors import BadInput
 from tests.support.small_plans import enumerate_stage1, enumerate_stage2, small_input, small_transition
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.reconfigurator.execution.launchers.containers import read_template
+from services.reconfigurator.execution.launchers.container_spec import read_template
 from services.reconfigurator.execution.launchers.swarm import SwarmLauncher
 from services.reconfigurator.nodes import Node
 from services.reconfigurator.settings import ReconfiguratorSettings

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.worker.model.checkpoint import load
 from services.worker.model.model_runner import Runner
+from services.worker.model.weights import load
 from tests.support.engines import MODES, assert_traces, decode_cases
 from tests.support.golden import GOLDEN, SETS, threshold_cases
 

@@ -13,8 +13,8 @@ from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.sequence_state import SequenceState
 from services.worker.model.attention import attention
-from services.worker.model.checkpoint import load
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.weights import load
 from tests.support.golden import GOLDEN, SETS
 
 LOGITS_ATOL = 5e-4  # fp32, the bound published with the vectors

@@ -7,8 +7,8 @@ from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, EndpointConfig
 
-from services.reconfigurator.execution.launchers.containers import ALIAS, CELL, SHM_BYTES
-from services.reconfigurator.execution.launchers.engine import EngineLauncher
+from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES
+from services.reconfigurator.execution.launchers.docker_api import EngineLauncher
 from shared.messages.launch import InstanceSpec
 
 log = structlog.get_logger(__name__)

@@ -9,8 +9,8 @@ from docker.errors import NotFound
 from docker.models.services import Service
 from docker.types import EndpointSpec, Mount, NetworkAttachmentConfig, RestartPolicy, ServiceMode
 
-from services.reconfigurator.execution.launchers.containers import ALIAS, CELL, SHM_BYTES
-from services.reconfigurator.execution.launchers.engine import TIMEOUT_S, EngineLauncher
+from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES
+from services.reconfigurator.execution.launchers.docker_api import TIMEOUT_S, EngineLauncher
 from shared.errors import RetryLater
 from shared.messages.launch import InstanceSpec
 

@@ -10,7 +10,7 @@ from docker import DockerClient
 from docker.errors import APIError, DockerException, ImageNotFound
 from requests.exceptions import RequestException
 
-from services.reconfigurator.execution.launchers.containers import WorkerTemplate, read_spec
+from services.reconfigurator.execution.launchers.container_spec import WorkerTemplate, read_spec
 from services.reconfigurator.nodes import Node
 from shared.errors import BadInput, RetryLater
 from shared.messages.launch import InstanceSpec

@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from services.worker.model.config import ModelConfig, read_config
 from services.worker.model.decoder import WHOLE, PackedDecoder, Reduce, Shard
+from services.worker.model.families import ModelConfig, read_config
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shared.features import STATE_FEATURES, state_features
+from shared.predictor_features import STATE_FEATURES, state_features
 
 
 def test_every_feature_matches_the_paper() -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.worker.model.checkpoint import load, save
-from services.worker.model.config import parse_config, read_config
+from services.worker.model.families import parse_config, read_config
+from services.worker.model.weights import load, save
 from tests.support.golden import COPY, GOLDEN, SETS
 
 ONE = "llada/seed1"
@@ -107,7 +107,7 @@ def test_a_directory_without_a_model_is_rejected(tmp_path: Path) -> None:
 
 def test_loading_does_not_import_the_compiler_of_torch() -> None:
     program = (
-        "import sys, torch; from pathlib import Path; from services.worker.model.checkpoint import load;"
+        "import sys, torch; from pathlib import Path; from services.worker.model.weights import load;"
         f"load(Path({str(COPY / ONE)!r}), torch.float32, 'cpu');"
         "print(*{'sympy', 'torch._dynamo'} & sys.modules.keys())"
     )

@@ -1,6 +1,6 @@
 """The containers of instances."""
 
-from services.reconfigurator.execution.launchers.containers import WorkerTemplate, read_spec, read_template
+from services.reconfigurator.execution.launchers.container_spec import WorkerTemplate, read_spec, read_template
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.messages.launch import InstanceSpec
 
