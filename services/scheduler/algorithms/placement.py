@@ -10,7 +10,7 @@ import numpy as np
 
 from services.scheduler.state.fleet import ALL, Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
-from shared.arrays import Bool, Float64, Int64
+from shared.arrays import Bool, Float64, Int32, Int64
 
 MIN_WAITING = 8  # requests without an instance below which filtering them costs more than placing them
 Cost = Callable[[Fleet, Int64], Float64]
@@ -74,7 +74,7 @@ class _Loads:
         return fits
 
 
-def _room(fleet: Fleet, tokens: Int64, requests: Int64) -> Float64:
+def _room(fleet: Fleet, tokens: Int64, requests: Int32 | Int64) -> Float64:
     """The longest request for which each instance has room under this load. An empty instance has room for any
     request, so that one longer than a whole batch runs alone. Shapes: [n], [n] -> [n]."""
     free = np.where(requests < fleet.max_requests, fleet.max_tokens - tokens, -1.0)
