@@ -1,6 +1,6 @@
 """Decodes requests in one process without a bus: drives an engine as the scheduler does, and records the trace."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,7 +11,7 @@ from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.families import ModelConfig
 from services.worker.model.model_runner import ModelRunner
-from shared.arrays import Int32, pack_int32, unpack_float32, unpack_int32, unpack_int64
+from shared.arrays import Float32, Int32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
 from shared.errors import BadInput
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 
@@ -74,15 +74,47 @@ class DecodeOptions:
 
 
 @dataclass(slots=True)
-class _Decode:
-    """One running request. Shapes: output int32 [O]."""
+class Decode:
+    """One running request. Shapes: output int32 [O], confidence_stats float32 [5] of each step."""
 
-    ticket: int
     request: CaseRequest
-    output: Int32
+    output: Int32  # masks at first
+    block_length: int
+    threshold_of: Callable[[int], float]  # of each step
+    caches: bool = True  # whether steps use the KV cache
+    eos_token_id: int | None = None  # no block follows one that contains this token
+    unmasked: int = 0  # tokens
     steps: list[TraceStep] = field(default_factory=list)
-    block: int = 0
-    ended: bool = False
+    confidence_stats: list[Float32] = field(default_factory=list)
+
+    @property
+    def block(self) -> int:
+        return self.unmasked // self.block_length
+
+    @property
+    def kind(self) -> StepKind:
+        return StepKind.CACHE if self.caches and self.unmasked % self.block_length else StepKind.RECOMPUTE
+
+    @property
+    def has_ended(self) -> bool:
+        if self.unmasked % self.block_length:
+            return False
+        return self.unmasked == len(self.output) or self.eos_token_id in self.output[: self.unmasked].tolist()
+
+    def state(self, ticket: int) -> RequestState:
+        prompt = self.request.prompt_ids
+        canvas = pack_int32([*prompt, *self.output])
+        return RequestState(
+            ticket=ticket,
+            request_id=self.request.id,
+            prompt_length=len(prompt),
+            block_length=self.block_length,
+            canvas=canvas,
+        )
+
+    def job(self, ticket: int) -> StepJob:
+        threshold = float(np.float32(self.threshold_of(len(self.steps))))  # as in a message
+        return StepJob(ticket, len(self.steps), self.block, threshold, self.kind)
 
 
 def check_request(request: CaseRequest, config: ModelConfig) -> None:
@@ -111,74 +143,50 @@ def decode_together(
         check_request(request, runner.config)
     fed = sum(len(request.prompt_ids) + options.output_length for request in requests)
     engine = Engine(runner, options.mode, EngineLimits(tokens=fed, requests=max_requests or len(requests)), "decode")
-    mask = runner.config.mask_token_id
+    masks = np.full(options.output_length, runner.config.mask_token_id, dtype=np.int32)
+    caches, eos = options.mode is not CacheMode.NONE, runner.config.eos_token_id if options.stop_at_eos else None
     decodes = [
-        _Decode(ticket, request, np.full(options.output_length, mask, dtype=np.int32))
-        for ticket, request in enumerate(requests)
+        Decode(r, masks.copy(), options.block_length, lambda _: options.threshold, caches, eos) for r in requests
     ]
-    ready, left = decodes, len(decodes)
+    for results, _ in run_iterations(engine, decodes):
+        on_tokens(len(unpack_int32(results.positions)))
+    return [RequestTrace(d.request.id, d.output[: d.unmasked].tolist(), len(d.steps), d.steps) for d in decodes]
+
+
+def run_iterations(engine: Engine, decodes: Sequence[Decode]) -> Iterator[tuple[StepResults, list[Decode]]]:
+    """Run these requests to their ends. Yields: the results of each iteration, and the requests that it ended.
+
+    Raises: BadInput if a request cannot be run.
+    """
+    ready, left = list(range(len(decodes))), len(decodes)
     while left:
-        new = [_state(decode, options) for decode in ready if not decode.steps]
-        engine.accept(StepJobs(epoch=0, states=new), [_job(decode, options) for decode in ready])
+        states = [decodes[ticket].state(ticket) for ticket in ready if not decodes[ticket].steps]
+        engine.accept(StepJobs(epoch=0, states=states), [decodes[ticket].job(ticket) for ticket in ready])
         results = engine.iterate()
         assert results is not None, "every job is answered"
-        if results.failures:
-            failure = results.failures[0]
-            raise BadInput(f"request {requests[failure.ticket].id}: {failure.message}")
-        ran = [decodes[ticket] for ticket in unpack_int64(results.tickets).tolist()]
-        on_tokens(_apply(results, ran, runner, options))
-        ready = [decode for decode in ran if not decode.ended]
+        for failure in results.failures:
+            raise BadInput(f"request {decodes[failure.ticket].request.id}: {failure.message}")
+        ran = unpack_int64(results.tickets).tolist()
+        _apply(results, [decodes[ticket] for ticket in ran])
+        ready = [ticket for ticket in ran if not decodes[ticket].has_ended]
         left -= len(ran) - len(ready)
-    return [
-        RequestTrace(d.request.id, d.output[: d.block * options.block_length].tolist(), len(d.steps), d.steps)
-        for d in decodes
-    ]
+        yield results, [decodes[ticket] for ticket in ran if ticket not in ready]
+    engine.accept(StepJobs(epoch=0, drops=pack_int64(range(len(decodes)))))
 
 
-def _job(decode: _Decode, options: DecodeOptions) -> StepJob:
-    threshold = float(np.float32(options.threshold))  # as in a message
-    return StepJob(decode.ticket, len(decode.steps), decode.block, threshold, _kind(decode, options))
-
-
-def _kind(decode: _Decode, options: DecodeOptions) -> StepKind:
-    begun = bool(decode.steps) and decode.steps[-1].block == decode.block
-    return StepKind.CACHE if begun and options.mode is not CacheMode.NONE else StepKind.RECOMPUTE
-
-
-def _state(decode: _Decode, options: DecodeOptions) -> RequestState:
-    return RequestState(
-        ticket=decode.ticket,
-        request_id=decode.request.id,
-        prompt_length=len(decode.request.prompt_ids),
-        block_length=options.block_length,
-        canvas=pack_int32([*decode.request.prompt_ids, *decode.output]),
-    )
-
-
-def _apply(results: StepResults, ran: list[_Decode], runner: ModelRunner, options: DecodeOptions) -> int:
-    """Add the tokens of an iteration to the requests that ran. Returns: their number."""
+def _apply(results: StepResults, ran: Sequence[Decode]) -> None:
+    """Add the tokens of an iteration to the requests that ran."""
     cuts = np.cumsum(unpack_int32(results.counts))[:-1]
     columns = (
         np.split(unpack_int32(results.positions), cuts),
         np.split(unpack_int32(results.tokens), cuts),
         np.split(unpack_float32(results.confidences), cuts),
     )
-    for decode, positions, tokens, confidences in zip(ran, *columns, strict=True):
-        kind = _kind(decode, options).name.lower()
+    stats = unpack_float32(results.confidence_stats).reshape(-1, 5)
+    for decode, own_stats, *own in zip(ran, stats, *columns, strict=True):
+        positions, tokens, confidences = (column.tolist() for column in own)
+        kind = decode.kind.name.lower()
+        decode.steps.append(TraceStep(len(decode.steps), kind, decode.block, positions, tokens, confidences))
+        decode.confidence_stats.append(own_stats)
         decode.output[positions] = tokens
-        decode.steps.append(
-            TraceStep(len(decode.steps), kind, decode.block, positions.tolist(), tokens.tolist(), confidences.tolist())
-        )
-        _end_block(decode, runner, options)
-    return int(unpack_int32(results.counts).sum())
-
-
-def _end_block(decode: _Decode, runner: ModelRunner, options: DecodeOptions) -> None:
-    """Move to the next block if this one has no mask left."""
-    start = decode.block * options.block_length
-    block = decode.output[start : start + options.block_length]
-    if (block == runner.config.mask_token_id).any():
-        return
-    decode.block += 1
-    stops = options.stop_at_eos and bool((block == runner.config.eos_token_id).any())
-    decode.ended = stops or decode.block * options.block_length == options.output_length
+        decode.unmasked += len(tokens)

@@ -138,11 +138,7 @@ def check_weights(directory: Path) -> None:
 
 
 def load(
-    directory: Path,
-    dtype: torch.dtype,
-    device: torch.device | str,
-    shard: Shard = WHOLE,
-    reduce: Reduce = lambda x: x,
+    directory: Path, dtype: torch.dtype, device: torch.device | str, shard: Shard = WHOLE, reduce: Reduce = lambda x: x
 ) -> PackedDecoder:
     """Load a model directory, from one file or several, into this dtype and device.
 
