@@ -34,10 +34,7 @@ _FORM = {
 _PLAN_LIST = {
     "type": "object",
     "required": ["object", "data"],
-    "properties": {
-        "object": {"const": "list"},
-        "data": {"type": "array", "items": {"$ref": SCHEMAS + "PlanRecord"}},
-    },
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {"$ref": SCHEMAS + "PlanRecord"}}},
 }
 PLANS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"schema": _PLAN_LIST}}}}
 FILE_FORM = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}}

@@ -13,13 +13,7 @@ from services.gateway.api.errors import ApiError, not_found
 from services.gateway.api.openapi import FILE_FORM, json_body
 from services.gateway.api.request_body import bounded, read_body
 from services.gateway.api.request_models import BatchBody
-from services.gateway.api.response_models import (
-    BatchList,
-    BatchObject,
-    DeletedFile,
-    FileObject,
-    Page,
-)
+from services.gateway.api.response_models import BatchList, BatchObject, DeletedFile, FileObject, Page
 from services.gateway.app_context import AppContext
 from services.gateway.batches.file_store import MAX_FILE_BYTES
 from shared.messages.gateway import Batch
