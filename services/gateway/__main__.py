@@ -147,8 +147,7 @@ async def connect(settings: GatewaySettings, context: AppContext) -> None:
     bus = await context.connection.connect(settings.nats_url, settings.cell, settings.alive_file)
     await context.readiness.subscribe(bus)
     await context.monitor.subscribe(bus)
-    runner = BatchRunner(context.text, context.inflight, context.files, context.batches)
-    await BatchConsumer(runner).run(bus)
+    await BatchConsumer(BatchRunner(context)).run(bus)
 
 
 class Server(uvicorn.Server):

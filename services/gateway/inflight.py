@@ -7,7 +7,7 @@ where it is looked up every LOOKUP_S.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +32,11 @@ log = structlog.get_logger(__name__)
 tracer = trace.get_tracer(__name__)
 
 LOOKUP_S = 3.0  # between lookups of the stored outcome
+MESSAGES: Mapping[str, type[Outcome | Progress]] = {
+    "outcomes": Outcome,
+    "progress": Progress,
+    "guesses": Guesses,
+}  # by kind
 BATCH_OWNER = "batches"  # the owner of all batch lines, which count towards no limit
 
 
@@ -133,21 +138,13 @@ class InFlightRequest:
             return None
 
     async def _receive(self, msg: Msg) -> None:
-        match message_kind(msg.subject):
-            case "outcomes":
-                outcome = try_decode(msg, Outcome)
-                if outcome is not None:
-                    self._queue.put_nowait(outcome)
-            case "progress":
-                self._receive_tokens(try_decode(msg, Progress))
-            case "guesses":
-                self._receive_tokens(try_decode(msg, Guesses))
-
-    def _receive_tokens(self, message: Progress | None) -> None:
-        if message is None:
-            return
+        kind = MESSAGES.get(message_kind(msg.subject))
+        message = try_decode(msg, kind) if kind else None
         try:
-            self._queue.put_nowait(unpack_tokens(message, self.request.output_tokens, self._card.vocab_size))
+            if isinstance(message, Progress):
+                self._queue.put_nowait(unpack_tokens(message, self.request.output_tokens, self._card.vocab_size))
+            elif message is not None:
+                self._queue.put_nowait(message)
         except ValueError as error:
             log.warning("invalid progress dropped", request_id=self.request.request_id, error=str(error))
 

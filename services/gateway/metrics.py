@@ -1,6 +1,7 @@
 """The gateway's Prometheus metrics, and the record of each request's end. Units: seconds, tokens."""
 
 import time
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -35,15 +36,14 @@ class GatewayMetrics:
         return generate_latest(self.registry)
 
 
+@dataclass(slots=True)
 class RequestRecorder:
     """Records the first end of one request in the metrics and in the log."""
 
-    def __init__(self, metrics: GatewayMetrics, request_id: str, start_s: float) -> None:
-        """`start_s` is the time before the body was read, by time.perf_counter."""
-        self._metrics = metrics
-        self._log = log.bind(request_id=request_id)
-        self._start_s = start_s
-        self._ended = False
+    _metrics: GatewayMetrics
+    _request_id: str
+    _start_s: float  # before the body was read, by time.perf_counter
+    _ended: bool = False
 
     def first_text(self) -> None:
         self._metrics.first_text.observe(self._latency_s())
@@ -55,13 +55,14 @@ class RequestRecorder:
         self._metrics.tokens.labels("prompt").inc(outcome.prompt_tokens)
         self._metrics.tokens.labels("completion").inc(outcome.completion_tokens)
         self._metrics.latency.observe(latency_s)
-        self._log.debug("request completed", latency_s=round(latency_s, 4))
+        log.debug("request completed", request_id=self._request_id, latency_s=round(latency_s, 4))
 
     def not_completed(self, reason: str) -> None:
         if not self._ended:
             self._ended = True
             self._metrics.not_completed(reason)
-            self._log.info("request not completed", reason=reason, latency_s=round(self._latency_s(), 4))
+            latency_s = round(self._latency_s(), 4)
+            log.info("request not completed", request_id=self._request_id, reason=reason, latency_s=latency_s)
 
     def _latency_s(self) -> float:
         return time.perf_counter() - self._start_s

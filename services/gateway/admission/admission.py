@@ -5,6 +5,7 @@ Each gateway counts its own requests only.
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastapi import Request as HttpRequest
@@ -23,23 +24,16 @@ if TYPE_CHECKING:
 RETRY_AFTER_S = 1.0  # wait suggested to a client that exceeds a limit on requests in flight
 
 
+@dataclass(slots=True)
 class AdmissionController:
     """Without `api_keys` every client is admitted; without `slo_admission` every SLO."""
 
-    def __init__(
-        self,
-        api_keys: "ApiKeyCache | None",
-        inflight: InFlightRequests,
-        monitor: ClusterMonitor,
-        max_active: int,
-        slo_admission: SloAdmission | None,
-    ) -> None:
-        self._api_keys = api_keys
-        self._inflight = inflight
-        self._monitor = monitor
-        self._max_active = max_active
-        self._rates = RateLimits()
-        self._slo_admission = slo_admission
+    _api_keys: "ApiKeyCache | None"
+    _inflight: InFlightRequests
+    _monitor: ClusterMonitor
+    _max_active: int
+    _slo_admission: SloAdmission | None
+    _rates: RateLimits = field(default_factory=RateLimits)
 
     async def identify(self, http: HttpRequest) -> None:
         """Dependency of routes that need a key; `key_of` returns it. Raises: ApiError 401."""

@@ -1,7 +1,8 @@
 """The streamed reply to a completion: chunks of committed text, in order, and canvas events."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
@@ -16,22 +17,17 @@ from shared.arrays import unpack_int32
 from shared.messages.requests import Outcome
 
 
+@dataclass(eq=False)
 class CompletionStream(EventStreamResponse):
     """Follows one request to its outcome, then closes it, also if the client leaves earlier."""
 
-    def __init__(
-        self,
-        context: AppContext,
-        inflight: InFlightRequest,
-        replies: Replies,
-        recorder: RequestRecorder,
-        headers: Mapping[str, str],
-    ) -> None:
-        self._context = context
-        self._inflight = inflight
-        self._replies = replies
-        self._recorder = recorder
-        super().__init__(self._data(), headers)
+    _context: AppContext
+    _inflight: InFlightRequest
+    _replies: Replies
+    _recorder: RequestRecorder
+
+    def __post_init__(self) -> None:
+        super().__init__(self._data(), {"X-Request-Id": self._inflight.request.request_id})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

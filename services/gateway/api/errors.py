@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import structlog
@@ -21,29 +22,22 @@ RETRY_AFTER_S = 2  # Retry-After of a 503
 MAX_NAME_LENGTH = 100  # characters of a client's field or model name that a message repeats
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """An error reply. `param` names the wrong field."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        retry_after_s: float | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
-        self.headers = dict(headers or {})
-        if status == 503:
-            retry_after_s = retry_after_s or RETRY_AFTER_S
-        if retry_after_s is not None:
-            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+    status: int
+    message: str
+    _: KW_ONLY
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: float | None = None
+    headers: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
+        if self.retry_after_s is not None:
+            self.headers = {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
 
     def body(self) -> dict[str, Any]:
         kind = "invalid_request_error" if self.status < 500 else "server_error"
@@ -69,7 +63,7 @@ def as_api_error(error: Exception) -> ApiError:
         case BadInput():
             return ApiError(400, error.message, param=error.field, code="invalid_value")
         case RetryLater():
-            return ApiError(503, str(error), code="unavailable")
+            return ApiError(503, str(error), code="unavailable", retry_after_s=RETRY_AFTER_S)
         case ValidationError() | RequestValidationError():
             first = error.errors()[0]
             in_url = isinstance(error, RequestValidationError)  # its location then begins with "path" or "query"

@@ -6,18 +6,16 @@ Each line is a durable request with its own id, so a gateway that continues anot
 import asyncio
 import contextlib
 import time
+from dataclasses import dataclass, field
 
 import structlog
 
 from services.gateway.api.errors import ApiError
+from services.gateway.app_context import AppContext
 from services.gateway.batches.batch_lines import Line, LineResult, read_lines, write_results
-from services.gateway.batches.batch_store import BatchStore
-from services.gateway.batches.file_store import FileStore
 from services.gateway.batches.line_server import LineServer
-from services.gateway.inflight import InFlightRequests
 from shared.messages.gateway import Batch, BatchError, BatchStatus
 from shared.tasks import cancel
-from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
 
@@ -25,18 +23,15 @@ MAX_IN_FLIGHT = 32  # lines of a batch
 SAVE_S = 0.5  # between updates of the batch's record, which also reveal a cancellation
 
 
+@dataclass(slots=True)
 class BatchRunner:
-    def __init__(self, text: TextModel, inflight: InFlightRequests, files: FileStore, batches: BatchStore) -> None:
-        self._text = text
-        self._inflight = inflight
-        self._files = files
-        self._batches = batches
-        self._invalid_line_lock = asyncio.Lock()
+    _context: AppContext
+    _invalid_line_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self, batch_id: str) -> None:
         """Run a batch to its end; it fails if its record or file is missing. Raises: RetryLater."""
         try:
-            batch = await self._batches.get(batch_id, owner=None)
+            batch = await self._context.batches.get(batch_id, owner=None)
             if not batch.ended:
                 await self._run(batch)
         except ApiError as error:
@@ -45,24 +40,24 @@ class BatchRunner:
                 await self._fail(batch_id, [BatchError(message=error.message, code=error.code or "failed")])
 
     async def _run(self, batch: Batch) -> None:
-        content = await self._files.content(batch.input_file_id, batch.owner)
+        content = await self._context.files.content(batch.input_file_id, batch.owner)
         lines, errors = await asyncio.to_thread(read_lines, content, batch.endpoint)
         if errors:
             await self._fail(batch.batch_id, errors)
             return
         started = {"status": BatchStatus.IN_PROGRESS, "total": len(lines), "began_s": _now_s()}
-        batch = await self._batches.set(batch.batch_id, started, unless=BatchStatus.CANCELLING)
+        batch = await self._context.batches.set(batch.batch_id, started, unless=BatchStatus.CANCELLING)
         if batch.ended:  # cancelled while its file was read
             return
         results = await self._serve(batch, lines)
         await self._finish(batch, sorted(results, key=lambda result: result.number))
 
     async def _fail(self, batch_id: str, errors: list[BatchError]) -> None:
-        await self._batches.set(batch_id, {"errors": errors, "status": BatchStatus.FAILED, "ended_s": _now_s()})
+        await self._context.batches.set(batch_id, {"errors": errors, "status": BatchStatus.FAILED, "ended_s": _now_s()})
 
     async def _serve(self, batch: Batch, lines: list[Line]) -> list[LineResult]:
         """The results of all lines, or of those served before the batch was cancelled or expired."""
-        server = LineServer(batch, self._text, self._inflight, self._invalid_line_lock)
+        server = LineServer(self._context, batch, self._invalid_line_lock)
         results: list[LineResult] = []
         numbered = iter(enumerate(lines))
 
@@ -75,7 +70,7 @@ class BatchRunner:
             pending = set(workers)
             while pending:
                 _, pending = await asyncio.wait(workers, timeout=SAVE_S)
-                batch = await self._batches.set(batch.batch_id, _counts(results))
+                batch = await self._context.batches.set(batch.batch_id, _counts(results))
                 if batch.ended or batch.status is BatchStatus.CANCELLING or time.time() > batch.expires_s:
                     server.cancel_requests = True
                     break
@@ -89,7 +84,9 @@ class BatchRunner:
     async def _finish(self, batch: Batch, results: list[LineResult]) -> None:
         """Write the files, then the final record."""
         finalizing_s = _now_s()
-        batch = await self._batches.set(batch.batch_id, {"status": BatchStatus.FINALIZING}, BatchStatus.CANCELLING)
+        batch = await self._context.batches.set(
+            batch.batch_id, {"status": BatchStatus.FINALIZING}, BatchStatus.CANCELLING
+        )
         if batch.ended:  # by another gateway, which received the batch after this one lost the bus
             return
         files = {
@@ -103,12 +100,12 @@ class BatchRunner:
         elif len(results) < batch.total:
             status = BatchStatus.EXPIRED
         final = {"status": status, "finalizing_s": finalizing_s, "ended_s": _now_s(), **_counts(results), **files}
-        await self._batches.set(batch.batch_id, final)
+        await self._context.batches.set(batch.batch_id, final)
 
     async def _write(self, batch: Batch, kind: str, results: list[LineResult]) -> str:
         """Returns: the file's id."""
         content = await asyncio.to_thread(write_results, results)  # 50,000 would block the event loop
-        return (await self._files.add(content, f"{kind}.jsonl", "batch_output", batch.owner)).id
+        return (await self._context.files.add(content, f"{kind}.jsonl", "batch_output", batch.owner)).id
 
 
 def _counts(results: list[LineResult]) -> dict[str, int]:

@@ -38,7 +38,7 @@ class FileStore:
         file_id = f"file-{uuid.uuid4().hex}"
         async with self._open(file_id) as store:
             info = await store.put(file_id, content, ObjectMeta(description=encode(stored, json=True).decode()))
-        return _describe(file_id, info, stored)
+        return _describe(info, stored)
 
     async def get(self, file_id: str, owner: str) -> FileObject:
         """Raises: ApiError 404 if the owner has no such file."""
@@ -47,7 +47,7 @@ class FileStore:
         stored = _read(info)
         if stored is None or stored.owner != owner:
             raise not_found("file", file_id, "file_id")
-        return _describe(file_id, info, stored)
+        return _describe(info, stored)
 
     async def content(self, file_id: str, owner: str) -> bytes:
         """Raises: ApiError 404 if the owner has no such file."""
@@ -70,11 +70,7 @@ class FileStore:
                 infos = await store.list(ignore_deletes=True)
             except NotFoundError:  # the store is empty
                 return []
-        owned = [
-            _describe(info.name, info, stored)
-            for info in infos
-            if (stored := _read(info)) is not None and stored.owner == owner
-        ]
+        owned = [_describe(info, stored) for info in infos if (stored := _read(info)) and stored.owner == owner]
         return sorted(owned, key=lambda file: (-file.created_at, file.id))
 
     @asynccontextmanager
@@ -98,9 +94,9 @@ def _read(info: ObjectInfo) -> StoredFile | None:
         return None
 
 
-def _describe(file_id: str, info: ObjectInfo, stored: StoredFile) -> FileObject:
+def _describe(info: ObjectInfo, stored: StoredFile) -> FileObject:
     return FileObject(
-        id=file_id,
+        id=info.name,
         bytes=info.size or 0,
         created_at=stored.created_s,
         expires_at=stored.created_s + int(FILE_AGE_S),

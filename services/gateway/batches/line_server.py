@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -9,27 +10,23 @@ from services.gateway.api.errors import ApiError, as_api_error, check_completed,
 from services.gateway.api.replies import Json, Replies
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
 from services.gateway.api.request_builder import build_request
+from services.gateway.app_context import AppContext
 from services.gateway.batches.batch_lines import BODIES, Line, LineResult
-from services.gateway.inflight import BATCH_OWNER, InFlightRequests
+from services.gateway.inflight import BATCH_OWNER
 from shared.messages.gateway import Batch
 from shared.retry import retry
-from shared.text import TextModel
 
 MAX_PRIORITY = -50  # of a line, below that of interactive requests
 RETRY_S = 1.0  # first wait before a line is sent again
 INVALID_LINE_PAUSE_S = 0.005  # yields the event loop, as an invalid line is read without waiting
 
 
+@dataclass(slots=True)
 class LineServer:
-    def __init__(
-        self, batch: Batch, text: TextModel, inflight: InFlightRequests, invalid_line_lock: asyncio.Lock
-    ) -> None:
-        """`invalid_line_lock` is shared by all batches: the gateway reads one invalid line per INVALID_LINE_PAUSE_S."""
-        self.cancel_requests = False  # whether `serve`, when cancelled, also cancels its request
-        self._batch = batch
-        self._text = text
-        self._inflight = inflight
-        self._invalid_line_lock = invalid_line_lock
+    _context: AppContext
+    _batch: Batch
+    _invalid_line_lock: asyncio.Lock  # of all batches: the gateway reads one invalid line per INVALID_LINE_PAUSE_S
+    cancel_requests: bool = False  # whether `serve`, when cancelled, also cancels its request
 
     async def serve(self, number: int, line: Line) -> LineResult:
         """Serve one line, repeating it while the bus or the instances are unavailable."""
@@ -48,18 +45,19 @@ class LineServer:
         """Raises: any error of the line; ApiError if the request is not completed; RetryLater."""
         if len(bytes(line.body)) > MAX_BODY_BYTES:
             raise too_large(MAX_BODY_BYTES)
+        text, inflight_requests = self._context.text, self._context.inflight
         body = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
-        check_model(body.model, self._text.card.name)
+        check_model(body.model, text.card.name)
         now_s = time.time()
         left_s = max(1.0, self._batch.expires_s - now_s)
-        request = await build_request(body, self._text, request_id, now_s)
+        request = await build_request(body, text, request_id, now_s)
         priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
         request = replace(request, stream=False, guesses=False, priority=priority, slo_s=slo_s)
-        inflight = await self._inflight.open(request, BATCH_OWNER, durable=True, timeout_s=left_s)
+        inflight = await inflight_requests.open(request, BATCH_OWNER, durable=True, timeout_s=left_s)
         try:
             outcome = await inflight.outcome()
         finally:
             inflight.cancel_on_close |= self.cancel_requests
-            self._inflight.close(inflight)
+            inflight_requests.close(inflight)
         check_completed(outcome)
         return Replies(body, request_id, outcome.arrival_s).whole(outcome)

@@ -59,9 +59,8 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
     request_id = inflight.request.request_id
     replies = Replies(body, request_id, arrival_s)
     recorder = RequestRecorder(context.metrics, request_id, start_s)
-    headers = {"X-Request-Id": request_id}
     if body.stream:
-        return CompletionStream(context, inflight, replies, recorder, headers)
+        return CompletionStream(context, inflight, replies, recorder)
     try:
         outcome = await _completed(http, inflight)
     except (ApiError, RetryLater) as error:
@@ -70,7 +69,7 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
     finally:
         context.inflight.close(inflight)
     recorder.completed(outcome)
-    return JSONResponse(replies.whole(outcome), headers=headers)
+    return JSONResponse(replies.whole(outcome), headers={"X-Request-Id": request_id})
 
 
 async def _open(context: AppContext, http: Request, body: CompletionBody, arrival_s: float) -> InFlightRequest:
