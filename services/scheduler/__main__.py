@@ -82,9 +82,8 @@ async def serve(
     service = SchedulerService(bus, core, queue, outcomes, predictor, stats, metrics, deferred)
     recovery = await Recovery.start(bus)
     requests = RequestConsumer(bus, text, settings.default_slo_s, queue, outcomes, recovery, deferred)
-    instances = InstanceEvents(
-        text.card.name, queue, needs_profile=settings.policy == "dilaserve", caching=core.settings.caching
-    )
+    needs_profile = settings.policy == "dilaserve"
+    instances = InstanceEvents(text.card.name, queue, needs_profile=needs_profile, caching=core.settings.caching)
     await service.subscribe_cancels()
     freeze_startup_objects()
     background = [

@@ -1,6 +1,5 @@
 """Builds the scheduler's core from its settings, for the live service and for the simulator."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.step_estimates import StepEstimates
-from shared.arrays import Int32
 from shared.errors import BadInput
 from shared.predictor_card import PredictorCard, read_predictor_card
 from shared.text import TextModel
@@ -46,10 +44,7 @@ def build_core(
         keeps_records=keeps_records,
         estimate_interval_s=estimate_interval_s,
     )
-
-    def text_ended(output_ids: Int32, stop: Sequence[str]) -> bool:
-        return ending_text is not None and ending_text.ended(output_ids, stop)
-
+    text_ended = ending_text.ended if ending_text else lambda _output_ids, _stop: False
     return SchedulerCore(core_settings, lambda estimates: build_policy(settings, estimates), text_ended)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -31,28 +32,18 @@ MAX_CYCLE_INTERVAL_S = 0.5  # maximum time between two cycles, for step timeouts
 MAX_CLOCK_DIFFERENCE = timedelta(seconds=5)  # between this machine and the bus; the core drops older results
 
 
+@dataclass(slots=True)
 class SchedulerService:
     """Runs one core on one bus."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        core: SchedulerCore,
-        queue: EventQueue,
-        outcomes: OutcomeStore,
-        predictor: PredictorClient,
-        stats: StatsWindow,
-        metrics: SchedulerMetrics,
-        deferred: DeferredTasks,
-    ) -> None:
-        self._bus = bus
-        self._core = core
-        self._queue = queue
-        self._outcomes = outcomes
-        self._predictor = predictor
-        self._stats = stats
-        self._metrics = metrics
-        self._deferred = deferred
+    _bus: Bus
+    _core: SchedulerCore
+    _queue: EventQueue
+    _outcomes: OutcomeStore
+    _predictor: PredictorClient
+    _stats: StatsWindow
+    _metrics: SchedulerMetrics
+    _deferred: DeferredTasks
 
     async def receive_results(self, epoch: int) -> None:
         """Receive the step results of an epoch that begins now, until cancelled."""
@@ -88,7 +79,7 @@ class SchedulerService:
 
     def _record(self, commands: Sequence[ev.Command], now_s: float, cycle_s: float) -> None:
         self._stats.record_cycle(commands, now_s, cycle_s)
-        self._metrics.observe_cycle(cycle_s)
+        self._metrics.observe("cycle_seconds", cycle_s)
         for command in commands:
             if isinstance(command, ev.FinishRequest):
                 record_request(command)
@@ -113,8 +104,8 @@ class SchedulerService:
     async def _on_results(self, msg: Msg) -> None:
         results = try_decode(msg, StepResults)
         if results is not None:
-            if results.sent_s:
-                self._metrics.observe_results_delay(time.time() - results.sent_s)
+            if results.sent_s:  # the clocks of the two machines may differ
+                self._metrics.observe("results_delay_seconds", max(0.0, time.time() - results.sent_s))
             self._queue.put(ev.StepResultsReceived(results))
 
     async def _on_cancel(self, msg: Msg) -> None:
@@ -125,11 +116,7 @@ class SchedulerService:
 def is_urgent(command: ev.Command) -> bool:
     """Whether an instance or a client waits for the command; no instance waits for drops alone."""
     match command:
-        case ev.SendJobs(_, jobs):
-            return (
-                len(jobs.tickets) > 0 or jobs.forget_below > 0
-            )  # keep the order: sent late, it would drop newer requests
-        case ev.FinishRequest() | ev.SendProgress():
-            return True
+        case ev.SendJobs(_, jobs):  # `forget_below` keeps its place: sent late, it would drop newer requests
+            return len(jobs.tickets) > 0 or jobs.forget_below > 0
         case _:
-            return False
+            return isinstance(command, ev.FinishRequest | ev.SendProgress)

@@ -36,26 +36,17 @@ class Delivery:
     json: bool = field(compare=False)  # whether the outcome is JSON, as the request is
 
 
+@dataclass(slots=True)
 class RequestConsumer:
     """Puts the requests of one epoch into the event queue."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        text: TextModel,
-        default_slo_s: float,
-        queue: EventQueue,
-        outcomes: OutcomeStore,
-        recovery: Recovery,
-        deferred: DeferredTasks,
-    ) -> None:
-        self._bus = bus
-        self._text = text
-        self._default_slo_s = default_slo_s
-        self._queue = queue
-        self._outcomes = outcomes
-        self._recovery = recovery
-        self._deferred = deferred
+    _bus: Bus
+    _text: TextModel
+    _default_slo_s: float
+    _queue: EventQueue
+    _outcomes: OutcomeStore
+    _recovery: Recovery
+    _deferred: DeferredTasks
 
     async def run(self, epoch: int) -> None:
         """Receive requests until cancelled; the bus redelivers those that earlier schedulers did not finish."""
@@ -75,8 +66,9 @@ class RequestConsumer:
         except BadInput as error:
             await self._reject_unreadable(delivery, error)
             return
-        with structlog.contextvars.bound_contextvars(request_id=request.request_id):
-            if await self._is_finished(request.request_id, delivery.sequence):
+        request_id = request.request_id
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            if self._outcomes.remembers(request_id) or await self._recovery.has_outcome(request_id, delivery.sequence):
                 log.info("request already has its outcome")
                 if not self._outcomes.will_settle(delivery):
                     await acknowledge(msg)
@@ -87,7 +79,7 @@ class RequestConsumer:
                 self._deferred.defer(partial(self._publish_arrival, arrived))
             except BadInput as error:
                 log.info("request rejected", error=error.message)
-                self._outcomes.reject(request.request_id, delivery, error)
+                self._outcomes.reject(request_id, delivery, error)
 
     async def _publish_arrival(self, arrived: RequestArrived) -> None:
         arrival = Arrival(
@@ -98,9 +90,6 @@ class RequestConsumer:
             slo_s=arrived.slo_s,
         )
         await self._bus.publish(self._bus.subjects.arrivals, arrival)
-
-    async def _is_finished(self, request_id: str, sequence: int) -> bool:
-        return self._outcomes.remembers(request_id) or await self._recovery.has_outcome(request_id, sequence)
 
     async def _reject_unreadable(self, delivery: Delivery, error: BadInput) -> None:
         """Answer an invalid request that has an id; discard any other message."""

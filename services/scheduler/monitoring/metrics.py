@@ -53,12 +53,9 @@ class SchedulerMetrics:
         """Export the scheduler's latest statistics."""
         self._stats.last = stats
 
-    def observe_cycle(self, cycle_s: float) -> None:
-        self._observe("cycle_seconds", cycle_s)
-
-    def observe_results_delay(self, delay_s: float) -> None:
-        """A delay below 0, from clocks that differ, counts as 0."""
-        self._observe("results_delay_seconds", max(0.0, delay_s))
+    def observe(self, name: str, value: float) -> None:
+        """Observe a value of one of HISTOGRAMS."""
+        self._histograms[name].observe(value)
 
     def observe_finished(self, finish: FinishRequest) -> None:
         """Observe how a completed request was served."""
@@ -66,12 +63,12 @@ class SchedulerMetrics:
         if finish.status is not OutcomeStatus.COMPLETED or stats is None:
             return
         if decisions is not None and decisions.first_step == 0:
-            self._observe("first_step_seconds", float(unpack_float32(decisions.at_s)[0]))
-        self._observe("slo_slack_seconds", stats.slo_s - stats.latency_s)
-        self._observe("request_steps", stats.steps)
-        self._observe("request_recompute_steps", stats.recompute_steps)
-        self._observe("request_cache_steps", stats.steps - stats.recompute_steps)
-        self._observe("request_threshold", stats.mean_threshold)
+            self.observe("first_step_seconds", float(unpack_float32(decisions.at_s)[0]))
+        self.observe("slo_slack_seconds", stats.slo_s - stats.latency_s)
+        self.observe("request_steps", stats.steps)
+        self.observe("request_recompute_steps", stats.recompute_steps)
+        self.observe("request_cache_steps", stats.steps - stats.recompute_steps)
+        self.observe("request_threshold", stats.mean_threshold)
         for use in stats.thresholds:
             self._threshold_steps.labels(f"{use.threshold:g}").inc(use.steps)
         self._observe_prediction(stats, is_whole=stats.unmasked_tokens == finish.arrived.output_length)
@@ -79,9 +76,6 @@ class SchedulerMetrics:
     def _observe_prediction(self, stats: ServingStats, *, is_whole: bool) -> None:
         """The predictor estimates the steps of the whole output, so outputs that ended early are observed apart."""
         if stats.predicted_steps is not None:
-            self._observe("request_predicted_steps", stats.predicted_steps)
+            self.observe("request_predicted_steps", stats.predicted_steps)
             error = abs(stats.predicted_steps - stats.steps) / stats.steps
             self._prediction_error.labels("whole" if is_whole else "ended early").observe(error)
-
-    def _observe(self, name: str, value: float) -> None:
-        self._histograms[name].observe(value)

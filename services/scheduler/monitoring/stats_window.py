@@ -13,6 +13,9 @@ from services.scheduler.state.totals import Totals
 from shared.messages.requests import OutcomeStatus
 from shared.messages.stats import WINDOW_S, InstanceLoad, SchedulerStats
 
+RATES = ("completed", "tokens", "steps", "cycles")  # totals that are also reported per second
+LOAD_COLUMNS = ("open", "requests", "max_requests", "tokens", "max_tokens")  # of the fleet
+
 
 class StatsWindow:
     """Computes the statistics of one core."""
@@ -58,14 +61,11 @@ class StatsWindow:
             deferred=int(((core.table.ticket != 0) & (core.table.instance == NOWHERE)).sum()),
             steps_in_flight=len(core.table.pipeline.in_flight()),
             rps=recent.arrived / window_s,
-            completed_per_s=recent.completed / window_s,
-            tokens_per_s=recent.tokens / window_s,
-            steps_per_s=recent.steps / window_s,
+            **{f"{name}_per_s": getattr(recent, name) / window_s for name in RATES},
             slo_attainment=recent.slo_met / ended if ended else None,
             mean_threshold=recent.threshold_tokens / recent.tokens if recent.tokens else None,
             latency_p50_s=float(np.percentile(latencies, 50)) if latencies else None,
             latency_p99_s=float(np.percentile(latencies, 99)) if latencies else None,
-            cycles_per_s=recent.cycles / window_s,
             cycle_mean_s=recent.cycle_s / recent.cycles if recent.cycles else None,
             cycle_max_s=cycle_max_s,
             load=core.load,
@@ -85,12 +85,8 @@ class StatsWindow:
         return [
             InstanceLoad(
                 instance_id=instance_id,
-                open=bool(fleet.open[index]),
-                requests=int(fleet.requests[index]),
-                max_requests=int(fleet.max_requests[index]),
-                tokens=int(fleet.tokens[index]),
-                max_tokens=int(fleet.max_tokens[index]),
                 step_latency_s=float(fleet.recompute_latency_s(np.array([index]), fleet.tokens[[index]])[0]),
+                **{name: getattr(fleet, name)[index].item() for name in LOAD_COLUMNS},
             )
             for instance_id, index in sorted(fleet.index_of.items())
         ]

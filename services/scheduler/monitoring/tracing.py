@@ -10,6 +10,8 @@ from shared.telemetry import MAX_STEP_EVENTS, as_ns
 
 tracer = trace.get_tracer(__name__)
 
+STATS = ("steps", "recompute_steps", "mean_threshold", "migrations", "slo_met")  # attributes of the span
+
 
 def record_request(finish: FinishRequest) -> None:
     """Write a span from arrival to end, with an event for each step."""
@@ -20,11 +22,8 @@ def record_request(finish: FinishRequest) -> None:
         span.set_attribute("dilaserve.status", finish.status.value)
         span.set_attribute("dilaserve.slo_s", arrived.slo_s)
         if stats is not None:
-            span.set_attribute("dilaserve.steps", stats.steps)
-            span.set_attribute("dilaserve.recompute_steps", stats.recompute_steps)
-            span.set_attribute("dilaserve.mean_threshold", stats.mean_threshold)
-            span.set_attribute("dilaserve.migrations", stats.migrations)
-            span.set_attribute("dilaserve.slo_met", stats.slo_met)
+            for name in STATS:
+                span.set_attribute(f"dilaserve.{name}", getattr(stats, name))
         if finish.decisions is not None:
             _add_steps(span, finish.decisions, arrived.arrival_s)
     span.end()
