@@ -23,10 +23,10 @@ from services.scheduler.state.serving_stats import serving_stats
 from services.scheduler.state.step_estimates import StepEstimates
 from services.scheduler.state.step_pipeline import SENT
 from services.scheduler.state.totals import Totals
-from shared.arrays import Int32
+from shared.arrays import Int32, Int64, pack_int32
 from shared.messages.requests import OutcomeStatus, Progress
 from shared.messages.stats import ClusterLoad
-from shared.messages.steps import StepFailure, StepResults
+from shared.messages.steps import StepResults
 
 log = structlog.get_logger(__name__)
 
@@ -63,21 +63,15 @@ class SchedulerCore:
         self.table = RequestTable(candidates=len(settings.thresholds), caching=settings.caching)
         self.fleet = Fleet()
         self.totals = Totals()
-        self.estimates = StepEstimates(
-            self.table,
-            self.totals,
-            np.array(settings.thresholds),
-            np.array(settings.tokens_per_step),
-            settings.granularity,
-        )
+        candidates, means = np.array(settings.thresholds), np.array(settings.tokens_per_step)
+        self.estimates = StepEstimates(self.table, self.totals, candidates, means, settings.granularity)
         self.policy = make_policy(self.estimates)
         self._text_ended = text_ended
-        self._decoder = ResultDecoder(settings.epoch, settings.thresholds, self.table, self.fleet, self.totals)
-        encoder = JobEncoder(settings.epoch, settings.mask_token_id, self.table, self.fleet, end_ids=settings.end_ids)
+        self._decoder = ResultDecoder(settings.epoch, candidates, self.table, self.fleet, self.totals)
+        end_ids = pack_int32(settings.end_ids)
+        encoder = JobEncoder(settings.epoch, settings.mask_token_id, end_ids, self.table, self.fleet)
         self._decisions = DecisionLog(self.table, self.fleet) if settings.keeps_records else None
-        self._dispatcher = Dispatcher(
-            self.table, self.fleet, self.policy, encoder, self._decisions, lookahead=settings.lookahead
-        )
+        self._dispatcher = Dispatcher(self.table, self.fleet, self.policy, encoder, self._decisions, settings.lookahead)
         self.load: ClusterLoad | None = None  # at the last run of load control
         self._commands: list[ev.Command] = []
         self._early_cancels: dict[str, float] = {}  # by id of an unknown request: the time until which it is kept
@@ -160,10 +154,12 @@ class SchedulerCore:
         for row in applied.stalled.tolist():
             error = f"instance {self.fleet.instance_id(self.table.instance[row])} ran a step that unmasked nothing"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
-        for ticket in applied.missing.tolist():
-            self._forget_state(ticket)
+        if len(applied.missing):
+            self._forget_states(applied.missing)
         for failure in applied.failures:
-            self._fail_step(failure, now_s)
+            [row] = self.table.rows_of_tickets(np.array([failure.ticket])).tolist()
+            if row >= 0:
+                self._finish(row, OutcomeStatus.FAILED, now_s, error=failure.message)
 
     def _count_migrations(self, applied: AppliedResults) -> None:
         for row in applied.moved.tolist():
@@ -200,20 +196,12 @@ class SchedulerCore:
         written: Int32 = table.output[row, : table.block[row] * table.block_length[row]]  # [tokens]
         return self._text_ended(written, table.entry(row).arrived.request.stop)
 
-    def _forget_state(self, ticket: int) -> None:
-        """The instance lacks the state: send the same step again, with the state."""
-        row = self._row_of_ticket(ticket)
-        if row >= 0 and self.table.pipeline.state[row] >= SENT:
-            self.table.state_instance[row] = NOWHERE
-            self.table.pipeline.take_back(row)
-
-    def _fail_step(self, failure: StepFailure, now_s: float) -> None:
-        row = self._row_of_ticket(failure.ticket)
-        if row >= 0:
-            self._finish(row, OutcomeStatus.FAILED, now_s, error=failure.message)
-
-    def _row_of_ticket(self, ticket: int) -> int:
-        return int(self.table.rows_of_tickets(np.array([ticket]))[0])
+    def _forget_states(self, tickets: Int64) -> None:
+        """The instances lack the states: send the same steps again, with the states."""
+        rows = self.table.rows_of_tickets(tickets)
+        rows = rows[(rows >= 0) & (self.table.pipeline.state[rows] >= SENT)]
+        self.table.state_instance[rows] = NOWHERE
+        self.table.pipeline.take_back(rows)
 
     def _lose_instance(self, instance_id: str, now_s: float) -> None:
         table, index = self.table, self.fleet.remove(instance_id)

@@ -3,6 +3,8 @@
 The dispatcher decides when a request may or must move; the policy decides its instance and its threshold.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from services.scheduler.algorithms.placement import may_find_room
@@ -16,29 +18,16 @@ from services.scheduler.state.step_pipeline import IDLE
 from shared.arrays import Bool, Int64
 
 
+@dataclass(slots=True)
 class Dispatcher:
     """Works on one table and one fleet."""
 
-    def __init__(
-        self,
-        table: RequestTable,
-        fleet: Fleet,
-        policy: Policy,
-        encoder: JobEncoder,
-        decisions: DecisionLog | None,
-        *,
-        lookahead: int,
-    ) -> None:
-        self._decisions = decisions
-        self._table = table
-        self._fleet = fleet
-        self._policy = policy
-        self._encoder = encoder
-        self._caching = table.pipeline.caching
-        stays_in_block = policy.moves is MigrationPolicy.NEVER or (
-            self._caching and policy.moves is MigrationPolicy.AT_RECOMPUTE
-        )
-        self._looks_ahead = lookahead > 0 and stays_in_block
+    _table: RequestTable
+    _fleet: Fleet
+    _policy: Policy
+    _encoder: JobEncoder
+    _decisions: DecisionLog | None
+    _lookahead: int
 
     def place(self, now_s: float) -> None:
         """Place the idle requests that have no instance, may move, or must move.
@@ -69,7 +58,7 @@ class Dispatcher:
             self.remove(row)
             table.instance[row] = index
             table.placement[row] = table.entry(row).place(fleet.instance_id(index))
-            fleet.add_request(index, int(table.tokens[row]))
+            fleet.add_load(index, int(table.tokens[row]), requests=1)
 
     def send(self, now_s: float) -> list[SendJobs]:
         """Send the next step of each idle request with an instance, and with lookahead also the step after it."""
@@ -81,7 +70,7 @@ class Dispatcher:
             pipeline.send(rows, choice.thresholds, self._encoder.kinds(rows), now_s)
             if self._decisions is not None:
                 self._decisions.record(rows, choice, now_s)
-        ahead = self._send_ahead(now_s, rows, choice) if self._looks_ahead else rows[:0]
+        ahead = self._send_ahead(now_s, rows, choice) if self._lookahead and self._stays_in_block() else rows[:0]
         return self._encoder.encode(rows, ahead, now_s)
 
     def remove(self, row: int) -> None:
@@ -90,7 +79,7 @@ class Dispatcher:
         if index == NOWHERE:
             return
         self._encoder.drop(index, int(table.ticket[row]))
-        self._fleet.remove_request(index, int(table.tokens[row]))
+        self._fleet.add_load(index, -int(table.tokens[row]), requests=-1)
         table.instance[row] = table.state_instance[row] = NOWHERE
 
     def _may_move(self, rows: Int64) -> Bool:
@@ -106,7 +95,7 @@ class Dispatcher:
     def _recomputes(self, rows: Int64) -> Bool:
         """Whether each request's next step is a recompute step on every instance. Shapes: [n] -> [n]."""
         at_start: Bool = self._table.block_masks_left[rows] == self._table.block_length[rows]
-        return at_start | (not self._caching)
+        return at_start | (not self._table.pipeline.caching)
 
     def _send_ahead(self, now_s: float, sent: Int64, chosen: ThresholdChoice | None) -> Int64:
         """Send the successor of each step in flight, so that the instance need not wait for the scheduler.
@@ -118,8 +107,9 @@ class Dispatcher:
         table, pipeline = self._table, self._table.pipeline
         rows = pipeline.without_successor()
         rows = rows[self._fleet.open[table.instance[rows]]]
+        stays = self._policy.moves is MigrationPolicy.NEVER or np.count_nonzero(self._fleet.open) == 1
         has_next_block = table.block[rows] + 1 < table.num_blocks[rows]
-        across = has_next_block & ~table.has_stop_strings[rows] & self._stays_across_blocks()
+        across = has_next_block & ~table.has_stop_strings[rows] & stays
         may_send = across | (table.block_masks_left[rows] > 1)
         rows = rows[may_send]
         if len(rows):
@@ -130,6 +120,8 @@ class Dispatcher:
                 self._decisions.record(rows, chosen, now_s, ahead=True)
         return rows
 
-    def _stays_across_blocks(self) -> bool:
-        """Whether a request begins its next block on the same instance."""
-        return self._policy.moves is MigrationPolicy.NEVER or np.count_nonzero(self._fleet.open) == 1
+    def _stays_in_block(self) -> bool:
+        """Whether a request runs all steps of a block on one instance."""
+        moves = self._policy.moves
+        at_recompute = moves is MigrationPolicy.AT_RECOMPUTE
+        return moves is MigrationPolicy.NEVER or (at_recompute and self._table.pipeline.caching)

@@ -47,7 +47,7 @@ class DiLaServePolicy:
         guaranteed = np.zeros(len(rows), dtype=np.bool_)
         if self.guaranteed_priority is not None:
             guaranteed = table.priority[rows] >= self.guaranteed_priority
-        lowest = self._lowest(table.min_threshold[rows])
+        lowest = candidate_of(table.min_threshold[rows], self.candidates)
         table.max_threshold_index[rows] = highest_allowed(load, lowest, capacity, guaranteed)
         each = np.arange(len(rows))
         return ClusterLoad(
@@ -76,7 +76,7 @@ class DiLaServePolicy:
         )
         slo_left_s = table.arrival_s[rows] + table.slo_s[rows] - now_s - self.margin_steps * recompute_latency_s
         floor = table.min_threshold[rows]
-        lowest = self._lowest(floor)
+        lowest = candidate_of(floor, self.candidates)
         highest = np.maximum(table.max_threshold_index[rows], lowest)
         chosen = choose_thresholds(left_s, slo_left_s, lowest, highest)
         thresholds, allowed = self.candidates[chosen], self.candidates[highest]
@@ -89,7 +89,3 @@ class DiLaServePolicy:
             time_left_s=left_s[np.arange(len(rows)), chosen],
             step_latency_s=recompute_latency_s,
         )
-
-    def _lowest(self, floor: Float64) -> Int64:
-        """The lowest candidate at or above each request's own floor; the highest where the floor is above all."""
-        return candidate_of(floor, self.candidates)

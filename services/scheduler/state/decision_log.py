@@ -11,7 +11,7 @@ from shared.messages.steps import RECOMPUTE
 
 COLUMNS = (
     "at_s", "time_left_s", "thresholds", "allowed", "step_latency_s",
-    "blocks", "kinds", "placed_on", "batch_tokens", "batch_requests",
+    "blocks", "kinds", "placed_on", "batch_tokens", "batch_requests"
 )  # fmt: skip
 BLOCK, KIND = COLUMNS.index("blocks"), COLUMNS.index("kinds")
 NUM_FLOATS = 5  # the first COLUMNS are fractions; the others are integers, exact in float32 up to 2^24

@@ -77,15 +77,10 @@ class Fleet(Columns):
             self._recompute_rate = None
         return index
 
-    def add_request(self, index: int, tokens: int) -> None:
-        """Count a request of `tokens` prompt and output tokens in the load of an instance."""
+    def add_load(self, index: int, tokens: int, *, requests: int) -> None:
+        """Add requests with these prompt and output tokens to the load of an instance, or remove (negative) ones."""
         self.tokens[index] += tokens
-        self.requests[index] += 1
-
-    def remove_request(self, index: int, tokens: int) -> None:
-        """Undo `add_request`."""
-        self.tokens[index] -= tokens
-        self.requests[index] -= 1
+        self.requests[index] += requests
 
     def recompute_latency_s(self, instances: Instances, tokens: Tokens) -> Float64:
         """Latency of a recompute step with these batch tokens on each instance. Shapes: [n], [n] -> [n]."""

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
@@ -16,26 +16,17 @@ from shared.messages.requests import Request
 from shared.messages.steps import RECOMPUTE, RequestState, StepJobs
 
 
+@dataclass(slots=True)
 class JobEncoder:
     """Turns rows into StepJobs, and keeps the tickets that instances may forget until the next message."""
 
-    def __init__(
-        self,
-        epoch: int,
-        mask_token_id: int,
-        table: RequestTable,
-        fleet: Fleet,
-        *,
-        end_ids: Sequence[int] = (),
-    ) -> None:
-        """`end_ids`: a block with one of these tokens is the last block of its request."""
-        self._epoch = epoch
-        self._mask_token_id = mask_token_id
-        self._end_ids = pack_int32(end_ids)
-        self._table = table
-        self._fleet = fleet
-        self._drops: dict[int, list[int]] = defaultdict(list)
-        self._num_messages = 0
+    _epoch: int
+    _mask_token_id: int
+    _end_ids: bytes  # int32; a block with one of these tokens is the last block of its request
+    _table: RequestTable
+    _fleet: Fleet
+    _drops: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # tickets by instance index
+    _num_messages: int = 0
 
     def drop(self, index: int, ticket: int) -> None:
         """Have the instance forget `ticket` with its next message."""

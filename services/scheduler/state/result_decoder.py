@@ -54,25 +54,23 @@ class _Columns:
     missing: Int64
 
     def select(self, index: Int64) -> "_Columns":
-        """These steps only; `missing` stays."""
-        starts = self.counts.cumsum() - self.counts
-        tokens = _ranges(starts[index], self.counts[index])
+        """These steps only, in ascending order; `missing` stays."""
+        kept = np.zeros(len(self.tickets), dtype=np.bool_)
+        kept[index] = True
+        tokens = kept.repeat(self.counts)
         steps = {name: getattr(self, name)[index] for name in STEP_COLUMNS}
         return replace(self, **steps, **{name: getattr(self, name)[tokens] for name in TOKEN_COLUMNS})
 
 
+@dataclass(slots=True)
 class ResultDecoder:
     """Applies results of one epoch to the table."""
 
-    def __init__(
-        self, epoch: int, thresholds: Sequence[float], table: RequestTable, fleet: Fleet, totals: Totals
-    ) -> None:
-        """`thresholds` are the candidates, ascending; tokens and steps are counted for each."""
-        self._epoch = epoch
-        self._thresholds = np.array(thresholds)
-        self._table = table
-        self._fleet = fleet
-        self._totals = totals
+    _epoch: int
+    _thresholds: Float64  # [c], the candidates, ascending; tokens and steps are counted for each
+    _table: RequestTable
+    _fleet: Fleet
+    _totals: Totals
 
     def apply(self, messages: Sequence[StepResults]) -> AppliedResults | None:
         """Apply the results of iterations of different instances. Returns: None if all are late or malformed."""
@@ -196,10 +194,3 @@ def group_by_distinct_instances(messages: Iterable[StepResults]) -> list[list[St
             groups.append({})
         groups[-1][message.instance_id] = message
     return [list(group.values()) for group in groups]
-
-
-def _ranges(starts: Int32, counts: Int32) -> Int64:
-    """The concatenation of range(start, start + count) for each pair. Shapes: [n], [n] -> [sum of counts]."""
-    ends = counts.cumsum()
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total, dtype=np.int64) + (starts - (ends - counts)).astype(np.int64).repeat(counts)

@@ -4,6 +4,8 @@ The one-shot estimate is used until the step predictor answers, and while it is 
 subtracted from the latest estimate.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from services.scheduler.algorithms.thresholds import candidate_of
@@ -14,27 +16,22 @@ from shared.arrays import Float64, Int32, Int64
 from shared.predictor_features import state_features
 
 
+@dataclass(slots=True)
 class StepEstimates:
     """Reads and writes the estimate columns of the table."""
 
-    def __init__(
-        self, table: RequestTable, totals: Totals, candidates: Float64, tokens_per_step: Float64, granularity: int
-    ) -> None:
-        """`candidates` [c] are the thresholds, ascending; `tokens_per_step` [c] are their means. A request needs a new
-        estimate after `granularity` newly unmasked tokens."""
-        self._table = table
-        self._candidates = candidates
-        self._tokens_per_step = tokens_per_step
-        self._granularity = granularity
-        self._totals = totals
+    _table: RequestTable
+    _totals: Totals
+    _candidates: Float64  # [c], the thresholds, ascending
+    _tokens_per_step: Float64  # [c], the mean of each
+    _granularity: int  # newly unmasked tokens after which a request needs a new estimate
 
     def request(self) -> list[RequestEstimates]:
         """One command for all requests that need a new estimate; an empty list if none does."""
         table = self._table
         newly_unmasked = table.estimate_masks_left - table.masks_left
-        rows: Int64 = ((table.ticket != 0) & ~table.estimate_pending & (newly_unmasked >= self._granularity)).nonzero()[
-            0
-        ]
+        due = (table.ticket != 0) & ~table.estimate_pending & (newly_unmasked >= self._granularity)
+        rows: Int64 = due.nonzero()[0]
         if not len(rows):
             return []
         table.estimate_pending[rows] = True
@@ -48,15 +45,9 @@ class StepEstimates:
             block_masks_left=table.block_masks_left[rows],
             confidence_stats=table.confidence_stats[rows],
         )
-        command = RequestEstimates(
-            table.ticket[rows],
-            table.steps[rows],
-            features,
-            table.masks_left[rows],
-            self.blocks_left(rows),
-            table.entry(int(rows[0])).arrived.trace,
-        )
-        return [command]
+        masks_left, blocks_left = table.masks_left[rows], self.blocks_left(rows)
+        trace = table.entry(int(rows[0])).arrived.trace
+        return [RequestEstimates(table.ticket[rows], table.steps[rows], features, masks_left, blocks_left, trace)]
 
     def apply(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:
         """Apply the predictor's answer for each request after `steps` steps. Shapes: [n], [n], [n, c]."""

@@ -100,7 +100,7 @@ def test_rows_filtered_before_placement_would_find_no_room(
         row = table.add(arrival(f"r{i}", prompt_tokens=prompt))
         if NOWHERE < index < len(limits) and fleet.open[index]:
             table.instance[row] = index
-            fleet.add_request(index, int(table.tokens[row]))
+            fleet.add_load(index, int(table.tokens[row]), requests=1)
         if is_to_be_placed or table.instance[row] == NOWHERE:
             rows.append(row)
     asking = np.array(rows, dtype=np.int64)
