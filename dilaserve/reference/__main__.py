@@ -10,10 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 def pages() -> dict[Path, str]:
     """Path and text of each generated file."""
-    return {
-        ROOT / "docs" / "asyncapi.json": asyncapi.text(),
-        ROOT / "docs" / "configuration.md": configuration.text(),
-    }
+    return {ROOT / "docs" / "asyncapi.json": asyncapi.text(), ROOT / "docs" / "configuration.md": configuration.text()}
 
 
 def main(arguments: list[str]) -> int:

@@ -68,10 +68,7 @@ async def _check_servers(options: StackOptions) -> None:
 
 
 async def _start(
-    supervisor: Supervisor,
-    resources: AsyncExitStack,
-    options: StackOptions,
-    on_ready: Callable[[Addresses], None],
+    supervisor: Supervisor, resources: AsyncExitStack, options: StackOptions, on_ready: Callable[[Addresses], None]
 ) -> None:
     """Start all programs, each after the servers that it needs answer."""
     nats_url = await _nats(supervisor, options)

@@ -18,10 +18,7 @@ def cases() -> list[Case]:
         (
             {"instances": count, "system": name},
             SimulationRun(
-                rps=RPS_PER_INSTANCE * count,
-                requests=REQUESTS_PER_INSTANCE * count,
-                cluster=f"{count}x1",
-                moves=moves,
+                rps=RPS_PER_INSTANCE * count, requests=REQUESTS_PER_INSTANCE * count, cluster=f"{count}x1", moves=moves
             ),
         )
         for name, moves in ((ANY, MigrationPolicy.AT_ANY_STEP), (RECOMPUTE, MigrationPolicy.AT_RECOMPUTE))

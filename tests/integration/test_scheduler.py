@@ -280,9 +280,7 @@ async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster)
                 assert outcome.status is OutcomeStatus.COMPLETED
 
 
-async def test_an_unstorable_outcome_loses_no_request_and_does_not_block_a_stop(
-    cluster: Cluster,
-) -> None:
+async def test_an_unstorable_outcome_loses_no_request_and_does_not_block_a_stop(cluster: Cluster) -> None:
     subjects, js = cluster.bus.subjects, cluster.bus.js
     requests = subjects.stream("REQUESTS")
     with service("scheduler", cluster.settings, cluster.log) as process:

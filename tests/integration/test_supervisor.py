@@ -92,9 +92,7 @@ async def test_a_program_that_never_runs_stops_a_stack_that_is_not_ready(
             supervisor.failed.result()
 
 
-async def test_output_lines_go_to_standard_error_with_the_program_name(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_output_lines_go_to_standard_error_with_the_program_name(capsys: pytest.CaptureFixture[str]) -> None:
     supervisor = Supervisor()
     supervisor.start(shell("worker-0", "echo one; echo two >&2; printf three; exec sleep 600"))
     text = ""

@@ -9,12 +9,7 @@ from tests.support.golden import GoldenCase
 from tests.support.steps import Decode, jobs_for, read_results
 
 CONFIDENCE_ATOL = 2e-4  # fp32, the bound published with the vectors
-MODES = {
-    "none": CacheMode.NONE,
-    "none-block": CacheMode.NONE,
-    "prefix": CacheMode.PREFIX,
-    "dual": CacheMode.DUAL,
-}
+MODES = {"none": CacheMode.NONE, "none-block": CacheMode.NONE, "prefix": CacheMode.PREFIX, "dual": CacheMode.DUAL}
 
 
 def decode_cases(cases: list[GoldenCase], runner: ModelRunner) -> list[Decode]:

@@ -12,12 +12,7 @@ from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.worker.monitoring.metrics import WorkerMetrics
 from tests.builders import instance, loaded_stats
 
-SUFFIXES = {
-    "counter": ("_total",),
-    "histogram": ("_bucket", "_count", "_sum"),
-    "gauge": ("",),
-    "info": ("_info",),
-}
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",), "info": ("_info",)}
 
 
 @dataclass(frozen=True, slots=True)

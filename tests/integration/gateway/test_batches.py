@@ -238,9 +238,7 @@ async def test_a_file_deleted_while_it_is_read_delays_no_request(
         assert refusal.value.status_code == 503
 
 
-async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(
-    gateway: RunningGateway,
-) -> None:
+async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(gateway: RunningGateway) -> None:
     async with client(gateway) as api:
         batch = await submit(api, *(line(i, temperature=9) for i in range(3000)))
 

@@ -193,10 +193,7 @@ async def store_elsewhere(server: NatsServer, cell: str, request_id: str) -> Non
     server.start()
     bus = await Bus.connect(server.url, cell, name="test")
     outcome = Outcome(
-        request_id=request_id,
-        status=OutcomeStatus.COMPLETED,
-        text="The answer is 29.",
-        finish_reason=FinishReason.STOP,
+        request_id=request_id, status=OutcomeStatus.COMPLETED, text="The answer is 29.", finish_reason=FinishReason.STOP
     )
     await bus.store(bus.subjects.outcomes(request_id), outcome)
     await bus.close()

@@ -76,10 +76,7 @@ async def test_a_taken_port_is_reported_in_one_line(tiny_model_dir: Path) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         process = await start(["-m", "services.gateway"], model=str(tiny_model_dir), port=port)
-        assert await ended(process) == (
-            1,
-            f"gateway: cannot listen on 127.0.0.1:{port}: Address already in use\n",
-        )
+        assert await ended(process) == (1, f"gateway: cannot listen on 127.0.0.1:{port}: Address already in use\n")
 
 
 def test_an_invalid_host_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

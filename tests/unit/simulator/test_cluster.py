@@ -59,9 +59,7 @@ def test_the_isolated_mean_is_the_mean_latency_of_isolated_requests() -> None:
 
 
 @pytest.mark.parametrize("shared_launch_s", [0.0, 0.005])
-def test_a_mixed_iteration_costs_both_lookups_less_the_shared_launch(
-    shared_launch_s: float,
-) -> None:
+def test_a_mixed_iteration_costs_both_lookups_less_the_shared_launch(shared_launch_s: float) -> None:
     """Two recompute steps of 164 tokens and one cache step of 32."""
     simulated = SimulatedInstance(instance(), PROFILE, 32, shared_launch_s)
     recompute, cached = int(StepKind.RECOMPUTE), int(StepKind.CACHE)

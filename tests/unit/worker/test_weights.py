@@ -26,10 +26,7 @@ def copy_of(name: str, directory: Path) -> Path:
 @pytest.mark.parametrize("name", SETS)
 def test_saving_restores_the_published_parameters(name: str, tmp_path: Path) -> None:
     save(load(GOLDEN / name, torch.float32, "cpu"), tmp_path, torch.float32)
-    saved, published = (
-        load_file(tmp_path / "model.safetensors"),
-        load_file(GOLDEN / name / "model.safetensors"),
-    )
+    saved, published = (load_file(tmp_path / "model.safetensors"), load_file(GOLDEN / name / "model.safetensors"))
     assert saved.keys() == published.keys()
     assert all(torch.equal(saved[key], published[key]) for key in published)
 
