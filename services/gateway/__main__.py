@@ -1,10 +1,8 @@
-"""Entry point: reads the settings, listens, connects, serves, drains."""
+"""Entry point: listens, connects, serves, drains."""
 
 import asyncio
 import contextlib
-import os
 import resource
-import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -28,13 +26,11 @@ from services.gateway.console.cluster_monitor import ClusterMonitor
 from services.gateway.inflight import InFlightRequests
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
-from shared.errors import BadInput
+from shared.errors import DilaserveError
 from shared.gc_tuning import freeze_startup_objects
-from shared.logs import configure_logs
 from shared.model_files import default_model_name, find_model
-from shared.settings import read_settings
+from shared.service import Service, run_service, stop_on_signal
 from shared.tasks import cancel
-from shared.telemetry import telemetry
 from shared.text import TextModel
 
 if TYPE_CHECKING:
@@ -45,24 +41,17 @@ log = structlog.get_logger(__name__)
 
 def main() -> int:
     """Run the gateway until SIGTERM. Returns: the exit status."""
-    try:
-        settings = read_settings(GatewaySettings, os.environ)
-        configure_logs("gateway", level=settings.log_level, form=settings.log_format)
-        raise_connection_limit()
-        listener = listen(settings.host, settings.port)
-        open_api_keys(settings)  # reports a wrong URL before the start
-        directory = find_model(settings.model, weights=False)
-        text = TextModel(directory, settings.model_name or default_model_name(settings.model))
-    except BadInput as error:
-        sys.stderr.write(f"gateway: {error.message}\n")
-        return 2
-    except OSError as error:
-        reason = str(error.strerror).partition(" (while ")[0]  # Python adds the address
-        sys.stderr.write(f"gateway: cannot listen on {settings.host}:{settings.port}: {reason}\n")
-        return 1
-    with telemetry("gateway", settings.otlp_endpoint):
-        uvloop.run(serve_until_signal(settings, text, listener))
-    return 0
+    return run_service("gateway", GatewaySettings, prepare, uvloop.run)
+
+
+def prepare(settings: GatewaySettings) -> Service:
+    """Listen and load the tokenizer. Raises: BadInput; DilaserveError if the address is not available."""
+    raise_connection_limit()
+    listener = listen(settings.host, settings.port)
+    open_api_keys(settings)  # reports a wrong URL before the start
+    directory = find_model(settings.model, weights=False)
+    text = TextModel(directory, settings.model_name or default_model_name(settings.model))
+    return serve_until_signal(settings, text, listener)
 
 
 def raise_connection_limit() -> None:
@@ -82,18 +71,20 @@ def open_api_keys(settings: GatewaySettings) -> "ApiKeyCache | None":
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises: OSError if the port is taken or the host is not this machine's."""
+    """Raises: DilaserveError if the port is taken or the host is not this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=2048)
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while ")[0]  # Python adds the address
+        raise DilaserveError(f"cannot listen on {host}:{port}: {reason}") from None
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it: no 40 ms waits
     return listener
 
 
 async def serve_until_signal(settings: GatewaySettings, text: TextModel, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    stop = stop_on_signal()
     freeze_startup_objects()
     await serve(settings, text, listener, stop)
 

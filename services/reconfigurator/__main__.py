@@ -1,11 +1,11 @@
-"""Wiring: read settings, connect, monitor and reconfigure, drain."""
+"""Wiring: connect, monitor and reconfigure, drain."""
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +25,10 @@ from shared.bus.client import Bus
 from shared.bus.instance_watch import InstanceWatch
 from shared.database.schema import open_database
 from shared.errors import BadInput
-from shared.logs import configure_logs
 from shared.metrics import serve_metrics
 from shared.predictor_card import read_predictor_card
 from shared.profile import LatencyProfile, read_profile
-from shared.settings import read_settings
-from shared.tasks import run_until_stopped
+from shared.service import Service, run_service, serve_on_bus
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +42,16 @@ class ReconfigurationConfig:
 
 def main() -> int:
     """Run the reconfigurator until SIGTERM. Returns: the exit status."""
-    try:
-        settings = read_settings(ReconfiguratorSettings, os.environ)
-        configure_logs("reconfigurator", level=settings.log_level, form=settings.log_format)
-        config = None if settings.launcher == "none" else read_reconfiguration(settings)
-        engine = open_database(settings.database_url)
-        metrics = ReconfiguratorMetrics()
-        serve_metrics(metrics.registry, settings)
-    except BadInput as error:
-        sys.stderr.write(f"reconfigurator: {error.message}\n")
-        return 2
-    asyncio.run(serve(settings, config, engine, metrics))
-    return 0
+    return run_service("reconfigurator", ReconfiguratorSettings, prepare, asyncio.run)
+
+
+def prepare(settings: ReconfiguratorSettings) -> Service:
+    """Check the settings and the files that they name. Raises: BadInput."""
+    config = None if settings.launcher == "none" else read_reconfiguration(settings)
+    engine = open_database(settings.database_url)
+    metrics = ReconfiguratorMetrics()
+    serve_metrics(metrics.registry, settings)
+    return serve_on_bus("reconfigurator", settings, partial(serve, settings, config, engine, metrics))
 
 
 def read_reconfiguration(settings: ReconfiguratorSettings) -> ReconfigurationConfig:
@@ -88,15 +84,10 @@ async def serve(
     config: ReconfigurationConfig | None,
     engine: AsyncEngine,
     metrics: ReconfiguratorMetrics,
+    bus: Bus,
+    stop: asyncio.Event,
 ) -> None:
-    """Monitor, and with a config also reconfigure, until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    connecting = Bus.connect(settings.nats_url, settings.cell, name="reconfigurator", alive_file=settings.alive_file)
-    bus = await run_until_stopped(stop, connecting)
-    if bus is None:
-        return
+    """Monitor, and with a config also reconfigure, until `stop` is set."""
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(monitor(bus, engine, metrics, stop))
@@ -104,7 +95,6 @@ async def serve(
                 group.create_task(reconfigure(bus, engine, settings, config, metrics, stop))
     finally:
         await engine.dispose()
-        await bus.close()
 
 
 async def reconfigure(

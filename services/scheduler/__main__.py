@@ -1,12 +1,11 @@
-"""Starts the scheduler: reads settings, connects, leads the cell, runs, drains."""
+"""Starts the scheduler: connects, leads the cell, runs, drains."""
 
 import asyncio
-import os
-import signal
 import socket
 import sys
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -27,15 +26,13 @@ from services.scheduler.service import SchedulerService
 from services.scheduler.settings import SchedulerSettings
 from shared.background import DeferredTasks
 from shared.bus.client import Bus
-from shared.errors import BadInput, Superseded
+from shared.errors import Superseded
 from shared.gc_tuning import freeze_startup_objects
-from shared.logs import configure_logs
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
 from shared.predictor_card import PredictorCard
-from shared.settings import read_settings
+from shared.service import Service, run_service, serve_on_bus
 from shared.tasks import cancel, run_until_stopped
-from shared.telemetry import telemetry
 from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
@@ -43,35 +40,30 @@ log = structlog.get_logger(__name__)
 
 def main() -> int:
     """Run the scheduler until SIGTERM. Returns: the exit status."""
-    try:
-        settings = read_settings(SchedulerSettings, os.environ)
-        configure_logs("scheduler", level=settings.log_level, form=settings.log_format)
-        directory = find_model(settings.model, weights=False)
-        text = TextModel(directory, settings.model_name or default_model_name(settings.model))
-        card = read_card(settings, directory)
-        metrics = SchedulerMetrics()
-        serve_metrics(metrics.registry, settings)
-    except BadInput as error:
-        sys.stderr.write(f"scheduler: {error.message}\n")
-        return 2
-    with telemetry("scheduler", settings.otlp_endpoint):
-        return uvloop.run(serve(settings, text, card, metrics))
+    return run_service("scheduler", SchedulerSettings, prepare, uvloop.run)
+
+
+def prepare(settings: SchedulerSettings) -> Service:
+    """Load the tokenizer and the predictor's card. Raises: BadInput."""
+    directory = find_model(settings.model, weights=False)
+    text = TextModel(directory, settings.model_name or default_model_name(settings.model))
+    card = read_card(settings, directory)
+    metrics = SchedulerMetrics()
+    serve_metrics(metrics.registry, settings)
+    return serve_on_bus("scheduler", settings, partial(serve, settings, text, card, metrics))
 
 
 async def serve(
-    settings: SchedulerSettings, text: TextModel, card: PredictorCard | None, metrics: SchedulerMetrics
+    settings: SchedulerSettings,
+    text: TextModel,
+    card: PredictorCard | None,
+    metrics: SchedulerMetrics,
+    bus: Bus,
+    stop: asyncio.Event,
 ) -> int:
-    """Lead the cell and serve until SIGTERM or SIGINT. Returns: the exit status."""
-    stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    connecting = Bus.connect(settings.nats_url, settings.cell, name="scheduler", alive_file=settings.alive_file)
-    bus = await run_until_stopped(stop, connecting)
-    if bus is None:
-        return 0
+    """Lead the cell and serve until `stop` is set. Returns: the exit status."""
     lease = await run_until_stopped(stop, lead(bus))
     if lease is None:
-        await bus.close()
         return 0
     log.info("leading", epoch=lease.epoch, policy=settings.policy)
     queue, outcomes = EventQueue(), OutcomeStore(bus, text)
@@ -104,7 +96,6 @@ async def serve(
     await deferred.run_now()
     await outcomes.drain()
     await lease.release()
-    await bus.close()
     return 0
 
 

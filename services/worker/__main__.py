@@ -1,13 +1,13 @@
 """`python -m services.worker`: one instance, settings from the environment."""
 
 import asyncio
-import contextlib
 import os
 import secrets
 import signal
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -26,15 +26,11 @@ from services.worker.profile.stored_profile import default_directory, given_prof
 from services.worker.service import WorkerService
 from services.worker.settings import WorkerSettings
 from shared.bus.client import Bus
-from shared.errors import BadInput
 from shared.gc_tuning import freeze_startup_objects
-from shared.logs import configure_logs
 from shared.messages.instances import Instance
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
-from shared.settings import read_settings
-from shared.tasks import run_until_stopped
-from shared.telemetry import telemetry
+from shared.service import Service, run_service, serve_on_bus
 from shared.text import read_model_card
 
 log = structlog.get_logger(__name__)
@@ -44,38 +40,30 @@ def main(environ: Mapping[str, str]) -> int:
     """Returns: the exit status: 0 after a clean stop, 2 for wrong settings or an unusable model, 1 otherwise."""
     for signum in (signal.SIGTERM, signal.SIGINT):  # nothing to clean up before it serves
         signal.signal(signum, lambda *_: os._exit(0))
-    try:
-        settings = read_settings(WorkerSettings, environ)
-        configure_logs("worker", level=settings.log_level, form=settings.log_format)
-        choice = ModelChoice(
-            settings.model, settings.device, settings.dtype, settings.tp, settings.threads, settings.gpus
-        )
-        given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
-        check_model(choice)
-        instance = _describe(settings)
-        metrics = WorkerMetrics(instance)
-        serve_metrics(metrics.registry, settings)
-        with ExitStack() as starting:
-            starting.enter_context(startup_registration(settings, instance))
-            with open_runner(choice, _cache_size(settings)) as runner:
-                profile = given or stored_profile(choice, runner, default_directory(environ))
-                starting.close()
-                loaded = replace(
-                    instance,
-                    device=device_name(runner.device),
-                    profile=profile.to_csv(),
-                    cache_tokens=runner.cache_tokens,
-                )
-                return _run(settings, runner, loaded, metrics)
-    except BadInput as error:
-        print(f"worker: {error.message}", file=sys.stderr)  # noqa: T201
-        return 2
+    with ExitStack() as resources:
+        return run_service("worker", WorkerSettings, partial(_prepare, environ, resources), _run, environ)
 
 
-def _run(settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance, metrics: WorkerMetrics) -> int:
+def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerSettings) -> Service:
+    """Load the model; `resources` closes it. Raises: BadInput."""
+    choice = ModelChoice(settings.model, settings.device, settings.dtype, settings.tp, settings.threads, settings.gpus)
+    given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
+    check_model(choice)
+    instance = _describe(settings)
+    metrics = WorkerMetrics(instance)
+    serve_metrics(metrics.registry, settings)
+    with startup_registration(settings, instance):
+        runner = resources.enter_context(open_runner(choice, _cache_size(settings)))
+        profile = given or stored_profile(choice, runner, default_directory(environ))
+    loaded = replace(
+        instance, device=device_name(runner.device), profile=profile.to_csv(), cache_tokens=runner.cache_tokens
+    )
+    return serve_on_bus(instance.instance_id, settings, partial(_serve, settings, runner, loaded, metrics))
+
+
+def _run(service: Service) -> int:
     try:
-        with telemetry("worker", settings.otlp_endpoint):
-            uvloop.run(_serve(settings, runner, instance, metrics))
+        uvloop.run(service)
     except Exception as error:
         log.error("worker ended", error=repr(error))  # noqa: TRY400 - one line
         log.debug("worker ended", exc_info=True)
@@ -103,26 +91,18 @@ def _describe(settings: WorkerSettings) -> Instance:
 
 
 async def _serve(
-    settings: WorkerSettings, runner: Runner | ParallelRunner, instance: Instance, metrics: WorkerMetrics
+    settings: WorkerSettings,
+    runner: Runner | ParallelRunner,
+    instance: Instance,
+    metrics: WorkerMetrics,
+    bus: Bus,
+    stop: asyncio.Event,
 ) -> None:
-    stop = asyncio.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    connecting = Bus.connect(
-        settings.nats_url, settings.cell, name=instance.instance_id, alive_file=settings.alive_file
-    )
-    bus = await run_until_stopped(stop, connecting)
-    if bus is None:
-        return
     limits = EngineLimits(settings.max_batch_tokens, settings.max_batch_requests)
     freeze_startup_objects()
     engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
     metrics.watch(engine)
-    try:
-        await WorkerService(bus, engine, Registration(bus, instance, lambda: engine.num_held), metrics).run(stop)
-    finally:
-        with contextlib.suppress(Exception):
-            await bus.close()
+    await WorkerService(bus, engine, Registration(bus, instance, lambda: engine.num_held), metrics).run(stop)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,64 @@
+"""Starts and stops a service: settings, logs, traces, signals, the connection to the bus."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any
+
+from shared.bus.client import Bus
+from shared.errors import BadInput, DilaserveError
+from shared.logs import configure_logs
+from shared.settings import S, ServiceSettings, read_settings
+from shared.tasks import run_until_stopped
+from shared.telemetry import telemetry
+
+Service = Coroutine[Any, Any, int | None]  # runs until SIGTERM or SIGINT; its result is the exit status, None is 0
+
+
+def run_service(
+    name: str,
+    kind: type[S],
+    prepare: Callable[[S], Service],
+    run: Callable[[Service], int | None],
+    environ: Mapping[str, str] = os.environ,
+) -> int:
+    """Read the settings, `prepare` the service and `run` it, such as by `uvloop.run`.
+
+    Returns: the exit status. An error before the run prints one line on standard error; BadInput is 2, others are 1.
+    """
+    try:
+        settings = read_settings(kind, environ)
+        configure_logs(name, level=settings.log_level, form=settings.log_format)
+        service = prepare(settings)
+    except DilaserveError as error:
+        sys.stderr.write(f"{name}: {error}\n")
+        return 2 if isinstance(error, BadInput) else 1
+    with telemetry(name, settings.otlp_endpoint):
+        return run(service) or 0
+
+
+def stop_on_signal() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def serve_on_bus(
+    name: str, settings: ServiceSettings, serve: Callable[[Bus, asyncio.Event], Awaitable[int | None]]
+) -> int | None:
+    """Connect to the bus, `serve` until a signal sets the event, and disconnect. Returns: the result of `serve`."""
+    stop = stop_on_signal()
+    connecting = Bus.connect(settings.nats_url, settings.cell, name=name, alive_file=settings.alive_file)
+    bus = await run_until_stopped(stop, connecting)
+    if bus is None:
+        return None
+    try:
+        return await serve(bus, stop)
+    finally:
+        with suppress(Exception):
+            await bus.close()
