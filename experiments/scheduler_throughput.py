@@ -24,7 +24,6 @@ from services.scheduler.events import (
     RequestArrived,
     RequestEstimates,
     SendJobs,
-    StepResultsReceived,
 )
 from services.scheduler.factory import build_policy
 from services.scheduler.settings import SchedulerSettings
@@ -123,7 +122,7 @@ def measure(instances: int, messages: int, seconds: float = 3.0) -> ThroughputSa
         born += len(fresh)
         queue = [encode(stub.run(name, jobs)) for name, jobs in taken]
         started_s = time.process_time()
-        results = [StepResultsReceived(decode(data, StepResults)) for data in queue]
+        results = [decode(data, StepResults) for data in queue]
         commands = core.cycle([*fresh, *predicted, *results], 1.0 + spent_s)
         sent = [c for c in commands if isinstance(c, SendJobs)]
         for command in sent:

@@ -22,12 +22,12 @@ from services.scheduler.events import (
     RequestArrived,
     RequestEstimates,
     SendJobs,
-    StepResultsReceived,
 )
 from services.scheduler.state.request_table import ROW_MASK
 from shared.arrays import Int64
 from shared.messages.instances import Instance
 from shared.messages.requests import Request
+from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
 from simulator.clock import Action, VirtualClock
 from simulator.estimates import Predictor
@@ -153,7 +153,7 @@ class SimulatedCluster:
             self._send(partial(self._ended.append, (instance_id, instance.finish())))
             self._idle[instance_id] = instance
 
-    def _step_results(self) -> list[StepResultsReceived]:
+    def _step_results(self) -> list[StepResults]:
         """The results of the ended iterations."""
         if not self._ended:
             return []
@@ -163,7 +163,7 @@ class SimulatedCluster:
         np.add.at(self.records.tokens_at, finished.batch[HUNDREDTHS], finished.counts)
         self.records.steps_run += len(finished.counts)
         num_steps = [batch.shape[1] for batch in batches]
-        return [StepResultsReceived(results) for results in finished.by_instance(instance_ids, num_steps)]
+        return list(finished.by_instance(instance_ids, num_steps))
 
     # The scheduler's commands
 

@@ -83,8 +83,7 @@ class SchedulerCore:
         """Apply `events`, then decide. The results of all instances are applied first, together. Units: now_s is Unix
         time in seconds.
         """
-        received = (event.results for event in events if isinstance(event, ev.StepResultsReceived))
-        for results in group_by_distinct_instances(received):
+        for results in group_by_distinct_instances(event for event in events if isinstance(event, StepResults)):
             self._apply_results(results, now_s)
         for event in events:
             self._apply(event, now_s)

@@ -1,4 +1,4 @@
-"""The inputs of the scheduler's core (events) and its outputs (commands). Plain data."""
+"""The inputs (events) and outputs (commands) of the scheduler's core: plain data. A StepResults message is an event."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,11 +29,6 @@ class RequestArrived:
 @dataclass(frozen=True, slots=True)
 class RequestCancelled:
     request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class StepResultsReceived:
-    results: StepResults
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +65,7 @@ class EstimatesFailed:
 Event = (
     RequestArrived
     | RequestCancelled
-    | StepResultsReceived
+    | StepResults
     | StepsLost
     | InstanceUpdated
     | InstanceLost

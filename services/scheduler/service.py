@@ -106,7 +106,7 @@ class SchedulerService:
         if results is not None:
             if results.sent_s:  # the clocks of the two machines may differ
                 self._metrics.observe("results_delay_seconds", max(0.0, time.time() - results.sent_s))
-            self._queue.put(ev.StepResultsReceived(results))
+            self._queue.put(results)
 
     async def _on_cancel(self, msg: Msg) -> None:
         if not msg.data or try_decode(msg, Cancel) is not None:  # an empty message is a cancel, too

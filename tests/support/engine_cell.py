@@ -218,7 +218,7 @@ class EngineCell:
 
     def deliver_results(self, count: int = 1) -> None:
         """Deliver the next `count` results to the scheduler in one cycle."""
-        self.cycle([ev.StepResultsReceived(self.results.popleft()) for _ in range(min(count, len(self.results)))])
+        self.cycle([self.results.popleft() for _ in range(min(count, len(self.results)))])
 
     def run_until_idle(self) -> None:
         """Deliver and compute until no message and no step is left."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from services.scheduler.core import SchedulerCore
-from services.scheduler.events import Command, Event, FinishRequest, SendJobs, StepResultsReceived
+from services.scheduler.events import Command, Event, FinishRequest, SendJobs
 from services.scheduler.factory import build_policy
 from services.scheduler.settings import SchedulerSettings
 from tests import builders
@@ -37,7 +37,7 @@ class ScriptedCell:
         return commands
 
     def answers(self, commands: list[Command]) -> list[Event]:
-        return [StepResultsReceived(self.workers[c.instance_id].run(c.jobs)) for c in jobs_in(commands)]
+        return [self.workers[c.instance_id].run(c.jobs) for c in jobs_in(commands)]
 
     def answer(self, commands: list[Command]) -> list[Command]:
         return self.send(*self.answers(commands))

@@ -41,9 +41,6 @@ class Fleet(Columns):
         self._flatten()
         self._recompute_rate: float | None = None  # cached until an instance changes, tokens per second
 
-    def __len__(self) -> int:
-        return len(self.index_of)
-
     def instance_id(self, index: int) -> str:
         instance = self.instances[index]
         assert instance is not None, f"index {index} is free"

@@ -52,7 +52,6 @@ class RequestTable(Columns):
     in seconds, c is the number of candidate thresholds."""
 
     ticket: Int64
-    prompt_length: Int32
     tokens: Int64  # prompt and output
     output_length: Int32
     block_length: Int32
@@ -112,7 +111,6 @@ class RequestTable(Columns):
             self._grow_width(arrived.output_length)
         row = self._free.pop()
         self.clear(row)
-        self.prompt_length[row] = len(arrived.prompt_ids)
         self.output_length[row] = self.masks_left[row] = self.estimate_masks_left[row] = arrived.output_length
         self.tokens[row] = len(arrived.prompt_ids) + arrived.output_length
         self.block_length[row] = self.block_masks_left[row] = arrived.request.block_length

@@ -21,7 +21,6 @@ from services.scheduler.events import (
     SaveCheckpoint,
     SendJobs,
     SendProgress,
-    StepResultsReceived,
     StepsLost,
 )
 from services.scheduler.policies import MigrationPolicy
@@ -62,7 +61,7 @@ def serve(
         sent = of_kind(commands, SendJobs)
         if not sent:
             return finished
-        done = [StepResultsReceived(results) for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
+        done = [results for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
         commands = core.cycle(done, now_s)
         finished += of_kind(commands, FinishRequest)
     raise AssertionError("the requests do not end")
@@ -97,7 +96,7 @@ def test_lookahead_keeps_a_step_in_flight_and_does_not_change_the_outcome() -> N
         [first] = of_kind(core.cycle([registered(), arrival("r")], 100.5), SendJobs)
         assert jobs_of(first) == ([(0, 0)] if not lookahead else [(0, 0), (1, 0), (1, 1)])
         [result, *_] = worker.run_each(first.jobs)
-        [then] = of_kind(core.cycle([StepResultsReceived(result)], 100.6), SendJobs)
+        [then] = of_kind(core.cycle([result], 100.6), SendJobs)
         assert jobs_of(then) == ([(1, 0)] if not lookahead else [(2, 0), (2, 1)])
         core = scheduler_core(lookahead=lookahead)
         [finish] = serve(core, {"a-1": Worker(per_step=3)}, core.cycle([registered(), arrival("r")], 100.5))
@@ -113,9 +112,9 @@ def test_the_first_step_of_a_block_is_sent_before_the_result_of_the_last_step(*,
     assert jobs_of(first) == [(0, 0), (1, 0), (1, 1)]
     done = [results for results in worker.run_each(first.jobs) if results.tickets]
     assert [unpack_int32(results.steps).tolist() for results in done] == [[0], [1]]
-    [then] = of_kind(core.cycle([StepResultsReceived(done[0])], 100.6), SendJobs)
+    [then] = of_kind(core.cycle(done[:1], 100.6), SendJobs)
     assert jobs_of(then) == [(2, 1), (2, 2)]
-    [last] = of_kind(core.cycle([StepResultsReceived(done[1])], 100.7), SendJobs)
+    [last] = of_kind(core.cycle(done[1:], 100.7), SendJobs)
     assert jobs_of(last) == [(3, 2)]  # this is the last block
     [finish] = serve(core, {"a-1": worker}, [then, last])
     assert finish.output_ids.tolist() == [*range(10, 22)]
@@ -139,7 +138,7 @@ def test_a_step_sent_across_blocks_does_not_run_after_the_end_of_the_text() -> N
     core, worker = scheduler_core(lookahead=1), Worker(per_step=4, end_at=2)
     [first] = of_kind(core.cycle([registered(), arrival("r", output=12)], 100.5), SendJobs)
     [result] = [results for results in worker.run_each(first.jobs) if results.tickets]
-    [finish] = of_kind(core.cycle([StepResultsReceived(result)], 100.6), FinishRequest)
+    [finish] = of_kind(core.cycle([result], 100.6), FinishRequest)
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
 
@@ -149,7 +148,7 @@ def test_the_state_is_sent_only_with_the_first_step() -> None:
     [first] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     [state] = first.jobs.states
     assert unpack_int32(state.canvas).tolist() == [3, 4, 5] + [MASK_ID] * 8
-    [second] = of_kind(core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.1), SendJobs)
+    [second] = of_kind(core.cycle([worker.run(first.jobs)], 100.1), SendJobs)
     assert second.jobs.states == []
     assert unpack_int32(second.jobs.steps).tolist() == [1]
 
@@ -165,7 +164,7 @@ def test_a_resumed_request_whose_text_has_ended_is_finished_at_once() -> None:
     before = scheduler_core(end_ids=())
     [sent] = of_kind(before.cycle([registered(), arrival("r")], 100.0), SendJobs)
     worker = Worker(per_step=4, end_at=2)
-    [saved] = of_kind(before.cycle([StepResultsReceived(worker.run(sent.jobs))], 100.1), SaveCheckpoint)
+    [saved] = of_kind(before.cycle([worker.run(sent.jobs)], 100.1), SaveCheckpoint)
     again = dataclasses.replace(arrival("r"), checkpoint=saved.checkpoint)
     [finish] = scheduler_core().cycle([registered(), again], 100.2)
     assert isinstance(finish, FinishRequest)
@@ -220,8 +219,8 @@ def test_duplicate_and_late_results_change_nothing() -> None:
     worker = Worker()
     [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     results = worker.run(sent.jobs)
-    [second] = of_kind(core.cycle([StepResultsReceived(results), StepResultsReceived(results)], 100.1), SendJobs)
-    assert core.cycle([StepResultsReceived(results)], 100.2) == []
+    [second] = of_kind(core.cycle([results, results], 100.1), SendJobs)
+    assert core.cycle([results], 100.2) == []
     [finish] = serve(core, {"a-1": worker}, [second])
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
 
@@ -231,7 +230,7 @@ def test_results_of_another_epoch_are_dropped() -> None:
     [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     old = Worker().run(StepJobs(epoch=EPOCH - 1, tickets=sent.jobs.tickets, steps=sent.jobs.steps,
                                 blocks=sent.jobs.blocks, states=sent.jobs.states))  # fmt: skip
-    assert core.cycle([StepResultsReceived(old)], 100.1) == []
+    assert core.cycle([old], 100.1) == []
 
 
 def test_malformed_results_are_dropped_and_the_request_continues() -> None:
@@ -247,7 +246,7 @@ def test_malformed_results_are_dropped_and_the_request_continues() -> None:
         StepResults(instance_id="a-1", epoch=EPOCH, tickets=sent.jobs.tickets * 2, steps=sent.jobs.steps * 2,
                     counts=pack_int32([-1, 1]), confidence_stats=pack_float32([[0.0] * 5] * 2)),
     ]  # fmt: skip
-    assert core.cycle([StepResultsReceived(g) for g in garbage], 100.1) == []
+    assert core.cycle(garbage, 100.1) == []
     assert len(serve(core, {"a-1": Worker()}, commands)) == 1
 
 
@@ -262,9 +261,9 @@ def test_a_worker_that_lacks_the_state_receives_it() -> None:
     core = scheduler_core()
     worker = Worker()
     [first] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
-    [second] = of_kind(core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.1), SendJobs)
+    [second] = of_kind(core.cycle([worker.run(first.jobs)], 100.1), SendJobs)
     forgetful = Worker()
-    commands = core.cycle([StepResultsReceived(forgetful.run(second.jobs))], 100.2)
+    commands = core.cycle([forgetful.run(second.jobs)], 100.2)
     [again] = of_kind(commands, SendJobs)
     assert unpack_int32(again.jobs.states[0].canvas).tolist()[3:] == [10, 11] + [MASK_ID] * 6
     assert unpack_int32(again.jobs.steps).tolist() == [1]
@@ -277,7 +276,7 @@ def test_a_failed_step_fails_its_request_with_the_reason() -> None:
     [ticket] = unpack_int64(sent.jobs.tickets).tolist()
     failure = StepFailure(ticket=ticket, message="canvas too long")
     results = StepResults(instance_id="a-1", epoch=EPOCH, failures=[failure])
-    [finish] = of_kind(core.cycle([StepResultsReceived(results)], 100.1), FinishRequest)
+    [finish] = of_kind(core.cycle([results], 100.1), FinishRequest)
     assert (finish.status, finish.error) == (OutcomeStatus.FAILED, "canvas too long")
 
 
@@ -285,7 +284,7 @@ def test_requests_of_a_lost_instance_continue_elsewhere_with_their_tokens() -> N
     core = scheduler_core()
     worker = Worker("a-1")
     [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
-    core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.1)
+    core.cycle([worker.run(first.jobs)], 100.1)
     commands = core.cycle([registered("b-1"), InstanceLost("a-1")], 100.2)
     [moved] = of_kind(commands, SendJobs)
     assert unpack_int32(moved.jobs.states[0].canvas).tolist()[3:5] == [10, 11]
@@ -300,7 +299,7 @@ def test_requests_leave_a_draining_instance_after_their_step() -> None:
     worker = Worker("a-1")
     [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
     assert core.cycle([draining("a-1"), registered("b-1")], 100.1) == []
-    commands = core.cycle([StepResultsReceived(worker.run(first.jobs))], 100.2)
+    commands = core.cycle([worker.run(first.jobs)], 100.2)
     assert {c.instance_id for c in of_kind(commands, SendJobs) if c.jobs.tickets} == {"b-1"}
 
 
@@ -315,9 +314,9 @@ def test_with_a_cache_a_request_leaves_a_draining_instance_at_the_end_of_its_blo
     [job] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
     core.cycle([draining("a-1", until_s=200.0), registered("b-1")], 100.1)
     for _ in range(3):
-        [job] = of_kind(core.cycle([StepResultsReceived(worker.run(job.jobs))], 100.2), SendJobs)
+        [job] = of_kind(core.cycle([worker.run(job.jobs)], 100.2), SendJobs)
         assert job.instance_id == "a-1"
-    assert where(core.cycle([StepResultsReceived(worker.run(job.jobs))], 100.3)) == {"b-1"}
+    assert where(core.cycle([worker.run(job.jobs)], 100.3)) == {"b-1"}
 
 
 def test_all_requests_leave_a_draining_instance_at_its_time_limit() -> None:
@@ -325,7 +324,7 @@ def test_all_requests_leave_a_draining_instance_at_its_time_limit() -> None:
     worker = Worker("a-1", per_step=1)
     [job] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
     core.cycle([draining("a-1", until_s=105.0), registered("b-1"), arrival("new")], 100.1)
-    commands = core.cycle([StepResultsReceived(worker.run(job.jobs))], 105.0)
+    commands = core.cycle([worker.run(job.jobs)], 105.0)
     assert where(commands) == {"b-1"}
     assert any(command.jobs.drops for command in of_kind(commands, SendJobs) if command.instance_id == "a-1")
 
@@ -349,7 +348,7 @@ def test_an_unresponsive_instance_loses_its_requests_and_receives_one_at_a_time(
     finished = []
     for tick in range(1, 30):
         answered = [c for c in of_kind(commands, SendJobs) if c.instance_id == "b-1"]
-        done = [StepResultsReceived(results) for c in answered for results in worker.run_each(c.jobs)]
+        done = [results for c in answered for results in worker.run_each(c.jobs)]
         new = [arrival(f"n{tick}")] if tick > 20 else []  # a-1 is unresponsive by then
         commands = core.cycle([*done, *new], 100.0 + tick)
         finished += of_kind(commands, FinishRequest)
@@ -363,7 +362,7 @@ def test_an_instance_that_answers_again_is_used_normally() -> None:
     [late] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
     _, moved = of_kind(core.cycle([registered("b-1")], 111.0), SendJobs)
     assert moved.instance_id == "b-1"
-    core.cycle([StepResultsReceived(a.run(late.jobs)), StepResultsReceived(b.run(moved.jobs))], 111.1)
+    core.cycle([a.run(late.jobs), b.run(moved.jobs)], 111.1)
     assert where(core.cycle([arrival("s"), arrival("t"), arrival("u")], 111.2)) == {"a-1", "b-1"}
     assert core.fleet.requests[core.fleet.index_of["a-1"]] == 2
 
@@ -371,7 +370,7 @@ def test_an_instance_that_answers_again_is_used_normally() -> None:
 def test_a_request_that_returns_to_its_last_instance_has_not_migrated() -> None:
     core, worker = scheduler_core(), Worker("a-1", per_step=4)
     [first] = of_kind(core.cycle([registered("a-1"), arrival("r", output=12)], 100.0), SendJobs)
-    commands = core.cycle([StepResultsReceived(worker.run(first.jobs)), StepsLost()], 100.1)
+    commands = core.cycle([worker.run(first.jobs), StepsLost()], 100.1)
     [saved] = of_kind(commands, SaveCheckpoint)
     [finish] = serve(core, {"a-1": worker}, core.cycle([StepsLost()], 100.2))
     assert finish.stats is not None
@@ -391,7 +390,7 @@ def test_decisions_of_steps_sent_ahead_survive_the_growth_of_the_table() -> None
     core, worker = scheduler_core(lookahead=1), Worker(per_step=1)
     [sent] = of_kind(core.cycle([registered(), arrival("r", output=16, block=8)], 100.0), SendJobs)
     core.cycle([arrival(f"s{i}") for i in range(core.table.capacity)], 100.1)
-    done = [StepResultsReceived(results) for results in worker.run_each(sent.jobs)]
+    done = worker.run_each(sent.jobs)
     [finish] = of_kind(core.cycle([*done, RequestCancelled("r")], 100.2), FinishRequest)
     assert finish.decisions is not None
     assert unpack_float32(finish.decisions.thresholds).tolist() == pytest.approx([0.9, 0.9])
@@ -403,7 +402,7 @@ def test_steps_that_the_bus_has_lost_are_sent_again_at_once() -> None:
     [lost] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     commands = core.cycle([StepsLost()], 100.1)
     assert (
-        of_kind(core.cycle([StepResultsReceived(Worker("a-1").run(lost.jobs))], 100.2), SendJobs) == []
+        of_kind(core.cycle([Worker("a-1").run(lost.jobs)], 100.2), SendJobs) == []
     )  # a result of the lost step is late
     [finish] = serve(core, {"a-1": worker}, commands)
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
@@ -416,7 +415,7 @@ def test_after_a_loss_of_the_instance_or_the_bus_old_tickets_are_forgotten(away:
     [again] = of_kind(core.cycle(away, 100.1), SendJobs)
     [before], [state] = unpack_int64(first.jobs.tickets).tolist(), again.jobs.states
     assert before < state.ticket < again.jobs.forget_below
-    [then] = of_kind(core.cycle([StepResultsReceived(Worker("a-1").run(again.jobs))], 100.2), SendJobs)
+    [then] = of_kind(core.cycle([Worker("a-1").run(again.jobs)], 100.2), SendJobs)
     assert then.jobs.forget_below == 0
 
 
@@ -459,7 +458,7 @@ def test_redelivered_messages_of_an_active_request_are_not_acknowledged() -> Non
 def test_progress_is_reported_only_for_streaming_requests() -> None:
     core = scheduler_core()
     [sent] = of_kind(core.cycle([registered(), arrival("r", stream=True), arrival("quiet")], 100.0), SendJobs)
-    [progress] = of_kind(core.cycle([StepResultsReceived(Worker().run(sent.jobs))], 100.1), SendProgress)
+    [progress] = of_kind(core.cycle([Worker().run(sent.jobs)], 100.1), SendProgress)
     assert progress.request_id == "r"
     assert unpack_int32(progress.progress.positions).tolist() == [0, 1]
     assert unpack_int32(progress.progress.tokens).tolist() == [10, 11]
@@ -471,7 +470,7 @@ def test_in_any_order_of_events_each_request_ends_once_and_leaves_no_load(data: 
     core = scheduler_core(step_timeout_s=5.0, lookahead=data.draw(st.integers(0, 1)))
     workers = {name: Worker(name, per_step=data.draw(st.integers(1, 5))) for name in ("a-1", "b-1")}
     names = [f"r{i}" for i in range(data.draw(st.integers(1, 6)))]
-    now_s, finished, outbox = 100.0, [], list[StepResultsReceived]()
+    now_s, finished, outbox = 100.0, [], list[StepResults]()
     arrivals = [arrival(name, output=data.draw(st.sampled_from([4, 8, 16]))) for name in names]
     pending = [registered("a-1"), registered("b-1"), *arrivals]
     for _ in range(30):
@@ -488,7 +487,7 @@ def test_in_any_order_of_events_each_request_ends_once_and_leaves_no_load(data: 
         commands = core.cycle(events, now_s)  # type: ignore[arg-type]
         finished += of_kind(commands, FinishRequest)
         sent = of_kind(commands, SendJobs)
-        answers = [StepResultsReceived(results) for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
+        answers = [results for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
         outbox = [answer for answer in answers if data.draw(st.booleans())]
     commands = core.cycle([*pending, *outbox], now_s + 6)  # type: ignore[list-item]
     finished += serve(core, workers, commands, now_s + 6)

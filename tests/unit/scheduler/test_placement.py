@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 
 from services.scheduler.algorithms.placement import may_find_room, place_in_order, token_load
 from services.scheduler.core import SchedulerCore
-from services.scheduler.events import (
-    Command,
-    Event,
-    InstanceLost,
-    InstanceUpdated,
-    RequestCancelled,
-    StepResultsReceived,
-)
+from services.scheduler.events import Command, Event, InstanceLost, InstanceUpdated, RequestCancelled
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.messages.instances import InstanceState
@@ -60,9 +53,7 @@ def test_no_instance_exceeds_its_batch_or_cache_capacity(policy: str, data: st.D
     commands: list[Command] = []
     for turn in range(12):
         events: list[Event] = [
-            StepResultsReceived(results)
-            for c in jobs_in(commands)
-            for results in cell.workers[c.instance_id].run_each(c.jobs)
+            results for c in jobs_in(commands) for results in cell.workers[c.instance_id].run_each(c.jobs)
         ]
         for chance in data.draw(st.sets(st.sampled_from(["arrive", "leave", "join", "drain", "cancel"]), max_size=3)):
             name = data.draw(st.sampled_from(list(limits)))
