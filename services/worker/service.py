@@ -116,8 +116,8 @@ class WorkerService:
     async def _publish(self, result: IterationResult) -> None:
         results = result.message(sent_s=time.time())
         await self._bus.publish(self._bus.subjects.step_results(self._instance_id), results)
-        for tokens in result.report.provisional:
-            await self._bus.publish(self._bus.subjects.guesses(tokens.request_id), tokens.message)
+        for request_id, guesses in result.report.provisional:
+            await self._bus.publish(self._bus.subjects.guesses(request_id), guesses)
         self._deferred.defer(partial(self._metrics.iteration_finished, results))
         self._deferred.defer(partial(self._spans.iteration_finished, results))
 

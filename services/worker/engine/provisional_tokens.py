@@ -1,7 +1,6 @@
 """Provisional tokens: a step's predictions for the masks that it leaves, for clients that show the canvas."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,18 +10,10 @@ from shared.arrays import pack_float32, pack_int32
 from shared.messages.requests import Guesses
 
 
-@dataclass(frozen=True, slots=True)
-class ProvisionalTokens:
-    """The provisional tokens of one request's step."""
-
-    request_id: str
-    message: Guesses
-
-
 def provisional_tokens(
     parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions, mask_id: int
-) -> list[ProvisionalTokens]:
-    """The predictions for the candidates that are still masked after `unmask`, of each request that wants them."""
+) -> list[tuple[str, Guesses]]:
+    """The predictions for the candidates that are still masked after `unmask`, with the request id."""
     found = []
     for part, end, count in zip(parts, np.cumsum(batch.counts).tolist(), batch.counts.tolist(), strict=True):
         sequence = part.sequence
@@ -36,5 +27,5 @@ def provisional_tokens(
             tokens=pack_int32(predictions.tokens[masked]),
             confidences=pack_float32(predictions.confidences[masked]),
         )
-        found.append(ProvisionalTokens(sequence.request_id, message))
+        found.append((sequence.request_id, message))
     return found

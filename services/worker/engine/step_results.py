@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from services.worker.engine.batch import ForwardBatch, Part
-from services.worker.engine.provisional_tokens import ProvisionalTokens
 from services.worker.engine.step_jobs import StepJob
 from services.worker.engine.unmasking import choose, summarize
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Float32, Float64, Int64, pack_float32, pack_int32, pack_int64
+from shared.messages.requests import Guesses
 from shared.messages.steps import StepFailure, StepResults
 
 
@@ -36,7 +36,7 @@ class StepReport:
 
     missing: list[int] = field(default_factory=list)  # tickets of jobs whose request is unknown
     failures: list[StepFailure] = field(default_factory=list)  # jobs that can never run
-    provisional: list[ProvisionalTokens] = field(default_factory=list)
+    provisional: list[tuple[str, Guesses]] = field(default_factory=list)  # with the request's id
 
     @property
     def empty(self) -> bool:

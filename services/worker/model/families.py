@@ -39,25 +39,14 @@ _REQUIRED: dict[Family, dict[str, Any]] = {
 }
 
 # The published keys of sizes.
-_SIZES: dict[Family, dict[str, str]] = {
-    "llada": {
-        "num_layers": "n_layers",
-        "width": "d_model",
-        "num_heads": "n_heads",
-        "num_kv_heads": "n_kv_heads",
-        "mlp_width": "mlp_hidden_size",
-        "vocab_size": "embedding_size",
-        "max_length": "max_sequence_length",
-    },
-    "dream": {
-        "num_layers": "num_hidden_layers",
-        "width": "hidden_size",
-        "num_heads": "num_attention_heads",
-        "num_kv_heads": "num_key_value_heads",
-        "mlp_width": "intermediate_size",
-        "vocab_size": "vocab_size",
-        "max_length": "max_position_embeddings",
-    },
+_SIZES: dict[str, dict[Family, str]] = {
+    "num_layers": {"llada": "n_layers", "dream": "num_hidden_layers"},
+    "width": {"llada": "d_model", "dream": "hidden_size"},
+    "num_heads": {"llada": "n_heads", "dream": "num_attention_heads"},
+    "num_kv_heads": {"llada": "n_kv_heads", "dream": "num_key_value_heads"},
+    "mlp_width": {"llada": "mlp_hidden_size", "dream": "intermediate_size"},
+    "vocab_size": {"llada": "embedding_size", "dream": "vocab_size"},
+    "max_length": {"llada": "max_sequence_length", "dream": "max_position_embeddings"},
 }
 
 
@@ -126,7 +115,7 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
             raise ValueError(f"{key} is {raw[key]!r}, only {value!r} is implemented")
     if family == "llada":
         raw = _with_llada_defaults(raw)
-    sizes: dict[str, Any] = {field: int(raw[key]) for field, key in _SIZES[family].items()}
+    sizes: dict[str, Any] = {field: int(raw[keys[family]]) for field, keys in _SIZES.items()}
     return ModelConfig(
         family=family,
         **sizes,

@@ -1,9 +1,8 @@
 """Loads a model from settings: on one device, or split over the ranks of an instance."""
 
-import contextlib
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,14 +53,20 @@ def open_runner(choice: ModelChoice, cache_size: CacheSize) -> Iterator[Runner |
     directory, devices = check_model(choice)
     threads = choice.threads or max(1, num_cores() // choice.tp)
     load_rank = partial(_load_rank, directory, choose_dtype(choice.dtype, devices[0]), threads, cache_size)
-    if choice.tp == 1:
-        runner = load_rank(None, devices[0])
-        _log_loaded(choice, runner)
+    opened: AbstractContextManager[Runner | ParallelRunner] = (
+        nullcontext(load_rank(None, devices[0])) if choice.tp == 1 else parallel_runner(devices, load_rank)
+    )
+    with opened as runner:
+        log.info(
+            "model loaded",
+            model=choice.model,
+            device=str(runner.device),
+            dtype=str(runner.dtype).removeprefix("torch."),
+            tp=choice.tp,
+            attention=backend(runner.device, runner.dtype),
+            cache_tokens=runner.cache_tokens,
+        )
         yield runner
-        return
-    with parallel_runner(devices, load_rank) as ranks:
-        _log_loaded(choice, ranks)
-        yield ranks
 
 
 def check_model(choice: ModelChoice) -> tuple[Path, list[torch.device]]:
@@ -136,7 +141,7 @@ def _load_rank(
 def _keep_freed_memory() -> None:
     """Let glibc reuse the memory that a step frees. Returning it to the system costs 5 to 8 % of a step's time."""
     m_trim_threshold, m_mmap_threshold = -1, -3
-    with contextlib.suppress(OSError, AttributeError):  # another C library
+    with suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL(None)
         libc.mallopt(m_mmap_threshold, 32 << 20)  # its maximum
         libc.mallopt(m_trim_threshold, (1 << 31) - 1)
@@ -153,15 +158,3 @@ def _num_cache_tokens(size: CacheSize, decoder: PackedDecoder, group: RankGroup 
         message = f"the free memory holds a cache of {tokens} tokens; one request may have {max_length}"
         raise BadInput(message, "cache_tokens")
     return tokens
-
-
-def _log_loaded(choice: ModelChoice, runner: Runner | ParallelRunner) -> None:
-    log.info(
-        "model loaded",
-        model=choice.model,
-        device=str(runner.device),
-        dtype=str(runner.dtype).removeprefix("torch."),
-        tp=choice.tp,
-        attention=backend(runner.device, runner.dtype),
-        cache_tokens=runner.cache_tokens,
-    )

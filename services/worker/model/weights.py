@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from services.worker.model.decoder import WHOLE, PackedDecoder, Reduce, Shard
-from services.worker.model.families import ModelConfig, read_config
+from services.worker.model.families import Family, ModelConfig, read_config
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -45,53 +45,36 @@ class WeightTarget:
         self.rows.copy_(published if is_whole else published.narrow(self.axis, self.first, self.rows.shape[self.axis]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """One family's published names. Those in `inner` follow the prefix `layer` and the layer's index."""
-
-    layer: str
-    outer: dict[str, str]
-    inner: dict[str, tuple[str, ...]]
-
-
-_NAMES = {
-    "llada": _Names(
-        layer="model.transformer.blocks",
-        outer={"embed": "model.transformer.wte", "norm": "model.transformer.ln_f", "head": "model.transformer.ff_out"},
-        inner={
-            "attn_norm": ("attn_norm",),
-            "qkv": ("q_proj", "k_proj", "v_proj"),
-            "attn_out": ("attn_out",),
-            "mlp_norm": ("ff_norm",),
-            "gate_up": ("ff_proj", "up_proj"),
-            "down": ("ff_out",),
-        },
-    ),
-    "dream": _Names(
-        layer="model.layers",
-        outer={"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"},
-        inner={
-            "attn_norm": ("input_layernorm",),
-            "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-            "attn_out": ("self_attn.o_proj",),
-            "mlp_norm": ("post_attention_layernorm",),
-            "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-            "down": ("mlp.down_proj",),
-        },
-    ),
+# The published names by family. Those of a layer's parameters follow a prefix and the layer's index.
+_LAYER_PREFIX: dict[Family, str] = {"llada": "model.transformer.blocks", "dream": "model.layers"}
+_OUTER_NAMES: dict[str, dict[Family, str]] = {
+    "embed": {"llada": "model.transformer.wte", "dream": "model.embed_tokens"},
+    "norm": {"llada": "model.transformer.ln_f", "dream": "model.norm"},
+    "head": {"llada": "model.transformer.ff_out", "dream": "lm_head"},
+}
+_LAYER_NAMES: dict[str, dict[Family, list[str]]] = {
+    "attn_norm": {"llada": ["attn_norm"], "dream": ["input_layernorm"]},
+    "qkv": {
+        "llada": ["q_proj", "k_proj", "v_proj"],
+        "dream": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    },
+    "attn_out": {"llada": ["attn_out"], "dream": ["self_attn.o_proj"]},
+    "mlp_norm": {"llada": ["ff_norm"], "dream": ["post_attention_layernorm"]},
+    "gate_up": {"llada": ["ff_proj", "up_proj"], "dream": ["mlp.gate_proj", "mlp.up_proj"]},
+    "down": {"llada": ["ff_out"], "dream": ["mlp.down_proj"]},
 }
 
 
 def weight_targets(decoder: PackedDecoder) -> dict[str, WeightTarget]:
     """Every published parameter's place in the decoder, by its published name."""
-    names, targets = _NAMES[decoder.config.family], {}
+    family, targets = decoder.config.family, {}
     for name, parameter in decoder.named_parameters():
         module, _, kind = name.rpartition(".")
-        if module in names.outer:
-            parts = [names.outer[module]]
+        if module in _OUTER_NAMES:
+            parts = [_OUTER_NAMES[module][family]]
         else:
             _, index, module = module.split(".")
-            parts = [f"{names.layer}.{index}.{part}" for part in names.inner[module]]
+            parts = [f"{_LAYER_PREFIX[family]}.{index}.{part}" for part in _LAYER_NAMES[module][family]]
         start = 0
         for part, (num_rows, *split) in zip(parts, _splits(module, parameter, decoder), strict=True):
             targets[f"{part}.{kind}"] = WeightTarget(parameter.detach()[start : start + num_rows], *split)
