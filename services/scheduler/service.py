@@ -51,7 +51,6 @@ class SchedulerService:
         await self._bus.run_consumer(self._bus.subjects.stream("STEP_RESULTS"), consumer, self._on_results)
 
     async def subscribe_cancels(self) -> None:
-        """Subscribe to cancels."""
         await self._bus.nc.subscribe(self._bus.subjects.cancel("*"), cb=self._on_cancel)
 
     async def run(self, stop: asyncio.Event) -> None:

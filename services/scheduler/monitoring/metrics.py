@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from services.scheduler.events import FinishRequest
 from services.scheduler.monitoring.stats_metrics import NAME, StatsCollector
 from shared.arrays import unpack_float32
-from shared.messages.requests import OutcomeStatus, ServingStats
+from shared.messages.requests import OutcomeStatus
 from shared.messages.stats import SchedulerStats
 from shared.metrics import SIZE_BUCKETS, TIME_BUCKETS
 
@@ -71,11 +71,8 @@ class SchedulerMetrics:
         self.observe("request_threshold", stats.mean_threshold)
         for use in stats.thresholds:
             self._threshold_steps.labels(f"{use.threshold:g}").inc(use.steps)
-        self._observe_prediction(stats, is_whole=stats.unmasked_tokens == finish.arrived.output_length)
-
-    def _observe_prediction(self, stats: ServingStats, *, is_whole: bool) -> None:
-        """The predictor estimates the steps of the whole output, so outputs that ended early are observed apart."""
         if stats.predicted_steps is not None:
             self.observe("request_predicted_steps", stats.predicted_steps)
             error = abs(stats.predicted_steps - stats.steps) / stats.steps
+            is_whole = stats.unmasked_tokens == finish.arrived.output_length  # as the predictor assumes every output is
             self._prediction_error.labels("whole" if is_whole else "ended early").observe(error)

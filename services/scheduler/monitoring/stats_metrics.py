@@ -8,6 +8,8 @@ from prometheus_client.registry import Collector
 
 from shared.messages.stats import SchedulerStats
 
+Family = type[CounterMetricFamily | GaugeMetricFamily]
+
 NAME = "dilaserve_scheduler"
 COUNTERS = {  # by the field of SchedulerStats
     "arrived": ("arrivals", "Requests received"),
@@ -54,13 +56,7 @@ class StatsCollector(Collector):
             yield _family(GaugeMetricFamily, "load_tokens", "Tokens that load control compares", "of", loads)
 
 
-def _family(
-    kind: type[CounterMetricFamily | GaugeMetricFamily],
-    name: str,
-    description: str,
-    label: str,
-    values: Mapping[str, float],
-) -> Metric:
+def _family(kind: Family, name: str, description: str, label: str, values: Mapping[str, float]) -> Metric:
     family = kind(f"{NAME}_{name}", description, labels=[label])
     for label_value, value in values.items():
         family.add_metric([label_value], value)

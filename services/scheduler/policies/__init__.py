@@ -37,22 +37,18 @@ class Policy(Protocol):
     @property
     def uses_estimates(self) -> bool:
         """Whether the core requests estimates from the step predictor."""
-        ...
 
     def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:
         """Run load control: when a request arrives, when an instance joins, changes or leaves, and periodically.
 
         Returns: None if the policy has no load control or no request is active.
         """
-        ...
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
         """The instance for the next step of each of `rows` (in the order of service); NOWHERE: deferred.
 
         Shapes: rows [n] -> [n].
         """
-        ...
 
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
         """The confidence threshold of the next step of each of `rows`, [n]."""
-        ...

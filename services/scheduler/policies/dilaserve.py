@@ -69,11 +69,8 @@ class DiLaServePolicy:
         """
         instances = table.instance[rows]
         recompute_latency_s = fleet.recompute_latency_s(instances, fleet.tokens[instances])
-        left_s = time_left_s(
-            *self.estimates.remaining(rows),
-            recompute_latency_s,
-            fleet.cache_latency_s(instances, fleet.requests[instances] * table.block_length[rows]),
-        )
+        cache_latency_s = fleet.cache_latency_s(instances, fleet.requests[instances] * table.block_length[rows])
+        left_s = time_left_s(*self.estimates.remaining(rows), recompute_latency_s, cache_latency_s)
         slo_left_s = table.arrival_s[rows] + table.slo_s[rows] - now_s - self.margin_steps * recompute_latency_s
         floor = table.min_threshold[rows]
         lowest = candidate_of(floor, self.candidates)
@@ -83,9 +80,4 @@ class DiLaServePolicy:
         above_all = floor > self.candidates[-1]  # then the floor is the threshold
         if np.count_nonzero(above_all):
             thresholds, allowed = (np.where(above_all, floor, some) for some in (thresholds, allowed))
-        return ThresholdChoice(
-            thresholds=thresholds,
-            allowed=allowed,
-            time_left_s=left_s[np.arange(len(rows)), chosen],
-            step_latency_s=recompute_latency_s,
-        )
+        return ThresholdChoice(thresholds, allowed, left_s[np.arange(len(rows)), chosen], recompute_latency_s)

@@ -30,9 +30,5 @@ class FixedThresholdPolicy:
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:  # noqa: ARG002
         thresholds = np.maximum(self.threshold, table.min_threshold[rows])
         instances = table.instance[rows]
-        return ThresholdChoice(
-            thresholds,
-            allowed=thresholds,
-            time_left_s=np.full(len(rows), np.nan),
-            step_latency_s=fleet.recompute_latency_s(instances, fleet.tokens[instances]),
-        )
+        step_latency_s = fleet.recompute_latency_s(instances, fleet.tokens[instances])
+        return ThresholdChoice(thresholds, thresholds, np.full(len(rows), np.nan), step_latency_s)
