@@ -49,7 +49,7 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
                 raise BadInput(f"{variable} is not set", field=variable)
             continue
         raw: Any = environ[variable]
-        if _is_tuple(field.type):
+        if isinstance(msgspec.inspect.type_info(field.type), msgspec.inspect.VarTupleType):
             raw = [part.strip() for part in raw.split(",") if part.strip()]
         try:
             values[field.name] = msgspec.convert(raw, field.type, strict=False)
@@ -63,10 +63,6 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
 def to_environ(settings: Mapping[str, object]) -> dict[str, str]:
     """Field names and values as `DILASERVE_*` strings: the environment of a child process. None is left out."""
     return {PREFIX + name.upper(): _as_text(value) for name, value in settings.items() if value is not None}
-
-
-def _is_tuple(kind: Any) -> bool:
-    return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.VarTupleType)
 
 
 def _as_text(value: object) -> str:

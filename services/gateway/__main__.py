@@ -27,9 +27,8 @@ from services.gateway.inflight import InFlightRequests
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from shared.errors import DilaserveError
-from shared.gc_tuning import freeze_startup_objects
 from shared.model_files import default_model_name, find_model
-from shared.service import Service, run_service, stop_on_signal
+from shared.service import Service, freeze_startup_objects, run_service, stop_on_signal
 from shared.tasks import cancel
 from shared.text import TextModel
 

@@ -27,11 +27,10 @@ from services.scheduler.settings import SchedulerSettings
 from shared.background import DeferredTasks
 from shared.bus.client import Bus
 from shared.errors import Superseded
-from shared.gc_tuning import freeze_startup_objects
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
 from shared.predictor_card import PredictorCard
-from shared.service import Service, run_service, serve_on_bus
+from shared.service import Service, freeze_startup_objects, run_service, serve_on_bus
 from shared.tasks import cancel, run_until_stopped
 from shared.text import TextModel
 

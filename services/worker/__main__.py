@@ -26,11 +26,10 @@ from services.worker.profile.stored_profile import default_directory, given_prof
 from services.worker.service import WorkerService
 from services.worker.settings import WorkerSettings
 from shared.bus.client import Bus
-from shared.gc_tuning import freeze_startup_objects
 from shared.messages.instances import Instance
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
-from shared.service import Service, run_service, serve_on_bus
+from shared.service import Service, freeze_startup_objects, run_service, serve_on_bus
 from shared.text import read_model_card
 
 log = structlog.get_logger(__name__)

@@ -26,7 +26,6 @@ from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.pull_consumer import consume
 from shared.bus.subjects import Subjects
 from shared.errors import BadInput, RetryLater
-from shared.liveness import keep_alive_file
 from shared.retry import WAIT_INITIAL_S, retry
 
 log = structlog.get_logger(__name__)
@@ -35,6 +34,7 @@ M = TypeVar("M", bound=msgspec.Struct)
 T = TypeVar("T")
 CONSUMER_RETRY_S = 1.0  # first wait before a lost consumer is created again
 WRONG_LAST_SEQUENCE = 10071  # the server's error code for an unexpected sequence
+TOUCH_S = 5.0  # interval of touches of the liveness file
 SET_UP_CHECK_S = 0.5  # interval of checks for streams lost in a server restart
 
 
@@ -45,7 +45,7 @@ class Bus:
         self.nc = client
         self.js: JetStreamContext = client.jetstream(timeout=10)
         self.subjects = Subjects(cell)
-        self._alive = asyncio.create_task(keep_alive_file(Path(alive_file))) if alive_file else None
+        self._alive = asyncio.create_task(_keep_alive_file(Path(alive_file))) if alive_file else None
 
     @classmethod
     async def connect(cls, url: str, cell: str, *, name: str, alive_file: str = "") -> "Bus":
@@ -158,6 +158,13 @@ class Bus:
         elif not self.nc.is_closed:
             with suppress(OSError, RuntimeError):  # pending messages are lost; uvloop raises RuntimeError
                 await asyncio.shield(self.nc.close())
+
+
+async def _keep_alive_file(path: Path) -> None:
+    """Touch the liveness file until cancelled: its age is the time since the event loop last ran. Raises: OSError."""
+    while True:
+        path.touch()  # noqa: ASYNC240  (takes microseconds)
+        await asyncio.sleep(TOUCH_S)
 
 
 async def _retry(action: str, call: Callable[[], Awaitable[T]], wait_initial_s: float = WAIT_INITIAL_S) -> T:

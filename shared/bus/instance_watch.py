@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 from nats.aio.msg import Msg
@@ -22,6 +22,7 @@ class _Known:
     renewed_s: float
 
 
+@dataclass(slots=True, kw_only=True)
 class InstanceWatch:
     """The instances that were renewed within INSTANCE_TTL_S.
 
@@ -29,21 +30,11 @@ class InstanceWatch:
     HEARTBEAT_S and continues after a reconnect; a watcher of the bucket does not.
     """
 
-    def __init__(
-        self,
-        *,
-        accept: Callable[[Instance], bool] = lambda _: True,
-        on_update: Callable[[Instance], None] = lambda _: None,
-        on_loss: Callable[[str], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """An instance that `accept` rejects is treated as absent. `on_update` receives a new or changed instance,
-        `on_loss` the id of one that was deleted or fell silent. `clock` returns monotonic seconds."""
-        self._accept = accept
-        self._on_update = on_update
-        self._on_loss = on_loss
-        self._clock = clock
-        self._known: dict[str, _Known] = {}
+    accept: Callable[[Instance], bool] = lambda _: True  # an instance that it rejects is treated as absent
+    on_update: Callable[[Instance], None] = lambda _: None  # receives a new or changed instance
+    on_loss: Callable[[str], None] = lambda _: None  # receives the id of an instance that was deleted or fell silent
+    clock: Callable[[], float] = time.monotonic  # seconds
+    _known: dict[str, _Known] = field(default_factory=dict, init=False)
 
     async def start(self, bus: Bus) -> None:
         """Subscribe to the heartbeats."""
@@ -70,16 +61,16 @@ class InstanceWatch:
         instance = try_decode(msg, Instance)
         if instance is None:
             return
-        if not self._accept(instance):
+        if not self.accept(instance):
             self._remove(instance_id)
             return
-        known, now_s = self._known.get(instance_id), self._clock()
+        known, now_s = self._known.get(instance_id), self.clock()
         self._known[instance_id] = _Known(instance, known.registered_s if known else now_s, now_s)
         if known is None or _content(known.instance) != _content(instance):
-            self._on_update(instance)
+            self.on_update(instance)
 
     def _expire(self) -> None:
-        now_s, newest_s = self._clock(), dict[str, float]()
+        now_s, newest_s = self.clock(), dict[str, float]()
         for known in self._known.values():
             name = _name(known.instance)
             newest_s[name] = max(newest_s.get(name, 0.0), known.registered_s)
@@ -90,7 +81,7 @@ class InstanceWatch:
 
     def _remove(self, instance_id: str) -> None:
         if self._known.pop(instance_id, None) is not None:
-            self._on_loss(instance_id)
+            self.on_loss(instance_id)
 
 
 def _name(instance: Instance) -> str:

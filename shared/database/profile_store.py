@@ -14,17 +14,9 @@ from shared.profile import LatencyProfile
 
 async def save_profile(engine: AsyncEngine, model: str, device: str, profile: LatencyProfile) -> None:
     """Replace the stored profile of these TP degrees on a device, a name such as `NVIDIA H100 80GB HBM3`."""
-    measured_at = datetime.now(UTC)
+    common = {"model": model, "device": device, "measured_at": datetime.now(UTC)}
     rows = [
-        {
-            "model": model,
-            "device": device,
-            "tp": tp,
-            "step_kind": kind.name.lower(),
-            "batch_tokens": int(tokens),
-            "latency_s": float(latency_s),
-            "measured_at": measured_at,
-        }
+        common | {"tp": tp, "step_kind": kind.name.lower(), "batch_tokens": int(tokens), "latency_s": float(latency_s)}
         for (tp, kind), curve in profile.curves.items()
         for tokens, latency_s in zip(curve.batch_tokens, curve.latency_s, strict=True)
     ]

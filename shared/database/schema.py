@@ -55,11 +55,9 @@ class RequestRow(Base):
     mean_threshold: Mapped[float | None]
     min_threshold: Mapped[float | None]
     unmasked_tokens: Mapped[int | None]
-    thresholds: Mapped[list[float] | None] = mapped_column(
-        ARRAY(Float)
-    )  # thresholds used; the two columns below are per threshold
-    threshold_steps: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # steps
-    threshold_tokens: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # tokens unmasked
+    thresholds: Mapped[list[float] | None] = mapped_column(ARRAY(Float))  # thresholds used
+    threshold_steps: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # steps at each of them
+    threshold_tokens: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # tokens unmasked at each of them
     instances: Mapped[list[str]] = mapped_column(ARRAY(Text))  # in order of first use
     migrations: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(Text)
