@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dilaserve.load.client import LoadReply, run_load
-from dilaserve.load.workload import LoadRequest, poisson_arrivals, read_requests
+from dilaserve.load.workload import LoadRequest, read_requests, rows_load
 from experiments.container_cluster import CLUSTERS, ContainerCluster, Places
 from experiments.docker_engine import CannotRun, docker_engine
 from experiments.report import Report
@@ -52,9 +52,8 @@ class TransitionRun:
         """Send requests at the current rate until `stop` is set, then wait for their replies."""
         chunks, seed = [], 0
         while not self.stop:
-            arrivals = poisson_arrivals(self.rate, CHUNK_S, seed)
-            load = run_load(self.cluster.url, requests[seed % len(requests) :], arrivals, SLO_S, self.replies.append)
-            chunks.append(asyncio.create_task(load))
+            load = rows_load(requests[seed % len(requests) :], self.rate, CHUNK_S, seed)
+            chunks.append(asyncio.create_task(run_load(self.cluster.url, load, SLO_S, self.replies.append)))
             seed += 1
             await asyncio.sleep(CHUNK_S)
         await asyncio.gather(*chunks)

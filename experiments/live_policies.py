@@ -28,7 +28,7 @@ import typer
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.client import LoadReply, run_load
 from dilaserve.load.summary import summarize
-from dilaserve.load.workload import LoadRequest, poisson_arrivals
+from dilaserve.load.workload import LoadRequest, RequestLoad, poisson_arrivals
 from experiments.live_cluster import held_out_requests, live_cluster
 from experiments.report import RESULTS, environment_header, markdown_row, markdown_table, target_list
 
@@ -144,7 +144,7 @@ def warm_up(url: str, rows: list[LoadRequest]) -> None:
 
 def send(url: str, rows: list[LoadRequest], arrivals_s: list[float], slo_s: float) -> list[LoadReply]:
     """Run a load, and print its failures."""
-    return asyncio.run(run_load(url, rows, arrivals_s, slo_s, report_failure))
+    return asyncio.run(run_load(url, RequestLoad(rows, arrivals_s, 0.0), slo_s, report_failure))
 
 
 def report_failure(reply: LoadReply) -> None:

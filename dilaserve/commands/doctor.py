@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.commands.up import DEMO_MODEL, Model
 
 if TYPE_CHECKING:
     from dilaserve.stack.checks import Finding
@@ -16,9 +16,7 @@ EXAMPLE = "Example: dilaserve doctor --model models/demo --port 8000"
 def doctor(
     *,
     data_dir: Annotated[Path, typer.Option(help="Data directory of a stack on this machine.")] = Path(".data"),
-    model: Annotated[str, typer.Option(help="Checkpoint directory or hub id.", show_default="the demo model")] = str(
-        DEMO_MODEL
-    ),
+    model: Model = str(DEMO_MODEL),
     profile: Annotated[Path | None, typer.Option(help="PROFILE.csv to check.")] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the REST API.")] = 8000,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -41,7 +41,7 @@ def profile(
     degrees = sorted(set(read_integers("--tp", tp)))
     check_file("--out", out)
     if database_url is not None:
-        asyncio.run(check_answers(partial(postgres_answers, database_url), f"--database-url {database_url}: Postgres"))
+        asyncio.run(check_answers(postgres_answers, database_url, f"--database-url {database_url}: Postgres"))
     plan = ProfilePlan(batch_sizes(max_tokens), repeats)
     curves: dict[tuple[int, StepKind], Curve] = {}
     measured_on = ""

@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: dilaserve up --port 8000 --instances 2x1 --slo 5"
 QUESTION = "We have 10 lemons, get 22 more and share them equally among 2 bags. How many lemons does each bag get?"
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "models" / "demo"
+Model = Annotated[str, typer.Option(help="Checkpoint directory or hub id.", show_default="the demo model")]
 
 
 def up(
     *,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the REST API.")] = 8000,
     host: Annotated[str, typer.Option(help="Address of the REST API; 0.0.0.0: all interfaces.")] = "127.0.0.1",
-    model: Annotated[str, typer.Option(help="Checkpoint directory or hub id.", show_default="the demo model")] = str(
-        DEMO_MODEL
-    ),
+    model: Model = str(DEMO_MODEL),
     slots: Annotated[
         int | None, typer.Option(min=1, help="Slots: equal shares of the CPU cores.", show_default="the cores")
     ] = None,

@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from dilaserve.load.workload import LoadRequest
+from dilaserve.load.workload import LoadRequest, RequestLoad
 from shared.errors import BadInput
 
 CONNECT_S = 10.0
@@ -61,29 +61,22 @@ async def instances_per_tp(client: httpx.AsyncClient) -> dict[str, int] | None:
 
 
 async def run_load(
-    url: str,
-    requests: Sequence[LoadRequest],
-    arrivals_s: Sequence[float],
-    slo_s: float | None,
-    on_reply: Callable[[LoadReply], None],
-    key: str = "",
+    url: str, load: RequestLoad, slo_s: float | None, on_reply: Callable[[LoadReply], None], key: str = ""
 ) -> list[LoadReply]:
-    """Send a request at each arrival time, cycling through the rows, and wait for all replies.
-
-    `slo_s` is the SLO of rows without one. Raises: BadInput if no gateway answers.
-    """
+    """Send the load, with the SLO `slo_s` for rows without one, and wait for all replies. Raises: BadInput if no
+    gateway answers."""
     async with open_client(url, httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_S), key) as client:
         model = await served_model(client)
         start_s = time.perf_counter()
 
         async def send(number: int, arrival_s: float) -> LoadReply:
             await asyncio.sleep(start_s + arrival_s - time.perf_counter())
-            request = requests[number % len(requests)]
+            request = load.request(number)
             reply = await _send(client, request, _body(model, request, slo_s), arrival_s)
             on_reply(reply)
             return reply
 
-        return await asyncio.gather(*(send(number, at_s) for number, at_s in enumerate(arrivals_s)))
+        return await asyncio.gather(*(send(number, at_s) for number, at_s in enumerate(load.arrivals_s)))
 
 
 def _body(model: str, request: LoadRequest, slo_s: float | None) -> dict[str, Any]:

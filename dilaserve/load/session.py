@@ -37,7 +37,7 @@ async def run_session(
 
     monitoring = asyncio.create_task(monitor())
     try:
-        return await run_load(url, load.requests, load.arrivals_s, slo_s, on_reply, key), instances
+        return await run_load(url, load, slo_s, on_reply, key), instances
     finally:
         monitoring.cancel()
         with suppress(asyncio.CancelledError):

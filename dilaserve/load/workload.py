@@ -50,6 +50,7 @@ def rows_load(rows: Sequence[LoadRequest], rate_rps: float, duration_s: float, s
 def trace_load(path: Path, seed: int) -> RequestLoad:
     """The arrivals and lengths of a trace, with random prompts. Raises: BadInput naming file and line."""
     trace, draw = read_trace(path), random.Random(seed)
+    columns = (trace.prompt_tokens, trace.output_tokens, trace.slo_s, trace.priority)
     rows = [
         LoadRequest(
             prompt="",
@@ -58,13 +59,7 @@ def trace_load(path: Path, seed: int) -> RequestLoad:
             slo_s=slo_s if slo_s > 0 else None,  # NaN: no SLO
             priority=priority,
         )
-        for prompt, output, slo_s, priority in zip(
-            trace.prompt_tokens.tolist(),
-            trace.output_tokens.tolist(),
-            trace.slo_s.tolist(),
-            trace.priority.tolist(),
-            strict=True,
-        )
+        for prompt, output, slo_s, priority in zip(*(column.tolist() for column in columns), strict=True)
     ]
     return RequestLoad(rows, trace.arrival_s.tolist(), float(trace.arrival_s[-1]))
 

@@ -112,11 +112,7 @@ def _mbpp_task(row: _Mbpp) -> str:
     )
 
 
-BENCHMARKS: dict[str, Callable[[Path], list[BenchmarkQuestion]]] = {
-    "gsm8k": _gsm8k,
-    "mmlu-pro": _mmlu_pro,
-    "mbpp": _mbpp,
-}
+BENCHMARKS = {"gsm8k": _gsm8k, "mmlu-pro": _mmlu_pro, "mbpp": _mbpp}
 
 T = TypeVar("T")
 

@@ -68,7 +68,11 @@ def document() -> Json:
     operations: Json = {}
     channels: Json = {}
     for channel in CHANNELS:
-        channels[channel.name] = _channel(channel, channel.message)
+        address, messages = channel.address, _refs(channel.message)
+        parameters = {
+            name: {"description": meaning} for name, meaning in PARAMETERS.items() if f"{{{name}}}" in address
+        }
+        channels[channel.name] = {"address": address, "messages": messages, "parameters": parameters}
         operations[f"send-{channel.name}"] = operation = _operation(channel)
         if channel.reply is not None:  # its address is the sender's inbox
             reply = f"{channel.name}Reply"
@@ -92,11 +96,6 @@ def document() -> Json:
 def text() -> str:
     """The text of docs/asyncapi.json."""
     return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
-
-
-def _channel(channel: Channel, kind: type[msgspec.Struct]) -> Json:
-    parameters = {name: {"description": text} for name, text in PARAMETERS.items() if f"{{{name}}}" in channel.address}
-    return {"address": channel.address, "messages": _refs(kind), "parameters": parameters}
 
 
 def _operation(channel: Channel) -> Json:

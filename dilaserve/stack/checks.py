@@ -136,7 +136,7 @@ def _port(port: int) -> Finding:
 
 async def _server(name: str, url: str, probe: Callable[[str], Awaitable[bool]]) -> Finding:
     try:
-        await check_answers(lambda: probe(url), name)
+        await check_answers(probe, url, name)
     except BadInput:
         fix = "see the output of `dilaserve up`; if it does not run, start it again"
         return Finding(name, False, f"{url} does not answer", fix)

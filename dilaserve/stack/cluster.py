@@ -58,13 +58,9 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 
 async def _check_servers(options: StackOptions) -> None:
     if options.nats_url:
-        await check_answers(
-            partial(nats_answers, options.nats_url), f"--nats-url {options.nats_url}: NATS with JetStream"
-        )
+        await check_answers(nats_answers, options.nats_url, f"--nats-url {options.nats_url}: NATS with JetStream")
     if options.database_url:
-        await check_answers(
-            partial(postgres_answers, options.database_url), f"--database-url {options.database_url}: Postgres"
-        )
+        await check_answers(postgres_answers, options.database_url, f"--database-url {options.database_url}: Postgres")
 
 
 async def _start(
@@ -81,7 +77,7 @@ async def _start(
     if options.reconfigure:
         await resources.enter_async_context(_node_agent(supervisor, options, nats_url))
     supervisor.start(reconfigurator_program(options, nats_url, database))
-    await wait_until(partial(gateway_ready, addresses.url))
+    await wait_until(gateway_ready, addresses.url)
     supervisor.settled = True  # from now on every program is restarted without limit
     on_ready(addresses)
 
@@ -94,7 +90,8 @@ async def _node_agent(supervisor: Supervisor, options: StackOptions, nats_url: s
 
     cell = read_settings(ServiceSettings, os.environ).cell
     bus = await Bus.connect(nats_url, cell, name="supervisor")
-    await NodeAgent(supervisor, partial(worker_program, options, nats_url), options.specs).serve(bus, NODE)
+    specs = {spec.name: spec for spec in options.specs}
+    await NodeAgent(supervisor, partial(worker_program, options, nats_url), specs).serve(bus, NODE)
     try:
         yield
     finally:
@@ -108,7 +105,7 @@ async def _nats(supervisor: Supervisor, options: StackOptions) -> str:
     port = free_port()
     supervisor.start(nats_program(options.data_dir / "nats", port, options.sync_interval))
     url = f"nats://{LOOPBACK}:{port}"
-    await wait_until(partial(nats_answers, url))
+    await wait_until(nats_answers, url)
     return url
 
 
@@ -118,7 +115,7 @@ async def _postgres(supervisor: Supervisor, options: StackOptions) -> None:
         return
     directory = options.data_dir / "postgres"
     supervisor.start(await asyncio.to_thread(prepare_postgres, directory))
-    await wait_until(partial(postgres_answers, database_url(directory)))
+    await wait_until(postgres_answers, database_url(directory))
 
 
 async def _drain(supervisor: Supervisor, options: StackOptions, killed: asyncio.Event) -> None:

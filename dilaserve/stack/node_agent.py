@@ -1,7 +1,8 @@
 """Starts and stops worker processes by the reconfigurator's launch orders."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import structlog
 from nats.aio.msg import Msg
@@ -15,17 +16,14 @@ from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, Laun
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
 class NodeAgent:
     """The worker processes of one node, which the supervisor restarts if they die."""
 
-    def __init__(
-        self, supervisor: Supervisor, worker: Callable[[InstanceSpec], Program], started: Iterable[InstanceSpec]
-    ) -> None:
-        """`worker(spec)` returns the program of an instance; the supervisor already runs the `started` ones."""
-        self._supervisor = supervisor
-        self._worker = worker
-        self._specs = {spec.name: spec for spec in started}
-        self._tasks: set[asyncio.Task[None]] = set()
+    _supervisor: Supervisor
+    _worker: Callable[[InstanceSpec], Program]  # the program of an instance
+    _specs: dict[str, InstanceSpec]  # running instances by name
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def serve(self, bus: Bus, node: str) -> None:
         """Subscribe to the node's launch orders."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
+from dataclasses import dataclass, field
 
 import msgspec
 import nats.errors
@@ -28,14 +28,14 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerStats | None  # None: no scheduler leads
 
 
+@dataclass(slots=True)
 class ClusterObserver:
     """Reports a cluster's state repeatedly, over one connection."""
 
-    def __init__(self, bus: Bus, url: str) -> None:
-        self._bus = bus
-        self._url = url
-        self._stats: SchedulerStats | None = None
-        self._received = asyncio.Event()
+    _bus: Bus
+    _url: str
+    _stats: SchedulerStats | None = None
+    _received: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def report(self) -> ClusterReport:
         """The cluster's state, with the scheduler's next statistics."""
@@ -44,12 +44,8 @@ class ClusterObserver:
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._received.wait()
-        return ClusterReport(
-            url=self._url,
-            ready=await gateway_ready(self._url),
-            instances=await self._instances(),
-            scheduler=self._stats,
-        )
+        ready, instances = await gateway_ready(self._url), await self._instances()
+        return ClusterReport(url=self._url, ready=ready, instances=instances, scheduler=self._stats)
 
     async def subscribe(self) -> None:
         """Subscribe to the scheduler's statistics."""
@@ -74,7 +70,7 @@ class ClusterObserver:
 @asynccontextmanager
 async def open_observer(url: str, nats_url: str, cell: str) -> AsyncIterator[ClusterObserver]:
     """Raises: BadInput if the NATS server does not answer."""
-    await check_answers(partial(nats_answers, nats_url), f"NATS at {nats_url}")
+    await check_answers(nats_answers, nats_url, f"NATS at {nats_url}")
     bus = await Bus.connect(nats_url, cell, name="status")
     try:
         observer = ClusterObserver(bus, url)

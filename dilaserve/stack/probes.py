@@ -11,16 +11,16 @@ POLL_INTERVAL_S = 0.1
 ANSWER_TIMEOUT_S = 5.0  # for a server that the user named
 
 
-async def wait_until(probe: Callable[[], Awaitable[bool]]) -> None:
-    """Wait, without limit, until the probe succeeds."""
-    while not await probe():  # noqa: ASYNC110  (another process answers)
+async def wait_until(probe: Callable[[str], Awaitable[bool]], url: str) -> None:
+    """Wait, without limit, until the probe of a server succeeds."""
+    while not await probe(url):  # noqa: ASYNC110  (another process answers)
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def check_answers(probe: Callable[[], Awaitable[bool]], what: str) -> None:
+async def check_answers(probe: Callable[[str], Awaitable[bool]], url: str, what: str) -> None:
     """Raises: BadInput naming `what` if it does not answer within ANSWER_TIMEOUT_S."""
     try:
-        await asyncio.wait_for(wait_until(probe), ANSWER_TIMEOUT_S)
+        await asyncio.wait_for(wait_until(probe, url), ANSWER_TIMEOUT_S)
     except TimeoutError:
         raise BadInput(f"{what} does not answer") from None
 

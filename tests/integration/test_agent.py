@@ -25,7 +25,7 @@ def worker(spec: InstanceSpec) -> Program:
 async def launcher(bus: Bus) -> AsyncIterator[Launcher]:
     supervisor = Supervisor()
     supervisor.start(worker(LARGE))
-    await NodeAgent(supervisor, worker, [LARGE]).serve(bus, "local")
+    await NodeAgent(supervisor, worker, {LARGE.name: LARGE}).serve(bus, "local")
     yield ProcessLauncher(bus, ["local", "away"])
     await supervisor.stop(["worker"], WAIT_S)
 
