@@ -1,15 +1,11 @@
 """`dilaserve decode`: decodes requests in one process, without a bus."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from dilaserve.outputs import check_file, open_progress
-from shared.errors import BadInput
-
-if TYPE_CHECKING:
-    from services.worker.engine.offline_decoder import CaseRequest
 
 EXAMPLE = (
     "Example: dilaserve decode --model models/demo --input CASE.json --cache dual --threshold 0.9 "
@@ -38,7 +34,7 @@ def decode(
     import msgspec  # noqa: PLC0415
 
     from services.worker.cache.cache_mode import CacheMode  # noqa: PLC0415
-    from services.worker.engine.offline_decoder import DecodeOptions, Trace, decode_together  # noqa: PLC0415
+    from services.worker.engine.offline_decoder import DecodeOptions, Trace, decode_together, read_case  # noqa: PLC0415
     from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
 
@@ -46,7 +42,7 @@ def decode(
     mode = CacheMode(cache)
     check_file("--out", out)
     options = DecodeOptions(mode, threshold, block_length, output_length, stop_at_eos)
-    requests = _read_case(input)
+    requests = read_case(input)
     groups = [requests] if batch else [[request] for request in requests]
     lengths = [sum(len(request.prompt_ids) + output_length for request in group) for group in groups]
     room = NO_CACHE if mode is CacheMode.NONE else CacheSize(len(requests), max(lengths))
@@ -57,18 +53,3 @@ def decode(
             for group in groups:
                 traces += decode_together(group, runner, options, lambda count: progress.advance(task, count))
     out.write_bytes(msgspec.json.encode(Trace(traces)))
-
-
-def _read_case(path: Path) -> "list[CaseRequest]":
-    from services.worker.engine.offline_decoder import Case  # noqa: PLC0415
-    from shared.bus.codec import decode as parse  # noqa: PLC0415
-
-    try:
-        requests = parse(path.read_bytes(), Case).requests
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    except BadInput as error:
-        raise BadInput(f"{path}: {error.message}") from None
-    if not requests:
-        raise BadInput(f"{path} has no requests")
-    return requests

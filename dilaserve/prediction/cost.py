@@ -1,6 +1,7 @@
 """Measures the cost of predictions relative to denoising steps."""
 
-import time
+import statistics
+import timeit
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,12 +35,7 @@ def cost_by_granularity(
 
 def seconds_of_a_call(predictor: StepPredictor, query: Query) -> float:
     """The median time of a call."""
-    times_s = []
-    for _ in range(CALLS):
-        started_s = time.perf_counter()
-        predictor.steps_left([query])
-        times_s.append(time.perf_counter() - started_s)
-    return float(np.median(times_s))
+    return statistics.median(timeit.repeat(lambda: predictor.steps_left([query]), number=1, repeat=CALLS))
 
 
 def _query(states: Query, requests: int, thresholds: Sequence[float]) -> Query:

@@ -21,60 +21,39 @@ TOLERANCE = 0.05  # relative to the error with a prediction after every token
 FIRST_CONFIDENCE = STATE_FEATURES.index("output_min_confidence")
 
 
-def one_shot(card: PredictorCard) -> Estimate:
+def one_shot(card: PredictorCard, trajectory: Trajectory) -> Float64:
     """The estimate at arrival, from the output length and the historical mean, minus the steps since."""
-
-    def estimate(trajectory: Trajectory) -> Float64:
-        steps = trajectory.output_length / card.mean_tokens_per_step(trajectory.thresholds[-1:])
-        return possible(steps - np.arange(trajectory.num_steps), trajectory)
-
-    return estimate
+    steps = trajectory.output_length / card.mean_tokens_per_step(trajectory.thresholds[-1:])
+    return possible(steps - np.arange(trajectory.num_steps), trajectory)
 
 
-def historical_rate(card: PredictorCard) -> Estimate:
+def historical_rate(card: PredictorCard, trajectory: Trajectory) -> Float64:
     """Masks left divided by the historical mean of tokens per step."""
-    return lambda trajectory: possible(
-        trajectory.masks_left() / card.mean_tokens_per_step(trajectory.thresholds[-1:]), trajectory
-    )
+    return possible(trajectory.masks_left() / card.mean_tokens_per_step(trajectory.thresholds[-1:]), trajectory)
 
 
-def own_rate(card: PredictorCard) -> Estimate:
+def own_rate(card: PredictorCard, trajectory: Trajectory) -> Float64:
     """Masks left divided by the request's own mean of tokens per step, before its first step by the historical one."""
-
-    def estimate(trajectory: Trajectory) -> Float64:
-        masks_left = trajectory.masks_left()
-        done = np.arange(1, trajectory.num_steps)
-        rates = (trajectory.output_length - masks_left[1:]) / done
-        rates = np.concatenate([card.mean_tokens_per_step(trajectory.thresholds[-1:]), rates])
-        return possible(masks_left / rates, trajectory)
-
-    return estimate
+    masks_left = trajectory.masks_left()
+    rates = (trajectory.output_length - masks_left[1:]) / np.arange(1, trajectory.num_steps)
+    return possible(masks_left / [*card.mean_tokens_per_step(trajectory.thresholds[-1:]), *rates], trajectory)
 
 
-def predicted(predictor: StepPredictor, *, confidences: bool = True) -> Estimate:
+def predicted(predictor: StepPredictor, trajectory: Trajectory, *, confidences: bool = True) -> Float64:
     """A prediction before every step; without `confidences` for a model fitted to examples `without_confidences`."""
-
-    def estimate(trajectory: Trajectory) -> Float64:
-        states = trajectory.states()
-        if not confidences:
-            states = replace(states, features=_hidden(states.features, FIRST_CONFIDENCE))
-        return predictor.steps_left([states])[0][:, 0].astype(np.float64)
-
-    return estimate
+    states = trajectory.states()
+    if not confidences:
+        states = replace(states, features=_hidden(states.features, FIRST_CONFIDENCE))
+    return predictor.steps_left([states])[0][:, 0].astype(np.float64)
 
 
-def updated_every(tokens: int, predictor: StepPredictor, card: PredictorCard) -> Estimate:
+def updated_every(tokens: int, predictor: StepPredictor, card: PredictorCard, trajectory: Trajectory) -> Float64:
     """The scheduler's estimate: first the one-shot estimate, then a prediction each time `tokens` more tokens are
     unmasked; each minus the steps since."""
-
-    def estimate(trajectory: Trajectory) -> Float64:
-        steps_left = one_shot(card)(trajectory)
-        fresh = predicted(predictor)(trajectory)
-        for state in updates(trajectory, tokens):
-            steps_left[state:] = fresh[state] - np.arange(trajectory.num_steps - state)
-        return possible(steps_left, trajectory)
-
-    return estimate
+    steps_left, fresh = one_shot(card, trajectory), predicted(predictor, trajectory)
+    for state in updates(trajectory, tokens):
+        steps_left[state:] = fresh[state] - np.arange(trajectory.num_steps - state)
+    return possible(steps_left, trajectory)
 
 
 def updates(trajectory: Trajectory, tokens: int) -> list[int]:

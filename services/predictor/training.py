@@ -2,23 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightgbm
 from msgspec.structs import replace
 
-from services.predictor.evaluation import (
-    GRANULARITIES,
-    historical_rate,
-    largest_granularity,
-    mean_relative_error,
-    one_shot,
-    own_rate,
-    predicted,
-    updated_every,
-    without_confidences,
-)
+from services.predictor import evaluation
 from services.predictor.model import FEATURES, StepPredictor, version_of
 from services.predictor.trajectories import Examples, Trajectory, examples, tokens_per_step
 from shared.predictor_card import MODEL_FILE, PredictorCard, write_predictor_card
@@ -80,24 +71,29 @@ def train(
         thresholds=list(thresholds),
         tokens_per_step=tokens_per_step(learned_from, thresholds),
     )
-    estimates = {
-        "one-shot": one_shot(card),
-        "masks left / mean tokens per step": historical_rate(card),
-        "masks left / own tokens per step so far": own_rate(card),
-        "progress features": predicted(StepPredictor(fit(without_confidences(training_set))), confidences=False),
-        "all features": predicted(StepPredictor(booster)),
+    predictor, progress = StepPredictor(booster), StepPredictor(fit(evaluation.without_confidences(training_set)))
+    estimates: dict[str, evaluation.Estimate] = {
+        "one-shot": partial(evaluation.one_shot, card),
+        "masks left / mean tokens per step": partial(evaluation.historical_rate, card),
+        "masks left / own tokens per step so far": partial(evaluation.own_rate, card),
+        "progress features": partial(evaluation.predicted, progress, confidences=False),
+        "all features": partial(evaluation.predicted, predictor),
     }
     by_granularity = {
-        tokens: mean_relative_error(updated_every(tokens, StepPredictor(booster), card), [*fixed, *changing])
-        for tokens in GRANULARITIES
+        tokens: evaluation.mean_relative_error(
+            partial(evaluation.updated_every, tokens, predictor, card), [*fixed, *changing]
+        )
+        for tokens in evaluation.GRANULARITIES
     }
     report = TrainingReport(
         examples=len(training_set.rows),
-        fixed={name: mean_relative_error(estimate, fixed) for name, estimate in estimates.items()},
-        changing={name: mean_relative_error(estimate, changing) for name, estimate in estimates.items()},
+        fixed={name: evaluation.mean_relative_error(estimate, fixed) for name, estimate in estimates.items()},
+        changing={name: evaluation.mean_relative_error(estimate, changing) for name, estimate in estimates.items()},
         by_granularity=by_granularity,
     )
-    return TrainedPredictor(booster, replace(card, update_granularity=largest_granularity(by_granularity)), report)
+    return TrainedPredictor(
+        booster, replace(card, update_granularity=evaluation.largest_granularity(by_granularity)), report
+    )
 
 
 def save_predictor(directory: Path, trained: TrainedPredictor) -> None:

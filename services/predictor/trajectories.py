@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.predictor.model import FEATURES
+from services.predictor.model import FEATURES, model_rows
 from services.predictor.queries import Query
 from shared.arrays import Float32, Float64, Int32, Int64
 from shared.predictor_features import state_features
@@ -44,25 +44,21 @@ class Trajectory:
 
     def states(self) -> Query:
         """The states before each step, [S]."""
-        done = self.output_length - self.masks_left()
+        masks_left = self.masks_left().astype(np.int32)
+        done = self.output_length - masks_left
         block = done // self.block_length
         known_stats = np.concatenate([np.zeros((1, 5), dtype=np.float32), self.confidence_stats[:-1]])
         features = state_features(
             output_length=np.full(self.num_steps, self.output_length, dtype=np.int32),
             block_length=np.full(self.num_steps, self.block_length, dtype=np.int32),
             steps=np.arange(self.num_steps, dtype=np.int32),
-            masks_left=self.masks_left().astype(np.int32),
-            block=block.astype(np.int32),
-            block_masks_left=(self.block_length * (block + 1) - done).astype(np.int32),
+            masks_left=masks_left,
+            block=block,
+            block_masks_left=self.block_length * (block + 1) - done,
             confidence_stats=known_stats,
         )
         blocks_left = self.output_length // self.block_length - block
-        return Query(
-            features,
-            self.thresholds[-1:].astype(np.float32),
-            self.masks_left().astype(np.int32),
-            blocks_left.astype(np.int32),
-        )
+        return Query(features, self.thresholds[-1:].astype(np.float32), masks_left, blocks_left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +76,7 @@ def examples(trajectories: Sequence[Trajectory]) -> Examples:
     for trajectory in trajectories:
         kept = slice(trajectory.settled_at, None)
         states = trajectory.states()
-        thresholds = np.broadcast_to(states.thresholds, (trajectory.num_steps, 1))
-        rows.append(np.hstack([thresholds, states.features])[kept])
+        rows.append(model_rows(states.features, states.thresholds)[kept])
         masks_left.append(states.masks_left[kept])
         steps_left.append(np.arange(trajectory.num_steps, 0, -1, dtype=np.int32)[kept])
     return Examples(np.concatenate(rows), np.concatenate(masks_left), np.concatenate(steps_left))

@@ -49,10 +49,12 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
     check_model(choice)
     instance = _describe(settings)
+    has_cache = CacheMode(settings.cache) is not CacheMode.NONE
+    room = CacheSize(settings.max_batch_requests, settings.cache_tokens) if has_cache else NO_CACHE
     metrics = WorkerMetrics(instance)
     serve_metrics(metrics.registry, settings)
     with startup_registration(settings, instance):
-        runner = resources.enter_context(open_runner(choice, _cache_size(settings)))
+        runner = resources.enter_context(open_runner(choice, room))
         profile = given or stored_profile(choice, runner, default_directory(environ))
     loaded = replace(
         instance, device=device_name(runner.device), profile=profile.to_csv(), cache_tokens=runner.cache_tokens
@@ -68,12 +70,6 @@ def _run(service: Service) -> int:
         log.debug("worker ended", exc_info=True)
         return 1
     return 0
-
-
-def _cache_size(settings: WorkerSettings) -> CacheSize:
-    if CacheMode(settings.cache) is CacheMode.NONE:
-        return NO_CACHE
-    return CacheSize(settings.max_batch_requests, settings.cache_tokens)
 
 
 def _describe(settings: WorkerSettings) -> Instance:

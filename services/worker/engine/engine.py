@@ -106,7 +106,7 @@ class Engine:
             if outcome is None:  # handled here since the caught error keeps the forward's tensors alive
                 self._shrink(picked)
         report, self._report = self._report, StepReport()
-        if outcome is None and report.empty:
+        if outcome is None and not (report.missing or report.failures):
             return None
         latency_s = time.perf_counter() - started
         return IterationResult(self._instance_id, self._epoch, outcome, [job for _, job in picked], report, latency_s)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ from services.worker.engine.step_jobs import StepJob
 from services.worker.model.families import ModelConfig
 from services.worker.model.model_runner import ModelRunner
 from shared.arrays import Float32, Int32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
+from shared.bus import codec
 from shared.errors import BadInput
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 
@@ -115,6 +117,19 @@ class Decode:
     def job(self, ticket: int) -> StepJob:
         threshold = float(np.float32(self.threshold_of(len(self.steps))))  # as in a message
         return StepJob(ticket, len(self.steps), self.block, threshold, self.kind)
+
+
+def read_case(path: Path) -> list[CaseRequest]:
+    """The requests of a CASE.json. Raises: BadInput."""
+    try:
+        requests = codec.decode(path.read_bytes(), Case).requests
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    except BadInput as error:
+        raise BadInput(f"{path}: {error.message}") from None
+    if not requests:
+        raise BadInput(f"{path} has no requests")
+    return requests
 
 
 def check_request(request: CaseRequest, config: ModelConfig) -> None:

@@ -38,10 +38,6 @@ class StepReport:
     failures: list[StepFailure] = field(default_factory=list)  # jobs that can never run
     provisional: list[tuple[str, Guesses]] = field(default_factory=list)  # with the request's id
 
-    @property
-    def empty(self) -> bool:
-        return not (self.missing or self.failures)
-
     def fail(self, ticket: int, message: str) -> None:
         self.failures.append(StepFailure(ticket=ticket, message=message))
 

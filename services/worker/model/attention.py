@@ -99,7 +99,9 @@ def _flash(batch: ForwardBatch, store: KvStore | None, read: Tensor) -> Attend:
     """One kernel call for all requests, over the keys of recompute parts and then those read from the store."""
     fresh = int(batch.lengths[: batch.num_recompute].sum())
     kernel = _flash_varlen()
-    ends_q, ends_k = (_cumulative(lengths, read.device) for lengths in (batch.lengths, batch.key_lengths))
+    # [N + 1] each: the first row of each request, and the end of the last one's.
+    ends = (np.r_[0, np.cumsum(lengths)].astype(np.int32) for lengths in (batch.lengths, batch.key_lengths))
+    ends_q, ends_k = (torch.from_numpy(rows).to(read.device) for rows in ends)
     max_q, max_k = int(batch.lengths.max()), int(batch.key_lengths.max())
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -111,11 +113,6 @@ def _flash(batch: ForwardBatch, store: KvStore | None, read: Tensor) -> Attend:
         return mixed
 
     return attend
-
-
-def _cumulative(lengths: np.ndarray[Any, Any], device: torch.device) -> Tensor:
-    """The first row of each request, and the end of the last one's: int32 [N + 1]."""
-    return torch.from_numpy(np.r_[0, np.cumsum(lengths)].astype(np.int32)).to(device)
 
 
 @cache

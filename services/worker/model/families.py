@@ -141,8 +141,7 @@ def _family(raw: Mapping[str, Any]) -> Family:
     for architecture in raw.get("architectures") or []:
         if architecture in _FAMILY_OF_ARCHITECTURE:
             return _FAMILY_OF_ARCHITECTURE[architecture]
-    named = str(raw.get("model_type", "")).lower()
     for family in _REQUIRED:
-        if named == family:
+        if str(raw.get("model_type")).lower() == family:
             return family
     raise ValueError(f"model_type {raw.get('model_type')!r} is not one of {', '.join(_REQUIRED)}")

@@ -67,13 +67,10 @@ def _measure_kind(
     for tokens in plan.batch_tokens:
         on_point(kind, tokens)
         states = _states(runner, tokens, kind)
-        if states is None:
-            return
-        timed = _time_steps(runner, states, kind, plan)
+        timed = None if states is None else _time_steps(runner, states, kind, plan)
         if timed is None:
             return
-        times_s, fed = timed
-        latency_s = statistics.median(times_s)
+        latency_s, fed = timed
         yield tp, fed, kind, latency_s
         if latency_s > plan.max_step_s:
             return
@@ -81,10 +78,10 @@ def _measure_kind(
 
 def _time_steps(
     runner: ModelRunner, states: list[RequestState], kind: StepKind, plan: ProfilePlan
-) -> tuple[list[float], int] | None:
+) -> tuple[float, int] | None:
     """Time steps of these requests as one batch.
 
-    Returns: seconds of each repeated step, and the tokens that a step computes; None if it exceeds the device's memory.
+    Returns: the median seconds of a step, and the tokens that it computes; None if it exceeds the device's memory.
     """
     mode = CacheMode.DUAL if kind is StepKind.CACHE else CacheMode.NONE
     engine = Engine(runner, mode, EngineLimits(max(plan.batch_tokens), len(states)), "profile")
@@ -100,7 +97,7 @@ def _time_steps(
             times_s.append(ran[-1].latency_s)
             if sum(times_s) >= plan.budget_s:
                 break
-    return times_s, fed
+    return statistics.median(times_s), fed
 
 
 def _run_step(engine: Engine, states: list[RequestState], step: int, kind: StepKind) -> list[StepResults]:
