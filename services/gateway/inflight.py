@@ -32,11 +32,7 @@ log = structlog.get_logger(__name__)
 tracer = trace.get_tracer(__name__)
 
 LOOKUP_S = 3.0  # between lookups of the stored outcome
-MESSAGES: Mapping[str, type[Outcome | Progress]] = {
-    "outcomes": Outcome,
-    "progress": Progress,
-    "guesses": Guesses,
-}  # by kind
+MESSAGES: Mapping[str, type[Outcome | Progress]] = {"outcomes": Outcome, "progress": Progress, "guesses": Guesses}
 BATCH_OWNER = "batches"  # the owner of all batch lines, which count towards no limit
 
 

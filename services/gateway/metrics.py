@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from shared.messages.requests import Outcome
 
@@ -30,10 +30,6 @@ class GatewayMetrics:
     def not_completed(self, reason: str) -> None:
         """Count a request that was refused, failed or left by its client."""
         self.requests.labels(reason).inc()
-
-    def text(self) -> bytes:
-        """All metrics in the exposition format."""
-        return generate_latest(self.registry)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,5 @@
 """The OpenAPI document: FastAPI's, plus the bodies that routes read themselves and the plans that they write."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from services.gateway.api.response_models import ErrorBody
 from shared.messages.plans import PlanRecord
 
 SCHEMAS = "#/components/schemas/"
-BODIES: Sequence[type[BaseModel]] = (ChatBody, TextBody, BatchBody)
+BODIES: tuple[type[BaseModel], ...] = (ChatBody, TextBody, BatchBody)
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "The request is invalid or refused; `param` names the wrong field."},
     "5XX": {"model": ErrorBody, "description": "The server failed, or is unavailable: 503 has `Retry-After`."},

@@ -3,6 +3,7 @@
 from typing import Any
 
 from services.gateway.api.request_models import ChatBody, CompletionBody, StreamOptions
+from services.gateway.api.response_models import Serving
 from shared.messages.requests import FinishReason, Outcome
 
 Json = dict[str, Any]
@@ -63,7 +64,7 @@ class Replies:
             "object": self._format.whole,
             "choices": [self._format.choice(outcome.text, outcome.finish_reason)],
             "usage": usage(outcome.prompt_tokens, outcome.completion_tokens),
-            "dilaserve": serving(outcome),
+            "dilaserve": Serving.of(outcome).model_dump(exclude_unset=True),
         }
 
     def opening(self) -> list[Json]:
@@ -79,10 +80,11 @@ class Replies:
     def last(self, outcome: Outcome) -> list[Json]:
         """The chunk that ends the text and, if the client wants it, the chunk with the usage."""
         ending = self._chunk([self._format.delta("", outcome.finish_reason)])
-        chunks = [ending | {"dilaserve": serving(outcome)}]
+        serving = Serving.of(outcome).model_dump(exclude_unset=True)
+        chunks = [ending | {"dilaserve": serving}]
         if self._options.include_usage:
             total = usage(outcome.prompt_tokens, outcome.completion_tokens)
-            chunks.append(self._chunk([]) | {"usage": total, "dilaserve": serving(outcome)})
+            chunks.append(self._chunk([]) | {"usage": total, "dilaserve": serving})
         return chunks
 
     def _chunk(self, choices: list[Json]) -> Json:
@@ -93,23 +95,3 @@ class Replies:
 def usage(prompt_tokens: int, completion_tokens: int) -> Json:
     total_tokens = prompt_tokens + completion_tokens
     return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total_tokens}
-
-
-def serving(outcome: Outcome) -> Json:
-    """The `dilaserve` object of every reply: how the request was served."""
-    served: Json = {"request_id": outcome.request_id, "output_tokens": outcome.output_tokens}
-    stats = outcome.stats
-    if stats is None:
-        return served
-    return served | {
-        "steps": stats.steps,
-        "recompute_steps": stats.recompute_steps,
-        "mean_threshold": stats.mean_threshold,
-        "min_threshold": stats.min_threshold,
-        "slo_ms": round(stats.slo_s * 1000, 3),
-        "latency_ms": round(stats.latency_s * 1000, 3),
-        "step_ms": round(stats.step_s * 1000, 3),
-        "slo_met": stats.slo_met,
-        "instances": stats.instances,
-        "migrations": stats.migrations,
-    }

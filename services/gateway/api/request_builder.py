@@ -35,7 +35,10 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
 async def _encode(body: CompletionBody, text: TextModel) -> Int32:
     match body:
         case ChatBody():
-            messages = [ChatMessage(role=_role(message.role), content=message.content) for message in body.messages]
+            roles = {"developer": "system"}  # chat templates have no role `developer`
+            messages = [
+                ChatMessage(role=roles.get(each.role, each.role), content=each.content) for each in body.messages
+            ]
             encode = partial(text.encode_chat, messages)
             length = sum(len(message.role) + len(message.content) for message in messages)
         case TextBody(prompt=str(prompt)):
@@ -47,27 +50,22 @@ async def _encode(body: CompletionBody, text: TextModel) -> Int32:
     return await asyncio.to_thread(encode) if length > LONG_TEXT else encode()
 
 
-def _role(role: str) -> str:
-    """Chat templates have no role `developer`."""
-    return "system" if role == "developer" else role
-
-
 def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int) -> int:
     """The client's limit in whole blocks, or the default as far as the model's length allows."""
-    room = text.card.max_length - prompt_tokens
-    field, limit = body.output_limit
-    if room < body.block_length:
+    room, block_length = text.card.max_length - prompt_tokens, body.block_length
+    field, limit = "max_tokens", body.max_tokens
+    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
+        field, limit = "max_completion_tokens", body.max_completion_tokens
+    if room < block_length:
         prompt = "messages" if isinstance(body, ChatBody) else "prompt"
         raise BadInput(
             f"{prompt} has {prompt_tokens} tokens; the model's maximum is {text.card.max_length} with the output, "
-            f"which has at least one block of {body.block_length}",
+            f"which has at least one block of {block_length}",
             prompt,
         )
     if limit is None:
-        return min(
-            round_up_to_blocks(DEFAULT_OUTPUT_TOKENS, body.block_length), room // body.block_length * body.block_length
-        )
-    output_tokens = round_up_to_blocks(limit, body.block_length)
+        return min(round_up_to_blocks(DEFAULT_OUTPUT_TOKENS, block_length), room // block_length * block_length)
+    output_tokens = round_up_to_blocks(limit, block_length)
     if output_tokens > MAX_OUTPUT_TOKENS:
         raise BadInput(f"{field} is {output_tokens} in whole blocks; the maximum is {MAX_OUTPUT_TOKENS}", field)
     text.check_length(prompt_tokens, output_tokens, field)

@@ -17,6 +17,9 @@ MAX_STOP_LENGTH = 1000  # characters
 Priority = Annotated[int, Field(ge=-100, le=100)]
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 BlockLength = Annotated[int, Field(ge=1, le=1024)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
+MetadataKey = Annotated[str, Field(max_length=64)]
+MetadataValue = Annotated[str, Field(max_length=512)]
 
 
 class Strict(BaseModel):
@@ -54,8 +57,10 @@ def _one_prompt(prompt: Any) -> Any:
     raise _unsupported("must be a string or a list of token ids")
 
 
-def _as_list(stop: Any) -> Any:
-    return [stop] if isinstance(stop, str) else stop
+STRING_AS_LIST = BeforeValidator(
+    lambda stop: [stop] if isinstance(stop, str) else stop,
+    json_schema_input_type=str | Annotated[list[str], Field(max_length=4)],
+)
 
 
 def _null_means(default: object, kind: Any) -> BeforeValidator:
@@ -99,14 +104,7 @@ class CompletionBody(Strict):
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # None: 0, greedy
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: (
-        Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]],
-            Field(max_length=4, fail_fast=True),
-            BeforeValidator(_as_list, json_schema_input_type=str | Annotated[list[str], Field(max_length=4)]),
-        ]
-        | None
-    ) = None
+    stop: Annotated[list[StopString], Field(max_length=4, fail_fast=True), STRING_AS_LIST] | None = None
     user: str | None = None
 
     # DiLaServe's own
@@ -124,11 +122,6 @@ class CompletionBody(Strict):
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
     metadata: Annotated[dict[str, Any], Field(max_length=0)] | None = None
-
-    @property
-    def output_limit(self) -> tuple[str, int | None]:
-        """The name of the field that limits the output and its value in tokens; None without a limit."""
-        return "max_tokens", self.max_tokens
 
     @field_validator("stream_options", "canvas")
     @classmethod
@@ -161,12 +154,6 @@ class ChatBody(CompletionBody):
     service_tier: Literal["auto", "default"] | None = None
     store: Literal[False] | None = None
 
-    @property
-    def output_limit(self) -> tuple[str, int | None]:
-        if self.max_completion_tokens is not None:
-            return "max_completion_tokens", self.max_completion_tokens
-        return super().output_limit
-
 
 class TextBody(CompletionBody):
     """POST /v1/completions."""
@@ -188,9 +175,4 @@ class BatchBody(Strict):
     input_file_id: str
     endpoint: Literal["/v1/chat/completions", "/v1/completions"]
     completion_window: Literal["24h"]
-    metadata: (
-        Annotated[
-            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
-        ]
-        | None
-    ) = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None

@@ -3,14 +3,16 @@
 Completion routes write their replies as plain JSON (replies.py) and only document these models; a test compares both.
 """
 
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec.structs import asdict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from shared.messages.gateway import BatchStatus
-from shared.messages.requests import FinishReason, OutcomeStatus
+from shared.messages.requests import FinishReason, Outcome, OutcomeStatus
 
 T = TypeVar("T")
+Ms = Annotated[float, BeforeValidator(lambda seconds: round(seconds * 1000, 3))]  # validated from seconds
 
 
 class ResponseModel(BaseModel):
@@ -56,12 +58,17 @@ class Serving(ResponseModel):
     recompute_steps: int | None = Field(None, description="recompute steps among them")
     mean_threshold: float | None = Field(None, description="mean confidence threshold, weighted by unmasked tokens")
     min_threshold: float | None = Field(None, description="lowest confidence threshold used")
-    slo_ms: float | None = None
-    latency_ms: float | None = Field(None, description="time from arrival to the last token")
-    step_ms: float | None = Field(None, description="compute time within the latency")
+    slo_ms: Ms | None = Field(None, validation_alias="slo_s")
+    latency_ms: Ms | None = Field(None, validation_alias="latency_s", description="time from arrival to the last token")
+    step_ms: Ms | None = Field(None, validation_alias="step_s", description="compute time within the latency")
     slo_met: bool | None = None
     instances: list[str] | None = Field(None, description="instances in the order of first use")
     migrations: int | None = None
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Self:
+        stats = asdict(outcome.stats) if outcome.stats else {}
+        return cls(request_id=outcome.request_id, output_tokens=outcome.output_tokens, **stats)
 
 
 class ReplyMessage(ResponseModel):

@@ -83,10 +83,8 @@ class BatchRunner:
 
     async def _finish(self, batch: Batch, results: list[LineResult]) -> None:
         """Write the files, then the final record."""
-        finalizing_s = _now_s()
-        batch = await self._context.batches.set(
-            batch.batch_id, {"status": BatchStatus.FINALIZING}, BatchStatus.CANCELLING
-        )
+        finalizing, finalizing_s = {"status": BatchStatus.FINALIZING}, _now_s()
+        batch = await self._context.batches.set(batch.batch_id, finalizing, unless=BatchStatus.CANCELLING)
         if batch.ended:  # by another gateway, which received the batch after this one lost the bus
             return
         files = {

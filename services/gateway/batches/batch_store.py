@@ -59,8 +59,7 @@ class BatchStore:
         bucket, policy = bus.subjects.batches_bucket, DeliverPolicy.LAST_PER_SUBJECT
         with bus_errors("list the batches"):
             msgs = await read_stream(bus, f"KV_{bucket}", f"$KV.{bucket}.>", deliver_policy=policy)
-        batches = [batch for msg in msgs if (batch := try_decode(msg, Batch)) is not None]
-        owned = [batch for batch in batches if batch.owner == owner]
+        owned = [batch for msg in msgs if (batch := try_decode(msg, Batch)) and batch.owner == owner]
         return sorted(owned, key=lambda batch: (-batch.created_s, batch.batch_id))
 
     async def cancel(self, batch_id: str, owner: str) -> Batch:

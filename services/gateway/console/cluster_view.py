@@ -3,7 +3,10 @@
 from collections.abc import Iterable
 from itertools import groupby
 
-from services.gateway.api.response_models import ResponseModel
+from msgspec.structs import asdict
+from pydantic import Field
+
+from services.gateway.api.response_models import Ms, ResponseModel
 from shared.messages.instances import Instance
 from shared.messages.stats import InstanceLoad, SchedulerStats
 
@@ -15,8 +18,8 @@ class LoadView(ResponseModel):
     rps: float | None = None  # arrivals per second
     slo_attainment: float | None = None  # 0 to 1
     mean_threshold: float | None = None  # weighted by unmasked tokens
-    latency_p50_ms: float | None = None
-    latency_p99_ms: float | None = None
+    latency_p50_ms: Ms | None = Field(default=None, validation_alias="latency_p50_s")
+    latency_p99_ms: Ms | None = Field(default=None, validation_alias="latency_p99_s")
     tokens_per_s: float | None = None  # unmasked tokens
     running: int | None = None  # requests on instances
     waiting: int | None = None  # requests that no instance has room for
@@ -64,17 +67,8 @@ class Update(ResponseModel):
 
 def load_view(stats: SchedulerStats, received_s: float) -> LoadView:
     """`received_s` is Unix time."""
-    return LoadView(
-        t_s=received_s,
-        rps=stats.rps,
-        slo_attainment=stats.slo_attainment,
-        mean_threshold=stats.mean_threshold,
-        latency_p50_ms=_ms(stats.latency_p50_s),
-        latency_p99_ms=_ms(stats.latency_p99_s),
-        tokens_per_s=stats.tokens_per_s,
-        running=stats.active - stats.deferred,
-        waiting=stats.deferred,
-    )
+    running = stats.active - stats.deferred
+    return LoadView.model_validate({**asdict(stats), "t_s": received_s, "running": running, "waiting": stats.deferred})
 
 
 def node_views(instances: Iterable[Instance], loads: Iterable[InstanceLoad]) -> list[NodeView]:
@@ -98,9 +92,5 @@ def _instance_view(instance: Instance, load: InstanceLoad | None) -> InstanceVie
         max_requests=instance.max_batch_requests,
         tokens=load.tokens if load else None,
         max_tokens=instance.max_batch_tokens,
-        step_latency_ms=_ms(load.step_latency_s) if load else None,
+        step_latency_ms=load.step_latency_s * 1000 if load else None,
     )
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from services.gateway.api.response_models import Status
 from services.gateway.app_context import AppContext
@@ -28,6 +28,6 @@ def health_routes(context: AppContext) -> APIRouter:
     async def metrics() -> Response:
         """Prometheus metrics."""
         context.metrics.active.set(context.inflight.count)
-        return Response(context.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from msgspec.structs import replace
 
 from services.gateway.api.errors import ApiError
-from services.gateway.api.replies import ChatFormat, TextFormat, serving, usage
+from services.gateway.api.replies import ChatFormat, TextFormat, usage
 from services.gateway.api.response_models import List, RequestSummary, Serving, StoredRequest, StoredRequestError, Usage
 from services.gateway.api.step_details import step_list
 from services.gateway.app_context import AppContext
@@ -55,5 +55,5 @@ def _fields(outcome: Outcome) -> dict[str, Any]:
         "arrival_s": outcome.arrival_s,
         "text": outcome.text,
         "error": StoredRequestError(message=error.message, param=error.field) if error else None,
-        "dilaserve": Serving(**serving(outcome)),
+        "dilaserve": Serving.of(outcome),
     }
