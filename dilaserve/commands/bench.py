@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from dilaserve.outputs import add_bar, check_figure, check_file, number, open_console, open_progress, percent
@@ -59,8 +60,6 @@ def bench(
 
     The API key, if the gateway requires one, is read from DILASERVE_API_KEY.
     """
-    import msgspec  # noqa: PLC0415
-
     from dilaserve.quality.sandbox import isolation  # noqa: PLC0415
     from dilaserve.stack.probes import check_url  # noqa: PLC0415
 

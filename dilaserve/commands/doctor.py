@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from dilaserve.commands.up import DEMO_MODEL, Model
@@ -26,8 +27,6 @@ def doctor(
     Exits with 1 if it finds a problem.
     """
     import asyncio  # noqa: PLC0415
-
-    import msgspec  # noqa: PLC0415
 
     from dilaserve.stack import checks  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415

@@ -1,16 +1,16 @@
 """`dilaserve keys`: creates, lists and revokes API keys."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
+import msgspec
 import typer
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
-
-    from shared.api_keys import ApiKey
 
 EXAMPLE = "Example: dilaserve keys create alice --requests-per-minute 60 --concurrency 8"
 MAX_LIMIT = 2**31 - 1  # of the database's integers
@@ -44,7 +44,7 @@ def create(
     limits = (requests_per_minute, concurrency, max_priority)
     key, secret = _in_database(database_url, data_dir, lambda engine: create_key(engine, name, *limits))
     if json:
-        _print_json({**_fields(key), "secret": secret})
+        typer.echo(msgspec.json.encode(asdict(key) | {"secret": secret}))
     else:
         typer.echo(f"key {key.key_id} for {name}; its secret, shown only now:")
         typer.echo(secret)
@@ -61,7 +61,7 @@ def list_keys(*, data_dir: DataDir = Path(".data"), database_url: DatabaseUrl = 
 
     found = list(_in_database(database_url, data_dir, read_keys).values())
     if json:
-        _print_json({"keys": [_fields(key) for key in found]})
+        typer.echo(msgspec.json.encode({"keys": found}))
         return
     table = Table("key", "name", "requests/min", "in flight", "max priority", "created", "revoked", box=None)
     for key in found:
@@ -90,13 +90,3 @@ def _in_database(url: str | None, data_dir: Path, operation: "Callable[[AsyncEng
     from dilaserve.stack.database import in_database  # noqa: PLC0415
 
     return in_database(url or read_addresses(data_dir).database_url, operation)
-
-
-def _fields(key: "ApiKey") -> dict[str, object]:
-    return {field: getattr(key, field) for field in type(key).__slots__}
-
-
-def _print_json(content: object) -> None:
-    import msgspec  # noqa: PLC0415
-
-    typer.echo(msgspec.json.encode(content))

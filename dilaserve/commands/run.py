@@ -4,16 +4,10 @@ from typing import Annotated
 
 import typer
 
+from dilaserve.stack.packages import PACKAGES
 from shared.errors import BadInput
 
 EXAMPLE = "Example: DILASERVE_NATS_URL=nats://127.0.0.1:4222 DILASERVE_MODEL=models/demo dilaserve run worker"
-PACKAGES = {  # packages of a service's group that other groups may lack
-    "gateway": ("fastapi", "uvicorn", "transformers"),
-    "scheduler": ("transformers",),
-    "predictor": ("lightgbm",),
-    "reconfigurator": ("sqlalchemy", "asyncpg", "alembic"),
-    "worker": ("torch", "safetensors"),
-}
 
 
 def run(service: Annotated[str, typer.Argument(help=f"One of {', '.join(PACKAGES)}.")]) -> None:

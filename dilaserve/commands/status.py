@@ -1,12 +1,10 @@
 """`dilaserve status`: instances, load, thresholds and SLO attainment of the cluster."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
-
-if TYPE_CHECKING:
-    from dilaserve.stack.observer import ClusterObserver
 
 EXAMPLE = "Example: dilaserve status --watch"
 
@@ -22,8 +20,6 @@ def status(
 ) -> None:
     """Show the cluster's instances, load, thresholds and SLO attainment, and whether the gateway is ready."""
     import asyncio  # noqa: PLC0415
-
-    import msgspec  # noqa: PLC0415
 
     from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
     from dilaserve.stack.probes import check_url  # noqa: PLC0415
@@ -46,33 +42,27 @@ def status(
 
 
 async def _show(url: str, nats_url: str, cell: str, *, watch: bool, json: bool) -> None:
-    import msgspec  # noqa: PLC0415
-
-    from dilaserve.outputs import open_console  # noqa: PLC0415
-    from dilaserve.stack.observer import open_observer  # noqa: PLC0415
-    from dilaserve.stack.report import render  # noqa: PLC0415
-
-    async with open_observer(url, nats_url, cell) as observer:
-        if watch:
-            await _watch(observer)
-        elif json:
-            typer.echo(msgspec.json.encode(await observer.report()))
-        else:
-            open_console().print(render(await observer.report()))
-
-
-async def _watch(observer: "ClusterObserver") -> None:
-    """Show a live view, updated with each message of the scheduler, until Ctrl-C."""
+    """Show the state once, or with `watch` a live view, updated with each message of the scheduler, until Ctrl-C."""
     import asyncio  # noqa: PLC0415
     import signal  # noqa: PLC0415
 
     from rich.live import Live  # noqa: PLC0415
 
+    from dilaserve.outputs import open_console  # noqa: PLC0415
+    from dilaserve.stack.observer import open_observer  # noqa: PLC0415
     from dilaserve.stack.report import render  # noqa: PLC0415
     from shared.tasks import run_until_stopped  # noqa: PLC0415
 
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
-    with Live(auto_refresh=False) as live:
-        while (report := await run_until_stopped(stop, observer.report())) is not None:
-            live.update(render(report), refresh=True)
+    async with open_observer(url, nats_url, cell) as observer:
+        if not watch:
+            report = await observer.report()
+            if json:
+                typer.echo(msgspec.json.encode(report))
+            else:
+                open_console().print(render(report))
+            return
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+        with Live(auto_refresh=False) as live:
+            while (latest := await run_until_stopped(stop, observer.report())) is not None:
+                live.update(render(latest), refresh=True)

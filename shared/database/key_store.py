@@ -1,6 +1,7 @@
 """API keys in Postgres: created, listed and revoked by the command line, read by the gateway."""
 
 import secrets
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from sqlalchemy import insert, select, update
@@ -22,8 +23,7 @@ async def create_key(
     )
     secret = PREFIX + secrets.token_urlsafe(32)
     async with engine.begin() as connection:
-        values = {field: getattr(key, field) for field in ApiKey.__slots__}
-        await connection.execute(insert(ApiKeyRow).values(**values, secret_hash=hash_secret(secret)))
+        await connection.execute(insert(ApiKeyRow).values(**asdict(key), secret_hash=hash_secret(secret)))
     return key, secret
 
 
