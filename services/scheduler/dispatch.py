@@ -84,13 +84,10 @@ class Dispatcher:
 
     def _may_move(self, rows: Int64) -> Bool:
         """Whether the policy may move each request to another instance for its next step. Shapes: [n] -> [n]."""
-        match self._policy.moves:
-            case MigrationPolicy.NEVER:
-                return np.zeros(len(rows), dtype=np.bool_)
-            case MigrationPolicy.AT_RECOMPUTE:
-                return self._recomputes(rows)
-            case _:
-                return np.ones(len(rows), dtype=np.bool_)
+        moves = self._policy.moves
+        if moves is MigrationPolicy.AT_RECOMPUTE:
+            return self._recomputes(rows)
+        return np.full(len(rows), moves is MigrationPolicy.AT_ANY_STEP)
 
     def _recomputes(self, rows: Int64) -> Bool:
         """Whether each request's next step is a recompute step on every instance. Shapes: [n] -> [n]."""
