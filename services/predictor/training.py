@@ -79,10 +79,9 @@ def train(
         "progress features": partial(evaluation.predicted, progress, confidences=False),
         "all features": partial(evaluation.predicted, predictor),
     }
+    tested = [*fixed, *changing]
     by_granularity = {
-        tokens: evaluation.mean_relative_error(
-            partial(evaluation.updated_every, tokens, predictor, card), [*fixed, *changing]
-        )
+        tokens: evaluation.mean_relative_error(partial(evaluation.updated_every, tokens, predictor, card), tested)
         for tokens in evaluation.GRANULARITIES
     }
     report = TrainingReport(
@@ -91,9 +90,8 @@ def train(
         changing={name: evaluation.mean_relative_error(estimate, changing) for name, estimate in estimates.items()},
         by_granularity=by_granularity,
     )
-    return TrainedPredictor(
-        booster, replace(card, update_granularity=evaluation.largest_granularity(by_granularity)), report
-    )
+    granularity = evaluation.largest_granularity(by_granularity)
+    return TrainedPredictor(booster, replace(card, update_granularity=granularity), report)
 
 
 def save_predictor(directory: Path, trained: TrainedPredictor) -> None:

@@ -61,13 +61,11 @@ def _fused(batch: ForwardBatch, store: KvStore | None, read: Tensor) -> Attend:
     groups = _groups(batch)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        cached_k, cached_v = store.read(layer, read) if store is not None and len(read) else (k, v)
-        mixed = [
-            attend_equal(q[g.rows], cached_k[g.keys], cached_v[g.keys], g.count)
-            if g.cached
-            else attend_equal(q[g.rows], k[g.keys], v[g.keys], g.count)
-            for g in groups
-        ]
+        cached = store.read(layer, read) if store is not None and len(read) else (k, v)
+        mixed = []
+        for group in groups:
+            keys, values = cached if group.cached else (k, v)
+            mixed.append(attend_equal(q[group.rows], keys[group.keys], values[group.keys], group.count))
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
     return attend

@@ -105,12 +105,7 @@ def _run_step(engine: Engine, states: list[RequestState], step: int, kind: StepK
     message = StepJobs(epoch=0, states=states if step == 0 else [])
     # The threshold 1 unmasks one token per step, so masks are always left.
     engine.accept(message, [StepJob(state.ticket, step, 0, 1.0, kind) for state in states])
-    iterations = []
-    while engine.waiting:
-        results = engine.iterate()
-        assert results is not None, "every job is answered"
-        iterations.append(results)
-    return iterations
+    return list(iter(engine.iterate, None))
 
 
 def _states(runner: ModelRunner, tokens: int, kind: StepKind) -> list[RequestState] | None:
