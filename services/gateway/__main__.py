@@ -135,8 +135,9 @@ def build_context(settings: GatewaySettings, text: TextModel, api_keys: "ApiKeyC
 async def connect(settings: GatewaySettings, context: AppContext) -> None:
     """Connect to the bus, subscribe, and run batches until cancelled."""
     bus = await context.connection.connect(settings.nats_url, settings.cell, settings.alive_file)
+    await context.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
     await context.readiness.subscribe(bus)
-    await context.monitor.subscribe(bus)
+    await context.monitor.read_recent(bus)
     await BatchConsumer(BatchRunner(context)).run(bus)
 
 

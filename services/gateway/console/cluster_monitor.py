@@ -41,10 +41,13 @@ class ClusterMonitor:
         self._closed = False
 
     async def subscribe(self, bus: Bus) -> None:
-        """Receive all messages from now on, and read the most recent outcomes."""
+        """Receive all messages from now on."""
         await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=self._receive_stats)
         await bus.nc.subscribe(bus.subjects.outcomes("*"), cb=self._receive_outcome)
         await bus.nc.subscribe(bus.subjects.plans("*"), cb=self._receive_plan)
+
+    async def read_recent(self, bus: Bus) -> None:
+        """Read the most recent outcomes from their stream."""
         try:
             self._recent = {**await _read_outcomes(bus, MAX_RECENT), **self._recent}
         except BUS_ERRORS as error:
