@@ -8,6 +8,7 @@ cycle for each message.
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -40,39 +41,30 @@ CYCLE_S = 0.005
 PREDICTION_S = 0.005  # from a question to the step predictor to its answer
 
 
+@dataclass
 class SimulatedCluster:
     """Serves one workload. Deterministic for a given workload, settings and random source."""
 
-    def __init__(
-        self,
-        workload: ArrivalTrace,
-        core: SchedulerCore,
-        outputs: SimulatedOutputs,
-        predictor: Predictor | None,
-        profile: LatencyProfile,
-        default_slo_s: float,
-        message_s: float = 0.0,
-        shared_launch_s: float = 0.0,
-    ) -> None:
-        """Without a `predictor` the scheduler's questions get no answer. Units: message_s, the time of each message,
-        and shared_launch_s, see `iteration_s`, in seconds."""
+    workload: ArrivalTrace
+    records: Records
+    _core: SchedulerCore
+    _outputs: SimulatedOutputs
+    _predictor: Predictor | None  # None: the scheduler's questions get no answer
+    _profile: LatencyProfile
+    _message_s: float  # seconds that each message takes
+    _shared_launch_s: float  # seconds; see `iteration_s`
+
+    def __post_init__(self) -> None:
         self.clock = VirtualClock()
         self.instances: dict[str, SimulatedInstance] = {}
-        self.records = Records.empty(np.where(np.isnan(workload.slo_s), default_slo_s, workload.slo_s))
-        self._workload = workload
-        self._core = core
-        self._outputs = outputs
-        self._predictor = predictor
-        self._profile = profile
-        self._message_s = message_s
-        self._shared_launch_s = shared_launch_s
+        self._block_length = self._outputs.model.block_length
         self._events: list[Event] = []  # for the scheduler's next cycle
         self._answers: deque[tuple[float, EstimatesReceived]] = deque()  # with the times they arrive
         self._ended: list[tuple[str, Batch]] = []  # iterations whose results the scheduler has not received
         self._idle: dict[str, SimulatedInstance] = {}  # instances that may have an iteration to start
-        self._lengths = workload.prompt_tokens + workload.output_tokens
-        self._request_at: Int64 = np.zeros(core.table.capacity, dtype=np.int64)  # by row of the scheduler's table
-        self._prompt = np.zeros(int(workload.prompt_tokens.max(initial=0)), dtype=np.int32)
+        self._lengths = self.workload.prompt_tokens + self.workload.output_tokens
+        self._request_at: Int64 = np.zeros(self._core.table.capacity, dtype=np.int64)  # by row of the scheduler's table
+        self._prompt = np.zeros(int(self.workload.prompt_tokens.max(initial=0)), dtype=np.int32)
 
     def run(self, on_finished: Callable[[int], None] = lambda _: None) -> Records:
         """Run until nothing more happens; `on_finished` receives the number of requests that each cycle finished."""
@@ -100,9 +92,9 @@ class SimulatedCluster:
     def join(self, instance: Instance) -> None:
         """An instance is ready to serve."""
         self.instances[instance.instance_id] = SimulatedInstance(
-            instance, self._profile, self._outputs.block_length, self._shared_launch_s
+            instance, self._profile, self._block_length, self._shared_launch_s
         )
-        self._events.append(InstanceUpdated(instance))
+        self.update(instance)
         self._record_instances()
 
     def update(self, instance: Instance) -> None:
@@ -131,18 +123,18 @@ class SimulatedCluster:
 
     def _arrive_from(self, index: int) -> None:
         """Schedule the arrival of one request, which schedules the next."""
-        if index < len(self._workload):
-            self.clock.at(float(self._workload.arrival_s[index]), partial(self._arrive, index))
+        if index < len(self.workload):
+            self.clock.at(float(self.workload.arrival_s[index]), partial(self._arrive, index))
 
     def _arrive(self, index: int) -> None:
-        output = int(self._workload.output_tokens[index])
+        output = int(self.workload.output_tokens[index])
         request = Request(
             request_id=str(index),
             output_tokens=output,
-            block_length=self._outputs.block_length,
-            priority=int(self._workload.priority[index]),
+            block_length=self._block_length,
+            priority=int(self.workload.priority[index]),
         )
-        prompt = self._prompt[: self._workload.prompt_tokens[index]]
+        prompt = self._prompt[: self.workload.prompt_tokens[index]]
         arrived = RequestArrived(request, prompt, output, float(self.records.slo_s[index]), self.clock.now_s)
         self._send(lambda: self._events.append(arrived))
         self._arrive_from(index + 1)
@@ -176,7 +168,7 @@ class SimulatedCluster:
                 self._request_at[state.ticket & ROW_MASK] = int(state.request_id)
         commands = [command for command in commands if command.jobs.tickets and command.instance_id in self.instances]
         messages = [command.jobs for command in commands]
-        batches = read_jobs(messages, self._request_at, self._lengths, self._outputs.block_length)
+        batches = read_jobs(messages, self._request_at, self._lengths, self._block_length)
         for command, batch in zip(commands, batches, strict=True):
             self._send(partial(self._accept, self.instances[command.instance_id], batch))
 

@@ -18,9 +18,7 @@ class Confidences:
     """The known confidences of n requests."""
 
     def __init__(self, tables: UnmaskingTables, requests: int) -> None:
-        self._unmasked = np.zeros(
-            (requests, NUM_THRESHOLDS), dtype=np.int16
-        )  # tokens by confidence when they were unmasked
+        self._unmasked = np.zeros((requests, NUM_THRESHOLDS), dtype=np.int16)  # tokens by confidence when unmasked
         self._of_draw = _by_draw(tables)
         self._block_length = tables.block_length
 

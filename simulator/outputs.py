@@ -15,48 +15,33 @@ from simulator.unmasking_model import UnmaskingModel
 EPOCH = 1
 
 
+@dataclass
 class SimulatedOutputs:
     """Which masks are left of the output of each request, by the request's index in the workload."""
 
-    def __init__(
-        self,
-        output_tokens: Int64,
-        model: UnmaskingModel,
-        confidences: Confidences | ReplayedConfidences | None,
-        difficulty_random: np.random.Generator,
-        step_random: np.random.Generator,
-    ) -> None:
-        """`confidences` are needed if the scheduler's predictor reads them. Difficulties have a random source of their
-        own, so that they are the same under every policy."""
-        self.block_length = model.block_length
-        self.levels: Int64 = difficulty_random.integers(model.levels, size=len(output_tokens))
-        self._output_tokens = output_tokens
-        self._masks_left = output_tokens.copy()
-        self._model = model
-        self._confidences = confidences
-        self._random = step_random
+    _output_tokens: Int64  # [n]
+    levels: Int64  # [n], of difficulty
+    model: UnmaskingModel
+    _confidences: Confidences | ReplayedConfidences | None  # needed if the scheduler's predictor reads them
+    _random: np.random.Generator
+
+    def __post_init__(self) -> None:
+        self._masks_left = self._output_tokens.copy()
 
     def run_steps(self, batch: Batch) -> "FinishedSteps":
         """Unmask tokens in the order of their positions."""
-        requests = batch[REQUESTS]
-        left = self._masks_left[requests]
-        counts, stats = self._unmask(requests, batch[HUNDREDTHS], left)
+        requests, hundredths = batch[REQUESTS], batch[HUNDREDTHS]
+        levels, left = self.levels[requests], self._masks_left[requests]
+        if self._confidences is None:
+            counts = self.model.unmask(self._random, levels, hundredths, left)
+            stats = np.zeros((len(requests), 5), dtype=np.float32)
+        else:
+            counts, stats = self._confidences.unmask(self._random, requests, levels, hundredths, left)
         ends = counts.cumsum()
         done = self._output_tokens[requests] - left
         self._masks_left[requests] = left - counts
         positions = np.arange(int(ends[-1])) + (done - ends + counts).repeat(counts)
         return FinishedSteps(batch, counts, ends, positions, stats)
-
-    def _unmask(self, requests: Int64, hundredths: Int64, left: Int64) -> tuple[Int64, Float32]:
-        """Tokens that each step unmasks, and the confidence statistics after it.
-
-        Shapes: requests, thresholds in hundredths, masks left before the step [n] -> [n], [n, 5].
-        """
-        levels = self.levels[requests]
-        if self._confidences is not None:
-            return self._confidences.unmask(self._random, requests, levels, hundredths, left)
-        counts = self._model.unmask(self._random, levels, hundredths, left)
-        return counts, np.zeros((len(requests), 5), dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +52,7 @@ class FinishedSteps:
     counts: Int64  # [n], tokens unmasked by each
     ends: Int64  # [n], the cumulative counts
     positions: Int64  # [sum of counts], of the unmasked tokens in their outputs
-    stats: Float32  # [n, 5]
+    stats: Float32  # [n, 5], confidence statistics after each
 
     def by_instance(self, instance_ids: Sequence[str], num_steps: Sequence[int]) -> Iterator[StepResults]:
         """One message per instance; `num_steps` of the batch, in its order, ran on each."""

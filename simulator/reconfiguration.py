@@ -25,7 +25,6 @@ from shared.messages.plans import PlanState
 from shared.profile import LatencyProfile
 from simulator.cluster import SimulatedCluster
 from simulator.result import SimulatedDecision
-from simulator.workload import ArrivalTrace
 
 DEFAULTS = ReconfiguratorSettings()
 POLL_S = 0.25  # between two checks whether a drained instance is empty
@@ -45,25 +44,18 @@ class SimulatedReconfiguration:
     solve_s: float = DEFAULTS.solve_s  # time limit for each stage, in real seconds
 
 
+@dataclass
 class SimulatedReconfigurator:
     """Plans for one cluster and carries the plans out."""
 
-    def __init__(
-        self,
-        settings: SimulatedReconfiguration,
-        planner: Planner,
-        profile: LatencyProfile,
-        cluster: SimulatedCluster,
-        trace: ArrivalTrace,
-        make_instance: Callable[[int], Instance],
-    ) -> None:
-        self._settings = settings
-        self._planner = planner
-        self._profile = profile
-        self._cluster = cluster
-        self._trace = trace
-        self._make_instance = make_instance
-        self._clock = cluster.clock
+    _settings: SimulatedReconfiguration
+    _planner: Planner
+    _profile: LatencyProfile
+    _cluster: SimulatedCluster
+    _make_instance: Callable[[int], Instance]
+
+    def __post_init__(self) -> None:
+        settings, self._clock, self._trace = self._settings, self._cluster.clock, self._cluster.workload
         self._schedule = PlanSchedule(settings.interval_s, settings.window_s, settings.rps_buffer, self._clock.now_s)
         self._running: dict[InstanceSpec, str] = {}  # instance ids; empty while the instance loads
         self._target: list[InstanceSpec] | None = None  # None: no transition is in progress

@@ -90,24 +90,19 @@ def simulate(
     Raises: BadInput if the profile lacks a TP degree or kind of step.
     """
     difficulty_random, step_random, prediction_random = np.random.default_rng(scenario.seed).spawn(3)
-    settings = replace(
-        scenario.settings,
-        estimates="one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates,
-        lookahead=0,
-    )
+    estimates = "one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates
+    settings = replace(scenario.settings, estimates=estimates, lookahead=0)
     model = scenario.replay or UnmaskingTables(scenario.steps)
     predictor = _predictor(scenario, settings, model, workload, prediction_random)
     confidences = _confidences(model, len(workload)) if predictor and scenario.predictor == "trained" else None
     card = scenario.live[1] if scenario.live else _card(scenario.steps)
+    core = build_core(settings, None, card, EPOCH, keeps_records=False, estimate_interval_s=ESTIMATE_INTERVAL_S)
+    # Difficulties have a random source of their own, so that they are the same under every policy
+    levels = difficulty_random.integers(model.levels, size=len(workload))
+    outputs = SimulatedOutputs(workload.output_tokens, levels, model, confidences, step_random)
+    records = Records.empty(np.where(np.isnan(workload.slo_s), scenario.default_slo_s(workload), workload.slo_s))
     cluster = SimulatedCluster(
-        workload,
-        build_core(settings, None, card, EPOCH, keeps_records=False, estimate_interval_s=ESTIMATE_INTERVAL_S),
-        SimulatedOutputs(workload.output_tokens, model, confidences, difficulty_random, step_random),
-        predictor,
-        scenario.profile,
-        scenario.default_slo_s(workload),
-        scenario.message_s,
-        scenario.shared_launch_s,
+        workload, records, core, outputs, predictor, scenario.profile, scenario.message_s, scenario.shared_launch_s
     )
     indices = count()
 
@@ -118,7 +113,7 @@ def simulate(
         for tp in scenario.instances:
             cluster.join(make_instance(tp))
     else:
-        _start_reconfigurator(scenario, scenario.reconfiguration, cluster, workload, make_instance)
+        _start_reconfigurator(scenario, scenario.reconfiguration, cluster, make_instance)
     for failure in scenario.failures:
         cluster.clock.at(failure.at_s, partial(cluster.leave, f"sim{failure.instance}", LOSS_NOTICED_S))
     return cluster.run(on_finished)
@@ -139,7 +134,6 @@ def _start_reconfigurator(
     scenario: Scenario,
     settings: SimulatedReconfiguration,
     cluster: SimulatedCluster,
-    workload: ArrivalTrace,
     make_instance: Callable[[int], Instance],
 ) -> None:
     thresholds = candidates(scenario.settings)
@@ -153,7 +147,7 @@ def _start_reconfigurator(
         solver=DEFAULTS.solver,
         solve_s=settings.solve_s,
     )
-    SimulatedReconfigurator(settings, planner, scenario.profile, cluster, workload, make_instance).start(specs)
+    SimulatedReconfigurator(settings, planner, scenario.profile, cluster, make_instance).start(specs)
 
 
 def _predictor(

@@ -33,13 +33,11 @@ def read_steps(path: Path) -> StepsTable:
     """Raises: BadInput naming the file and its fault."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            table = _read_table(csv.DictReader(file))
-        _check(table)
+            return _read_table(csv.DictReader(file))
     except BadInput as error:
         raise BadInput(f"{path}: {error.message}", "steps") from None
     except (OSError, TypeError, ValueError, csv.Error) as error:
         raise BadInput(f"cannot read the steps table {path}: {error}", "steps") from None
-    return table
 
 
 def _read_table(reader: "csv.DictReader[str]") -> StepsTable:
@@ -48,14 +46,11 @@ def _read_table(reader: "csv.DictReader[str]") -> StepsTable:
         raise BadInput(f"needs the columns {','.join(COLUMNS)}; missing: {','.join(missing)}")
     rows = sorted(reader, key=lambda row: float(row["threshold"]))
     columns = [np.array([float(row[name]) for row in rows]) for name in (*COLUMNS, "accuracy") if name in names]
-    return StepsTable(*columns)
-
-
-def _check(table: StepsTable) -> None:
-    thresholds, tokens_per_step = table.thresholds, table.tokens_per_step
-    if not len(thresholds):
+    thresholds, tokens_per_step, *_ = columns
+    if not rows:
         raise BadInput("the steps table has no rows")
     if not ((thresholds > 0) & (thresholds <= 1)).all() or (np.diff(thresholds) <= 0).any():
         raise BadInput("thresholds must be different numbers in (0, 1]")
     if not (tokens_per_step >= 1).all() or (np.diff(tokens_per_step) > 0).any():
         raise BadInput("tokens_per_step must be at least 1, and must not rise with the threshold")
+    return StepsTable(*columns)

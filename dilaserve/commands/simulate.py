@@ -57,6 +57,7 @@ def simulate(
     """Serve a workload on a simulated cluster, with the live scheduler, and report the result."""
     import msgspec  # noqa: PLC0415
 
+    from dilaserve.stack.options import read_thresholds  # noqa: PLC0415
     from services.scheduler.settings import SchedulerSettings  # noqa: PLC0415
     from shared.instance_counts import read_instance_counts  # noqa: PLC0415
     from shared.profile import read_profile  # noqa: PLC0415
@@ -75,7 +76,7 @@ def simulate(
             model="simulated",
             policy=policy,
             threshold=threshold,
-            thresholds=_read_thresholds(thresholds),
+            thresholds=read_thresholds(thresholds),
             cache="dual" if cache else "none",
             load_control=load_control,
         ),
@@ -92,7 +93,9 @@ def simulate(
     if out is not None:
         out.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     if plot is not None:
-        _plot(plot, result)
+        from simulator.plot import draw_timelines, write_figure  # noqa: PLC0415
+
+        write_figure(plot, draw_timelines({"": result["timeline"]}))
     if json:
         typer.echo(msgspec.json.encode(result))
     else:
@@ -131,18 +134,6 @@ def _run(scenario: "Scenario", arriving: "ArrivalTrace") -> "Records":
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("requests", total=len(arriving))
         return run_simulation(scenario, arriving, lambda count: progress.advance(bar, count))
-
-
-def _read_thresholds(text: str) -> tuple[float, ...]:
-    from dilaserve.stack.options import read_thresholds  # noqa: PLC0415
-
-    return read_thresholds(text)
-
-
-def _plot(path: Path, result: Mapping[str, Any]) -> None:
-    from simulator.plot import draw_timelines, write_figure  # noqa: PLC0415
-
-    write_figure(path, draw_timelines({"": result["timeline"]}))
 
 
 def _print(result: Mapping[str, Any], facts: Mapping[str, str]) -> None:
