@@ -1,15 +1,13 @@
 """`dilaserve plan`: both planning stages, no cluster."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
 from dilaserve.outputs import check_file
-from services.reconfigurator.planning.plan import Solver
-
-if TYPE_CHECKING:
-    from services.reconfigurator.planning.plan import Plan
+from services.reconfigurator.planning.plan import Plan, Solver, read_current
 
 EXAMPLE = "Example: dilaserve plan --workload workload.json --profile profile.csv --out plan.json"
 
@@ -26,9 +24,6 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON object.")] = False,
 ) -> None:
     """Plan the number, TP degrees and GPUs of instances, and the steps to get there."""
-    import msgspec  # noqa: PLC0415
-
-    from services.reconfigurator.planning.plan import read_current  # noqa: PLC0415
     from services.reconfigurator.planning.plan_input import plan_input, read_workload  # noqa: PLC0415
     from services.reconfigurator.planning.planner import make_plan  # noqa: PLC0415
     from shared.profile import read_profile  # noqa: PLC0415
@@ -42,7 +37,7 @@ def plan(
     typer.echo(encoded if json else _report(made))
 
 
-def _report(made: "Plan") -> str:
+def _report(made: Plan) -> str:
     """A short summary."""
     instances = ", ".join(f"{count} of TP-{degree}" for degree, count in made.instances_per_tp.items())
     quality = f"mean threshold {made.mean_threshold:.4f}, SLO slack {made.slack_s:.4g}"

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.controller import ReconfigurationController
-from services.reconfigurator.execution.executor import Executor, ExecutorLimits
+from services.reconfigurator.execution.executor import Executor
 from services.reconfigurator.execution.launchers import Launcher
 from services.reconfigurator.execution.launchers.process import ProcessLauncher
 from services.reconfigurator.metrics import ReconfiguratorMetrics
@@ -34,9 +34,8 @@ from shared.service import Service, run_service, serve_on_bus
 class ReconfigurationConfig:
     """The settings, read and checked."""
 
-    nodes: tuple[Node, ...]
     planner: Planner
-    profile: LatencyProfile | None
+    profile: LatencyProfile
 
 
 def main() -> int:
@@ -74,17 +73,11 @@ def read_reconfiguration(settings: ReconfiguratorSettings) -> ReconfigurationCon
         card = read_predictor_card(Path(settings.predictor))
         means = card.mean_tokens_per_step(np.array(thresholds))
         prior = dict(zip(thresholds, means.tolist(), strict=True))
-    planning = PlanningSettings(
-        thresholds=thresholds,
-        tp_degrees=settings.tp_degrees,
-        batch_sizes=settings.batch_sizes,
-        rps_buffer=settings.rps_buffer,
-    )
+    planning = PlanningSettings(thresholds, settings.tp_degrees, settings.batch_sizes, settings.rps_buffer)
     cached = settings.cache != "none"
     return ReconfigurationConfig(
-        nodes=nodes,
         planner=Planner(nodes, planning, prior, cached, settings.solver, settings.solve_s),
-        profile=read_profile(Path(settings.profile)) if settings.profile else None,
+        profile=read_profile(Path(settings.profile)) if settings.profile else LatencyProfile({}),
     )
 
 
@@ -97,11 +90,10 @@ async def reconfigure(
     stop: asyncio.Event,
 ) -> None:
     """Decide and carry out plans until `stop` is set."""
-    launcher = make_launcher(bus, settings, config.nodes)
+    launcher = make_launcher(bus, settings, config.planner.nodes)
     instances = InstanceWatch()
     await instances.start(bus)
-    limits = ExecutorLimits(drain_s=settings.drain_s, start_s=settings.start_s, stop_s=settings.stop_s)
-    executor = Executor(bus, launcher, instances, limits)
+    executor = Executor(bus, launcher, instances, settings)
     controller = ReconfigurationController(
         bus, engine, launcher, instances, executor, config.planner, config.profile, metrics
     )
@@ -111,7 +103,7 @@ async def reconfigure(
         await launcher.close()
 
 
-def make_launcher(bus: Bus, settings: ReconfiguratorSettings, nodes: tuple[Node, ...]) -> Launcher:
+def make_launcher(bus: Bus, settings: ReconfiguratorSettings, nodes: Sequence[Node]) -> Launcher:
     """The launcher that the settings name; docker-py is imported only if needed."""
     if settings.launcher == "process":
         return ProcessLauncher(bus, [node.name for node in nodes])

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
@@ -34,30 +35,19 @@ WRITE_DELAY_S = 1.0  # time from a request's arrival until its row is in Postgre
 MAX_RESUMED_PLANS = 10  # newest plans that are searched for an interrupted one
 
 
+@dataclass(slots=True)
 class ReconfigurationController:
     """The reconfigurator of one cell."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        engine: AsyncEngine,
-        launcher: Launcher,
-        instances: InstanceWatch,
-        executor: Executor,
-        planner: Planner,
-        profile: LatencyProfile | None,
-        metrics: ReconfiguratorMetrics,
-    ) -> None:
-        """`profile` takes precedence over the profiles of instances."""
-        self._bus = bus
-        self._engine = engine
-        self._launcher = launcher
-        self._instances = instances
-        self._executor = executor
-        self._planner = planner
-        self._profile = profile or LatencyProfile({})
-        self._metrics = metrics
-        self._known_tokens_per_step: dict[float, float] = {}
+    _bus: Bus
+    _engine: AsyncEngine
+    _launcher: Launcher
+    _instances: InstanceWatch
+    _executor: Executor
+    _planner: Planner
+    _profile: LatencyProfile  # takes precedence over the profiles of instances
+    _metrics: ReconfiguratorMetrics
+    _known_tokens_per_step: dict[float, float] = field(default_factory=dict)
 
     async def run(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
         """Finish an interrupted plan. Then decide every `interval_s`, first after a window, and early if the load

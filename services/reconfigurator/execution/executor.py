@@ -7,7 +7,6 @@ fails, the instances that ran there before come back.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -22,6 +21,7 @@ from services.reconfigurator.execution.transition import (
     next_action,
     without_failed,
 )
+from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
 from shared.bus.instance_watch import InstanceWatch
 from shared.errors import BadInput, RetryLater
@@ -38,23 +38,16 @@ DRAIN_REPORT_S = 3.0  # beyond the drain time: time that an instance may take to
 Report = Callable[[PlanRecord], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorLimits:
-    """Seconds that an instance may take to drain, to serve after its launch, and to stop."""
-
-    drain_s: float
-    start_s: float
-    stop_s: float
-
-
 class Executor:
     """Brings the cluster to one target after another."""
 
-    def __init__(self, bus: Bus, launcher: Launcher, instances: InstanceWatch, limits: ExecutorLimits) -> None:
+    def __init__(
+        self, bus: Bus, launcher: Launcher, instances: InstanceWatch, settings: ReconfiguratorSettings
+    ) -> None:
         self._bus = bus
         self._launcher = launcher
         self._instances = instances
-        self._limits = limits
+        self._settings = settings
 
     async def run(self, record: PlanRecord, report: Report) -> None:
         """Carry out a plan, some of which may be done already. `report` receives the record after every event; after a
@@ -98,7 +91,7 @@ class Executor:
         await run.announce(StopInstance(spec), f"drain {spec.name}")
         await self._drain(spec)
         await run.announce(StopInstance(spec), f"stop {spec.name}")
-        await self._launcher.stop(spec, self._limits.stop_s)
+        await self._launcher.stop(spec, self._settings.stop_s)
         run.mark_replaced(spec, self._instances)
 
     async def _start(self, spec: InstanceSpec, run: "_Run") -> None:
@@ -110,23 +103,23 @@ class Executor:
             await run.fail(spec, error.message)
         except RetryLater as error:  # the launcher answers, but this launch fails each time
             since_s = run.postponed.get(StartInstance(spec))
-            if since_s is None or asyncio.get_running_loop().time() - since_s <= self._limits.start_s:
+            if since_s is None or asyncio.get_running_loop().time() - since_s <= self._settings.start_s:
                 raise
             await run.fail(spec, str(error))
 
     async def _await(self, specs: Iterable[InstanceSpec], run: "_Run") -> None:
         now_s = asyncio.get_running_loop().time()
-        late = [spec for spec in specs if now_s - run.awaited.setdefault(spec, now_s) > self._limits.start_s]
+        late = [spec for spec in specs if now_s - run.awaited.setdefault(spec, now_s) > self._settings.start_s]
         for spec in late:
-            await run.fail(spec, f"it does not serve {self._limits.start_s:g} s after its launch")
+            await run.fail(spec, f"it does not serve {self._settings.start_s:g} s after its launch")
         if not late:
             await asyncio.sleep(POLL_S)
 
     async def _drain(self, spec: InstanceSpec) -> None:
         """Wait until the instance reports that it holds no request, or until its time is up."""
-        order = Control(action="drain", within_s=self._limits.drain_s)
+        order = Control(action="drain", within_s=self._settings.drain_s)
         now_s = asyncio.get_running_loop().time
-        deadline_s = now_s() + self._limits.drain_s + DRAIN_REPORT_S
+        deadline_s = now_s() + self._settings.drain_s + DRAIN_REPORT_S
         while now_s() < deadline_s:
             instances = instances_at(self._instances, spec)
             for instance in instances:

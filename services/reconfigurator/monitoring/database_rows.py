@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from services.reconfigurator.monitoring.workload_stats import request_class
-from shared.database.schema import ACTIVE, RequestRow
+from shared.database.schema import ACTIVE, PlanRow, RequestRow
 from shared.errors import BadInput
 from shared.messages.plans import PlanRecord
 from shared.messages.requests import Arrival, Outcome, ServingStats
@@ -54,22 +54,12 @@ def outcome_row(outcome: Outcome) -> Row:
 
 def plan_row(record: PlanRecord) -> Row:
     """Raises: BadInput if one of its times is invalid."""
+    fields = msgspec.to_builtins(record, str_keys=True)
     return {
-        "plan_id": record.plan_id,
+        **{name: value for name, value in fields.items() if name in PlanRow.__table__.columns},
         "decided_at": _time(record.decided_s, "decided_s"),
         "ended_at": None if record.ended_s is None else _time(record.ended_s, "ended_s"),
-        "state": record.state.value,
-        "reason": record.reason,
-        "status": record.status,
-        "mean_threshold": record.mean_threshold,
-        "slack_s": record.slack_s,
-        "solve_s": record.solve_s,
-        "inputs": msgspec.to_builtins(
-            {"classes": record.classes, "tokens_per_step": record.tokens_per_step, "before": record.before},
-            str_keys=True,
-        ),
-        "target": msgspec.to_builtins(record.target),
-        "events": msgspec.to_builtins(record.events),
+        "inputs": {name: fields[name] for name in ("classes", "tokens_per_step", "before")},
     }
 
 

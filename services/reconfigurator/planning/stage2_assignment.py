@@ -5,12 +5,12 @@ A place, the paper's slot, is a position that an instance may take: the number o
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import pyomo.environ as pyo
 
 from services.reconfigurator.planning.plan import Placement, PlannedInstance, PlanStep, Solver, check_placements
-from services.reconfigurator.planning.plan_steps import order_steps
 from services.reconfigurator.planning.solver import SolverStatus, solve
 from shared.errors import BadInput, RetryLater
 
@@ -126,6 +126,33 @@ def read_stage2(
             free[n].difference_update(gpus)
             instances.append(PlannedInstance(node=n, gpus=gpus, tp=d, preserved=False))
     return instances, preserved
+
+
+def order_steps(
+    current: Sequence[Placement], preserved: AbstractSet[int], starts: Sequence[Placement]
+) -> list[PlanStep]:
+    """Launch next the instance that takes the fewest GPUs from running instances, so that capacity falls late.
+
+    Source: "Practical Consideration". `preserved` are indices into `current`. Before each launch only the instances
+    stop whose GPUs it needs; those whose GPUs no launch needs stop at the end.
+    """
+    running = {i: c for i, c in enumerate(current) if i not in preserved}
+    waiting = list(starts)
+    steps = []
+
+    def blocking(start: Placement) -> list[int]:
+        return [i for i, c in running.items() if c.node == start.node and not set(c.gpus).isdisjoint(start.gpus)]
+
+    while waiting:
+        start = min(waiting, key=lambda s: sum(running[i].tp for i in blocking(s)))
+        waiting.remove(start)
+        stops = blocking(start)
+        for i in stops:
+            del running[i]
+        steps.append(PlanStep(stop=stops, start=Placement(node=start.node, gpus=start.gpus, tp=start.tp)))
+    if running:
+        steps.append(PlanStep(stop=list(running)))
+    return steps
 
 
 def _own_places(current: Sequence[Placement], required: Mapping[int, int]) -> dict[int, Place]:

@@ -8,12 +8,13 @@ from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from services.reconfigurator.controller import ReconfigurationController
-from services.reconfigurator.execution.executor import Executor, ExecutorLimits, instances_at
+from services.reconfigurator.execution.executor import Executor, instances_at
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.workload_stats import PlanningSettings
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.plan import Solver
+from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus, try_decode
 from shared.bus.codec import encode
 from shared.bus.instance_watch import InstanceWatch
@@ -23,6 +24,7 @@ from shared.errors import BadInput, RetryLater
 from shared.messages.instances import Control, Instance, InstanceState
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
+from shared.profile import LatencyProfile
 from tests.builders import instance
 from tests.support.waiting import reached
 
@@ -121,7 +123,7 @@ async def executor(bus: Bus, launcher: RegisteringLauncher) -> Executor:
     instances = InstanceWatch()
     await instances.start(bus)
     await reached(lambda: bool(instances_at(instances, LARGE)))
-    return Executor(bus, launcher, instances, ExecutorLimits(drain_s=5.0, start_s=1.0, stop_s=1.0))
+    return Executor(bus, launcher, instances, ReconfiguratorSettings(drain_s=5.0, start_s=1.0, stop_s=1.0))
 
 
 class LastReport:
@@ -224,13 +226,13 @@ async def test_after_a_restart_an_instance_is_still_drained_before_its_stop(
     await bus.store(bus.subjects.plans(PLAN.plan_id), PLAN)
     instances, stop = InstanceWatch(), asyncio.Event()
     await instances.start(bus)
-    executor = Executor(bus, launcher, instances, ExecutorLimits(drain_s=5.0, start_s=30.0, stop_s=1.0))
+    executor = Executor(bus, launcher, instances, ReconfiguratorSettings(drain_s=5.0, start_s=30.0, stop_s=1.0))
     never = open_database("postgresql://127.0.0.1:1/postgres")
     planner = Planner(
         read_nodes(["a:2"]), PlanningSettings([0.9], [1, 2], [32]), {}, cached=False, solver=Solver.CBC, solve_s=1.0
     )
     controller = ReconfigurationController(
-        bus, never, launcher, instances, executor, planner, None, ReconfiguratorMetrics()
+        bus, never, launcher, instances, executor, planner, LatencyProfile({}), ReconfiguratorMetrics()
     )
     running = asyncio.create_task(controller.run(interval_s=1e6, window_s=1e6, stop=stop))
     try:

@@ -2,7 +2,7 @@
 
 from services.reconfigurator.planning.packing import fillings
 from services.reconfigurator.planning.plan import Placement, PlanStep
-from services.reconfigurator.planning.plan_steps import order_steps
+from services.reconfigurator.planning.stage2_assignment import order_steps
 
 
 def test_a_filling_leaves_no_room_for_another_instance() -> None:

@@ -1,6 +1,6 @@
 """The container of an instance, the same for every engine. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -21,24 +21,19 @@ SHM_BYTES = 1 << 30  # NCCL's ranks use shared memory; an engine's default is 64
 class WorkerTemplate:
     """The properties that all worker containers of a cell share."""
 
-    cell: str
-    image: str
-    network: str  # empty: the engine's default
-    gpus: bool  # whether they get the GPUs of their spec; else they compute on CPUs
-    volumes: tuple[str, ...]  # each SOURCE:TARGET or SOURCE:TARGET:ro
+    settings: ReconfiguratorSettings
     environ: Mapping[str, str]
-    stop_s: float  # grace period if the engine itself stops a container
     labels: Mapping[str, str]  # in addition to those that identify the instance
 
     def name(self, spec: InstanceSpec) -> str:
         """The container's name: one per place, so an engine refuses a second."""
-        return f"{self.cell}-{spec.name}"
+        return f"{self.settings.cell}-{spec.name}"
 
     def labels_of(self, spec: InstanceSpec) -> dict[str, str]:
-        return {**self.labels, CELL: self.cell, NODE: spec.node, GPUS: ",".join(map(str, spec.gpus))}
+        return {**self.labels, CELL: self.settings.cell, NODE: spec.node, GPUS: ",".join(map(str, spec.gpus))}
 
     def environ_of(self, spec: InstanceSpec) -> dict[str, str]:
-        device = "cuda" if self.gpus else "cpu"
+        device = "cuda" if self.settings.worker_gpus else "cpu"
         own = {"instance": spec.name, "node": spec.node, "gpus": spec.gpus, "tp": spec.tp, "device": device}
         return {**self.environ, **to_environ(own)}
 
@@ -48,15 +43,15 @@ def read_template(settings: ReconfiguratorSettings, environ: Mapping[str, str]) 
     own = {PREFIX + field.name.upper() for field in msgspec.structs.fields(ReconfiguratorSettings)}
     passed = {key: value for key, value in environ.items() if key.startswith((PREFIX, "OTEL_")) and key not in own}
     return WorkerTemplate(
-        cell=settings.cell,
-        image=settings.worker_image,
-        network=settings.worker_network,
-        gpus=settings.worker_gpus,
-        volumes=settings.worker_volumes,
-        stop_s=settings.stop_s,
+        settings,
         environ={**passed, **to_environ({name: getattr(settings, name) for name in COMMON})},
         labels=_project_labels(settings) if settings.worker_project else {},
     )
+
+
+def read_specs(labels: Iterable[Mapping[str, str]]) -> list[InstanceSpec]:
+    """The instances that the labels of containers identify."""
+    return [spec for one in labels if (spec := read_spec(one)) is not None]
 
 
 def read_spec(labels: Mapping[str, str]) -> InstanceSpec | None:

@@ -1,14 +1,14 @@
 """Runs instances as containers of a Docker Engine, which restarts crashed ones."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 
 import structlog
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, EndpointConfig
 
-from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES
-from services.reconfigurator.execution.launchers.docker_api import EngineLauncher
+from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES, read_specs
+from services.reconfigurator.execution.launchers.docker_api import EngineLauncher, engine_call
 from shared.messages.launch import InstanceSpec
 
 log = structlog.get_logger(__name__)
@@ -19,16 +19,19 @@ ENDED = {"created", "exited", "dead", "removing"}  # states of containers that t
 class DockerLauncher(EngineLauncher):
     """All nodes are on one engine, that of DOCKER_HOST."""
 
-    def _available_nodes(self) -> Collection[str]:
+    @engine_call
+    def nodes(self) -> Collection[str]:
         self._engine.ping()
         return self._nodes
 
-    def _running_labels(self) -> Iterable[Mapping[str, str]]:
-        filters: dict[str, str | list[str] | bool] = {"label": f"{CELL}={self._template.cell}"}
+    @engine_call
+    def running(self) -> Collection[InstanceSpec]:
+        filters: dict[str, str | list[str] | bool] = {"label": f"{CELL}={self._settings.cell}"}
         containers = self._engine.containers.list(all=True, filters=filters, ignore_removed=True)
-        return [container.labels for container in containers if not _has_ended(container)]
+        return read_specs(container.labels for container in containers if not _has_ended(container))
 
-    def _start(self, spec: InstanceSpec) -> None:
+    @engine_call
+    def start(self, spec: InstanceSpec) -> None:
         existing = self._find(spec)
         if existing is not None and not _has_ended(existing):
             return
@@ -36,13 +39,13 @@ class DockerLauncher(EngineLauncher):
             existing.remove(force=True)
         log.info("starting container", name=self._template.name(spec))
         container = self._engine.containers.create(
-            self._template.image,
+            self._settings.worker_image,
             name=self._template.name(spec),
             environment=self._template.environ_of(spec),
             labels=self._template.labels_of(spec),
-            network=self._template.network or None,
+            network=self._settings.worker_network or None,
             networking_config=self._networking(),
-            volumes=list(self._template.volumes),
+            volumes=list(self._settings.worker_volumes),
             device_requests=self._devices(spec),
             init=True,
             shm_size=SHM_BYTES,
@@ -55,16 +58,17 @@ class DockerLauncher(EngineLauncher):
             raise
 
     def _networking(self) -> dict[str, EndpointConfig] | None:
-        if not self._template.network:
+        if not self._settings.worker_network:
             return None
-        return {self._template.network: self._engine.api.create_endpoint_config(aliases=[ALIAS])}
+        return {self._settings.worker_network: self._engine.api.create_endpoint_config(aliases=[ALIAS])}
 
     def _devices(self, spec: InstanceSpec) -> list[DeviceRequest]:
-        if not self._template.gpus:
+        if not self._settings.worker_gpus:
             return []
         return [DeviceRequest(device_ids=[str(gpu) for gpu in spec.gpus], capabilities=[["gpu"]])]
 
-    def _stop(self, spec: InstanceSpec, grace_s: float) -> None:
+    @engine_call
+    def stop(self, spec: InstanceSpec, grace_s: float) -> None:
         container = self._find(spec)
         if container is None:
             return

@@ -1,7 +1,7 @@
 """Runs instances as Swarm services of one task, pinned to their node; the Swarm restarts an ended task."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import structlog
@@ -9,8 +9,8 @@ from docker.errors import NotFound
 from docker.models.services import Service
 from docker.types import EndpointSpec, Mount, NetworkAttachmentConfig, RestartPolicy, ServiceMode
 
-from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES
-from services.reconfigurator.execution.launchers.docker_api import TIMEOUT_S, EngineLauncher
+from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES, read_specs
+from services.reconfigurator.execution.launchers.docker_api import TIMEOUT_S, EngineLauncher, engine_call
 from shared.errors import RetryLater
 from shared.messages.launch import InstanceSpec
 
@@ -24,47 +24,53 @@ RUNNING = {"assigned", "accepted", "preparing", "ready", "starting", "running"} 
 class SwarmLauncher(EngineLauncher):
     """Nodes are known by their host names. The engine is a manager of the Swarm."""
 
-    def _available_nodes(self) -> Collection[str]:
+    @engine_call
+    def nodes(self) -> Collection[str]:
         nodes = [node.attrs for node in self._engine.nodes.list()]
         return self._nodes & {attrs["Description"]["Hostname"] for attrs in nodes if _is_available(attrs)}
 
-    def _running_labels(self) -> Iterable[Mapping[str, str]]:
-        services = self._engine.services.list(filters={"label": f"{CELL}={self._template.cell}"})
+    @engine_call
+    def running(self) -> Collection[InstanceSpec]:
+        services = self._engine.services.list(filters={"label": f"{CELL}={self._settings.cell}"})
         running = [service for service in services if _num_replicas(service) or self._has_task(service)]
-        return [service.attrs["Spec"]["Labels"] for service in running]
+        return read_specs(service.attrs["Spec"]["Labels"] for service in running)
 
-    def _start(self, spec: InstanceSpec) -> None:
+    @engine_call
+    def start(self, spec: InstanceSpec) -> None:
         existing = self._find(spec)
         if existing is not None and _num_replicas(existing):
             return
         if existing is not None:  # an interrupted stop
-            self._stop(spec, self._template.stop_s)
+            self._remove(existing, self._settings.stop_s)
         log.info("starting service", name=self._template.name(spec), node=spec.node)
         environ = self._template.environ_of(spec)
-        if self._template.gpus:  # a Swarm has no device requests; the NVIDIA runtime of the node reads this
+        if self._settings.worker_gpus:  # a Swarm has no device requests; the NVIDIA runtime of the node reads this
             environ["NVIDIA_VISIBLE_DEVICES"] = ",".join(map(str, spec.gpus))
         shared_memory = Mount("/dev/shm", None, type="tmpfs", tmpfs_size=SHM_BYTES)  # noqa: S108  (not our file)
         self._engine.services.create(
-            self._template.image,
+            self._settings.worker_image,
             name=self._template.name(spec),
             env=[f"{key}={value}" for key, value in environ.items()],
             labels=self._template.labels_of(spec),
             container_labels=self._template.labels_of(spec),  # visible on a node's engine
             constraints=[f"node.hostname == {spec.node}"],
-            networks=[NetworkAttachmentConfig(self._template.network, [ALIAS])] if self._template.network else [],
+            networks=[NetworkAttachmentConfig(network, [ALIAS])] if (network := self._settings.worker_network) else [],
             endpoint_spec=EndpointSpec(mode="dnsrr"),  # the alias then resolves to the address of each task
-            mounts=[shared_memory, *(Mount.parse_mount_string(volume) for volume in self._template.volumes)],
+            mounts=[shared_memory, *(Mount.parse_mount_string(volume) for volume in self._settings.worker_volumes)],
             mode=ServiceMode("replicated", replicas=1),
             restart_policy=RestartPolicy(condition="any", delay=RESTART_DELAY_NS),
-            stop_grace_period=round(self._template.stop_s * 1e9),
+            stop_grace_period=round(self._settings.stop_s * 1e9),
             init=True,
         )
 
-    def _stop(self, spec: InstanceSpec, grace_s: float) -> None:
-        """Scale down first: a service removed at once leaves a container that no listing shows."""
+    @engine_call
+    def stop(self, spec: InstanceSpec, grace_s: float) -> None:
         service = self._find(spec)
-        if service is None:
-            return
+        if service is not None:
+            self._remove(service, grace_s)
+
+    def _remove(self, service: Service, grace_s: float) -> None:
+        """Scale down first: a service removed at once leaves a container that no listing shows."""
         log.info("stopping service", name=service.name)
         service.scale(0)
         deadline_s = time.monotonic() + grace_s + TIMEOUT_S
