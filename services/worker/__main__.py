@@ -63,7 +63,7 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
         limits = EngineLimits(settings.max_batch_tokens, settings.max_batch_requests)
         engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
         metrics.watch(engine)
-        await WorkerService(bus, engine, Registration(bus, loaded, lambda: engine.num_held), metrics).run(stop)
+        await WorkerService(bus, engine, Registration(bus, loaded, lambda: engine.num_resident), metrics).run(stop)
 
     return serve_on_bus(instance.instance_id, settings, serve)
 

@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=msgspec.Struct)
 T = TypeVar("T")
+DRAIN_TIMEOUT_S = 5.0  # limit of sending pending messages when a service ends
 CONSUMER_RETRY_S = 1.0  # first wait before a lost consumer is created again
 WRONG_LAST_SEQUENCE = 10071  # the server's error code for an unexpected sequence
 TOUCH_S = 5.0  # interval of touches of the liveness file
@@ -66,6 +67,7 @@ class Bus:
                     error_cb=connection_log.error,
                     reconnected_cb=connection_log.connected,
                     connect_timeout=2,
+                    drain_timeout=DRAIN_TIMEOUT_S,
                 )
             except (*BUS_ERRORS, OSError) as error:
                 raise RetryLater(f"cannot connect to the bus at {url}: {str(error) or type(error).__name__}") from error

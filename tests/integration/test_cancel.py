@@ -63,7 +63,7 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
             await asyncio.gather(*(begin_and_disconnect(gateway.url, name, number) for number in range(REQUESTS)))
 
             async def is_forgotten() -> bool:
-                return engine.num_held == 0 and not engine.waiting and engine.free_cache_tokens == all_tokens
+                return engine.num_resident == 0 and not engine.waiting and engine.free_cache_tokens == all_tokens
 
             await until(is_forgotten)
             await gateway.metric("dilaserve_gateway_active_requests 0.0")

@@ -39,8 +39,8 @@ class ScriptedWorker:
             self.states[state.ticket] = (output, state.block_length)
         tickets, blocks, steps = unpack_int64(jobs.tickets), unpack_int32(jobs.blocks), unpack_int32(jobs.steps)
         missing = [t for t in tickets if int(t) not in self.states]
-        held = [i for i, t in enumerate(tickets) if int(t) in self.states]
-        ran = [i for i in held if self._is_due(int(tickets[i]), int(blocks[i]), int(steps[i]))]
+        resident = [i for i, t in enumerate(tickets) if int(t) in self.states]
+        ran = [i for i in resident if self._is_due(int(tickets[i]), int(blocks[i]), int(steps[i]))]
         self.last_step |= {int(tickets[i]): int(steps[i]) for i in ran}
         found = [self._unmask(int(tickets[i]), int(blocks[i])) for i in ran]
         positions = [p for part in found for p in part]

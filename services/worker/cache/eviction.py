@@ -13,17 +13,17 @@ from shared.arrays import unpack_int64
 from shared.messages.steps import StepJobs
 
 
-def tickets_to_evict(message: StepJobs, held: Iterable[int]) -> list[int]:
-    """The tickets that a message drops: those it names, and those of `held` below its `forget_below`."""
+def tickets_to_evict(message: StepJobs, resident: Iterable[int]) -> list[int]:
+    """The tickets that a message drops: those it names, and those of `resident` below its `forget_below`."""
     named: list[int] = unpack_int64(message.drops).tolist()
     if not message.forget_below:
         return named
     kept = {state.ticket for state in message.states}
-    return named + [ticket for ticket in held if ticket < message.forget_below and ticket not in kept]
+    return named + [ticket for ticket in resident if ticket < message.forget_below and ticket not in kept]
 
 
 class KvReservations:
-    """The entries of the requests that an instance holds."""
+    """The entries of the resident requests."""
 
     def __init__(self, mode: CacheMode, num_tokens: int) -> None:
         self.allocator = KvAllocator(num_tokens)

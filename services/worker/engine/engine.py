@@ -46,7 +46,7 @@ class Engine:
         self._instance_id = instance_id
         self._cache = KvReservations(mode, runner.cache_tokens)
         self._epoch = -1
-        self._held: dict[int, SequenceState] = {}
+        self._resident: dict[int, SequenceState] = {}
         self._queue: deque[StepJob] = deque()
         self._report = StepReport()
 
@@ -56,9 +56,9 @@ class Engine:
         return bool(self._queue)
 
     @property
-    def num_held(self) -> int:
-        """The number of requests held."""
-        return len(self._held)
+    def num_resident(self) -> int:
+        """The number of resident requests."""
+        return len(self._resident)
 
     @property
     def cache_tokens(self) -> int:
@@ -82,7 +82,7 @@ class Engine:
         if message.epoch > self._epoch:
             self._epoch = message.epoch
             self._reset()
-        self._drop(tickets_to_evict(message, self._held))
+        self._drop(tickets_to_evict(message, self._resident))
         refused = {state.ticket for state in message.states if not self._open(state)}
         self._queue.extend(job for job in jobs if job.ticket not in refused)
 
@@ -155,7 +155,7 @@ class Engine:
 
     def _runnable(self, job: StepJob) -> SequenceState | None:
         """The request of this job; None if the job cannot run: unknown request, done before, obsolete or invalid."""
-        sequence = self._held.get(job.ticket)
+        sequence = self._resident.get(job.ticket)
         if sequence is None:
             self._report.missing.append(job.ticket)
             return None
@@ -181,10 +181,10 @@ class Engine:
 
     def _open(self, state: RequestState) -> bool:
         """Hold a request. Returns: whether its state is valid."""
-        if state.ticket in self._held:  # out of date: it moved away and back, and the drop in between was lost
+        if state.ticket in self._resident:  # out of date: it moved away and back, and the drop in between was lost
             self._drop([state.ticket])
         try:
-            self._held[state.ticket] = open_sequence(state, self._config)
+            self._resident[state.ticket] = open_sequence(state, self._config)
         except BadInput as error:
             self._report.fail(state.ticket, error.message)
             return False
@@ -194,13 +194,13 @@ class Engine:
         if not tickets:
             return
         for ticket in tickets:
-            sequence = self._held.pop(ticket, None)
+            sequence = self._resident.pop(ticket, None)
             if sequence is not None:
                 self._cache.evict(sequence)
         dropped = set(tickets)
         self._queue = deque(job for job in self._queue if job.ticket not in dropped)
 
     def _reset(self) -> None:
-        self._drop(list(self._held))
+        self._drop(list(self._resident))
         self._queue.clear()
         self._report = StepReport()

@@ -19,10 +19,10 @@ log = structlog.get_logger(__name__)
 class Registration:
     """Registers the instance while `run` runs."""
 
-    def __init__(self, bus: Bus, instance: Instance, num_held: Callable[[], int] = lambda: 0) -> None:
-        """`num_held()` returns the number of requests that the instance holds."""
+    def __init__(self, bus: Bus, instance: Instance, num_resident: Callable[[], int] = lambda: 0) -> None:
+        """`num_resident()` returns the number of resident requests."""
         self._bus = bus
-        self._num_held = num_held
+        self._num_held = num_resident
         self.instance = instance
 
     async def renew(self) -> None:
@@ -41,7 +41,7 @@ class Registration:
             await asyncio.sleep(HEARTBEAT_S)
 
     async def drain(self, until_s: float = 0.0) -> None:
-        """Accept no new requests from now on; the requests held leave by `until_s`, Unix time in seconds."""
+        """Accept no new requests from now on; the resident requests leave by `until_s`, Unix time in seconds."""
         self.instance = replace(self.instance, state=InstanceState.DRAINING, drain_until_s=until_s)
         await self.renew()
 

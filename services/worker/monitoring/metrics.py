@@ -23,13 +23,13 @@ class WorkerMetrics:
         self._tokens = self._histogram("batch_tokens", "Tokens computed by an iteration", SIZE_BUCKETS)
         self._delay = self._histogram("jobs_delay_seconds", "Delay of step jobs from the scheduler", TIME_BUCKETS)
         self._unmasked = Counter(f"{NAME}_unmasked_tokens", "Tokens unmasked", registry=self.registry)
-        self._held = self._gauge("held_requests", "Requests that the instance holds")
+        self._resident = self._gauge("held_requests", "Resident requests: the instance keeps their canvas and cache")
         self._size = self._gauge("kv_cache_tokens", "Tokens that the KV cache has room for")
         self._used = self._gauge("kv_cache_used_tokens", "Tokens whose keys and values are cached")
 
     def watch(self, engine: Engine) -> None:
         """Export the engine's requests and cache from now on."""
-        self._held.set_function(lambda: engine.num_held)
+        self._resident.set_function(lambda: engine.num_resident)
         self._size.set(engine.cache_tokens)
         self._used.set_function(lambda: engine.cache_tokens - engine.free_cache_tokens)
 

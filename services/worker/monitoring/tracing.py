@@ -1,4 +1,4 @@
-"""The worker's spans: one per request that it holds, with an event for each step that ran."""
+"""The worker's spans: one per resident request, with an event for each step that ran."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,52 +27,52 @@ class RequestSpans:
     def __init__(self, instance_id: str) -> None:
         self._instance_id = instance_id
         self._epoch = -1
-        self._held: dict[int, _RequestSpan] = {}  # by ticket
+        self._resident: dict[int, _RequestSpan] = {}  # by ticket
 
     def jobs_received(self, jobs: StepJobs) -> None:
         """End the spans of dropped requests, and start those of new ones."""
         if jobs.epoch > self._epoch:  # tickets are unique within an epoch only
             self._epoch = jobs.epoch
             self.close()
-        self._end(tickets_to_evict(jobs, self._held) if self._held else ())
+        self._end(tickets_to_evict(jobs, self._resident) if self._resident else ())
         for state in jobs.states:
-            if not state.trace or state.ticket in self._held:
+            if not state.trace or state.ticket in self._resident:
                 continue
             attributes = {"dilaserve.request_id": state.request_id, "dilaserve.instance": self._instance_id}
             span = tracer.start_span("denoise", context=propagate.extract(state.trace), attributes=attributes)
             if span.is_recording():
-                self._held[state.ticket] = _RequestSpan(span)
+                self._resident[state.ticket] = _RequestSpan(span)
 
     def iteration_finished(self, results: StepResults) -> None:
         """Add the steps of one iteration to their spans."""
-        if not self._held:
+        if not self._resident:
             return
         columns = (unpack_int64(results.tickets), unpack_int32(results.steps), unpack_int32(results.counts))
         for ticket, step, count in zip(*(column.tolist() for column in columns), strict=True):
-            held = self._held.get(ticket)
-            if held is None:
+            resident = self._resident.get(ticket)
+            if resident is None:
                 continue
-            held.steps += 1
-            held.tokens += count
-            held.computing_s += results.latency_s
-            if held.steps <= MAX_STEP_EVENTS:
+            resident.steps += 1
+            resident.tokens += count
+            resident.computing_s += results.latency_s
+            if resident.steps <= MAX_STEP_EVENTS:
                 attributes = {
                     "dilaserve.step": step,
                     "dilaserve.unmasked": count,
                     "dilaserve.batch_tokens": results.batch_tokens,
                     "dilaserve.iteration_s": results.latency_s,
                 }
-                held.span.add_event("step", attributes)
+                resident.span.add_event("step", attributes)
 
     def close(self) -> None:
         """End all spans."""
-        self._end(list(self._held))
+        self._end(list(self._resident))
 
     def _end(self, tickets: Iterable[int]) -> None:
         for ticket in tickets:
-            held = self._held.pop(ticket, None)
-            if held is not None:
-                held.span.set_attribute("dilaserve.steps", held.steps)
-                held.span.set_attribute("dilaserve.unmasked", held.tokens)
-                held.span.set_attribute("dilaserve.computing_s", held.computing_s)
-                held.span.end()
+            resident = self._resident.pop(ticket, None)
+            if resident is not None:
+                resident.span.set_attribute("dilaserve.steps", resident.steps)
+                resident.span.set_attribute("dilaserve.unmasked", resident.tokens)
+                resident.span.set_attribute("dilaserve.computing_s", resident.computing_s)
+                resident.span.end()

@@ -54,7 +54,7 @@ def test_requests_recorded_together_run_as_each_does_alone(engine: Engine) -> No
         [alone] = record(engine, MASK_ID, [run], lambda: None).trajectories
         np.testing.assert_array_equal(alone.unmasked, trajectory.unmasked)
         np.testing.assert_allclose(alone.confidence_stats, trajectory.confidence_stats, rtol=1e-5)
-    assert engine.num_held == 0
+    assert engine.num_resident == 0
 
 
 def test_a_state_after_changing_thresholds_continues_at_every_threshold(engine: Engine) -> None:

@@ -56,10 +56,10 @@ def sequence(ticket: int, prompt: int) -> SequenceState:
 @torch.inference_mode()
 @pytest.mark.parametrize("recomputing", [0, 1, 3])
 def test_flash_and_fused_attention_compute_the_same(recomputing: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder, held = random_decoder(), [sequence(ticket, prompt) for ticket, prompt in enumerate((7, 7, 9))]
-    whole = [Part(s, 0, 0, 0, len(s.canvas)) for s in held]
+    decoder, resident = random_decoder(), [sequence(ticket, prompt) for ticket, prompt in enumerate((7, 7, 9))]
+    whole = [Part(s, 0, 0, 0, len(s.canvas)) for s in resident]
     batch = pack(
-        [*whole[:recomputing], *(Part(s, 1, 0, *s.block_range(0)) for s in held[recomputing:])], decoder.config
+        [*whole[:recomputing], *(Part(s, 1, 0, *s.block_range(0)) for s in resident[recomputing:])], decoder.config
     )
     found = []
     for name in ("torch", "flash-attn"):

@@ -104,7 +104,7 @@ def test_a_thousand_requests_with_cancellations_leak_no_entries(runner: Runner) 
                 drops.append(ticket)
                 del running[ticket]
     run(engine, StepJobs(epoch=1, drops=pack_int64(drops)))
-    assert (engine.free_cache_tokens, engine.num_held, engine.waiting) == (ROOM, 0, False)
+    assert (engine.free_cache_tokens, engine.num_resident, engine.waiting) == (ROOM, 0, False)
 
 
 def test_a_thousand_migrating_requests_leak_no_entries() -> None:
@@ -121,7 +121,7 @@ def test_a_thousand_migrating_requests_leak_no_entries() -> None:
         read_results(_some(run(there, taken_up)), moving)
         assert all(d.done for d in moving)
         run(there, StepJobs(epoch=1, drops=gone))
-    assert [(e.free_cache_tokens, e.num_held, e.waiting) for e in (here, there)] == [(room, 0, False)] * 2
+    assert [(e.free_cache_tokens, e.num_resident, e.waiting) for e in (here, there)] == [(room, 0, False)] * 2
 
 
 def test_a_new_scheduler_frees_the_cache(runner: Runner) -> None:
@@ -162,16 +162,16 @@ def test_a_request_that_alone_exceeds_the_memory_fails() -> None:
 @given(st.lists(st.integers(0, 30), max_size=30), st.randoms())
 def test_each_entry_is_allocated_once_until_it_is_freed(sizes: list[int], order: Random) -> None:
     allocator = KvAllocator(64)
-    held: list[Int64] = []
+    resident: list[Int64] = []
     for size in sizes:
         slots = allocator.allocate(size)
-        assert (slots is None) == (size > 64 - sum(map(len, held)))
+        assert (slots is None) == (size > 64 - sum(map(len, resident)))
         if slots is not None:
-            held.append(slots)
-        taken = np.concatenate([np.zeros(0, dtype=np.int64), *held])
+            resident.append(slots)
+        taken = np.concatenate([np.zeros(0, dtype=np.int64), *resident])
         assert len(np.unique(taken)) == len(taken) == 64 - allocator.num_free
-        if len(held) > 2:
-            allocator.free(held.pop(order.randrange(len(held))))
+        if len(resident) > 2:
+            allocator.free(resident.pop(order.randrange(len(resident))))
 
 
 def _some(results: StepResults | None) -> StepResults:

@@ -135,7 +135,7 @@ def test_a_drop_removes_the_request_and_its_jobs(runner: Runner) -> None:
     engine.accept(jobs_for([decode]))
     engine.accept(StepJobs(epoch=1, drops=pack_int64([1])))
     assert engine.iterate() is None
-    assert engine.num_held == 0
+    assert engine.num_resident == 0
 
 
 def test_older_tickets_are_dropped_except_those_with_a_new_state(runner: Runner) -> None:
@@ -143,7 +143,7 @@ def test_older_tickets_are_dropped_except_those_with_a_new_state(runner: Runner)
     run(engine, jobs_for(decodes))
     again = msgspec.structs.replace(jobs_for([request(2), request(9)]), forget_below=9)
     assert tickets(run(engine, again)) == [2, 9]
-    assert engine.num_held == 2
+    assert engine.num_resident == 2
     results = run(engine, msgspec.structs.replace(jobs_for([request(1)]), states=[]))
     assert unpack_int64(results.missing).tolist() == [1]
 
@@ -155,7 +155,7 @@ def test_a_state_replaces_an_older_one_of_the_same_ticket(runner: Runner) -> Non
     for engine in (here, there, here):  # the drop on leaving `here` is lost
         read_results(run(engine, msgspec.structs.replace(jobs_for([moved]), states=[moved.state])), [moved])
     decode_together(here, [moved])
-    assert (moved.trace, here.num_held) == (stayed.trace, 1)
+    assert (moved.trace, here.num_resident) == (stayed.trace, 1)
 
 
 def test_jobs_of_a_superseded_scheduler_are_rejected(runner: Runner) -> None:
@@ -163,14 +163,14 @@ def test_jobs_of_a_superseded_scheduler_are_rejected(runner: Runner) -> None:
     run(engine, jobs_for([request(1)], epoch=3))
     engine.accept(jobs_for([request(2)], epoch=2))
     assert engine.iterate() is None
-    assert engine.num_held == 1
+    assert engine.num_resident == 1
 
 
 def test_jobs_of_a_new_scheduler_drop_all_requests(runner: Runner) -> None:
     engine = engine_of(runner)
     run(engine, jobs_for([request(1), request(2)], epoch=1))
     results = run(engine, jobs_for([request(1)], epoch=2))
-    assert (results.epoch, tickets(results), engine.num_held) == (2, [1], 1)
+    assert (results.epoch, tickets(results), engine.num_resident) == (2, [1], 1)
 
 
 @pytest.mark.parametrize(

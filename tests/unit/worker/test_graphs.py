@@ -22,22 +22,22 @@ CPU = torch.device("cpu")
 
 def sequences(prompts: list[int]) -> list[SequenceState]:
     """One request per prompt length, each with two blocks of output."""
-    held, first = [], 0
+    resident, first = [], 0
     for ticket, prompt in enumerate(prompts):
         tokens = np.random.default_rng(ticket).integers(0, 50, prompt)
         canvas = np.r_[tokens, [MASK_ID] * 2 * BLOCK].astype(np.int32)
         entries = np.arange(first, first := first + len(canvas))
         known = np.full(2 * BLOCK, np.nan, dtype=np.float32)
-        held.append(SequenceState(ticket, prompt, BLOCK, canvas, known, 0.0, 0, kv_entries=entries))
-    return held
+        resident.append(SequenceState(ticket, prompt, BLOCK, canvas, known, 0.0, 0, kv_entries=entries))
+    return resident
 
 
 def cache_steps(prompts: list[int], decoder: PackedDecoder, store: KvStore, device: torch.device = CPU) -> ForwardBatch:
     """The first cache step of such requests, after their recompute step."""
-    held = sequences(prompts)
-    whole = pack([Part(s, 0, 0, 0, len(s.canvas)) for s in held], decoder.config)
+    resident = sequences(prompts)
+    whole = pack([Part(s, 0, 0, 0, len(s.canvas)) for s in resident], decoder.config)
     run_packed(whole, decoder, store, device)
-    return pack([Part(s, 1, 0, *s.block_range(0)) for s in held], decoder.config)
+    return pack([Part(s, 1, 0, *s.block_range(0)) for s in resident], decoder.config)
 
 
 def run_packed(batch: ForwardBatch, decoder: PackedDecoder, store: KvStore, device: torch.device) -> torch.Tensor:

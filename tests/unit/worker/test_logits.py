@@ -76,11 +76,11 @@ def test_a_cached_forward_attends_to_the_keys_of_the_recompute_step(name: str, m
     cases = sorted({key.rpartition("/")[0] for key in files if key.startswith("cached/")})
     assert cases
     for case in cases:
-        store, held = KvStore(decoder, CACHE_TOKENS), sequence(files[f"{case}/cache_input_ids"][0])
+        store, resident = KvStore(decoder, CACHE_TOKENS), sequence(files[f"{case}/cache_input_ids"][0])
         start, stop = files[f"{case}/block"].tolist()
-        length = len(held.canvas)
-        forward(decoder, [Part(held, 0, 0, 0, length)], store)
-        held.canvas[:] = files[f"{case}/step_input_ids"][0].numpy()
+        length = len(resident.canvas)
+        forward(decoder, [Part(resident, 0, 0, 0, length)], store)
+        resident.canvas[:] = files[f"{case}/step_input_ids"][0].numpy()
         end = length if mode == "prefix" else stop
-        [own] = forward(decoder, [Part(held, 1, 0, start, end)], store)
+        [own] = forward(decoder, [Part(resident, 1, 0, start, end)], store)
         assert_close(own, files[f"{case}/logits_{mode}"][0])
