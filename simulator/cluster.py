@@ -78,7 +78,8 @@ class SimulatedCluster:
                 self._deliver(jobs)
             for command in commands:
                 if isinstance(command, RequestEstimates) and self._predictor is not None:
-                    self._predict(command, self._predictor)
+                    levels = self._outputs.levels[self._request_at[command.tickets & ROW_MASK]]
+                    self._answers.append((self.clock.now_s + PREDICTION_S, self._predictor(command, levels)))
             finished = [command for command in commands if isinstance(command, FinishRequest)]
             for finish in finished:
                 self._record(finish)
@@ -180,10 +181,6 @@ class SimulatedCluster:
         latency_s = instance.start()
         if latency_s is not None:
             self.clock.at(self.clock.now_s + latency_s, partial(self._end_iteration, instance))
-
-    def _predict(self, question: RequestEstimates, predictor: Predictor) -> None:
-        levels = self._outputs.levels[self._request_at[question.tickets & ROW_MASK]]
-        self._answers.append((self.clock.now_s + PREDICTION_S, predictor(question, levels)))
 
     def _arrived_answers(self) -> list[EstimatesReceived]:
         """The predictor's answers that have arrived by now. An answer alone starts no cycle."""

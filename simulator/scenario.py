@@ -1,7 +1,7 @@
 """A scenario: the cluster, the policy and the models that are simulated, put together under one seed."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -104,11 +104,7 @@ def simulate(
     cluster = SimulatedCluster(
         workload, records, core, outputs, predictor, scenario.profile, scenario.message_s, scenario.shared_launch_s
     )
-    indices = count()
-
-    def make_instance(tp: int) -> Instance:
-        return _instance(scenario, f"sim{next(indices)}", tp)
-
+    make_instance = partial(_make_instance, scenario, count())
     if scenario.reconfiguration is None:
         for tp in scenario.instances:
             cluster.join(make_instance(tp))
@@ -183,12 +179,12 @@ def _card(steps: StepsTable) -> PredictorCard:
     )
 
 
-def _instance(scenario: Scenario, instance_id: str, tp: int) -> Instance:
+def _make_instance(scenario: Scenario, indices: Iterator[int], tp: int) -> Instance:
     kinds = (StepKind.RECOMPUTE, StepKind.CACHE) if scenario.caching else (StepKind.RECOMPUTE,)
     for kind in kinds:
         scenario.profile.latency_s(tp, 1.0, kind)  # raises if the profile lacks it
     return Instance(
-        instance_id=instance_id,
+        instance_id=f"sim{next(indices)}",
         model=CARD,
         tp_degree=tp,
         device="simulated",

@@ -18,17 +18,7 @@ STATS_COLUMNS = [f.name for f in msgspec.structs.fields(ServingStats) if f.name 
 
 def arrival_row(arrival: Arrival) -> Row:
     """Raises: BadInput if its arrival time is invalid."""
-    return {
-        "request_id": arrival.request_id,
-        "status": ACTIVE,
-        "arrived_at": _time(arrival.arrival_s, "arrival_s"),
-        "request_class": request_class(arrival.prompt_tokens, arrival.output_tokens),
-        "prompt_tokens": arrival.prompt_tokens,
-        "completion_tokens": 0,
-        "output_tokens": arrival.output_tokens,
-        "slo_s": arrival.slo_s,
-        "instances": [],
-    }
+    return {**_request_row(arrival), "status": ACTIVE, "completion_tokens": 0, "slo_s": arrival.slo_s, "instances": []}
 
 
 def outcome_row(outcome: Outcome) -> Row:
@@ -36,13 +26,9 @@ def outcome_row(outcome: Outcome) -> Row:
     stats = outcome.stats
     thresholds = stats.thresholds if stats else []
     return {
-        "request_id": outcome.request_id,
+        **_request_row(outcome),
         "status": outcome.status.value,
-        "arrived_at": _time(outcome.arrival_s, "arrival_s"),
-        "request_class": request_class(outcome.prompt_tokens, outcome.output_tokens) if outcome.output_tokens else None,
-        "prompt_tokens": outcome.prompt_tokens,
         "completion_tokens": outcome.completion_tokens,
-        "output_tokens": outcome.output_tokens,
         **{name: getattr(stats, name, None) for name in STATS_COLUMNS},
         "thresholds": [use.threshold for use in thresholds],
         "threshold_steps": [use.steps for use in thresholds],
@@ -60,6 +46,17 @@ def plan_row(record: PlanRecord) -> Row:
         "decided_at": _time(record.decided_s, "decided_s"),
         "ended_at": None if record.ended_s is None else _time(record.ended_s, "ended_s"),
         "inputs": {name: fields[name] for name in ("classes", "tokens_per_step", "before")},
+    }
+
+
+def _request_row(message: Arrival | Outcome) -> Row:
+    prompt, output = message.prompt_tokens, message.output_tokens
+    return {
+        "request_id": message.request_id,
+        "arrived_at": _time(message.arrival_s, "arrival_s"),
+        "request_class": request_class(prompt, output) if output else None,
+        "prompt_tokens": prompt,
+        "output_tokens": output,
     }
 
 
