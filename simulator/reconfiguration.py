@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from services.reconfigurator.execution.transition import StartInstance, StopInstance, next_action
-from services.reconfigurator.monitoring.workload_stats import RequestSample
 from services.reconfigurator.nodes import Node
 from services.reconfigurator.planning.decision import Planner, PlanningContext
+from services.reconfigurator.planning.workload_stats import RequestSample
 from services.reconfigurator.schedule import PlanSchedule, PlanTrigger
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.arrays import Int64

@@ -11,8 +11,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from services.predictor.model import StepPredictor
-from services.reconfigurator.monitoring.workload_stats import PlanningSettings
 from services.reconfigurator.planning.decision import Planner
+from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.scheduler.factory import build_core, candidates
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput

@@ -9,10 +9,10 @@ from experiments.paper.files import PROFILE, STEPS
 from experiments.paper.plots import Panels
 from experiments.paper.result_cache import cached
 from experiments.paper.study import Comparison, Row, Study, main, number, pick
-from services.reconfigurator.monitoring.workload_stats import PlanningSettings, RequestSample, class_loads, workload
 from services.reconfigurator.planning.plan import Placement, PlannedInstance
 from services.reconfigurator.planning.plan_input import plan_input
 from services.reconfigurator.planning.planner import make_plan
+from services.reconfigurator.planning.workload_stats import PlanningSettings, RequestSample, class_loads, workload
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.profile import read_profile
 from simulator.lengths import DATA, sharegpt_lengths

@@ -16,9 +16,9 @@ from services.reconfigurator.execution.launchers import Launcher
 from services.reconfigurator.execution.launchers.process import ProcessLauncher
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.workload_monitor import monitor
-from services.reconfigurator.monitoring.workload_stats import PlanningSettings
 from services.reconfigurator.nodes import Node, read_nodes
 from services.reconfigurator.planning.decision import Planner
+from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
 from shared.bus.instance_watch import InstanceWatch

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
 from services.reconfigurator.monitoring.workload_monitor import MONITORED_STREAMS, monitor
-from services.reconfigurator.monitoring.workload_stats import RequestSample
+from services.reconfigurator.planning.workload_stats import RequestSample
 from shared.bus.client import Bus
 from shared.database.schema import Base, PlanRow, RequestRow, open_database, upgrade
 from shared.errors import BadInput

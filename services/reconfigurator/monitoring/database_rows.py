@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from services.reconfigurator.monitoring.workload_stats import request_class
+from services.reconfigurator.planning.workload_stats import request_class
 from shared.database.schema import ACTIVE, PlanRow, RequestRow
 from shared.errors import BadInput
 from shared.messages.plans import PlanRecord

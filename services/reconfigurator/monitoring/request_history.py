@@ -6,7 +6,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.monitoring.database_errors import database_errors
-from services.reconfigurator.monitoring.workload_stats import RequestSample
+from services.reconfigurator.planning.workload_stats import RequestSample
 from shared.database.schema import RequestRow
 from shared.messages.requests import ThresholdUse
 

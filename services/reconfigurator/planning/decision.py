@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from services.reconfigurator.monitoring.workload_stats import (
+from services.reconfigurator.nodes import Node, gpus_of, to_placements, to_spec
+from services.reconfigurator.planning.plan import Plan, Solver
+from services.reconfigurator.planning.plan_input import plan_input
+from services.reconfigurator.planning.workload_stats import (
     PlanningSettings,
     RequestSample,
     class_loads,
     tokens_per_step,
     workload,
 )
-from services.reconfigurator.nodes import Node, gpus_of, to_placements, to_spec
-from services.reconfigurator.planning.plan import Plan, Solver
-from services.reconfigurator.planning.plan_input import plan_input
 from services.reconfigurator.schedule import PlanTrigger
 from shared.errors import DilaserveError
 from shared.messages.launch import InstanceSpec

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.reconfigurator.monitoring.workload_stats import PlanningSettings, RequestSample
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.plan import Solver
 from services.reconfigurator.planning.run_in_process import run_in_process
+from services.reconfigurator.planning.workload_stats import PlanningSettings, RequestSample
 from services.reconfigurator.schedule import PlanTrigger
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState

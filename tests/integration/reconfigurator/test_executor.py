@@ -10,10 +10,10 @@ from nats.aio.msg import Msg
 from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor, instances_at
 from services.reconfigurator.metrics import ReconfiguratorMetrics
-from services.reconfigurator.monitoring.workload_stats import PlanningSettings
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.plan import Solver
+from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus, try_decode
 from shared.bus.codec import encode

@@ -1,9 +1,9 @@
 """The decision where nothing runs."""
 
-from services.reconfigurator.monitoring.workload_stats import PlanningSettings
 from services.reconfigurator.nodes import Node
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.plan import Solver
+from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.schedule import PlanTrigger
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanState

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reconfigurator.monitoring.workload_stats import (
+from services.reconfigurator.planning.plan_input import plan_input
+from services.reconfigurator.planning.workload_stats import (
     MIN_STEPS,
     PlanningSettings,
     RequestSample,
@@ -13,7 +14,6 @@ from services.reconfigurator.monitoring.workload_stats import (
     tokens_per_step,
     workload,
 )
-from services.reconfigurator.planning.plan_input import plan_input
 from shared.messages.requests import ThresholdUse
 from tests.support.workloads import PROFILE
 
