@@ -85,9 +85,9 @@ class Dispatcher:
     def _may_move(self, rows: Int64) -> Bool:
         """Whether the policy may move each request to another instance for its next step. Shapes: [n] -> [n]."""
         moves = self._policy.moves
-        if moves is MigrationPolicy.AT_RECOMPUTE:
+        if moves == MigrationPolicy.AT_RECOMPUTE:
             return self._recomputes(rows)
-        return np.full(len(rows), moves is MigrationPolicy.AT_ANY_STEP)
+        return np.full(len(rows), moves == MigrationPolicy.AT_ANY_STEP)
 
     def _recomputes(self, rows: Int64) -> Bool:
         """Whether each request's next step is a recompute step on every instance. Shapes: [n] -> [n]."""

@@ -91,7 +91,7 @@ HEADLESS_START = Rule(re.compile(r"\A\s*what\b(?:[^.!?]|\.(?=\S))*(?:[.!]|\Z)"),
 ROOT = Path(__file__).parents[2]
 SUFFIXES = {".py", ".md", ".html", ".js", ".css", ".yml", ".sh", ".toml", ".conf", ".example", ".Dockerfile"}
 NAMES = {"Makefile", "Dockerfile", "run"}
-SKIPPED_FOLDERS = {".git", ".venv", ".site", ".data", "__pycache__", "build", "vendor", "golden"}
+SKIPPED_FOLDERS = {"__pycache__", "build", "dist", "vendor", "golden"}  # and hidden ones
 QUOTING = {Path("tests/support/plain_english.py"), Path("tests/contract/test_plain_english.py")}
 # Phrases in which a word of a rule has its plain meaning.
 ALLOWED = re.compile(
@@ -126,12 +126,17 @@ def files(paths: Iterable[Path]) -> Iterator[Path]:
 
 def is_checked(path: Path) -> bool:
     """Whether the file holds English of this project: it is not vendored, hidden, or data."""
-    inside = path.resolve().relative_to(ROOT)
+    inside = path.absolute().relative_to(ROOT)
     return (
         (inside.suffix in SUFFIXES or inside.name in NAMES)
         and inside not in QUOTING
-        and not SKIPPED_FOLDERS & set(inside.parts)
+        and not any(part in SKIPPED_FOLDERS or is_hidden(part) for part in inside.parts)
     )
+
+
+def is_hidden(part: str) -> bool:
+    """Whether a part of a path belongs to a tool, such as `.venv`, and not to the project."""
+    return part.endswith(".egg-info") or (part.startswith(".") and not part.startswith((".ci", ".env", ".docker")))
 
 
 def main(arguments: list[str]) -> int:
