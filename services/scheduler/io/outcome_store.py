@@ -3,14 +3,13 @@
 import asyncio
 import time
 from collections import OrderedDict
-from functools import partial
 from typing import Any
 
 import structlog
 
 from services.scheduler.events import FinishRequest
 from shared.bus.client import Bus
-from shared.bus.settlement import acknowledge
+from shared.bus.errors import bus_errors
 from shared.errors import BadInput
 from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus
 from shared.retry import retry
@@ -99,6 +98,10 @@ class OutcomeStore:
             self._failed.set_exception(error)
 
     async def _store(self, outcome: Outcome, delivery: Any) -> None:
-        subject = self._bus.subjects.outcomes(outcome.request_id)
-        await retry(partial(self._bus.store, subject, outcome, json=delivery.json, if_first=True))
-        await acknowledge(delivery.msg)
+        async def store_and_acknowledge() -> None:
+            subject = self._bus.subjects.outcomes(outcome.request_id)
+            await self._bus.store(subject, outcome, json=delivery.json, if_first=True)
+            with bus_errors("acknowledge the request"):  # redelivery would take REQUEST_ACK_WAIT_S
+                await delivery.msg.ack()
+
+        await retry(store_and_acknowledge)
