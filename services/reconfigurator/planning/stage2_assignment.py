@@ -1,6 +1,8 @@
-"""Stage 2, minimal-overhead reconfiguration: assigns GPUs to the instances of Stage 1 so that most keep running.
+"""Stage 2, minimal-overhead reconfiguration: assigns GPUs to the instances of Stage 1 so that as many running instances
+as possible are preserved.
 
-A place, the paper's slot, is a position that an instance may take: the number of a TP-d instance on a node.
+A place, called slot in the DiLaServe paper, is (node, TP degree d, index): the index-th possible TP-d instance of the
+node. It fixes no GPUs.
 """
 
 from collections import Counter
@@ -16,7 +18,7 @@ from shared.errors import BadInput, RetryLater
 
 HALF = 0.5  # a binary variable above it is 1
 
-Place = tuple[int, int, int]  # node, TP degree, number
+Place = tuple[int, int, int]  # node, TP degree, index
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class GpuAssignment:
 
     instances: list[PlannedInstance]
     preserved: int
-    gap: float | None  # relative, to the best bound on the preserved instances; None: unknown
+    gap: float | None  # of `preserved` to the solver's upper bound, relative; None: unknown
     steps: list[PlanStep]
 
 
@@ -37,7 +39,8 @@ def plan_transition(
     solver: Solver,
     time_limit_s: float,
 ) -> GpuAssignment:
-    """Solve Stage 2 and order its launches. `required` are instances by TP degree, `nodes` the GPUs of each.
+    """Solve Stage 2 and order its launches. `required` is the number of instances by TP degree, `nodes` the
+    number of GPUs of each node.
 
     Raises: BadInput if `current` or `required` do not fit the nodes; RetryLater if the time is too short.
     """
@@ -61,11 +64,11 @@ def plan_transition(
 
 
 def build_stage2(current: Sequence[Placement], required: Mapping[int, int], nodes: Sequence[int]) -> pyo.ConcreteModel:
-    """Source: "Details for Stage 2 Reconfiguration", symbols as there.
+    """Source: "Details for Stage 2 Reconfiguration", with the paper's symbols.
 
     Departures: a GPU is in at most one place, not exactly one, because Stage 1 may leave GPUs unused. The places of a
-    node and TP degree are interchangeable, so each old instance has one of its own, l_i: then m_{i,l} needs no l, and
-    "Preservation Uniqueness" always holds.
+    node and TP degree are interchangeable, so each running instance i has one of its own, l_i. Then m_{i,l} becomes
+    m_i, and the constraint "Preservation Uniqueness" always holds.
     """
     places = [(n, d, ell) for n, gpus in enumerate(nodes) for d in required for ell in range(gpus // d)]
     pairs = [(*place, g) for place in places for g in range(nodes[place[0]])]
@@ -106,8 +109,8 @@ def read_stage2(
 ) -> tuple[list[PlannedInstance], set[int]]:
     """Read the instances and the indices of the preserved ones.
 
-    Preserved instances keep their GPUs. The other instances of a node, largest first, get its other GPUs in order, so
-    that an instance's GPUs are neighbours if possible.
+    Preserved instances keep their GPUs. The solver's GPUs of new instances are ignored: these get the node's other GPUs
+    in order, the largest instance first, so that an instance's GPUs are neighbours if possible.
     """
     preserved = {i for i in m.m if m.m[i].value > HALF}
     instances = [
@@ -131,7 +134,7 @@ def read_stage2(
 def order_steps(
     current: Sequence[Placement], preserved: AbstractSet[int], starts: Sequence[Placement]
 ) -> list[PlanStep]:
-    """Launch next the instance that takes the fewest GPUs from running instances, so that capacity falls late.
+    """Launch next the instance whose launch stops instances with the fewest GPUs, so that capacity drops late.
 
     Source: "Practical Consideration". `preserved` are indices into `current`. Before each launch only the instances
     stop whose GPUs it needs; those whose GPUs no launch needs stop at the end.

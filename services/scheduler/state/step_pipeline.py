@@ -1,4 +1,5 @@
-"""The steps of each request that an instance has and has not answered: at most one, and with lookahead its successor.
+"""The unanswered steps of each request at its instance: none, one, or with lookahead one and the step after it, its
+successor.
 
 The README's state diagram shows the states and transitions.
 """
@@ -18,9 +19,11 @@ class StepState(enum.IntEnum):
 
     IDLE = 0  # none: the next step may be sent
     HELD = 1  # none, and the request sits out until it is released; it keeps its instance
-    SENT = 2  # the next step
-    SENT_AHEAD = 3  # and its successor, which the instance skips if the next step ends the block
-    SENT_ACROSS = 4  # and, for that case, the first step of the next block under the successor's number
+    SENT = 2  # one step, the step in flight
+    SENT_AHEAD = 3  # the step in flight and its successor, which the instance skips if the former ends the block
+    # As SENT_AHEAD, and under the successor's step number also the first step of the next block: the instance runs the
+    # successor if the block continues, the first step of the next block if it ends.
+    SENT_ACROSS = 4
 
 
 IDLE, HELD, SENT, SENT_AHEAD, SENT_ACROSS = map(int, StepState)  # members are slow to look up
@@ -31,8 +34,8 @@ class StepPipeline(Columns):
 
     state: NDArray[np.int8]  # StepState
     kind: Int32  # StepKind of the step in flight
-    threshold: Float64  # of the step in flight, or of the last one
-    next_threshold: Float64  # of the successor in flight
+    threshold: Float64  # confidence threshold of the step in flight, or of the last one
+    next_threshold: Float64  # confidence threshold of the successor
     sent_s: Float64  # Unix time of the last send, seconds
 
     def __init__(self, capacity: int, *, caching: bool) -> None:
@@ -63,7 +66,7 @@ class StepPipeline(Columns):
         self.sent_s[rows] = now_s
 
     def send_ahead(self, rows: Int64, thresholds: Float64, across: Bool, now_s: float) -> None:
-        """SENT → SENT_AHEAD, or SENT_ACROSS where `across`."""
+        """SENT → SENT_AHEAD, or SENT_ACROSS where the first step of the next block is sent, too (`across`)."""
         self.state[rows] = np.where(across, SENT_ACROSS, SENT_AHEAD)
         self.next_threshold[rows] = thresholds
         self.sent_s[rows] = now_s

@@ -1,7 +1,8 @@
-"""Decides which requests have entries in the KV cache, and evicts them.
+"""Reserves entries of the KV cache for requests, and evicts requests from it.
 
 A request gets one entry per token of its canvas before its first step with a cache. It is evicted when the scheduler
-drops it, sends a newer state of it or is superseded. No request is evicted to make room for another: the other waits.
+drops it or sends a newer state of it, and when another scheduler takes over. No request is evicted to make room for
+another: a request that finds too little room waits.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,8 @@ from shared.messages.steps import StepJobs
 
 
 def tickets_to_evict(message: StepJobs, resident: Iterable[int]) -> list[int]:
-    """The tickets that a message drops: those it names, and those of `resident` below its `forget_below`."""
+    """The tickets that a message drops: those it names, and, if it has a `forget_below`, the `resident` tickets below
+    that whose state it does not bring."""
     named: list[int] = unpack_int64(message.drops).tolist()
     if not message.forget_below:
         return named
@@ -23,7 +25,7 @@ def tickets_to_evict(message: StepJobs, resident: Iterable[int]) -> list[int]:
 
 
 class KvReservations:
-    """The entries of the resident requests."""
+    """Reserves and frees the cache's entries; `num_tokens` is their number."""
 
     def __init__(self, mode: CacheMode, num_tokens: int) -> None:
         self.allocator = KvAllocator(num_tokens)
