@@ -196,11 +196,15 @@ class SchedulerCore:
         return self._text_ended(written, table.entry(row).arrived.request.stop)
 
     def _forget_states(self, tickets: Int64) -> None:
-        """The instances lack the states: send the same steps again, with the states."""
+        """The instances lack the states: send the same steps again, with the states. The new tickets make a second
+        report of the same loss late: it would reset the state while its step runs."""
         rows = self.table.rows_of_tickets(tickets)
         rows = rows[(rows >= 0) & (self.table.pipeline.state[rows] >= SENT)]
         self.table.state_instance[rows] = NOWHERE
         self.table.pipeline.take_back(rows)
+        self.table.estimate_pending[rows] = False
+        for row in rows.tolist():
+            self.table.new_ticket(row)
 
     def _lose_instance(self, instance_id: str, now_s: float) -> None:
         table, index = self.table, self.fleet.remove(instance_id)

@@ -22,12 +22,12 @@ class Registration:
     def __init__(self, bus: Bus, instance: Instance, num_resident: Callable[[], int] = lambda: 0) -> None:
         """`num_resident()` returns the number of resident requests."""
         self._bus = bus
-        self._num_held = num_resident
+        self._num_resident = num_resident
         self.instance = instance
 
     async def renew(self) -> None:
         """Write the entry now. If the bus is unavailable, log it; the next renewal tries again."""
-        self.instance = replace(self.instance, heartbeat=self.instance.heartbeat + 1, requests=self._num_held())
+        self.instance = replace(self.instance, heartbeat=self.instance.heartbeat + 1, requests=self._num_resident())
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 await (await self._bucket()).put(self.instance.instance_id, encode(self.instance))
