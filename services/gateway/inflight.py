@@ -118,11 +118,12 @@ class InFlightRequest:
     async def close(self) -> None:
         """Unsubscribe; cancel the request if it has no outcome and `cancel_on_close` is set."""
         self._closed = True
-        with contextlib.suppress(*BUS_ERRORS):
-            if self._subscription is not None:
+        if self._subscription is not None:
+            with contextlib.suppress(*BUS_ERRORS):
                 await self._subscription.unsubscribe()
-            if self.cancel_on_close and not self._ended:
-                subject = self._bus.subjects.cancel(self.request.request_id)
+        if self.cancel_on_close and not self._ended:
+            subject = self._bus.subjects.cancel(self.request.request_id)
+            with contextlib.suppress(*BUS_ERRORS):
                 await self._bus.publish(subject, Cancel(reason="the client left or the request timed out"))
         self._span.end()
 

@@ -1,11 +1,13 @@
 """Reads the stored messages of a stream at once."""
 
+from contextlib import suppress
 from typing import Any
 
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from shared.bus.client import Bus
+from shared.bus.errors import BUS_ERRORS
 
 READ_TIMEOUT_S = 5.0
 
@@ -15,7 +17,9 @@ async def read_stream(bus: Bus, stream: str, subject: str, **position: Any) -> l
     nats-py may instead end before its first message. Raises: BUS_ERRORS."""
     config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True, inactive_threshold=10, **position)
     subscription = await bus.js.pull_subscribe(subject, stream=stream, config=config)
-    pending = (await subscription.consumer_info()).num_pending or 0
-    msgs = await subscription.fetch(pending, timeout=READ_TIMEOUT_S) if pending else []
-    await subscription.unsubscribe()
-    return msgs
+    try:
+        pending = (await subscription.consumer_info()).num_pending or 0
+        return await subscription.fetch(pending, timeout=READ_TIMEOUT_S) if pending else []
+    finally:
+        with suppress(*BUS_ERRORS):
+            await subscription.unsubscribe()
