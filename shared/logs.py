@@ -7,6 +7,7 @@ import logging
 import sys
 
 import structlog
+from stamina.instrumentation import RetryDetails, set_on_retry_hooks
 
 
 def configure_logs(service: str, *, level: str = "info", form: str = "console") -> None:
@@ -37,3 +38,10 @@ def configure_logs(service: str, *, level: str = "info", form: str = "console") 
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared_steps, processors=[without_meta, *rendering])
     )
     logging.basicConfig(level=logging.WARNING, handlers=[others])
+    set_on_retry_hooks([_log_retry])
+
+
+def _log_retry(details: RetryDetails) -> None:
+    """Log the reason of a retry; stamina's own line names only the callable."""
+    wait_s = round(details.wait_for, 2)
+    structlog.get_logger(__name__).warning("retrying", error=str(details.caused_by), wait_s=wait_s)
