@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shared.arrays import Float64, Int64
 from shared.errors import BadInput
+from shared.messages.requests import MAX_KEY_LENGTH
 from shared.text import round_up_to_blocks
 from simulator.lengths import Lengths
 
+StrArray = NDArray[np.str_]
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 HOUR_S = 300.0  # length of a compressed hour of the day
 # Requests per second by hour of day, highest scaled to 1: BurstGPT's conversation logs, median over days (Wang et al.,
@@ -34,6 +37,7 @@ class ArrivalTrace:
     output_tokens: Int64
     slo_s: Float64  # nan: the cluster's default
     priority: Int64
+    key: StrArray  # name of the request's API key; empty: none
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -59,9 +63,10 @@ def constant_rate_trace(lengths: Lengths, rps: float, random: np.random.Generato
 
 
 def make_trace(arrival_s: Float64, prompt_tokens: Int64, output_tokens: Int64) -> ArrivalTrace:
-    """Requests without SLO or priority of their own."""
+    """Requests without SLO, priority or key of their own."""
     n = len(arrival_s)
-    return ArrivalTrace(arrival_s, prompt_tokens, output_tokens, np.full(n, np.nan), np.zeros(n, dtype=np.int64))
+    slo_s, priority, key = np.full(n, np.nan), np.zeros(n, dtype=np.int64), np.full(n, "")
+    return ArrivalTrace(arrival_s, prompt_tokens, output_tokens, slo_s, priority, key)
 
 
 def read_trace(path: Path, block_length: int = 32) -> ArrivalTrace:
@@ -77,13 +82,12 @@ def read_trace(path: Path, block_length: int = 32) -> ArrivalTrace:
         raise BadInput(f"{path}: {error.message}", "trace") from None
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"cannot read the trace {path}: {error}", "trace") from None
-    arrival_s, prompts, outputs, slo_s, priority = (np.array(column) for column in zip(*rows, strict=True))
-    return ArrivalTrace(arrival_s, prompts, outputs, slo_s, priority)
+    return ArrivalTrace(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
 MAX_TOKENS = 1_000_000  # length of a prompt or an output, beyond all models
 MAX_ARRIVAL_S = 366 * 86_400.0  # a year; later arrivals are probably Unix times
-Row = tuple[float, int, int, float, int]  # the columns of an ArrivalTrace
+Row = tuple[float, int, int, float, int, str]  # the columns of an ArrivalTrace
 
 
 def _read_rows(reader: "csv.DictReader[str]", block_length: int) -> list[Row]:
@@ -108,4 +112,7 @@ def _read_row(row: Mapping[str, str | None], line: int, block_length: int) -> Ro
         raise BadInput(f"line {line}: arrival_s counts from the start of the trace, at most {MAX_ARRIVAL_S:.0f}")
     if max(prompt, output) > MAX_TOKENS:
         raise BadInput(f"line {line}: prompt_tokens and output_tokens may be at most {MAX_TOKENS}")
-    return arrival_s, prompt, round_up_to_blocks(output, block_length), slo_s, priority
+    key = row.get("key") or ""
+    if len(key) > MAX_KEY_LENGTH:
+        raise BadInput(f"line {line}: key may have at most {MAX_KEY_LENGTH} characters")
+    return arrival_s, prompt, round_up_to_blocks(output, block_length), slo_s, priority, key

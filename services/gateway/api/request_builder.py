@@ -12,8 +12,10 @@ from shared.text import LONG_TEXT, TextModel, round_up_to_blocks
 DEFAULT_OUTPUT_TOKENS = 128
 
 
-async def build_request(body: CompletionBody, text: TextModel, request_id: str, arrival_s: float) -> Request:
-    """`arrival_s` is Unix time. Raises: BadInput naming the wrong field."""
+async def build_request(
+    body: CompletionBody, text: TextModel, request_id: str, arrival_s: float, key_id: str
+) -> Request:
+    """`arrival_s` is Unix time, `key_id` the API key's. Raises: BadInput naming the wrong field."""
     prompt_ids = await _encode(body, text)
     return Request(
         request_id=request_id,
@@ -29,6 +31,7 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
         stream=bool(body.stream),
         guesses=body.canvas,
         arrival_s=arrival_s,
+        key=key_id,
     )
 
 

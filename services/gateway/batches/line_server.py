@@ -50,7 +50,7 @@ class LineServer:
         check_model(body.model, text.card.name)
         now_s = time.time()
         left_s = max(1.0, self._batch.expires_s - now_s)
-        request = await build_request(body, text, request_id, now_s)
+        request = await build_request(body, text, request_id, now_s, self._batch.owner)
         priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
         request = replace(request, stream=False, guesses=False, priority=priority, slo_s=slo_s)
         inflight = await inflight_requests.open(request, BATCH_OWNER, durable=True, timeout_s=left_s)

@@ -102,6 +102,14 @@ async def test_a_created_key_authorizes_requests(guarded: RunningGateway, postgr
     assert (await complete(guarded, made["secret"], priority=3)).status_code == 200
 
 
+async def test_a_request_carries_the_id_of_its_key(
+    guarded: RunningGateway, engine: AsyncEngine, scheduler: AnsweringScheduler
+) -> None:
+    key, secret = await create_key(engine, "counted", None, None, 0)
+    assert (await complete(guarded, secret)).status_code == 200
+    assert scheduler.requests[-1].key == key.key_id
+
+
 async def test_a_priority_above_the_keys_maximum_is_forbidden(guarded: RunningGateway, engine: AsyncEngine) -> None:
     _, secret = await create_key(engine, "priority", None, None, 3)
     assert (await complete(guarded, secret, priority=3)).status_code == 200

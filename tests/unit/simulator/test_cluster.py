@@ -1,5 +1,7 @@
 """A small cluster in virtual time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -149,9 +151,7 @@ def test_requests_of_a_failed_instance_continue_on_another(message_s: float) -> 
 
 def test_a_request_with_its_own_slo_is_measured_by_it() -> None:
     workload = arrivals(2, every_s=50.0)
-    strict = ArrivalTrace(
-        workload.arrival_s, workload.prompt_tokens, workload.output_tokens, np.array([np.nan, 0.1]), workload.priority
-    )
+    strict = replace(workload, slo_s=np.array([np.nan, 0.1]))
     assert simulate(scenario(), strict).met.tolist() == [True, False]
 
 

@@ -56,6 +56,12 @@ def test_a_trace_is_read_in_order_of_arrival_and_in_whole_blocks(tmp_path: Path)
     assert np.isnan(workload.slo_s[1])
 
 
+def test_the_requests_of_a_trace_keep_their_keys(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens,key\n2.0,7,40,alice\n1.5,8,32,\n")
+    assert read_trace(path).key.tolist() == ["", "alice"]
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -64,6 +70,7 @@ def test_a_trace_is_read_in_order_of_arrival_and_in_whole_blocks(tmp_path: Path)
         ("arrival_s,prompt_tokens,output_tokens\n1,2,3\n-1,2,3\n", "line 3"),
         ("arrival_s,prompt_tokens,output_tokens\n1,2,99999999999999999999\n", "line 2"),
         ("arrival_s,prompt_tokens,output_tokens\n1700000000,2,3\n", "from the start of the trace"),
+        (f"arrival_s,prompt_tokens,output_tokens,key\n1,2,3,{'k' * 65}\n", "at most 64 characters"),
         ("arrival_s,prompt_tokens,output_tokens\n", "no requests"),
     ],
 )
