@@ -24,6 +24,7 @@ from dilaserve.load.workload import LoadRequest
 from experiments.live_cluster import CELL, chat_body, held_out_requests, live_cluster
 from experiments.report import RESULTS, Report
 from experiments.switch_cost import switch_ms
+from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from shared.bus.client import Bus
 
 TARGET_MS = 5.0  # for the median overhead of a request that is alone on the cluster
@@ -159,7 +160,7 @@ def main(
     concurrency: Annotated[str, typer.Option(help="Numbers of concurrent requests, comma-separated.")] = "1,32,256",
     requests: Annotated[int, typer.Option(help="Requests for each of these.")] = 300,
     instances: Annotated[str, typer.Option(help="As of `dilaserve up`.")] = "1x1",
-    policy: Annotated[str, typer.Option(help="As of `dilaserve up`.")] = "dilaserve",
+    policy: Annotated[PolicyName, typer.Option(help="As of `dilaserve up`.")] = DEFAULT_POLICY,
     out: Annotated[Path, typer.Option(help="File of the report.")] = RESULTS / "gateway_overhead.md",
 ) -> None:
     """Start a cluster, measure, and print the table."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from experiments.paper.files import PROFILE, STEPS
 from experiments.paper.result_cache import cached
 from experiments.paper.runs import POLICY
 from experiments.report import RESULTS, environment_header, markdown_table
+from services.scheduler.registry import PolicyName
 from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
 from simulator.lengths import DATA, benchmark_lengths, sharegpt_lengths
@@ -38,8 +39,6 @@ ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
 LASTING_COPIES = 3  # copies of each sample of a benchmark: one copy lasts 82 seconds, mostly while the queue fills
 LOW_LOAD_S = 45 * 60.0  # the paper's low-load period is the trace's first 45 minutes
 
-Policy = Literal["dilaserve", "llumnix", "infaas"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRun:
@@ -47,7 +46,7 @@ class TraceRun:
 
     system: str
     seed: int
-    policy: Policy
+    policy: PolicyName
     rps: float = 20.0  # peak rate of the trace
     lengths: str = "sharegpt"  # or a benchmark, at a constant rate
     copies: int = 1  # copies of each sample of the benchmark

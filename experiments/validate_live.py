@@ -39,6 +39,7 @@ from experiments.live_cluster import CELL, LiveCluster, held_out_requests, live_
 from experiments.live_iterations import BLOCK, RecordedIteration, canvases, iterations, record
 from experiments.report import RESULTS, Report
 from services.predictor.model import load_predictor
+from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from services.scheduler.settings import SchedulerSettings
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
@@ -246,7 +247,7 @@ def main(
     *,
     loads: Annotated[str, typer.Option(help="Shares of the sustained rate.")] = "0.4,0.8,1.1",
     parts: Annotated[int, typer.Option(min=1, help=f"Parts of each load, {PART_S:g} s of arrivals each.")] = 2,
-    policy: Annotated[str, typer.Option(help="dilaserve, llumnix or infaas.")] = "dilaserve",
+    policy: Annotated[PolicyName, typer.Option(help="As of `dilaserve up`.")] = DEFAULT_POLICY,
     out: Annotated[Path, typer.Option(help="File of the report.")] = RESULTS / "validate_live.md",
 ) -> None:
     """Print the table, and whether the simulator meets the targets."""

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from services.predictor.model import StepPredictor
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.workload_stats import PlanningSettings
-from services.scheduler.factory import build_core, candidates
+from services.scheduler.factory import build_core
+from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.messages.instances import Instance, ModelCard
@@ -132,7 +133,7 @@ def _start_reconfigurator(
     cluster: SimulatedCluster,
     make_instance: Callable[[int], Instance],
 ) -> None:
-    thresholds = candidates(scenario.settings)
+    thresholds = scenario.settings.candidates
     specs = place(scenario.instances, settings.gpus_per_node)
     degrees = [tp for tp in scenario.profile.tp_degrees if tp <= settings.gpus_per_node]
     planner = Planner(
@@ -153,9 +154,9 @@ def _predictor(
     workload: ArrivalTrace,
     random: np.random.Generator,
 ) -> Predictor | None:
-    if settings.policy != "dilaserve" or settings.estimates == "one-shot":
+    if not find_policy(settings.policy).uses_estimates or settings.estimates == "one-shot":
         return None
-    thresholds = np.array(candidates(settings))
+    thresholds = np.array(settings.candidates)
     if scenario.predictor != "trained":
         return oracle_predictor(model, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
     if scenario.live is not None:

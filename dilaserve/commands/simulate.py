@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dilaserve.outputs import check_figure, check_file
+from services.scheduler.registry import DEFAULT_POLICY, PolicyName, policies_that
 from shared.errors import BadInput
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ EXAMPLE = (
 )
 
 PredictorName = Literal["oracle", "noisy", "one-shot", "trained"]
-Policy = Literal["dilaserve", "infaas", "llumnix", "fixed"]
+ADAPTIVE, FIXED = policies_that(use_one_threshold=False), policies_that(use_one_threshold=True)
 WorkloadName = Literal["real-world", "gsm8k", "mmlu-pro", "mbpp"]
 
 
@@ -35,11 +36,11 @@ def simulate(
     profile: Annotated[Path, typer.Option(help="Latency profile (CSV).")],
     steps: Annotated[Path, typer.Option(help="Tokens per step by threshold (CSV).")],
     cluster: Annotated[str, typer.Option(help="Instances: COUNTxTP[,COUNTxTP...].")] = "16x1",
-    policy: Annotated[Policy, typer.Option(help="How requests are scheduled.")] = "dilaserve",
-    thresholds: Annotated[str, typer.Option(help="Candidate thresholds of policy dilaserve.")] = "0.5,0.6,0.7,0.8,0.9",
-    threshold: Annotated[float, typer.Option(min=0.01, max=1, help="Threshold of the other policies.")] = 0.9,
+    policy: Annotated[PolicyName, typer.Option(help="Scheduling policy.")] = DEFAULT_POLICY,
+    thresholds: Annotated[str, typer.Option(help=f"Candidate thresholds ({ADAPTIVE}).")] = "0.5,0.6,0.7,0.8,0.9",
+    threshold: Annotated[float, typer.Option(min=0.01, max=1, help=f"Threshold ({FIXED}).")] = 0.9,
     cache: Annotated[bool, typer.Option(help="Whether instances cache keys and values.")] = True,
-    load_control: Annotated[bool, typer.Option(help="Whether policy dilaserve limits thresholds under load.")] = True,
+    load_control: Annotated[bool, typer.Option(help=f"Whether load limits the thresholds ({ADAPTIVE}).")] = True,
     predictor: Annotated[PredictorName, typer.Option(help="How the step predictor is simulated.")] = "noisy",
     noise: Annotated[float, typer.Option(min=0, help="Error of the noisy predictor (of its logarithm).")] = 0.1,
     fail: Annotated[

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from services.scheduler.registry import DEFAULT_POLICY, POLICY_WITHOUT_PREDICTOR, PolicyName
+
 if TYPE_CHECKING:
     from dilaserve.stack.data_dir import Addresses
     from dilaserve.stack.options import StackOptions
@@ -30,8 +32,11 @@ def up(
         str | None, typer.Option(help="Instances as COUNTxTP[,COUNTxTP...].", show_default="2x1, if they fit")
     ] = None,
     policy: Annotated[
-        Literal["dilaserve", "llumnix", "infaas", "fixed"] | None,
-        typer.Option(help="Scheduling policy.", show_default="dilaserve if the model has a step predictor, else fixed"),
+        PolicyName | None,
+        typer.Option(
+            help="Scheduling policy.",
+            show_default=f"{DEFAULT_POLICY} if the model has a step predictor, else {POLICY_WITHOUT_PREDICTOR}",
+        ),
     ] = None,
     slo: Annotated[float, typer.Option(min=0.001, max=86400, help="SLO in seconds of requests without one.")] = 5.0,
     thresholds: Annotated[

@@ -17,6 +17,7 @@ from dilaserve.stack.nats import find_server
 from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import LOOPBACK, check_free
 from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers
+from services.scheduler.registry import POLICY_WITHOUT_PREDICTOR
 from shared.cpu import num_cores
 from shared.errors import BadInput, DilaserveError
 from shared.model_files import HUB_ID
@@ -89,7 +90,7 @@ def model(given: str) -> Finding:
         return Finding("model", False, given, fix)
     if (directory / "predictor" / CARD_FILE).is_file():
         return Finding("model", True, f"{given}, with a step predictor")
-    fix = f"dilaserve train-predictor --model {given} (until then: --policy fixed)"
+    fix = f"dilaserve train-predictor --model {given} (until then: --policy {POLICY_WITHOUT_PREDICTOR})"
     return Finding("model", True, f"{given}, without a step predictor", fix)
 
 

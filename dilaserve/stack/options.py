@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from services.scheduler.registry import DEFAULT_POLICY, POLICY_WITHOUT_PREDICTOR
 from shared.cpu import num_cores
 from shared.errors import BadInput
 from shared.instance_counts import read_instance_counts
@@ -116,8 +117,8 @@ def is_loopback(host: str) -> bool:
 
 
 def default_policy(model: Path) -> str:
-    """`dilaserve` if the model has a step predictor, which it needs; else `fixed`."""
-    return "dilaserve" if (model / "predictor" / CARD_FILE).is_file() else "fixed"
+    """The default policy if the model has a step predictor, which it needs."""
+    return DEFAULT_POLICY if (model / "predictor" / CARD_FILE).is_file() else POLICY_WITHOUT_PREDICTOR
 
 
 def check_profile(path: Path | None, instances: Sequence[int], *, reconfigure: bool) -> Path | None:

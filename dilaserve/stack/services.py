@@ -5,6 +5,7 @@ import sys
 
 from dilaserve.stack.options import METRICS_ORDER, NODE, TP_DEGREES, StackOptions
 from dilaserve.stack.process import Program
+from services.scheduler.registry import find_policy
 from shared.messages.launch import InstanceSpec
 from shared.settings import to_environ
 
@@ -26,7 +27,7 @@ def serving_programs(options: StackOptions, nats_url: str, database_url: str) ->
     }
     workers = [worker_program(options, nats_url, spec) for spec in options.specs]
     predictor = common | {"metrics_port": _metrics_port(options, "predictor")}
-    predictors = [_program("predictor", predictor)] if options.policy == "dilaserve" else []
+    predictors = [_program("predictor", predictor)] if find_policy(options.policy).uses_estimates else []
     return [_program("gateway", common | gateway), _program("scheduler", common | scheduler), *predictors, *workers]
 
 
@@ -50,14 +51,14 @@ def reconfigurator_program(options: StackOptions, nats_url: str, database_url: s
     settings: dict[str, object] = {"nats_url": nats_url, "database_url": database_url}
     settings["metrics_port"] = _metrics_port(options, "reconfigurator")
     if options.reconfigure:
-        adaptive = options.policy == "dilaserve"
+        policy = find_policy(options.policy)
         settings |= {
             "launcher": "process",
             "nodes": f"{NODE}:{options.slots}",
             "profile": options.profile,
             "tp_degrees": [tp for tp in TP_DEGREES if tp <= options.slots],
-            "predictor": options.model / "predictor" if adaptive else None,
-            "thresholds": options.thresholds if adaptive else options.thresholds[-1:],
+            "predictor": options.model / "predictor" if policy.uses_estimates else None,
+            "thresholds": options.thresholds[-1:] if policy.one_threshold else options.thresholds,
             "cache": options.cache,
         }
     return _program("reconfigurator", settings)

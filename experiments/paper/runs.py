@@ -9,6 +9,7 @@ import numpy as np
 from experiments.paper.files import PROFILE, STEPS
 from experiments.paper.result_cache import cached
 from services.scheduler.policies import MigrationPolicy
+from services.scheduler.registry import PolicyName
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import Int64
 from shared.instance_counts import read_instance_counts
@@ -24,11 +25,7 @@ GSM8K_SHOTS = 5  # examples in the prompts of the data file
 SHOT_SHARE = 0.182  # share of one example in GSM8K's 5-shot prompt; by characters, mean over questions and answers
 
 System = Literal["DiLaServe", "Llumnix", "INFaaS"]
-POLICY: Mapping[System, Literal["dilaserve", "llumnix", "infaas"]] = {
-    "DiLaServe": "dilaserve",
-    "Llumnix": "llumnix",
-    "INFaaS": "infaas",
-}
+POLICY: Mapping[System, PolicyName] = {"DiLaServe": "paper", "Llumnix": "llumnix", "INFaaS": "infaas"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

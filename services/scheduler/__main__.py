@@ -22,6 +22,7 @@ from services.scheduler.io.recovery import Recovery
 from services.scheduler.io.request_consumer import RequestConsumer
 from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.scheduler.monitoring.stats_window import StatsWindow
+from services.scheduler.registry import find_policy
 from services.scheduler.service import SchedulerService
 from services.scheduler.settings import SchedulerSettings
 from shared.background import DeferredTasks
@@ -73,7 +74,7 @@ async def serve(
     service = SchedulerService(bus, core, queue, outcomes, predictor, stats, metrics, deferred)
     recovery = await Recovery.start(bus)
     requests = RequestConsumer(bus, text, settings.default_slo_s, queue, outcomes, recovery, deferred)
-    needs_profile = settings.policy == "dilaserve"
+    needs_profile = find_policy(settings.policy).needs_profile
     instances = InstanceEvents(text.card.name, queue, needs_profile=needs_profile, caching=core.settings.caching)
     await service.subscribe_cancels()
     freeze_startup_objects()

@@ -5,7 +5,7 @@ from functools import partial
 
 from services.scheduler.core import SchedulerCore
 from services.scheduler.events import Command, Event, FinishRequest, SendJobs
-from services.scheduler.factory import build_policy
+from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
 from tests import builders
 from tests.support.scripted_worker import ScriptedWorker
@@ -51,10 +51,10 @@ def make_cell(
     instances: dict[str, int], *, caching: bool = False, per_step: int = 4, **options: object
 ) -> ScriptedCell:
     """`instances` maps names to TP degrees."""
-    given = {"policy": "dilaserve", "margin_steps": 0.0, **options}
+    given = {"policy": "paper", **options}
     settings = SchedulerSettings(model="m", thresholds=THRESHOLDS, **given)  # type: ignore[arg-type]
     core = builders.scheduler_core(
-        lambda estimates: build_policy(settings, estimates),
+        lambda estimates: find_policy(settings.policy).build(settings, estimates),
         thresholds=THRESHOLDS,
         tokens_per_step=TOKENS_PER_STEP,
         end_ids=(),

@@ -10,8 +10,10 @@ import numpy as np
 
 from services.scheduler.algorithms.placement import place_in_order, token_load
 from services.scheduler.policies import MigrationPolicy, ThresholdChoice
+from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
+from services.scheduler.state.step_estimates import StepEstimates
 from shared.arrays import Int64
 
 
@@ -32,3 +34,12 @@ class FixedThresholdPolicy:
         instances = table.instance[rows]
         step_latency_s = fleet.recompute_latency_s(instances, fleet.tokens[instances])
         return ThresholdChoice(thresholds, thresholds, np.full(len(rows), np.nan), step_latency_s)
+
+
+def build_infaas(settings: SchedulerSettings, _estimates: StepEstimates) -> FixedThresholdPolicy:
+    """`infaas` and `fixed`."""
+    return FixedThresholdPolicy(settings.threshold, settings.moves or MigrationPolicy.NEVER)
+
+
+def build_llumnix(settings: SchedulerSettings, _estimates: StepEstimates) -> FixedThresholdPolicy:
+    return FixedThresholdPolicy(settings.threshold, settings.moves or MigrationPolicy.AT_RECOMPUTE)

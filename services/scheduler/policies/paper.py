@@ -1,4 +1,4 @@
-"""DiLaServe: deadline and cluster load decide a request's threshold; each step runs on the fastest instance."""
+"""The paper's policy: deadline and cluster load decide a request's threshold; the fastest instance runs it."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,7 @@ from services.scheduler.algorithms.load_control import highest_allowed, request_
 from services.scheduler.algorithms.placement import place_in_order, step_latency
 from services.scheduler.algorithms.thresholds import candidate_of, choose_thresholds, time_left_s
 from services.scheduler.policies import MigrationPolicy, ThresholdChoice
+from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_estimates import StepEstimates
@@ -16,7 +17,7 @@ from shared.messages.stats import ClusterLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiLaServePolicy:
+class PaperPolicy:
     """Units: thresholds ascending; guaranteed_priority is the lowest priority that keeps the full range."""
 
     candidates: Float64  # [c], the administrator's thresholds, ascending
@@ -81,3 +82,21 @@ class DiLaServePolicy:
         if np.count_nonzero(above_all):
             thresholds, allowed = (np.where(above_all, floor, some) for some in (thresholds, allowed))
         return ThresholdChoice(thresholds, allowed, left_s[np.arange(len(rows)), chosen], recompute_latency_s)
+
+
+def build(settings: SchedulerSettings, estimates: StepEstimates, margin_steps: float = 0.0) -> PaperPolicy:
+    """The policy with `margin_steps` unless the settings name a margin."""
+    return PaperPolicy(
+        candidates=np.array(settings.candidates),
+        estimates=estimates,
+        moves=settings.moves or MigrationPolicy.AT_RECOMPUTE,
+        uses_estimates=settings.estimates == "predictor",
+        load_control=settings.load_control,
+        margin_steps=margin_steps if settings.margin_steps is None else settings.margin_steps,
+        guaranteed_priority=settings.guaranteed_priority,
+    )
+
+
+def build_with_margin(settings: SchedulerSettings, estimates: StepEstimates) -> PaperPolicy:
+    """The policy with one step in reserve."""
+    return build(settings, estimates, margin_steps=1.0)
