@@ -3,6 +3,7 @@
 DilaserveError
 ├── BadInput      the caller's data is invalid: the same call fails again
 ├── RetryLater    a temporary condition: the same call may succeed later
+│   └── QueueFull a stream of the bus is at its bound
 └── Superseded    another process has taken over this process's role: stop
 """
 
@@ -22,6 +23,10 @@ class BadInput(DilaserveError):  # noqa: N818  (named for the cause)
 
 class RetryLater(DilaserveError):  # noqa: N818
     """A temporary condition, such as an unavailable server."""
+
+
+class QueueFull(RetryLater):
+    """A stream of the bus is at its bound and stores no further message."""
 
 
 class Superseded(DilaserveError):  # noqa: N818

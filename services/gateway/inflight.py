@@ -24,7 +24,7 @@ from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import message_kind
-from shared.errors import BadInput, RetryLater
+from shared.errors import BadInput, QueueFull, RetryLater
 from shared.messages.instances import ModelCard
 from shared.messages.requests import Cancel, Guesses, Outcome, Progress, Request
 
@@ -67,7 +67,7 @@ class InFlightRequest:
     async def start(self) -> None:
         """Subscribe, then publish the request, unless it is durable and has an outcome already.
 
-        Raises: RetryLater if the bus does not store the request.
+        Raises: QueueFull if the cell is full; RetryLater if the bus does not store the request.
         """
         subjects, request_id = self._bus.subjects, self.request.request_id
         if self._durable and (outcome := await find_outcome(self._bus, request_id)):
@@ -78,7 +78,11 @@ class InFlightRequest:
         with bus_errors("subscribe to the outcome"):
             self._subscription = await self._bus.nc.subscribe(subject, cb=self._receive)
         with trace.use_span(self._span):
-            await self._bus.store(subjects.requests, self.request)
+            try:
+                await self._bus.store(subjects.requests, self.request)
+            except QueueFull:
+                self.cancel_on_close = False
+                raise
 
     async def events(self) -> AsyncIterator[StepTokens | Outcome]:
         """The request's tokens, if it is streamed, then its outcome.

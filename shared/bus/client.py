@@ -25,7 +25,7 @@ from shared.bus.codec import decode, encode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.pull_consumer import consume
 from shared.bus.subjects import Subjects
-from shared.errors import BadInput, RetryLater
+from shared.errors import BadInput, QueueFull, RetryLater
 from shared.retry import WAIT_INITIAL_S, retry
 
 log = structlog.get_logger(__name__)
@@ -33,8 +33,9 @@ log = structlog.get_logger(__name__)
 M = TypeVar("M", bound=msgspec.Struct)
 T = TypeVar("T")
 DRAIN_TIMEOUT_S = 5.0  # limit of sending pending messages when a service ends
-CONSUMER_RETRY_S = 1.0  # first wait before a lost consumer is created again
+CONSUMER_RETRY_S = 1.0  # wait before a lost consumer is created again; longer only while this fails
 WRONG_LAST_SEQUENCE = 10071  # the server's error code for an unexpected sequence
+NOT_STORED = 10077  # the server's error code for a stream at its bound, and for other failures to store
 TOUCH_S = 5.0  # interval of touches of the liveness file
 SET_UP_CHECK_S = 0.5  # interval of checks for streams lost in a server restart
 
@@ -84,13 +85,15 @@ class Bus:
         """Publish to a stream and wait until the message is stored. With `if_first`, do nothing if the subject already
         holds a message.
 
-        Raises: RetryLater if the stream does not answer.
+        Raises: QueueFull if the stream is at its bound; RetryLater if it does not answer.
         """
         headers = trace_headers({Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: "0"} if if_first else None)
         with bus_errors(f"store on {subject}"):
             try:
                 await self.js.publish(subject, encode(message, json=json), headers=headers)
             except APIError as error:
+                if error.err_code == NOT_STORED and (error.description or "").startswith("maximum"):
+                    raise QueueFull(f"cannot store on {subject}: {error.description}") from error
                 if error.err_code != WRONG_LAST_SEQUENCE:
                     raise
 
@@ -102,15 +105,21 @@ class Bus:
         before_create: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Pass each message of a stream to `handle` as it arrives, until cancelled. Creates the consumer at the start
-        and after a loss, each time after `before_create`."""
+        and CONSUMER_RETRY_S after a loss, each time after `before_create`."""
 
-        async def consume_until_lost() -> None:
+        async def create() -> None:
             if before_create is not None:
                 await before_create()
             await self.js.add_consumer(stream, config)
-            await consume(self.nc, stream, str(config.durable_name), handle)
 
-        await _retry(f"consume {stream}", consume_until_lost, CONSUMER_RETRY_S)
+        while True:  # each loss starts a new back-off
+            await _retry(f"create the consumer of {stream}", create, CONSUMER_RETRY_S)
+            try:
+                with bus_errors(f"consume {stream}"):
+                    await consume(self.nc, stream, str(config.durable_name), handle)
+            except RetryLater as error:
+                log.warning("consumer lost", stream=stream, error=str(error))
+            await asyncio.sleep(CONSUMER_RETRY_S)
 
     async def bucket(self, name: str) -> KeyValue:
         """Bind to a bucket; waits until the set-up step has created it."""

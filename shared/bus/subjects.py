@@ -33,6 +33,7 @@ BATCH_ACK_WAIT_S = 10.0  # silence of a gateway after which another one takes ov
 CHECKPOINT_AGE_S = 3600.0  # retention of checkpoints; an older request restarts after a crash
 REQUEST_ACK_WAIT_S = 24 * 3600.0  # upper bound only: a new scheduler's consumer receives all requests immediately
 MAX_ACTIVE_REQUESTS = 20_000  # requests that a scheduler holds; the others wait in the stream
+MAX_UNFINISHED_REQUESTS = 100_000  # messages of REQUESTS; the stream refuses further ones
 PREDICTORS = "predictor"  # the queue group of the subject `predict`
 STEP_AGE_S = 60.0  # retention of step messages
 
@@ -110,8 +111,10 @@ def streams(subjects: Subjects) -> list[StreamConfig]:
     work_queue: dict[str, Any] = {"retention": RetentionPolicy.WORK_QUEUE}
     in_memory: dict[str, Any] = {"storage": StorageType.MEMORY, "max_age": STEP_AGE_S}
     latest: dict[str, Any] = {"max_msgs_per_subject": 1, "allow_direct": True}
+    # No bound in bytes: the server would reserve that space for each cell, and refuse the stream if it has less.
+    bounded: dict[str, Any] = {"max_msgs": MAX_UNFINISHED_REQUESTS, "discard": DiscardPolicy.NEW}
     return [
-        stream("REQUESTS", subjects.requests, "requests without an outcome", **work_queue, discard=DiscardPolicy.NEW),
+        stream("REQUESTS", subjects.requests, "requests without an outcome", **work_queue, **bounded),
         stream("ARRIVALS", subjects.arrivals, "arrived requests, for statistics", max_age=ARRIVAL_AGE_S),
         stream("STEPS", subjects.steps("*"), "step jobs that no instance has received", **work_queue, **in_memory),
         stream("STEP_RESULTS", subjects.step_results("*"), "results of iterations", **in_memory),

@@ -12,7 +12,9 @@ from structlog.testing import capture_logs
 
 from shared.bus.client import Bus
 from shared.bus.codec import decode
-from shared.messages.requests import Cancel, Outcome, OutcomeStatus
+from shared.bus.subjects import MAX_UNFINISHED_REQUESTS
+from shared.errors import QueueFull
+from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Request
 from shared.tasks import cancel
 from tests.support.nats import NatsServer
 from tests.support.waiting import LIMIT_S, reached, until
@@ -33,6 +35,26 @@ async def test_the_first_of_two_outcomes_of_a_request_is_kept(bus: Bus) -> None:
         await bus.store(subject, outcome, if_first=True)
     stored = await bus.js.get_last_msg(bus.subjects.stream("OUTCOMES"), subject)
     assert decode(stored.data or b"", Outcome).text == "29"
+
+
+async def test_an_existing_stream_of_requests_gets_the_bound_and_keeps_its_messages(bus: Bus) -> None:
+    stream = bus.subjects.stream("REQUESTS")
+    bounded = (await bus.js.stream_info(stream)).config
+    assert bounded.max_msgs == MAX_UNFINISHED_REQUESTS
+    await bus.js.update_stream(bounded.evolve(max_msgs=-1))  # as an earlier version left it
+    await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x"))
+    await bus.set_up()
+    info = await bus.js.stream_info(stream)
+    assert (info.config.max_msgs, info.state.messages) == (MAX_UNFINISHED_REQUESTS, 1)
+
+
+async def test_a_stream_at_its_bound_refuses_a_message_and_keeps_the_others(bus: Bus) -> None:
+    stream = bus.subjects.stream("REQUESTS")
+    await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
+    await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x"))
+    with pytest.raises(QueueFull, match="maximum messages exceeded"):
+        await bus.store(bus.subjects.requests, Request(request_id="r2", prompt="x"))
+    assert decode((await bus.js.get_msg(stream, seq=1)).data or b"", Request).request_id == "r1"
 
 
 async def test_stored_messages_survive_a_killed_server(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
-from shared.errors import BadInput, RetryLater
+from shared.errors import BadInput, QueueFull, RetryLater
 from shared.messages.requests import Outcome, OutcomeStatus
 
 log = structlog.get_logger(__name__)
 
-RETRY_AFTER_S = 2  # Retry-After of a 503
+RETRY_AFTER_S = 2  # Retry-After of a 503, and of a 429 because the cell is full
+QUEUE_FULL = "the cell has as many unfinished requests as it may hold"
 MAX_NAME_LENGTH = 100  # characters of a client's field or model name that a message repeats
 
 
@@ -63,7 +64,7 @@ def as_api_error(error: Exception) -> ApiError:
         case BadInput():
             return ApiError(400, error.message, param=error.field, code="invalid_value")
         case RetryLater():
-            return ApiError(503, str(error), code="unavailable", retry_after_s=RETRY_AFTER_S)
+            return _retry_later(error)
         case ValidationError() | RequestValidationError():
             first = error.errors()[0]
             in_url = isinstance(error, RequestValidationError)  # its location then begins with "path" or "query"
@@ -73,6 +74,12 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(error.status_code, error.detail, code=code, headers=error.headers)  # such as Allow
         case _:
             return ApiError(500, "internal error; see the gateway's log", code="internal_error")
+
+
+def _retry_later(error: RetryLater) -> ApiError:
+    if isinstance(error, QueueFull):
+        return ApiError(429, QUEUE_FULL, code="queue_full", retry_after_s=RETRY_AFTER_S)
+    return ApiError(503, str(error), code="unavailable", retry_after_s=RETRY_AFTER_S)
 
 
 def log_internal_error(error: Exception, request_id: str) -> None:
