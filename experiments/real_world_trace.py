@@ -31,7 +31,7 @@ from simulator.lengths import DATA, benchmark_lengths, sharegpt_lengths
 from simulator.plot import draw_timelines, write_figure
 from simulator.reconfiguration import SimulatedReconfiguration
 from simulator.result import Records, summarize
-from simulator.scenario import Scenario, simulate
+from simulator.scenario import PredictorName, Scenario, simulate
 from simulator.steps_table import read_steps
 from simulator.workload import ArrivalTrace, constant_rate_trace, real_world_trace
 
@@ -53,6 +53,7 @@ class TraceRun:
     roofline: bool = False
     load_control: bool = True
     margin_steps: float = 0.0  # reserved before the deadline: none, as in the paper
+    predictor: PredictorName = "trained"
     reconfigure: bool = False
 
 
@@ -115,6 +116,7 @@ def _simulate(run: TraceRun) -> StudyResult:
             margin_steps=run.margin_steps,
         ),
         reconfiguration=SimulatedReconfiguration() if run.reconfigure else None,
+        predictor=run.predictor,
         seed=run.seed,
     )
     start_s = time.process_time()

@@ -14,7 +14,6 @@ from services.predictor.model import StepPredictor
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.scheduler.factory import build_core
-from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.messages.instances import Instance, ModelCard
@@ -61,7 +60,7 @@ class Scenario:
     registered: LatencyProfile | None = None  # the profile that instances register; None: `profile`
     instances: tuple[int, ...]  # TP degree of each
     settings: SchedulerSettings
-    predictor: PredictorName = "noisy"  # one-shot: no predictor; trained: a LightGBM predictor
+    predictor: PredictorName = "trained"  # a LightGBM predictor; one-shot: no predictor
     noise: float = NOISE  # error of the noisy predictor
     live: LivePredictor | None = None  # the trained predictor; None: train one on the unmasking model
     slo_s: float | None = None
@@ -94,10 +93,10 @@ def simulate(
     estimates = "one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates
     settings = replace(scenario.settings, estimates=estimates, lookahead=0)
     model = scenario.replay or UnmaskingTables(scenario.steps)
-    predictor = _predictor(scenario, settings, model, workload, prediction_random)
-    confidences = _confidences(model, len(workload)) if predictor and scenario.predictor == "trained" else None
     card = scenario.live[1] if scenario.live else _card(scenario.steps)
     core = build_core(settings, None, card, EPOCH, keeps_records=False, estimate_interval_s=ESTIMATE_INTERVAL_S)
+    predictor = _predictor(scenario, model, workload, prediction_random) if core.policy.uses_estimates else None
+    confidences = _confidences(model, len(workload)) if predictor and scenario.predictor == "trained" else None
     # Difficulties have a random source of their own, so that they are the same under every policy
     levels = difficulty_random.integers(model.levels, size=len(workload))
     outputs = SimulatedOutputs(workload.output_tokens, levels, model, confidences, step_random)
@@ -148,15 +147,11 @@ def _start_reconfigurator(
 
 
 def _predictor(
-    scenario: Scenario,
-    settings: SchedulerSettings,
-    model: UnmaskingTables | ReplayModel,
-    workload: ArrivalTrace,
-    random: np.random.Generator,
+    scenario: Scenario, model: UnmaskingTables | ReplayModel, workload: ArrivalTrace, random: np.random.Generator
 ) -> Predictor | None:
-    if not find_policy(settings.policy).uses_estimates or settings.estimates == "one-shot":
+    if scenario.settings.estimates == "one-shot" or scenario.predictor == "one-shot":
         return None
-    thresholds = np.array(settings.candidates)
+    thresholds = np.array(scenario.settings.candidates)
     if scenario.predictor != "trained":
         return oracle_predictor(model, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
     if scenario.live is not None:

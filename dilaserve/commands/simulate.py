@@ -41,7 +41,7 @@ def simulate(
     threshold: Annotated[float, typer.Option(min=0.01, max=1, help=f"Threshold ({FIXED}).")] = 0.9,
     cache: Annotated[bool, typer.Option(help="Whether instances cache keys and values.")] = True,
     load_control: Annotated[bool, typer.Option(help=f"Whether load limits the thresholds ({ADAPTIVE}).")] = True,
-    predictor: Annotated[PredictorName, typer.Option(help="How the step predictor is simulated.")] = "noisy",
+    predictor: Annotated[PredictorName, typer.Option(help="How the step predictor is simulated.")] = "trained",
     noise: Annotated[float, typer.Option(min=0, help="Error of the noisy predictor (of its logarithm).")] = 0.1,
     fail: Annotated[
         list[str] | None, typer.Option(help="AT_S:INSTANCE: an instance (from 0) dies; repeatable.")

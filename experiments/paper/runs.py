@@ -43,7 +43,7 @@ class SimulationRun:
     cache: bool = True
     load_control: bool = True
     margin_steps: float = 0.0  # reserved before the deadline: none, as in the paper
-    predictor: PredictorName = "noisy"
+    predictor: PredictorName = "trained"
     moves: MigrationPolicy | None = None  # None: the policy's own
     slo_multiple: float = 5.0  # SLO over the mean latency of a request alone on a TP-1 instance
     seed: int = 0

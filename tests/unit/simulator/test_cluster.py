@@ -1,15 +1,19 @@
 """A small cluster in virtual time."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from services.predictor.model import StepPredictor
+from services.scheduler.registry import POLICIES
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.messages.steps import StepJobs, StepKind
 from shared.profile import LatencyProfile
 from simulator.instance import TOKENS, SimulatedInstance, read_jobs
+from simulator.predictor_training import train_predictor
 from simulator.result import Records, summarize
 from simulator.scenario import Failure, Scenario, simulate
 from simulator.steps_table import StepsTable
@@ -30,8 +34,8 @@ STEPS = StepsTable(np.array([0.5, 0.9]), np.array([7.0, 3.25]))
 def scenario(steps: StepsTable = STEPS, **options: object) -> Scenario:
     policy = options.pop("policy", "infaas")
     settings = SchedulerSettings(model="m", policy=policy, cache="dual", thresholds=(0.5, 0.7, 0.9))  # type: ignore[arg-type]
-    given = {"profile": PROFILE, "steps": steps, "instances": (1,), "settings": settings, "slo_s": 10.0, **options}
-    return Scenario(**given)  # type: ignore[arg-type]
+    given = {"profile": PROFILE, "steps": steps, "instances": (1,), "settings": settings, "slo_s": 10.0}
+    return Scenario(**(given | {"predictor": "noisy"} | options))  # type: ignore[arg-type]
 
 
 def arrivals(count: int, *, every_s: float = 0.0, prompt: int = 100, output: int = 64) -> ArrivalTrace:
@@ -78,7 +82,7 @@ def test_a_mixed_iteration_costs_both_lookups_less_the_shared_launch(shared_laun
     assert simulated.start() == pytest.approx((0.030 + 0.04e-3 * 328) + (0.020 + 0.2e-3 * 32) - shared_launch_s)
 
 
-@pytest.mark.parametrize("policy", ["dilaserve", "llumnix", "infaas", "fixed"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_completes_every_request(policy: str) -> None:
     records = simulate(scenario(policy=policy, instances=(1, 1, 2)), busy())
     assert records.completed.all()
@@ -93,9 +97,25 @@ def test_every_predictor_serves(predictor: str) -> None:
     assert 0.5 <= (records.mean_threshold_used() or 0) < 0.9
 
 
-@pytest.mark.parametrize("policy", ["dilaserve", "infaas"])
-def test_results_depend_on_the_seed_alone(policy: str) -> None:
-    first, again, other = (simulate(scenario(policy=policy, seed=seed), busy()) for seed in (3, 3, 4))
+def test_a_predictor_is_trained_only_for_a_policy_that_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainings: list[object] = []
+
+    def watched(*arguments: Any) -> StepPredictor:
+        trainings.append(arguments)
+        return train_predictor(*arguments)
+
+    monkeypatch.setattr("simulator.scenario.train_predictor", watched)
+    simulate(scenario(policy="infaas", predictor="trained"), arrivals(1))
+    simulate(scenario(policy="paper", predictor="one-shot"), arrivals(1))
+    assert not trainings
+    simulate(scenario(policy="paper", predictor="trained"), arrivals(1))
+    assert len(trainings) == 1
+
+
+@pytest.mark.parametrize(("policy", "predictor"), [("dilaserve", "noisy"), ("paper", "trained"), ("infaas", "noisy")])
+def test_results_depend_on_the_seed_alone(policy: str, predictor: str) -> None:
+    scenarios = (scenario(policy=policy, predictor=predictor, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (simulate(each, busy()) for each in scenarios)
     assert first.latency_s.tolist() == again.latency_s.tolist()
     assert first.latency_s.tolist() != other.latency_s.tolist()
 

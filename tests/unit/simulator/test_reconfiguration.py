@@ -37,6 +37,7 @@ def run(workload: ArrivalTrace, cluster: tuple[int, ...], *failures: Failure) ->
             steps=STEPS,
             instances=cluster,
             settings=settings,
+            predictor="noisy",
             slo_s=3.0,
             reconfiguration=SETTINGS,
             failures=failures,
