@@ -15,7 +15,6 @@ from experiments.live_iterations import BLOCK, RecordedIteration
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
-from simulator.instance import iteration_s
 from simulator.steps_table import StepsTable
 
 MAX_REQUESTS, MAX_TOKENS = 64, 8192  # of an iteration: the last rows of the profile
@@ -128,12 +127,8 @@ def fit_profile(run: Sequence[RecordedIteration], slower: float = 0.0) -> tuple[
 
 def charge_s(iteration: RecordedIteration, profile: LatencyProfile, launch_s: float) -> float:
     """The time of an iteration in a simulation, in seconds."""
-    return iteration_s(
-        lambda kind, tokens: profile.latency_s(1, tokens, kind),
-        BLOCK * iteration.cached,
-        iteration.recomputed_tokens,
-        launch_s,
-    )
+    cost = profile.cost(1, launch_s)
+    return float(cost.seconds(cache_tokens=BLOCK * iteration.cached, recompute_tokens=iteration.recomputed_tokens))
 
 
 def slower(ran: Sequence[RecordedIteration], profile: LatencyProfile, launch_s: float) -> float:

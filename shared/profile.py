@@ -1,7 +1,7 @@
-"""The latency profile: seconds of a denoising step by TP degree, step kind and tokens in the batch.
+"""The latency profile: measured seconds of an iteration by TP degree, kind of step and tokens of the batch.
 
 Lookups interpolate between the measured points, are constant below the smallest and proportional to the tokens above
-the largest. An iteration with both step kinds costs the sum of two lookups.
+the largest. `LatencyProfile.cost` gives the cost of an iteration, also of one with both kinds of step.
 """
 
 import csv
@@ -11,34 +11,49 @@ import math
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.arrays import Float64
 from shared.errors import BadInput
+from shared.iteration_cost import Curve, IterationCost, SharedLaunch
 from shared.messages.steps import StepKind
 
 COLUMNS = ("tp", "batch_tokens", "step_kind", "latency_ms")
+OPTIONAL_COLUMNS = ("context_tokens", "recompute_tokens")
+MIXED: Literal["mixed"] = "mixed"
+IGNORED_KINDS = ("prefill", "denoise", "commit")  # of block-causal models
 MS_PER_S = 1000.0
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Latencies of one TP degree and step kind. Shapes: both [n], tokens ascending."""
+class MeasuredLatency(NamedTuple):
+    """One row of a profile. Units: tokens; seconds."""
 
-    batch_tokens: Float64
-    latency_s: Float64
+    tp: int
+    batch_tokens: int  # all tokens fed
+    kind: StepKind | Literal["mixed"]
+    latency_s: float
+    context_tokens: int = 0  # sum of the requests' key lengths; 0: not known
+    recompute_tokens: int = 0  # of a mixed iteration: the tokens fed by its recompute steps
+
+    @property
+    def kind_name(self) -> str:
+        return self.kind.name.lower() if isinstance(self.kind, StepKind) else self.kind
 
 
 class LatencyProfile:
-    """Latency curves by TP degree and step kind."""
+    """Measured latencies, and the curves through them by TP degree and kind of step."""
 
-    def __init__(self, curves: Mapping[tuple[int, StepKind], Curve]) -> None:
-        self.curves = dict(sorted(curves.items()))
+    def __init__(self, rows: Iterable[MeasuredLatency] = ()) -> None:
+        self.rows = sorted(rows, key=_order)
+        points: defaultdict[tuple[int, StepKind], list[tuple[int, int, float]]] = defaultdict(list)
+        for row in self.rows:
+            if isinstance(row.kind, StepKind):
+                points[row.tp, row.kind].append((row.batch_tokens, row.context_tokens, row.latency_s))
+        self.curves = {key: Curve.fit(sorted(of_key)) for key, of_key in sorted(points.items())}
 
     @property
     def tp_degrees(self) -> list[int]:
@@ -53,34 +68,54 @@ class LatencyProfile:
 
     def latency_s(self, tp: int, batch_tokens: float | NDArray[np.number], kind: StepKind) -> float | Float64:
         """Seconds of one step. Shapes: any -> the same. Raises: BadInput if the profile has no such rows."""
-        curve = self.curves.get((tp, kind))
-        if curve is None:
-            raise BadInput(f"the latency profile has no {kind.name.lower()} rows for tp {tp}", "profile")
-        tokens: Float64 = np.asarray(batch_tokens, dtype=np.float64)
-        latency_s: Float64 = np.interp(tokens, curve.batch_tokens, curve.latency_s)
-        scaled: Float64 = latency_s * np.maximum(tokens / curve.batch_tokens[-1], 1.0)
-        return scaled
+        return self._curve(tp, kind).seconds(batch_tokens)
+
+    def cost(self, tp: int, shared_launch_s: float = 0.0) -> IterationCost:
+        """The cost of an iteration. Without cache rows a cache step counts as a recompute step of its tokens.
+
+        `shared_launch_s` is the time that an iteration of both kinds saves if the profile has no mixed rows.
+        Raises: BadInput if the profile has no recompute rows for this TP degree.
+        """
+        recompute = self._curve(tp, StepKind.RECOMPUTE)
+        cache = self.curves.get((tp, StepKind.CACHE), recompute)
+        mixed = [row for row in self.rows if row.tp == tp and row.kind == MIXED]
+        if not mixed:
+            return IterationCost(recompute, cache, SharedLaunch.constant(shared_launch_s))
+        total, context, recomputed = (
+            np.array([getattr(row, name) for row in mixed], dtype=np.float64)
+            for name in ("batch_tokens", "context_tokens", "recompute_tokens")
+        )
+        cache_s, recompute_s = cache.seconds(total - recomputed), recompute.seconds(recomputed)
+        deeper_s = cache.seconds(total - recomputed, np.maximum(context - recomputed, 0.0)) - cache_s
+        measured_s: Float64 = np.array([row.latency_s for row in mixed]) - deeper_s
+        return IterationCost(recompute, cache, SharedLaunch.fit(cache_s, recompute_s, measured_s))
 
     def for_tp(self, tp: int) -> "LatencyProfile":
         """The rows of one TP degree, as an instance registers them."""
-        return LatencyProfile({key: curve for key, curve in self.curves.items() if key[0] == tp})
+        return LatencyProfile(row for row in self.rows if row.tp == tp)
+
+    def completed_from(self, other: "LatencyProfile") -> "LatencyProfile":
+        """With the curves of `other` that this profile lacks; mixed rows only for TP degrees that it lacks."""
+        known = {*self.curves, *((tp, MIXED) for tp in self.tp_degrees)}
+        missing = [row for row in other.rows if (row.tp, row.kind) not in known]
+        return LatencyProfile([*self.rows, *missing])
 
     @classmethod
-    def from_rows(cls, rows: Iterable[tuple[int, int, StepKind, float]]) -> "LatencyProfile":
-        """Build from rows (tp, batch tokens, kind, latency in seconds), in any order.
+    def from_rows(cls, rows: Iterable[tuple[int, int, StepKind, float] | MeasuredLatency]) -> "LatencyProfile":
+        """Build from rows with the fields of MeasuredLatency, in any order.
 
         Raises: BadInput if a row is repeated or there are no rows.
         """
-        points: defaultdict[tuple[int, StepKind], dict[int, float]] = defaultdict(dict)
-        for tp, batch_tokens, kind, latency_s in rows:
-            if batch_tokens in points[tp, kind]:
-                raise BadInput(f"two rows for tp {tp}, batch_tokens {batch_tokens}, step_kind {kind.name.lower()}")
-            points[tp, kind][batch_tokens] = latency_s
-        if not points:
-            raise BadInput("the latency profile has no rows")
-        # A copy, as `interp` is faster on contiguous arrays.
-        curves = {key: np.array(sorted(of_key.items()), dtype=np.float64).T.copy() for key, of_key in points.items()}
-        return cls({key: Curve(*curve) for key, curve in curves.items()})
+        measured = [MeasuredLatency(*row) for row in rows]
+        seen = set()
+        for row in measured:
+            if (key := row._replace(latency_s=0.0)) in seen:
+                raise BadInput(f"two rows for tp {row.tp}, batch_tokens {row.batch_tokens}, step_kind {row.kind_name}")
+            seen.add(key)
+        profile = cls(measured)
+        if not profile.curves:
+            raise BadInput("the latency profile has no rows of recompute or cache steps")
+        return profile
 
     @classmethod
     def from_csv(cls, text: str) -> "LatencyProfile":
@@ -89,15 +124,23 @@ class LatencyProfile:
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise BadInput(f"a latency profile needs the columns {','.join(COLUMNS)}; missing: {','.join(missing)}")
-        return cls.from_rows(_read_row(row, line) for line, row in enumerate(reader, start=2))
+        rows = (_read_row(row, line) for line, row in enumerate(reader, start=2))
+        return cls.from_rows(row for row in rows if row is not None)
 
     def to_csv(self) -> str:
         """The text of a PROFILE.csv."""
-        lines = [",".join(COLUMNS)]
-        for (tp, kind), curve in self.curves.items():
-            for tokens, latency_s in zip(curve.batch_tokens, curve.latency_s, strict=True):
-                lines.append(f"{tp},{tokens:.0f},{kind.name.lower()},{latency_s * MS_PER_S:.6g}")
+        optional = [name for name in OPTIONAL_COLUMNS if any(getattr(row, name) for row in self.rows)]
+        lines = [",".join((*COLUMNS, *optional))]
+        for row in self.rows:
+            fields = [f"{row.tp},{row.batch_tokens},{row.kind_name},{row.latency_s * MS_PER_S:.6g}"]
+            lines.append(",".join(fields + [str(getattr(row, name) or "") for name in optional]))
         return "\n".join(lines) + "\n"
+
+    def _curve(self, tp: int, kind: StepKind) -> Curve:
+        curve = self.curves.get((tp, kind))
+        if curve is None:
+            raise BadInput(f"the latency profile has no {kind.name.lower()} rows for tp {tp}", "profile")
+        return curve
 
 
 def read_profile(path: Path) -> LatencyProfile:
@@ -118,14 +161,30 @@ def write_profile(path: Path, profile: LatencyProfile) -> None:
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
-def _read_row(row: Mapping[str, str | None], line: int) -> tuple[int, int, StepKind, float]:
+def _order(row: MeasuredLatency) -> tuple[int, ...]:
+    kind = int(row.kind) if isinstance(row.kind, StepKind) else len(StepKind)
+    return row.tp, kind, row.batch_tokens, row.recompute_tokens, row.context_tokens
+
+
+def _read_row(row: Mapping[str, str | None], line: int) -> MeasuredLatency | None:
+    """Returns: None for a row of a kind that is ignored."""
+    name = (row["step_kind"] or "").lower()
+    if name in IGNORED_KINDS:
+        return None
     tp = _positive(row, "tp", int, line)
     batch_tokens = _positive(row, "batch_tokens", int, line)
-    latency_ms = _positive(row, "latency_ms", float, line)
-    kind = StepKind.__members__.get((row["step_kind"] or "").upper())
+    latency_s = _positive(row, "latency_ms", float, line) / MS_PER_S
+    context_tokens = _positive(row, "context_tokens", int, line) if row.get("context_tokens") else 0
+    if name == MIXED:
+        recompute_tokens = _positive(row, "recompute_tokens", int, line)
+        if recompute_tokens >= batch_tokens:
+            raise BadInput(f"line {line}: recompute_tokens of a mixed row must be below batch_tokens, {batch_tokens}")
+        return MeasuredLatency(tp, batch_tokens, MIXED, latency_s, context_tokens, recompute_tokens)
+    kind = StepKind.__members__.get(name.upper())
     if kind is None:
-        raise BadInput(f"line {line}: step_kind must be recompute or cache, got {row['step_kind']!r}")
-    return tp, batch_tokens, kind, latency_ms / MS_PER_S
+        accepted = f"recompute, cache, mixed, {', '.join(IGNORED_KINDS)}"
+        raise BadInput(f"line {line}: step_kind must be one of {accepted}, got {row['step_kind']!r}")
+    return MeasuredLatency(tp, batch_tokens, kind, latency_s, context_tokens)
 
 
 N = TypeVar("N", int, float)
@@ -133,9 +192,9 @@ N = TypeVar("N", int, float)
 
 def _positive(row: Mapping[str, str | None], column: str, kind: type[N], line: int) -> N:
     try:
-        value = kind(row[column] or "")
+        value = kind(row.get(column) or "")
     except ValueError:
         value = kind(0)
     if not (value > 0 and math.isfinite(value)):
-        raise BadInput(f"line {line}: {column} must be a number above 0, got {row[column]!r}")
+        raise BadInput(f"line {line}: {column} must be a number above 0, got {row.get(column)!r}")
     return value

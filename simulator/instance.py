@@ -1,37 +1,27 @@
 """One instance: a queue of step jobs, run in one batch after another.
 
 It forms batches as the worker does: waiting jobs in order, up to the limits on tokens and requests. A cache step
-computes its block, a recompute step the whole sequence. An iteration's latency is the profile's.
+computes its block, a recompute step the whole sequence. An iteration's latency is its cost by the profile.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
 
 from services.scheduler.state.request_table import ROW_MASK
 from shared.arrays import Int64, unpack_float32, unpack_int32, unpack_int64
+from shared.iteration_cost import IterationCost
 from shared.messages.instances import Instance
 from shared.messages.steps import CACHE, StepJobs, StepKind
-from shared.profile import LatencyProfile
 from simulator.unmasking_model import hundredths_of
 
-# Step jobs as columns, so that batches are joined and split at once. Shape: [6, n].
+# Step jobs as columns, so that batches are joined and split at once. Shape: [7, n].
 Batch = Int64
-TICKETS, REQUESTS, STEPS, HUNDREDTHS, CACHED, TOKENS = range(6)  # threshold in hundredths; cached: 0 or 1
-
-
-def iteration_s(
-    latency_s: Callable[[StepKind, int], float], cached: int, recomputed: int, shared_launch_s: float
-) -> float:
-    """The latency of an iteration that computes `cached` and `recomputed` tokens in steps of each kind: with both,
-    `shared_launch_s` less than the sum of two lookups. Units: seconds; tokens."""
-    if not recomputed:
-        return latency_s(StepKind.CACHE, cached)
-    recompute_s = latency_s(StepKind.RECOMPUTE, recomputed)
-    return recompute_s + latency_s(StepKind.CACHE, cached) - shared_launch_s if cached else recompute_s
+# Threshold in hundredths; cached: 0 or 1; tokens fed; keys attended
+TICKETS, REQUESTS, STEPS, HUNDREDTHS, CACHED, TOKENS, KEYS = range(7)
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
@@ -42,13 +32,14 @@ def read_jobs(messages: Sequence[StepJobs], request_at: Int64, lengths: Int64, b
     """The jobs of each message. `request_at` maps rows of the scheduler's table to requests, `lengths` are the tokens
     of each request's prompt and output."""
     tickets = unpack_int64(b"".join([message.tickets for message in messages]))
-    batch = np.empty((6, len(tickets)), dtype=np.int64)
+    batch = np.empty((7, len(tickets)), dtype=np.int64)
     batch[TICKETS] = tickets
     batch[REQUESTS] = requests = request_at[tickets & ROW_MASK]
     batch[STEPS] = unpack_int32(b"".join([message.steps for message in messages]))
     batch[HUNDREDTHS] = hundredths_of(unpack_float32(b"".join([message.thresholds for message in messages])))
     batch[CACHED] = cached = unpack_int32(b"".join([message.kinds for message in messages])) == CACHE
-    batch[TOKENS] = np.where(cached, block_length, lengths[requests])
+    batch[KEYS] = keys = lengths[requests]
+    batch[TOKENS] = np.where(cached, block_length, keys)
     ends = list(accumulate(len(message.tickets) // 8 for message in messages))
     return [batch[:, start:end] for start, end in pairwise([0, *ends])]
 
@@ -56,15 +47,13 @@ def read_jobs(messages: Sequence[StepJobs], request_at: Int64, lengths: Int64, b
 class SimulatedInstance:
     """Times iterations; SimulatedOutputs has their results."""
 
-    def __init__(
-        self, instance: Instance, profile: LatencyProfile, block_length: int, shared_launch_s: float = 0.0
-    ) -> None:
+    def __init__(self, instance: Instance, cost: IterationCost, block_length: int) -> None:
         self.instance = instance
         self.running: Batch | None = None
         self._queue: deque[Batch] = deque()
         self._block_length = block_length
-        self._shared_launch_s = shared_launch_s
-        self._latency_s = cache(lambda kind, tokens: float(profile.latency_s(instance.tp_degree, tokens, kind)))
+        self._counts_keys = bool(cost.cache.key_s or cost.recompute.key_s)
+        self._seconds = lru_cache(4096)(lambda *parts: cost.iteration_seconds(parts))
 
     def accept(self, batch: Batch) -> None:
         """Queue jobs."""
@@ -82,7 +71,9 @@ class SimulatedInstance:
             tokens = int(waiting[TOKENS].sum())
         self.running = waiting
         cached = self._block_length * sum(waiting[CACHED].tolist())
-        return iteration_s(self._latency_s, cached, tokens - cached, self._shared_launch_s)
+        recomputed = tokens - cached  # a recompute step attends to the tokens it feeds
+        keys = int(waiting[KEYS].sum()) - recomputed if self._counts_keys else 0
+        return self._seconds((StepKind.CACHE, cached, keys), (StepKind.RECOMPUTE, recomputed, recomputed))
 
     def finish(self) -> Batch:
         """End the running iteration."""

@@ -35,7 +35,7 @@ def profile(
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.messages.steps import StepKind  # noqa: PLC0415
     from shared.model_files import default_model_name  # noqa: PLC0415
-    from shared.profile import Curve, LatencyProfile, write_profile  # noqa: PLC0415
+    from shared.profile import LatencyProfile, write_profile  # noqa: PLC0415
 
     configure_logs("profile", level="warning")
     degrees = sorted(set(read_integers("--tp", tp)))
@@ -43,7 +43,7 @@ def profile(
     if database_url is not None:
         asyncio.run(check_answers(postgres_answers, database_url, f"--database-url {database_url}: Postgres"))
     plan = ProfilePlan(batch_sizes(max_tokens), repeats)
-    curves: dict[tuple[int, StepKind], Curve] = {}
+    measured = LatencyProfile()
     measured_on = ""
     with open_progress() as progress:
         task = progress.add_task("", total=2 * len(plan.batch_tokens) * len(degrees))
@@ -55,9 +55,8 @@ def profile(
 
             choice = ModelChoice(model, device, dtype, degree, threads)
             with open_runner(choice, CacheSize(1, cache_tokens_for(plan))) as runner:
-                curves |= measure(runner, degree, plan, on_point).curves
+                measured = measured.completed_from(measure(runner, degree, plan, on_point))
                 measured_on = device_name(runner.device)
-    measured = LatencyProfile(curves)
     write_profile(out, measured)
     if database_url is not None:
         save = partial(save_profile, model=default_model_name(model), device=measured_on, profile=measured)

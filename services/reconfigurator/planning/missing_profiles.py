@@ -19,12 +19,12 @@ async def fill_missing_profiles(
 
     Raises: RetryLater if Postgres is unavailable.
     """
-    curves, hardware = known.curves, set()
+    hardware = set()
     for instance in instances:
         hardware.add((instance.model.name, instance.device))
         with suppress(BadInput):  # it has no profile yet
-            curves = {**LatencyProfile.from_csv(instance.profile).curves, **curves}
+            known = known.completed_from(LatencyProfile.from_csv(instance.profile))
     for model, device in sorted(hardware):
         if (stored := await load_profile(engine, model, device)) is not None:
-            curves = {**stored.curves, **curves}
-    return LatencyProfile(curves)
+            known = known.completed_from(stored)
+    return known

@@ -1,26 +1,16 @@
 """The instances as parallel arrays, with the load that the scheduler places on each."""
 
-from typing import Annotated
-
 import numpy as np
 
-from services.scheduler.state.columns import Columns
+from services.scheduler.state.instance_costs import BUCKET, POINTS, InstanceCosts
 from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.instances import Instance, InstanceState
-from shared.messages.steps import CACHE, RECOMPUTE, StepKind
-from shared.profile import LatencyProfile
+from shared.messages.steps import RECOMPUTE
 
-BUCKET = 32  # tokens between two points of a latency curve; latencies between the points are interpolated
-KINDS = len(StepKind)
-POINTS = 513  # of a curve, up to 16,384 tokens; above, a latency is proportional to the tokens
-MAX_GRID_TOKENS = BUCKET * (POINTS - 1)
 ALL = slice(None)  # instances
 
-Instances = Int32 | Int64 | slice  # indices
-Tokens = Int32 | Int64 | Float64
 
-
-class Fleet(Columns):
+class Fleet(InstanceCosts):
     """One index per instance; indices are reused. The load of an instance is the requests placed on it."""
 
     open: Bool  # accepts requests that it does not hold yet
@@ -31,14 +21,11 @@ class Fleet(Columns):
     requests: Int32
     max_tokens: Int64  # of one batch, and of its KV cache
     max_requests: Int32
-    latency_s: Annotated[Float64, KINDS, POINTS]  # by step kind and bucket of tokens
-    _rise_s: Annotated[Float64, KINDS, POINTS]  # from each point to the next; 0 from the last
 
     def __init__(self, capacity: int = 16) -> None:
         super().__init__(capacity)
         self.instances: list[Instance | None] = [None] * capacity
         self.index_of: dict[str, int] = {}  # by instance id
-        self._flatten()
         self._recompute_rate: float | None = None  # cached until an instance changes, tokens per second
 
     def instance_id(self, index: int) -> str:
@@ -55,8 +42,7 @@ class Fleet(Columns):
             self.clear(index)
         known = self.instances[index]
         if known is None or known.profile != instance.profile:
-            self.latency_s[index] = _latency_grid(instance)
-            self._rise_s[index, :, :-1] = np.diff(self.latency_s[index])
+            self.learn_costs(index, instance)
         self._recompute_rate = None
         self.instances[index] = instance
         self.open[index] = instance.state is InstanceState.READY
@@ -78,14 +64,6 @@ class Fleet(Columns):
         """Add requests with these prompt and output tokens to the load of an instance, or remove (negative) ones."""
         self.tokens[index] += tokens
         self.requests[index] += requests
-
-    def recompute_latency_s(self, instances: Instances, tokens: Tokens) -> Float64:
-        """Latency of a recompute step with these batch tokens on each instance. Shapes: [n], [n] -> [n]."""
-        return self._latency(instances, RECOMPUTE, tokens)
-
-    def cache_latency_s(self, instances: Instances, tokens: Tokens) -> Float64:
-        """Latency of a cache step with these batch tokens on each instance. Shapes: [n], [n] -> [n]."""
-        return self._latency(instances, CACHE, tokens)
 
     def throughput(self, request_tokens: float, block_length: float, *, caching: bool) -> float:
         """Tokens per second that all open instances compute together.
@@ -110,38 +88,8 @@ class Fleet(Columns):
         rates = np.where(within, batch / self.latency_s[self.open, RECOMPUTE, 1:], 0.0)
         return float(rates.max(axis=1, initial=0.0).sum())
 
-    def _latency(self, instances: Instances, kind: int, tokens: Tokens) -> Float64:
-        at: Float64 = tokens / BUCKET
-        if np.count_nonzero(at > POINTS - 1):
-            last_s = self._latency(instances, kind, np.minimum(tokens, MAX_GRID_TOKENS))
-            return last_s * np.maximum(at / (POINTS - 1), 1.0)
-        low = at.astype(np.int64)
-        point = self._curve_at[kind][instances] + low
-        latency_s: Float64 = self._flat_latency_s[point] + (at - low) * self._flat_rise_s[point]
-        return latency_s
-
-    def _flatten(self) -> None:
-        """Make flat views of the curves, in which one index selects a point."""
-        first = np.arange(len(self.latency_s)) * (KINDS * POINTS)
-        self._curve_at = [first + kind * POINTS for kind in range(KINDS)]
-        self._flat_latency_s, self._flat_rise_s = self.latency_s.reshape(-1), self._rise_s.reshape(-1)
-
     def _free_index(self) -> int:
         if None not in self.instances:
             self.instances.extend([None] * len(self.instances))
             self.double()
-            self._flatten()
         return self.instances.index(None)
-
-
-def _latency_grid(instance: Instance) -> Float64:
-    """Latencies in seconds, [KINDS, POINTS], at multiples of BUCKET tokens. Without a profile all are 1, so that such
-    instances are equal. Without cache rows a cache step counts as a recompute step of its tokens."""
-    if not instance.profile:
-        return np.ones((len(StepKind), POINTS))
-    profile = LatencyProfile.from_csv(instance.profile)
-    tokens = BUCKET * np.arange(POINTS)
-    recompute_s = profile.latency_s(instance.tp_degree, tokens, StepKind.RECOMPUTE)
-    if (instance.tp_degree, StepKind.CACHE) not in profile.curves:
-        return np.stack([recompute_s, recompute_s])
-    return np.stack([recompute_s, profile.latency_s(instance.tp_degree, tokens, StepKind.CACHE)])

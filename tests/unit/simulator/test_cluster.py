@@ -67,7 +67,7 @@ def test_the_isolated_mean_is_the_mean_latency_of_isolated_requests() -> None:
 @pytest.mark.parametrize("shared_launch_s", [0.0, 0.005])
 def test_a_mixed_iteration_costs_both_lookups_less_the_shared_launch(shared_launch_s: float) -> None:
     """Two recompute steps of 164 tokens and one cache step of 32."""
-    simulated = SimulatedInstance(instance(), PROFILE, 32, shared_launch_s)
+    simulated = SimulatedInstance(instance(), PROFILE.cost(1, shared_launch_s), 32)
     recompute, cached = int(StepKind.RECOMPUTE), int(StepKind.CACHE)
     jobs = StepJobs(
         epoch=1,
@@ -139,11 +139,7 @@ def test_an_iteration_never_exceeds_the_limits_on_tokens_and_requests(monkeypatc
 
 def test_the_scheduler_uses_the_registered_profiles() -> None:
     """With a profile that is 100 times as slow, it uses the lowest threshold; the steps take the same time."""
-    slow = LatencyProfile.from_rows(
-        (tp, int(tokens), kind, 100 * latency_s)
-        for (tp, kind), curve in PROFILE.curves.items()
-        for tokens, latency_s in zip(curve.batch_tokens, curve.latency_s, strict=True)
-    )
+    slow = LatencyProfile(row._replace(latency_s=100 * row.latency_s) for row in PROFILE.rows)
     informed, misled = (simulate(scenario(policy="dilaserve", registered=known), arrivals(1)) for known in (None, slow))
     assert misled.mean_threshold[0] < 0.6 < informed.mean_threshold[0]
     assert misled.latency_s[0] < informed.latency_s[0]

@@ -1,0 +1,100 @@
+"""The cost of iterations on all instances at once."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.paper.files import PROFILE
+from services.scheduler.state.fleet import Fleet
+from shared.messages.steps import StepKind
+from shared.profile import MIXED, LatencyProfile, MeasuredLatency, read_profile
+from tests.builders import instance
+
+RECOMPUTE, CACHE = StepKind.RECOMPUTE, StepKind.CACHE
+SUM = LatencyProfile.from_rows([(1, n, kind, 0.02 + 1e-4 * n) for n in (32, 16384) for kind in StepKind])
+MERGED = LatencyProfile.from_rows(
+    [
+        *((1, n, RECOMPUTE, 0.03 + 5e-5 * n) for n in (32, 4096)),
+        *(
+            MeasuredLatency(1, n, CACHE, 0.01 + 2e-4 * n + 1e-6 * more, 8 * n + more)
+            for n in (32, 4096)
+            for more in (0, 5000)
+        ),
+        *(
+            MeasuredLatency(1, c + r, MIXED, 0.04 + 2e-4 * c + 5e-5 * r - saved, 8 * c + r, r)
+            for c, r, saved in ((32, 256, 0.02), (32, 4096, 0.015), (1024, 256, 0.015), (1024, 4096, 0.01))
+        ),
+    ]
+)
+PROFILES = [SUM, MERGED]
+
+
+def fleet(*profiles: LatencyProfile | None) -> Fleet:
+    made = Fleet(1)
+    for number, profile in enumerate(profiles):
+        made.update(instance(f"i{number}", profile=profile.to_csv() if profile else ""))
+    return made
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), *[st.integers(0, 200)] * 2, st.integers(0, 90_000)), min_size=1))
+def test_the_fleet_costs_what_the_profiles_cost(rows: list[tuple[int, int, int, int]]) -> None:
+    """At multiples of 32 tokens, its grid."""
+    at, cached, recomputed, keys = np.array(rows).T
+    fed = {"cache_tokens": 32 * cached, "recompute_tokens": 32 * recomputed, "cache_keys": keys}
+    found = fleet(*PROFILES).iteration_seconds(at, **fed)
+    expected = [
+        float(PROFILES[i].cost(1).seconds(cache_tokens=32 * c, recompute_tokens=32 * r, cache_keys=k))
+        for i, c, r, k in rows
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_the_coefficients_are_those_of_the_published_profile() -> None:
+    made = fleet(read_profile(PROFILE))
+    names = ("cache_slope_s", "cache_base_s", "recompute_slope_s", "recompute_base_s", "shared_launch_s")
+    found_ms = [1000 * float(getattr(made, name)[0]) for name in names]
+    assert found_ms == pytest.approx([6.7, 21.4, 0.0396, 18.3, 0.0], abs=0.1)
+
+
+def test_the_shared_launch_of_an_instance_is_the_median_saving() -> None:
+    assert fleet(MERGED).shared_launch_s[0] == pytest.approx(0.015)
+
+
+def test_an_instance_without_a_profile_takes_a_second_for_each_iteration() -> None:
+    made = fleet(None)
+    seconds = made.iteration_seconds(
+        np.zeros(3, dtype=np.int64), cache_tokens=np.array([32, 0, 64]), recompute_tokens=np.array([0, 900, 900])
+    )
+    assert seconds.tolist() == [1.0, 1.0, 1.0]
+    for name in ("cache_slope_s", "cache_base_s", "recompute_slope_s", "recompute_base_s"):
+        assert 0 < getattr(made, name)[0] < np.inf
+
+
+def test_a_correction_approaches_the_observed_ratio() -> None:
+    made = fleet(SUM, SUM)
+    assert made.correction[:2].tolist() == [1.0, 1.0]
+    for _ in range(2000):
+        made.observe(np.array([1]), np.array([0.2]), np.array([0.1]))
+    assert made.correction[:2].tolist() == pytest.approx([1.0, 2.0], rel=0.001)
+
+
+def test_an_iteration_without_a_time_corrects_nothing() -> None:
+    made = fleet(SUM)
+    made.observe(np.zeros(2, dtype=np.int64), np.array([0.0, 0.1]), np.array([0.1, 0.0]))
+    assert made.correction[0] == 1.0
+
+
+def test_one_stalled_iteration_hardly_changes_the_correction() -> None:
+    made = fleet(SUM)
+    made.observe(np.array([0]), np.array([600.0]), np.array([0.1]))
+    assert made.correction[0] < 1.05
+
+
+def test_a_new_profile_starts_without_correction() -> None:
+    made = fleet(SUM)
+    made.observe(np.array([0]), np.array([0.5]), np.array([0.1]))
+    made.update(instance("i0", profile=SUM.to_csv(), max_batch_requests=3))
+    assert made.correction[0] != 1.0
+    made.update(instance("i0", profile=MERGED.to_csv()))
+    assert made.correction[0] == 1.0

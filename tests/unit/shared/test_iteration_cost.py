@@ -1,0 +1,155 @@
+"""The cost of an iteration."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.iteration_cost import IterationCost, IterationPart
+from shared.messages.steps import StepKind
+from shared.profile import MIXED, LatencyProfile, MeasuredLatency
+
+RECOMPUTE, CACHE = StepKind.RECOMPUTE, StepKind.CACHE
+# 30 ms + 0.05 ms a token; 20 ms + 0.2 ms a token
+CURVES = [
+    *((1, n, RECOMPUTE, 0.030 + 0.05e-3 * n) for n in (32, 4096)),
+    *((1, n, CACHE, 0.020 + 0.2e-3 * n) for n in (32, 2048)),
+]
+
+
+def mixed(cached: int, recomputed: int, latency_s: float, keys: int = 0) -> MeasuredLatency:
+    context = keys + recomputed if keys else 0
+    return MeasuredLatency(1, cached + recomputed, MIXED, latency_s, context, recomputed)
+
+
+def cost(*rows: MeasuredLatency, shared_launch_s: float = 0.0) -> IterationCost:
+    return LatencyProfile.from_rows([*CURVES, *rows]).cost(1, shared_launch_s)
+
+
+def seconds(of: IterationCost, cached: float, recomputed: float, keys: float = 0) -> float:
+    return of.iteration_seconds([(CACHE, cached, keys), (RECOMPUTE, recomputed, recomputed)])
+
+
+def both(cached: float, recomputed: float) -> float:
+    return (0.020 + 0.2e-3 * cached) + (0.030 + 0.05e-3 * recomputed)
+
+
+def test_one_kind_of_step_costs_its_lookup() -> None:
+    profile = LatencyProfile.from_rows(CURVES)
+    assert seconds(cost(), 320, 0) == profile.latency_s(1, 320, CACHE)
+    assert seconds(cost(), 0, 8192) == profile.latency_s(1, 8192, RECOMPUTE)
+    assert seconds(cost(), 0, 0) == 0.0
+
+
+def test_without_mixed_rows_both_kinds_cost_the_sum_less_the_shared_launch() -> None:
+    assert seconds(cost(), 64, 400) == pytest.approx(both(64, 400))
+    assert seconds(cost(shared_launch_s=0.017), 64, 400) == pytest.approx(both(64, 400) - 0.017)
+
+
+def test_both_kinds_never_cost_less_than_the_larger_part() -> None:
+    assert seconds(cost(shared_launch_s=1.0), 64, 400) == pytest.approx(0.030 + 0.05e-3 * 400)
+
+
+def test_a_measured_mixed_iteration_costs_what_was_measured() -> None:
+    measured = [(64, 256, 0.050), (64, 1024, 0.090), (512, 256, 0.130), (512, 1024, 0.210)]
+    of = cost(*(mixed(*one) for one in measured))
+    assert [seconds(of, cached, recomputed) for cached, recomputed, _ in measured] == pytest.approx(
+        [latency_s for *_, latency_s in measured]
+    )
+    assert 0.090 < seconds(of, 288, 640) < 0.160
+
+
+def test_the_measured_saving_is_kept_beyond_the_measured_iterations() -> None:
+    of = cost(mixed(64, 256, both(64, 256) - 0.015), shared_launch_s=0.5)
+    assert [seconds(of, *parts) for parts in ((32, 64), (512, 2048))] == pytest.approx(
+        [both(32, 64) - 0.015, both(512, 2048) - 0.015]
+    )
+
+
+def test_scattered_measurements_keep_their_costs() -> None:
+    measured = [(64, 2048, both(64, 2048) - 0.01), (512, 256, both(512, 256) - 0.03), (96, 300, both(96, 300) - 0.02)]
+    of = cost(*(mixed(*one) for one in measured))
+    assert [seconds(of, *one[:2]) for one in measured] == pytest.approx([one[2] for one in measured])
+
+
+def test_more_keys_than_measured_cost_the_fitted_slope() -> None:
+    deeper = [
+        MeasuredLatency(1, n, CACHE, 0.020 + 0.2e-3 * n + extra, 8 * n + more)
+        for n in (32, 2048)
+        for more, extra in ((0, 0.0), (10_000, 0.005))
+    ]
+    of = LatencyProfile.from_rows([*CURVES[:2], *deeper]).cost(1)
+    measured_s = 0.020 + 0.2e-3 * 320
+    assert [seconds(of, 320, 0, keys) for keys in (0, 1000, 2560, 12_560, 22_560)] == pytest.approx(
+        [measured_s, measured_s, measured_s, measured_s + 0.005, measured_s + 0.010]
+    )
+
+
+def test_one_context_only_costs_nothing_extra() -> None:
+    rows = [MeasuredLatency(*row[:4], context_tokens=8 * row[1]) for row in CURVES]
+    of = LatencyProfile.from_rows(rows).cost(1)
+    assert seconds(of, 320, 0, keys=100_000) == seconds(cost(), 320, 0)
+
+
+def test_a_mixed_row_counts_its_own_keys() -> None:
+    deeper = [MeasuredLatency(1, 64, CACHE, 0.0328 + extra, keys) for keys, extra in ((512, 0.0), (2512, 0.004))]
+    of = LatencyProfile.from_rows(
+        [*CURVES[:2], *deeper, mixed(64, 400, both(64, 400) - 0.010 + 0.004, keys=2512)]
+    ).cost(1)
+    assert seconds(of, 64, 400, keys=2512) == pytest.approx(both(64, 400) + 0.004 - 0.010)
+    assert seconds(of, 64, 400, keys=512) == pytest.approx(both(64, 400) - 0.010)
+
+
+def test_without_cache_rows_a_cache_step_costs_a_recompute_of_its_tokens() -> None:
+    of = LatencyProfile.from_rows(CURVES[:2]).cost(1)
+    assert seconds(of, 320, 0) == seconds(of, 0, 320)
+
+
+tokens = st.integers(0, 20_000)
+parts = st.tuples(st.sampled_from(StepKind), st.integers(1, 5000), st.integers(0, 100_000))
+
+
+@st.composite
+def costs(draw: st.DrawFn) -> IterationCost:
+    """Costs of arbitrary ascending curves with arbitrary contexts and mixed rows."""
+    rows = []
+    for kind in StepKind:
+        at_s = 0.0
+        for n in sorted(draw(st.sets(st.integers(1, 8192), min_size=1, max_size=4))):
+            at_s += draw(st.floats(0.001, 0.1))
+            contexts = draw(st.lists(st.integers(1, 50_000), max_size=2, unique=True)) or [0]
+            rows += [MeasuredLatency(1, n, kind, at_s + 1e-7 * keys, keys) for keys in contexts]
+    sizes = st.tuples(st.integers(1, 4096), st.integers(1, 4096))
+    for cached, recomputed in draw(st.sets(sizes, max_size=5)):
+        rows.append(mixed(cached, recomputed, draw(st.floats(0.001, 0.5))))
+    return LatencyProfile.from_rows(rows).cost(1, draw(st.floats(0.0, 0.05)))
+
+
+@given(costs(), tokens, tokens, tokens, tokens)
+def test_more_tokens_never_cost_less(of: IterationCost, cached: int, more: int, recomputed: int, extra: int) -> None:
+    base_s = seconds(of, cached, recomputed)
+    rising = [curve for curve in (of.cache, of.recompute) if (np.diff(curve.latency_s) >= 0).all()]
+    if len(rising) == 2:
+        assert seconds(of, cached + more, recomputed + extra) >= base_s - 1e-12
+
+
+@given(costs(), st.lists(parts, max_size=8), st.randoms())
+def test_the_order_of_the_parts_does_not_matter(of: IterationCost, fed: list[IterationPart], random: object) -> None:
+    shuffled = list(fed)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert of.iteration_seconds(shuffled) == of.iteration_seconds(fed)
+
+
+@given(costs(), st.lists(parts, max_size=8))
+def test_both_kinds_cost_at_least_either(of: IterationCost, fed: list[IterationPart]) -> None:
+    alone = [of.iteration_seconds([part for part in fed if part[0] is kind]) for kind in StepKind]
+    assert of.iteration_seconds(fed) >= max(alone)
+
+
+@given(costs(), st.lists(st.tuples(tokens, tokens, tokens), min_size=1, max_size=8))
+def test_arrays_cost_what_their_elements_cost(of: IterationCost, rows: Sequence[tuple[int, int, int]]) -> None:
+    cached, recomputed, keys = np.array(rows).T
+    together = of.seconds(cache_tokens=cached, recompute_tokens=recomputed, cache_keys=keys, recompute_keys=recomputed)
+    assert together.tolist() == [seconds(of, *row) for row in rows]
