@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +14,7 @@ from services.reconfigurator.execution.launchers import Launcher
 from services.reconfigurator.execution.transition import can_resume
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
+from services.reconfigurator.monitoring.workload_monitor import check_written
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
 from services.reconfigurator.planning.run_in_process import run_in_process
@@ -32,6 +32,7 @@ from shared.tasks import run_until_stopped
 log = structlog.get_logger(__name__)
 
 WRITE_DELAY_S = 1.0  # time from a request's arrival until its row is in Postgres
+RETRY_S = 2.0  # from a decision whose data could not be read to the next attempt
 MAX_RESUMED_PLANS = 10  # newest plans that are searched for an interrupted one
 
 
@@ -61,11 +62,24 @@ class ReconfigurationController:
         schedule = PlanSchedule(interval_s, window_s, self._planner.planning.rps_buffer, time.monotonic())
         while True:
             await asyncio.sleep(schedule.next_check_in_s(time.monotonic()))
-            if trigger := schedule.due(time.monotonic(), await self._count_arrivals(schedule.recent_s)):
-                with suppress(RetryLater):
-                    record = await self._decide(trigger)
-                    schedule.decided(trigger, sum(load.rps for load in record.classes))
-                    await self._carry_out(record)
+            try:
+                await self._check(schedule)
+            except RetryLater as error:
+                log.warning("no decision yet", error=str(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def _check(self, schedule: PlanSchedule) -> None:
+        """Decide if a decision is due. It stays due until its data can be read.
+
+        Raises: RetryLater if the data cannot be read or the planner's process dies; then an interval without a decision
+        follows.
+        """
+        trigger = schedule.due(time.monotonic(), await self._count_arrivals(schedule.recent_s))
+        if trigger is None:
+            return
+        context = await self._read_context(trigger)
+        schedule.decided(trigger, len(context.requests) / trigger.span_s)
+        await self._carry_out(await self._decide(context))
 
     async def _resume(self) -> None:
         """Continue the plan that an earlier reconfigurator left unfinished."""
@@ -87,25 +101,19 @@ class ReconfigurationController:
     async def _start_first(self, window_s: float) -> None:
         """If no instance runs, as with new containers, decide without waiting for a window."""
         if not await self._launcher.running():
-            await self._carry_out(await self._decide(PlanTrigger(window_s)))
+            await self._carry_out(await self._decide(await self._read_context(PlanTrigger(window_s))))
 
     async def _count_arrivals(self, span_s: float) -> int:
-        """Requests that arrived lately; 0 if Postgres is unavailable, which the next regular decision reports."""
+        """Requests that arrived lately; 0 if Postgres is unavailable, which the next decision reports."""
         until_s = time.time() - WRITE_DELAY_S
         try:
             return await count_arrivals(self._engine, until_s - span_s, until_s)
         except RetryLater:
             return 0
 
-    async def _decide(self, trigger: PlanTrigger) -> PlanRecord:
-        """Raises: RetryLater, after a log entry, if the decision's data cannot be read."""
-        now_s = time.time()
-        try:
-            context = await self._read_context(now_s - WRITE_DELAY_S, trigger)
-            record = await run_in_process(self._planner.decide, context, now_s)
-        except RetryLater as error:
-            log.warning("no decision", error=str(error))
-            raise
+    async def _decide(self, context: PlanningContext) -> PlanRecord:
+        """Raises: RetryLater if the planner's process dies."""
+        record = await run_in_process(self._planner.decide, context, time.time())
         self._known_tokens_per_step = record.tokens_per_step
         log.info("decided", plan=record.plan_id, state=record.state.value, reason=record.reason)
         self._metrics.decided(record)
@@ -116,7 +124,10 @@ class ReconfigurationController:
         if record.state is PlanState.RUNNING:
             await self._executor.run(record, self._store)
 
-    async def _read_context(self, until_s: float, trigger: PlanTrigger) -> PlanningContext:
+    async def _read_context(self, trigger: PlanTrigger) -> PlanningContext:
+        """Raises: RetryLater if Postgres, the bus or the launcher does not answer, or Postgres lacks arrivals."""
+        until_s = time.time() - WRITE_DELAY_S
+        await check_written(self._bus, until_s)
         requests, threshold_uses = await read_window(self._engine, until_s - trigger.span_s, until_s)
         self._profile = await fill_missing_profiles(self._profile, self._instances.instances(), self._engine)
         return PlanningContext(

@@ -47,7 +47,7 @@ class PlanSchedule:
         self._interval_s = interval_s
         self._window_s = window_s
         self._rps_buffer = rps_buffer
-        self._next_s = now_s + max(interval_s, window_s)
+        self._next_s = self._following_s = now_s + max(interval_s, window_s)
         self._observed_rps = 0.0
         self._planned_rps: float | None = None  # None before the first decision
 
@@ -61,17 +61,21 @@ class PlanSchedule:
         return max(0.0, min(self.recent_s, self._next_s - now_s))
 
     def due(self, now_s: float, recent: int) -> PlanTrigger | None:
-        """The trigger of a decision that is due, or None. `recent` requests arrived in the last `recent_s`."""
+        """The trigger of a decision that is due, or None. `recent` requests arrived in the last `recent_s`.
+
+        The decision stays due until `decided` is called.
+        """
         if self._planned_rps is not None and outgrown(recent, self._planned_rps * self.recent_s):
-            self._next_s = now_s + max(self._interval_s, self._window_s)
+            self._following_s = now_s + max(self._interval_s, self._window_s)
             return PlanTrigger(self.recent_s, rise=1 - self._observed_rps * self.recent_s / recent)
         if now_s < self._next_s:
             return None
-        self._next_s = now_s + self._interval_s
+        self._following_s = now_s + self._interval_s
         return PlanTrigger(self._window_s)
 
     def decided(self, trigger: PlanTrigger, rps: float) -> None:
-        """Record the arrival rate of a decision, whether or not the decision changes anything."""
+        """Record the arrival rate of the decision that was due, whether or not the decision changes anything."""
+        self._next_s = self._following_s
         self._observed_rps = rps
         self._planned_rps = rps * (1 + trigger.buffer(self._rps_buffer))
 

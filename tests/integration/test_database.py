@@ -1,7 +1,8 @@
 """Tables, migrations and the workload monitor on a real Postgres and a real bus."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
-from services.reconfigurator.monitoring.workload_monitor import MONITORED_STREAMS, monitor
+from services.reconfigurator.monitoring.workload_monitor import MONITORED_STREAMS, check_written, monitor
 from services.reconfigurator.planning.workload_stats import RequestSample
 from shared.bus.client import Bus
 from shared.database.schema import Base, PlanRow, RequestRow, open_database, upgrade
-from shared.errors import BadInput
+from shared.errors import BadInput, RetryLater
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus, ServingStats, ThresholdUse
@@ -101,6 +102,27 @@ async def database(postgres: PostgresServer) -> AsyncIterator[AsyncEngine]:
 
 
 @asynccontextmanager
+async def refusing_tables(database: AsyncEngine) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
+    """Postgres refuses to create tables, as an integrity violation. Yields whether it has refused twice."""
+    for statement in (
+        "CREATE SEQUENCE refusals",
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql"
+        " AS $$ BEGIN PERFORM nextval('refusals'); RAISE unique_violation; END $$",
+        "CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION refuse()",
+    ):
+        async with database.begin() as connection:
+            await connection.execute(text(statement))
+
+    async def refused_twice() -> bool:
+        async with database.connect() as connection:
+            return (await connection.scalar(text("SELECT last_value FROM refusals")) or 0) >= 2
+
+    yield refused_twice
+    async with database.begin() as connection:
+        await connection.execute(text("DROP EVENT TRIGGER refuse"))
+
+
+@asynccontextmanager
 async def monitoring(bus: Bus, database: AsyncEngine) -> AsyncIterator[None]:
     """A running monitor; its failure fails the test."""
     stop = asyncio.Event()
@@ -165,6 +187,32 @@ async def test_a_database_migrated_by_a_newer_version_is_left_unchanged(database
 def test_an_invalid_database_url_is_rejected(url: str) -> None:
     with pytest.raises(BadInput, match="not a database URL"):
         open_database(url)
+
+
+async def test_a_migration_that_postgres_refuses_is_tried_again(bus: Bus, database: AsyncEngine) -> None:
+    await store(bus, SERVED)
+    async with refusing_tables(database) as refused_twice, monitoring(bus, database):
+        await until(refused_twice, WAIT_S)
+        async with database.begin() as connection:
+            await connection.execute(text("ALTER EVENT TRIGGER refuse DISABLE"))
+        await all_settled(bus)
+        assert await count_rows(database) == 1
+
+
+async def test_a_window_is_complete_once_its_arrivals_are_written(bus: Bus, database: AsyncEngine) -> None:
+    with pytest.raises(RetryLater, match="the state of the workload monitor"):
+        await check_written(bus, time.time())
+    async with monitoring(bus, database):
+        await all_settled(bus)
+        await check_written(bus, time.time())
+    before_s = time.time() - 60.0
+    await bus.store(bus.subjects.arrivals, ARRIVED)
+    await check_written(bus, before_s)
+    with pytest.raises(RetryLater, match="has yet to write arrivals"):
+        await check_written(bus, time.time() + 60.0)
+    async with monitoring(bus, database):
+        await all_settled(bus)
+        await check_written(bus, time.time() + 60.0)
 
 
 async def test_an_outcome_is_stored_as_a_row(bus: Bus, database: AsyncEngine) -> None:

@@ -12,12 +12,24 @@ BAD_VALUES = ("22", "23")  # classes of SQLSTATE: data exception, integrity viol
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Raise BadInput if Postgres refuses a value within the block, RetryLater if it fails or does not answer."""
+    """Raise RetryLater if Postgres fails or does not answer within the block."""
     try:
         yield
     except (SQLAlchemyError, OSError, TimeoutError) as error:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        reason = " ".join(str(cause).split()) or type(cause).__name__
-        if str(getattr(cause, "sqlstate", "")).startswith(BAD_VALUES):
-            raise BadInput(f"Postgres refuses the row: {reason}") from error
-        raise RetryLater(f"Postgres is unavailable: {reason}") from error
+        raise RetryLater(f"Postgres failed: {_reason(error)}") from error
+
+
+@contextmanager
+def refused_rows() -> Iterator[None]:
+    """Raise BadInput if Postgres refuses a value of the rows that the block writes: the same rows fail again."""
+    try:
+        yield
+    except DBAPIError as error:
+        if str(getattr(error.orig, "sqlstate", "")).startswith(BAD_VALUES):
+            raise BadInput(f"Postgres refuses the row: {_reason(error)}") from error
+        raise
+
+
+def _reason(error: Exception) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return " ".join(str(cause).split()) or type(cause).__name__

@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
 from sqlalchemy import func
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.metrics import ReconfiguratorMetrics
-from services.reconfigurator.monitoring.database_errors import database_errors
+from services.reconfigurator.monitoring.database_errors import database_errors, refused_rows
 from services.reconfigurator.monitoring.database_rows import Row, arrival_row, outcome_row, plan_row
 from shared.bus.client import Bus
 from shared.bus.codec import decode
@@ -27,7 +28,7 @@ from shared.bus.errors import bus_errors
 from shared.bus.settlement import acknowledge, discard
 from shared.bus.subjects import monitor_consumer
 from shared.database.schema import Base, PlanRow, RequestRow, upgrade
-from shared.errors import BadInput
+from shared.errors import BadInput, RetryLater
 from shared.messages.plans import PlanRecord
 from shared.messages.requests import Arrival, Outcome
 from shared.retry import retry
@@ -56,7 +57,7 @@ MONITORED_STREAMS = (
 
 
 async def monitor(bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics, stop: asyncio.Event) -> None:
-    """Migrate the database, then write rows until `stop` is set.
+    """Migrate the database, again and again until that succeeds, then write rows until `stop` is set.
 
     The unfinished batch is delivered again, to the next monitor.
     """
@@ -86,6 +87,23 @@ async def _follow(monitored: MonitoredStream, bus: Bus, engine: AsyncEngine, met
         finally:
             if not bus.nc.is_closed:
                 await subscription.unsubscribe()
+
+
+async def check_written(bus: Bus, until_s: float) -> None:
+    """Check that Postgres has all arrivals up to `until_s`, Unix time, so that no decision reads half a window.
+
+    Raises: RetryLater if the monitor has yet to write one of them, or if the bus does not answer.
+    """
+    stream = bus.subjects.stream("ARRIVALS")
+    with bus_errors("read the state of the workload monitor"):
+        consumer = await bus.js.consumer_info(stream, str(monitor_consumer().durable_name))
+        next_number = consumer.ack_floor.stream_seq + 1 if consumer.ack_floor else 1
+        try:
+            unwritten = await bus.js.get_msg(stream, next_number, bus.subjects.arrivals, next=True)
+        except NotFoundError:
+            return
+    if unwritten.time is not None and unwritten.time.timestamp() <= until_s:
+        raise RetryLater("the workload monitor has yet to write arrivals to Postgres")
 
 
 async def _next_batch(subscription: JetStreamContext.PullSubscription) -> list[Msg]:
@@ -132,6 +150,6 @@ async def write_rows(monitored: MonitoredStream, engine: AsyncEngine, rows: Sequ
         statement = statement.on_conflict_do_update(index_elements=keys, set_=values)
     else:
         statement = statement.on_conflict_do_nothing(index_elements=keys)
-    with database_errors():
+    with database_errors(), refused_rows():
         async with engine.begin() as connection:
             await connection.execute(statement, rows)

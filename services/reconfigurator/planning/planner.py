@@ -74,7 +74,7 @@ def _decide(
     evaluated = evaluate(p)
     failing = isinstance(found, Capacity) and evaluated is SolverStatus.INFEASIBLE
     return should_reconfigure(
-        found,
+        target if isinstance(found, Capacity) else found,
         evaluated,
         whole_slack_s=float(p.RPS @ p.SLO),
         fallen_back=instances == Counter(target.instances_per_tp),

@@ -13,6 +13,8 @@ from shared.messages.requests import DEFAULT_BLOCK_LENGTH, ThresholdUse
 
 PROMPT_EDGES = (128, 512, 2048)  # tokens: a bucket ends at each, the last is open
 OUTPUT_EDGES = (64, 128, 256, 512, 1024)
+MAX_CLASSES = 48  # with more, near SLOs share a class
+SLO_SPREADS = (1.0, 1.25, 1.5, 2.0, 4.0)  # the highest SLO in a class over the lowest: the first that gives few classes
 MIN_STEPS = 50  # observed steps at a threshold, below which their mean is not used
 
 
@@ -38,16 +40,29 @@ class PlanningSettings:
 
 
 def request_class(prompt_tokens: int, output_tokens: int) -> str:
-    """The class of a request: `p128-o256` has at most 128 prompt and 256 output tokens, `p2049+` at least 2,049."""
+    """The size of a request: `p128-o256` has at most 128 prompt and 256 output tokens, `p2049+` at least 2,049."""
     return f"p{_bucket(prompt_tokens, PROMPT_EDGES)}-o{_bucket(output_tokens, OUTPUT_EDGES)}"
 
 
 def class_loads(requests: Iterable[RequestSample], window_s: float) -> list[ClassLoad]:
-    """Statistics by class, in the order of their names. `requests` are all arrivals of `window_s` seconds."""
-    classes: defaultdict[str, list[RequestSample]] = defaultdict(list)
-    for request in requests:
-        classes[request_class(request.prompt_tokens, request.output_tokens)].append(request)
-    return [_load(name, members, window_s) for name, members in sorted(classes.items())]
+    """Statistics by class, in the order of sizes and SLOs. `requests` are all arrivals of `window_s` seconds.
+
+    A class has one size and one SLO. If that gives more than MAX_CLASSES, near SLOs share a class, which has the lowest
+    of them. Where a size has several classes, their names end in the SLO: `p128-o256-slo6.6`.
+    Source: the paper's request classes, each with its own SLO.
+    """
+    sizes: defaultdict[str, list[RequestSample]] = defaultdict(list)
+    for request in sorted(requests, key=lambda request: request.slo_s):
+        sizes[request_class(request.prompt_tokens, request.output_tokens)].append(request)
+    for spread in SLO_SPREADS:
+        by_size = {size: _split_by_slo(members, spread) for size, members in sorted(sizes.items())}
+        if sum(map(len, by_size.values())) <= MAX_CLASSES:
+            break
+    return [
+        _load(size if len(classes) == 1 else f"{size}-slo{members[0].slo_s:g}", members, window_s)
+        for size, classes in by_size.items()
+        for members in classes
+    ]
 
 
 def tokens_per_step(
@@ -99,7 +114,18 @@ def workload(
     )
 
 
+def _split_by_slo(requests: Sequence[RequestSample], spread: float) -> list[list[RequestSample]]:
+    """Groups of requests, given in the order of their SLOs: none has over `spread` times the lowest of its group."""
+    groups: list[list[RequestSample]] = []
+    for request in requests:
+        if not groups or request.slo_s > spread * groups[-1][0].slo_s:
+            groups.append([])
+        groups[-1].append(request)
+    return groups
+
+
 def _load(name: str, requests: Sequence[RequestSample], window_s: float) -> ClassLoad:
+    """The statistics of one class, whose requests are in the order of their SLOs."""
     output = float(np.mean([r.output_tokens for r in requests]))
     ended = [r for r in requests if r.unmasked_tokens]
     share = sum(r.unmasked_tokens or 0 for r in ended) / sum(r.output_tokens for r in ended) if ended else 1.0
@@ -109,7 +135,7 @@ def _load(name: str, requests: Sequence[RequestSample], window_s: float) -> Clas
         prompt_tokens=float(np.mean([r.prompt_tokens for r in requests])),
         output_tokens=output,
         unmasked_tokens=output * min(share, 1.0),
-        slo_s=float(np.mean([r.slo_s for r in requests])),
+        slo_s=requests[0].slo_s,
     )
 
 

@@ -58,6 +58,18 @@ def test_heavy_load_gets_two_small_instances_and_light_load_one_large() -> None:
     assert "improves by at least 10%" in light.reason
 
 
+def test_requests_with_short_slos_are_not_averaged_with_others() -> None:
+    """Half of the requests have an SLO that only the large instance meets; the mean SLO is easy."""
+    mixed = [dataclasses.replace(sample, slo_s=slo_s) for sample in window(2) for slo_s in (1.2, 60.0)]
+    record = PLANNER.decide(dataclasses.replace(situation(4, [RIGHT, LEFT]), requests=mixed), AT_S)
+    assert [(load.name, load.slo_s) for load in record.classes] == [
+        ("p128-o256-slo1.2", 1.2),
+        ("p128-o256-slo60", 60.0),
+    ]
+    assert (record.state, record.target) == (PlanState.RUNNING, [ON_BOTH])
+    assert "cannot meet every SLO; the proposal can" in record.reason
+
+
 def test_growth_gets_room_early() -> None:
     steady, growing = decided(2, [ON_BOTH]), decided(2, [ON_BOTH], trigger=PlanTrigger(10.0, rise=0.1))
     assert (steady.state, steady.target) == (PlanState.STAYED, [ON_BOTH])

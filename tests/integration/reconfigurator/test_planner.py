@@ -7,10 +7,12 @@ import msgspec
 import pytest
 
 from dilaserve.cli import run
-from services.reconfigurator.planning.plan import Placement, Plan, PlanStatus, Solver
+from services.reconfigurator.planning.plan import Capacity, Placement, Plan, PlanStatus, Solver
 from services.reconfigurator.planning.plan_input import Workload, plan_input
 from services.reconfigurator.planning.planner import make_plan
+from services.reconfigurator.planning.stage1_capacity import find_capacity
 from shared.profile import write_profile
+from tests.support.small_plans import small_input
 from tests.support.workloads import PROFILE, a_class, workload
 
 
@@ -62,6 +64,18 @@ def test_unneeded_gpus_are_filled_with_instances() -> None:
     plan = made(workload(nodes=[4, 4, 3, 1], classes=[a_class(rps=0.1)]))
     assert sum(degree * count for degree, count in plan.instances_per_tp.items()) == 12
     assert plan.instances_per_tp[4] == 2
+
+
+@pytest.mark.parametrize("seed", [60, 111, 234])
+def test_the_decision_judges_the_plan_that_is_carried_out(seed: int) -> None:
+    """Filling unused GPUs with large instances gives up room that Stage 1's own instances have."""
+    p = small_input(seed, cached=bool(seed % 2))
+    found = find_capacity(p, solver=Solver.CBC, time_limit_s=60)
+    assert isinstance(found, Capacity)
+    current = [Placement(node=n, gpus=[gpu], tp=1) for n, gpus in enumerate(p.nodes) for gpu in range(gpus)]
+    plan = make_plan(p, current)
+    assert plan.sustains < 0.9 * found.sustains
+    assert f"to {plan.sustains:.1f} times the load" in plan.decision.reason
 
 
 def test_a_growing_workload_gets_the_most_room_at_the_same_threshold() -> None:

@@ -55,6 +55,16 @@ def test_an_early_decision_that_fails_is_due_again() -> None:
     assert schedule.due(420.0, recent=600) is not None
 
 
+def test_a_regular_decision_that_fails_stays_due() -> None:
+    schedule = decided_schedule(rps=2.0)
+    assert schedule.due(600.0, recent=120) == WHOLE
+    assert schedule.next_check_in_s(602.0) == 0.0
+    assert schedule.due(602.0, recent=120) == WHOLE
+    schedule.decided(WHOLE, rps=2.0)
+    assert schedule.due(604.0, recent=120) is None
+    assert schedule.due(902.0, recent=120) == WHOLE
+
+
 def test_the_next_check_is_no_later_than_the_end_of_the_interval() -> None:
     schedule = decided_schedule(rps=2.0)
     assert schedule.next_check_in_s(300.0) == RECENT_S

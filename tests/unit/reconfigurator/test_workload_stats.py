@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from services.reconfigurator.planning.plan_input import plan_input
 from services.reconfigurator.planning.workload_stats import (
+    MAX_CLASSES,
     MIN_STEPS,
+    SLO_SPREADS,
     PlanningSettings,
     RequestSample,
     class_loads,
@@ -28,14 +30,38 @@ def sample(prompt: int = 100, output: int = 64, slo_s: float = 5.0, unmasked: in
     ("prompt", "output", "name"),
     [(0, 32, "p128-o64"), (128, 64, "p128-o64"), (129, 65, "p512-o128"), (9000, 8192, "p2049+-o1025+")],
 )
-def test_a_class_is_a_bucket_of_prompt_and_output_length(prompt: int, output: int, name: str) -> None:
+def test_a_size_is_a_bucket_of_prompt_and_output_length(prompt: int, output: int, name: str) -> None:
     assert request_class(prompt, output) == name
 
 
 def test_rates_and_means_are_those_of_each_class() -> None:
-    small, large = class_loads([sample(10), sample(30, slo_s=7.0), sample(1000, 512)], window_s=4.0)
-    assert (small.name, small.rps, small.prompt_tokens, small.slo_s) == ("p128-o64", 0.5, 20.0, 6.0)
+    small, large = class_loads([sample(10), sample(30), sample(1000, 512)], window_s=4.0)
+    assert (small.name, small.rps, small.prompt_tokens, small.slo_s) == ("p128-o64", 0.5, 20.0, 5.0)
     assert (large.name, large.rps, large.output_tokens) == ("p2048-o512", 0.25, 512.0)
+
+
+def test_each_slo_of_a_size_is_a_class_with_its_own_figures() -> None:
+    mixed = [sample(10, slo_s=39.6), sample(30, slo_s=6.6), sample(50, slo_s=6.6), sample(9, 512, slo_s=6.6)]
+    loads = class_loads(mixed, window_s=2.0)
+    assert [(load.name, load.slo_s, load.rps, load.prompt_tokens) for load in loads] == [
+        ("p128-o512", 6.6, 0.5, 9.0),
+        ("p128-o64-slo6.6", 6.6, 1.0, 40.0),
+        ("p128-o64-slo39.6", 39.6, 0.5, 10.0),
+    ]
+    planned = plan_input(workload(loads, {0.5: 6.0, 0.9: 2.0}, PLANNING, [4]), PROFILE)
+    assert planned.SLO.tolist() == [6.6, 6.6, 39.6]
+
+
+@given(slos_s=st.lists(st.floats(0.1, 1000), min_size=1, max_size=200))
+def test_many_slos_share_few_classes_that_have_the_lowest_of_theirs(slos_s: list[float]) -> None:
+    loads = class_loads([sample(slo_s=slo_s) for slo_s in slos_s], window_s=1.0)
+    assert len(loads) <= MAX_CLASSES
+    assert [load.slo_s for load in loads] == sorted({load.slo_s for load in loads})
+    for slo_s in slos_s:
+        own_s = max(load.slo_s for load in loads if load.slo_s <= slo_s)
+        assert slo_s <= max(SLO_SPREADS) * own_s
+    if len(set(slos_s)) <= MAX_CLASSES:
+        assert {load.slo_s for load in loads} == set(slos_s)
 
 
 def test_an_empty_window_has_no_class() -> None:
