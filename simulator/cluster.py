@@ -32,7 +32,7 @@ from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
 from simulator.clock import Action, VirtualClock
 from simulator.estimates import Predictor
-from simulator.instance import HUNDREDTHS, Batch, SimulatedInstance, joined, read_jobs
+from simulator.instance import HUNDREDTHS, REQUESTS, Batch, SimulatedInstance, joined, read_jobs
 from simulator.outputs import SimulatedOutputs
 from simulator.result import Records
 from simulator.workload import ArrivalTrace
@@ -153,7 +153,7 @@ class SimulatedCluster:
         instance_ids, batches = zip(*self._ended, strict=True)
         self._ended.clear()
         finished = self._outputs.run_steps(joined(batches))
-        np.add.at(self.records.tokens_at, finished.batch[HUNDREDTHS], finished.counts)
+        self.records.count_unmasked(finished.batch[REQUESTS], finished.batch[HUNDREDTHS], finished.counts)
         self.records.steps_run += len(finished.counts)
         num_steps = [batch.shape[1] for batch in batches]
         return list(finished.by_instance(instance_ids, num_steps))

@@ -1,6 +1,6 @@
 """The result of a simulation: records of every request, and RESULT.json."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -33,7 +33,9 @@ class Records:
     mean_threshold: Float64
     steps: Int64
     migrations: Int64
+    accuracy_sum: Float64  # of the tokens unmasked: percent, from the steps table; 0 without
     # Of the whole run
+    accuracy_at: Float64 = field(default_factory=lambda: np.zeros(NUM_THRESHOLDS))  # percent, by threshold
     tokens_at: Int64 = field(default_factory=lambda: np.zeros(NUM_THRESHOLDS, dtype=np.int64))  # unmasked, by threshold
     instances_at: list[tuple[float, dict[int, int]]] = field(default_factory=list)  # since when, instances by TP degree
     decisions: list[SimulatedDecision] = field(default_factory=list)
@@ -41,9 +43,18 @@ class Records:
     cycles: int = 0  # of the scheduler
 
     @classmethod
-    def empty(cls, slo_s: Float64) -> "Records":
+    def empty(cls, slo_s: Float64, steps: StepsTable | None = None) -> "Records":
         n = len(slo_s)
-        return cls(slo_s, np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64), np.zeros(n, np.int64))
+        latency_s, mean_threshold = np.full(n, np.nan), np.full(n, np.nan)
+        num_steps, migrations = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        accuracy_at = None if steps is None else steps.accuracy_at(np.linspace(0.0, 1.0, NUM_THRESHOLDS))
+        records = cls(slo_s, latency_s, mean_threshold, num_steps, migrations, np.zeros(n))
+        return records if accuracy_at is None else replace(records, accuracy_at=accuracy_at)
+
+    def count_unmasked(self, requests: Int64, hundredths: Int64, tokens: Int64) -> None:
+        """Count the tokens that steps unmasked. Shapes: all [n]; `hundredths` of the threshold."""
+        np.add.at(self.tokens_at, hundredths, tokens)
+        np.add.at(self.accuracy_sum, requests, self.accuracy_at[hundredths] * tokens)
 
     @property
     def completed(self) -> Bool:

@@ -100,7 +100,8 @@ def simulate(
     # Difficulties have a random source of their own, so that they are the same under every policy
     levels = difficulty_random.integers(model.levels, size=len(workload))
     outputs = SimulatedOutputs(workload.output_tokens, levels, model, confidences, step_random)
-    records = Records.empty(np.where(np.isnan(workload.slo_s), scenario.default_slo_s(workload), workload.slo_s))
+    slo_s = np.where(np.isnan(workload.slo_s), scenario.default_slo_s(workload), workload.slo_s)
+    records = Records.empty(slo_s, scenario.steps)
     cluster = SimulatedCluster(
         workload, records, core, outputs, predictor, scenario.profile, scenario.message_s, scenario.shared_launch_s
     )

@@ -48,9 +48,17 @@ def real_world_trace(lengths: Lengths, peak_rps: float, random: np.random.Genera
 
     Source: "Experimental Setup", Benchmark and Workloads. Lengths are drawn with replacement.
     """
-    counts = random.poisson(DAY * peak_rps * HOUR_S)
-    starts = np.repeat(np.arange(len(DAY)) * HOUR_S, counts)
-    arrival_s = np.sort(starts + random.uniform(0.0, HOUR_S, len(starts)))
+    return varying_rate_trace(lengths, DAY * peak_rps, HOUR_S, random)
+
+
+def varying_rate_trace(lengths: Lengths, rates: Float64, period_s: float, random: np.random.Generator) -> ArrivalTrace:
+    """Poisson arrivals at each rate for a period, one after the other, with lengths drawn with replacement.
+
+    Shapes: rates [periods]. Units: requests/s, s.
+    """
+    counts = random.poisson(rates * period_s)
+    starts = np.repeat(np.arange(len(rates)) * period_s, counts)
+    arrival_s = np.sort(starts + random.uniform(0.0, period_s, len(starts)))
     prompts, outputs = lengths.draw(random, len(arrival_s))
     return make_trace(arrival_s, prompts, outputs)
 

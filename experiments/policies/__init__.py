@@ -1,0 +1,1 @@
+"""Policies compared with constant thresholds at many loads, in virtual time."""

@@ -1,0 +1,49 @@
+"""Compare the policy with constant thresholds, the paper's policy and the baselines at many load points.
+
+    python -m experiments.policies [--points 'gsm8k*'] [--rows 'infaas*,dilaserve'] [--seeds 0,1,2] [--quick] [--final]
+
+Each finished run is stored in build/policies, so the command can be stopped, and goes on where it stopped. `--final`
+runs the seeds that guided no choice, and writes the report into the repository.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.paper.files import QUICK
+from experiments.policies.points import POINTS, QUICK_POINTS
+from experiments.policies.rows import SYSTEMS
+from experiments.policies.study import by_point, runs_of, selected, simulate_all
+from experiments.policies.tables import NAME, write
+from experiments.report import RESULTS
+from simulator.lengths import DATA
+
+CHOICE_SEEDS, FINAL_SEEDS, QUICK_SEEDS = "0,1,2", "10,11,12", "0"
+
+
+def main(
+    *,
+    points: Annotated[str, typer.Option(help="Load points, comma-separated; * matches any text.")] = "*",
+    rows: Annotated[str, typer.Option(help="Rows, likewise.")] = "*",
+    seeds: Annotated[str | None, typer.Option(help=f"Seeds, comma-separated; default: {CHOICE_SEEDS}.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three points, one seed.")] = False,
+    final: Annotated[bool, typer.Option("--final", help="The seeds that guided no choice; stores the report.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Run these also if they are stored.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    out: Annotated[Path | None, typer.Option(help="Directory of the report.")] = None,
+) -> None:
+    """Run what is not stored, then write the tables and the plot."""
+    given = seeds or (FINAL_SEEDS if final else QUICK_SEEDS if quick else CHOICE_SEEDS)
+    numbers = [int(seed) for seed in given.split(",")]
+    names = selected(POINTS, ",".join(QUICK_POINTS) if quick and points == "*" else points)
+    skipped = {name: file for name in names if (file := POINTS[name].missing_data(DATA))}
+    runs = runs_of([name for name in names if name not in skipped], selected(SYSTEMS, rows), numbers)
+    simulate_all(runs, jobs, again=again)
+    directory = out or (RESULTS if final else QUICK / NAME)
+    directory.mkdir(parents=True, exist_ok=True)
+    write(by_point(runs), numbers, skipped, directory)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,73 @@
+"""The arrivals of the load points."""
+
+import csv
+import gzip
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from shared.arrays import Float64
+from simulator.lengths import benchmark_lengths, sharegpt_lengths
+from simulator.workload import ArrivalTrace, constant_rate_trace, real_world_trace, varying_rate_trace
+
+SERVEGEN = "servegen_10min.csv.gz"
+SERVEGEN_MODEL = "m-small"  # of the two the one with a daily cycle
+SERVEGEN_WINDOW_S = 25.0  # the 144 windows of a day take one hour
+WINDOWS_A_DAY = 144
+MOONCAKE = "mooncake_conversation_minute.csv.gz"
+STEP_RPS = 2.0  # before the step, if the rate after it is STEP_TO_RPS
+STEP_TO_RPS = 20.0
+STEP_S, AFTER_STEP_S = 300.0, 600.0
+TIGHT_SLO_S, LOOSE_SLO_S = 6.6, 39.6
+
+NEEDS = {"servegen": SERVEGEN, "mooncake": MOONCAKE}  # by workload: the data file without which it is skipped
+
+
+def arrivals(workload: str, rps: float, random: np.random.Generator, data: Path, *, copies: int = 1) -> ArrivalTrace:
+    """The arrivals at a rate, of rates that vary the highest; a benchmark has `copies` of each of its samples."""
+    match workload:
+        case "trace":
+            return real_world_trace(sharegpt_lengths(data), rps, random)
+        case "step":
+            rates = rps * np.array([STEP_RPS / STEP_TO_RPS] + [1.0] * round(AFTER_STEP_S / STEP_S))
+            return varying_rate_trace(sharegpt_lengths(data), rates, STEP_S, random)
+        case "servegen":
+            rates = rps * servegen_day(data)
+            return varying_rate_trace(sharegpt_lengths(data), rates, SERVEGEN_WINDOW_S, random)
+        case "mooncake":
+            return varying_rate_trace(sharegpt_lengths(data), rps * mooncake_hour(data), 60.0, random)
+        case _:
+            return constant_rate_trace(benchmark_lengths(workload, data), rps, random, copies)
+
+
+def servegen_day(data: Path) -> Float64:
+    """The rates of the first day without a gap, the highest scaled to 1. Shapes: [WINDOWS_A_DAY]."""
+    rates = np.array([float(row["mean_rps"]) for row in _rows(data / SERVEGEN) if row["model"] == SERVEGEN_MODEL])
+    days = rates.reshape(-1, WINDOWS_A_DAY)
+    first = days[(days > 0).all(axis=1)][0]
+    scaled: Float64 = first / first.max()
+    return scaled
+
+
+def mooncake_hour(data: Path) -> Float64:
+    """The rates of each minute, the highest scaled to 1; the last, partial minute is left out. Shapes: [minutes]."""
+    counts = np.array([float(row["requests"]) for row in _rows(data / MOONCAKE)])[:-1]
+    scaled: Float64 = counts / counts.max()
+    return scaled
+
+
+def with_mixed_slos(workload: ArrivalTrace, random: np.random.Generator) -> ArrivalTrace:
+    """Half of the requests, picked at random, with TIGHT_SLO_S, the others with LOOSE_SLO_S."""
+    tight = random.permutation(len(workload)) < len(workload) // 2
+    return replace(workload, slo_s=np.where(tight, TIGHT_SLO_S, LOOSE_SLO_S))
+
+
+def first_requests(workload: ArrivalTrace, number: int) -> ArrivalTrace:
+    return ArrivalTrace(*(getattr(workload, column.name)[:number] for column in fields(workload)))
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, str]]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)

@@ -1,0 +1,130 @@
+"""The load points: workload, rate, cost model, and the targets of the policy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from experiments.paper.files import PROFILE, STEPS
+from experiments.policies.arrivals import NEEDS, arrivals, first_requests, with_mixed_slos
+from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile, read_profile
+from simulator.steps_table import StepsTable, read_steps
+from simulator.unloaded_latency import SLO_MULTIPLE, unloaded_latency_s
+from simulator.workload import ArrivalTrace
+
+ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
+FULL_SCALE = 16  # instances at which the rates are stated
+SHARED_LAUNCH_S = 0.017  # of the main profile: fixed cost of a launch, which a merged iteration pays once
+ROOM_TOKENS = 8192  # of one batch, and of the requests on an instance
+MANY_ROOM_TOKENS = 16384
+FEWER_TOKENS = 0.8  # factor on the tokens per step
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The policy's means over seeds must reach these. Units: percent; seconds."""
+
+    attainment: float
+    accuracy: float
+    attainment_per_class: float | None = None  # of each class of SLO
+    mean_s: float | None = None  # mean latency, at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One load point. Units: rps in requests/s of FULL_SCALE instances, for varying rates the highest."""
+
+    name: str
+    workload: str
+    rps: float
+    instances: int = 4
+    roofline: bool = False
+    merged: bool = False  # an iteration of both kinds is one launch
+    tokens_factor: float = 1.0  # on the steps table
+    room_tokens: int = ROOM_TOKENS
+    copies: int = 1  # of each sample of a benchmark
+    requests: int | None = None  # the first of the workload; None: all
+    mixed_slos: bool = False
+    target: Target | None = None
+
+    def arrivals(self, seed: int, data: Path) -> ArrivalTrace:
+        random = np.random.default_rng(seed)
+        rps = self.rps * self.instances / FULL_SCALE
+        workload = arrivals(self.workload, rps, random, data, copies=self.copies)
+        if self.requests is not None:
+            workload = first_requests(workload, self.requests)
+        return with_mixed_slos(workload, random) if self.mixed_slos else workload
+
+    def profile(self) -> LatencyProfile:
+        return _profile(ROOFLINE if self.roofline else PROFILE)
+
+    def steps(self) -> StepsTable:
+        return scaled(read_steps(STEPS), self.tokens_factor)
+
+    def slo_s(self, workload: ArrivalTrace) -> float:
+        """The SLO of requests without their own: SLO_MULTIPLE times the unloaded mean of the published steps table."""
+        return SLO_MULTIPLE * unloaded_latency_s(workload, self.profile(), read_steps(STEPS), caching=True)
+
+    def shared_launch_s(self) -> float:
+        if not self.merged:
+            return 0.0
+        return recompute_intercept_s(self.profile()) if self.roofline else SHARED_LAUNCH_S
+
+    def missing_data(self, data: Path) -> str | None:
+        """The data file without which the point cannot run; None if nothing is missing."""
+        name = NEEDS.get(self.workload)
+        return str(data / name) if name and not (data / name).is_file() else None
+
+
+def recompute_intercept_s(profile: LatencyProfile, low: int = 1024, high: int = 4096) -> float:
+    """The latency of a recompute step of no tokens, on the line through two sizes of batch."""
+    low_s, high_s = (profile.latency_s(1, tokens, StepKind.RECOMPUTE) for tokens in (low, high))
+    return low_s - low * (high_s - low_s) / (high - low)
+
+
+def scaled(steps: StepsTable, factor: float) -> StepsTable:
+    """The table with `factor` times the tokens per step, at least one."""
+    return replace(steps, tokens_per_step=np.maximum(factor * steps.tokens_per_step, 1.0))
+
+
+@cache
+def _profile(path: Path) -> LatencyProfile:
+    return read_profile(path)
+
+
+BASE = (
+    Point(name="trace-10", workload="trace", rps=10, target=Target(99.9, 78.9)),
+    Point(name="trace-20", workload="trace", rps=20, target=Target(99.6, 77.7)),
+    Point(name="trace-24", workload="trace", rps=24, target=Target(99.0, 76.7)),
+    Point(name="step-2-20", workload="step", rps=20, target=Target(98.7, 75.8)),
+    Point(name="gsm8k-13", workload="gsm8k", rps=13, target=Target(99.9, 78.4)),
+    Point(name="gsm8k-16", workload="gsm8k", rps=16, target=Target(99.8, 76.8)),
+    Point(name="gsm8k-19", workload="gsm8k", rps=19, target=Target(99.3, 72.8)),
+    Point(name="mmlu-pro-23", workload="mmlu-pro", rps=23, requests=3000, target=Target(99.9, 77.5)),
+    Point(name="mmlu-pro-27", workload="mmlu-pro", rps=27, requests=3000, target=Target(99.8, 76.3)),
+    Point(name="mbpp-18", workload="mbpp", rps=18, copies=3, target=Target(99.8, 77.4)),
+    Point(name="roofline-44", workload="gsm8k", rps=44, copies=2, roofline=True, target=Target(98.8, 73.5)),
+    Point(name="mixed-slos-16", workload="gsm8k", rps=16, mixed_slos=True, target=Target(99.0, 76.0, 98.0)),
+    Point(name="servegen-20", workload="servegen", rps=20),
+    Point(name="mooncake-20", workload="mooncake", rps=20),
+)
+VARIED = ("trace-20", "gsm8k-16", "gsm8k-19", "roofline-44")
+WHOLE_TRACE = Point(
+    name="whole-trace-20", workload="trace", rps=20, instances=16, target=Target(99.5, 77.9, mean_s=5.6)
+)
+
+
+def _variants(point: Point) -> tuple[Point, ...]:
+    return (
+        replace(point, name=f"{point.name}-merged", merged=True, target=None),
+        replace(point, name=f"{point.name}-fewer-tokens", tokens_factor=FEWER_TOKENS, target=None),
+        replace(point, name=f"{point.name}-more-room", room_tokens=MANY_ROOM_TOKENS, target=None),
+    )
+
+
+VARIANTS = tuple(variant for point in BASE if point.name in VARIED for variant in _variants(point))
+POINTS: Mapping[str, Point] = {point.name: point for point in (*BASE, *VARIANTS, WHOLE_TRACE)}
+QUICK_POINTS = ("step-2-20", "gsm8k-16", "roofline-44")

@@ -1,0 +1,60 @@
+"""The rows of the tables: the policy, the paper's, constants, baselines, and other estimates."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from services.scheduler.registry import DEFAULT_POLICY
+from services.scheduler.settings import SchedulerSettings
+from simulator.scenario import PredictorName
+
+POLICY = DEFAULT_POLICY  # name of the row that the others are compared with
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One row: settings of the scheduler beside its defaults, and the source of its estimates."""
+
+    name: str
+    settings: Mapping[str, Any]
+    predictor: PredictorName = "trained"
+    constant: float | None = None  # the threshold of all requests, if it is one
+
+    def scheduler(self) -> SchedulerSettings:
+        return SchedulerSettings(model="simulated", cache="dual", **self.settings)
+
+
+def _hundredths(low: int, high: int, step: int) -> list[float]:
+    return [float(value) for value in np.arange(low, high + 1, step) / 100]
+
+
+def _infaas(threshold: float) -> System:
+    settings = {"policy": "infaas", "threshold": threshold}
+    return System(f"infaas-{threshold:g}", settings, "one-shot", constant=threshold)
+
+
+def _own_order(threshold: float) -> System:
+    settings = {"policy": POLICY, "thresholds": (threshold,)}
+    return System(f"{POLICY}-{threshold:g}", settings, constant=threshold)
+
+
+ROWS = (
+    System(POLICY, {"policy": POLICY}),
+    System("paper-margin-0", {"policy": "paper", "margin_steps": 0.0}),
+    System("paper-margin-1", {"policy": "paper", "margin_steps": 1.0}),
+    *(_infaas(threshold) for threshold in _hundredths(50, 90, 5)),
+    *(_own_order(threshold) for threshold in _hundredths(50, 90, 10)),
+    System("llumnix-0.9", {"policy": "llumnix", "threshold": 0.9}, "one-shot", constant=0.9),
+    System("oracle-estimates", {"policy": POLICY}, "oracle"),
+    System("one-shot-estimates", {"policy": POLICY}, "one-shot"),
+)
+SYSTEMS: Mapping[str, System] = {row.name: row for row in ROWS}
+FULL_SCALE_ROWS = (
+    POLICY,
+    "paper-margin-0",
+    "paper-margin-1",
+    "infaas-0.9",
+    "llumnix-0.9",
+)  # at 16 instances a run takes minutes

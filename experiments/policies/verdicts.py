@@ -1,0 +1,76 @@
+"""What the figures show: means over seeds, whether a constant wins, whether a target is reached. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.policies.points import Target
+from experiments.policies.runs import Figures
+
+TOLERANCE = 0.1  # points of attainment or accuracy that count as a difference
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Means over the seeds of a row at a point. Units: percent; seconds."""
+
+    attainment: float
+    accuracy: float
+    accuracy_met: float | None
+    attainment_longest: float
+    attainment_per_class: Mapping[str, float]  # by SLO; empty if all requests have the same
+    mean_s: float
+    p99_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row less the policy, on the same seeds: mean, and its standard error if there are several."""
+
+    mean: float
+    error: float | None
+
+
+def means(runs: Sequence[Figures]) -> Means:
+    classes = runs[0].attainment_per_class if len(runs[0].attainment_per_class) > 1 else {}
+    met = [run.accuracy_met for run in runs if run.accuracy_met is not None]
+    return Means(
+        attainment=_mean([run.attainment for run in runs]),
+        accuracy=_mean([run.accuracy for run in runs]),
+        accuracy_met=_mean(met) if met else None,
+        attainment_longest=_mean([run.attainment_longest for run in runs]),
+        attainment_per_class={slo: _mean([run.attainment_per_class[slo] for run in runs]) for slo in classes},
+        mean_s=_mean([run.mean_s for run in runs]),
+        p99_s=_mean([run.p99_s for run in runs]),
+        cpu_s=_mean([run.cpu_s for run in runs]),
+    )
+
+
+def difference(row: Sequence[float], policy: Sequence[float]) -> Difference:
+    """Shapes: both [seeds], in the same order."""
+    each = np.array(row) - np.array(policy)
+    error = float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else None
+    return Difference(float(each.mean()), error)
+
+
+def wins(constant: Means, policy: Means) -> bool:
+    """Whether a constant is TOLERANCE better in attainment or accuracy, and not TOLERANCE worse in the other."""
+    gains = (constant.attainment - policy.attainment, constant.accuracy - policy.accuracy)
+    return max(gains) >= TOLERANCE and min(gains) > -TOLERANCE
+
+
+def missed(target: Target, policy: Means) -> list[str]:
+    """The parts of the target that the policy misses; empty if it reaches all."""
+    parts = {"attainment": policy.attainment - target.attainment, "accuracy": policy.accuracy - target.accuracy}
+    if target.attainment_per_class is not None:
+        for slo, attainment in policy.attainment_per_class.items():
+            parts[f"attainment at SLO {slo} s"] = attainment - target.attainment_per_class
+    if target.mean_s is not None:
+        parts["mean latency"] = target.mean_s - policy.mean_s
+    return [f"{name} by {-over:.2f}" for name, over in parts.items() if over < 0]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))

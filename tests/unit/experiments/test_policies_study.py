@@ -1,0 +1,164 @@
+"""The study of the policies: its rules, its load points, and that it goes on where it stopped."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.policies import runs as runs_module
+from experiments.policies.arrivals import LOOSE_SLO_S, TIGHT_SLO_S, arrivals, with_mixed_slos
+from experiments.policies.points import POINTS, Target, recompute_intercept_s
+from experiments.policies.rows import POLICY, SYSTEMS
+from experiments.policies.runs import Figures, Run, longest
+from experiments.policies.study import by_point, runs_of, selected, simulate_all
+from experiments.policies.tables import verdicts, write
+from experiments.policies.verdicts import Means, difference, means, missed, wins
+from shared.errors import BadInput
+from simulator.lengths import DATA
+from simulator.workload import make_trace
+
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the data beside the project is not there")
+
+
+def figures(attainment: float = 99.0, accuracy: float = 77.0, **given: object) -> Figures:
+    fields = {
+        "requests": 10, "accuracy_met": accuracy, "attainment_longest": 90.0, "attainment_per_class": {"5": attainment},
+        "mean_s": 5.0, "p99_s": 9.0, "slo_s": 5.0, "steps": 100, "cpu_s": 1.0,
+    }  # fmt: skip
+    return Figures(attainment=attainment, accuracy=accuracy, **{**fields, **given})  # type: ignore[arg-type]
+
+
+def score(attainment: float, accuracy: float, **given: object) -> Means:
+    return means([figures(attainment, accuracy, **given)])
+
+
+@pytest.mark.parametrize(
+    ("attainment", "accuracy", "expected"),
+    [
+        (99.2, 77.0, True),  # better in one, equal in the other
+        (99.2, 76.95, True),  # less than the tolerance worse
+        (99.2, 76.8, False),
+        (99.05, 77.05, False),  # better in both, by less than the tolerance
+        (98.95, 78.0, True),
+        (98.0, 79.0, False),
+        (99.0, 77.0, False),
+    ],
+)
+def test_a_constant_wins_only_if_it_gives_nothing_away(attainment: float, accuracy: float, expected: bool) -> None:
+    assert wins(score(attainment, accuracy), score(99.0, 77.0)) is expected
+
+
+def test_each_missed_part_of_a_target_is_named() -> None:
+    policy = score(99.0, 77.0, attainment_per_class={"6.6": 97.5, "39.6": 100.0}, mean_s=5.7)
+    assert missed(Target(99.0, 77.0), policy) == []
+    found = missed(Target(99.5, 76.0, attainment_per_class=98.0, mean_s=5.6), policy)
+    assert found == ["attainment by 0.50", "attainment at SLO 6.6 s by 0.50", "mean latency by 0.10"]
+
+
+def test_differences_are_paired_by_seed() -> None:
+    found = difference([99.0, 90.0, 95.0], [98.0, 89.0, 94.0])
+    assert (found.mean, found.error) == (1.0, 0.0)
+    assert difference([1.0], [2.0]).error is None
+
+
+def test_the_verdicts_of_a_point_name_winners_and_the_target() -> None:
+    scores = {POLICY: score(99.0, 77.0), "infaas-0.7": score(99.5, 77.0), "infaas-0.8": score(90.0, 78.0)}
+    winners, target = verdicts(replace(POINTS["gsm8k-16"], target=Target(99.8, 76.8)), scores)
+    assert winners == "constants that win: infaas-0.7"
+    assert target == "target 99.8 / 76.8: MISSED: attainment by 0.80"
+    assert verdicts(POINTS["gsm8k-16"], {"infaas-0.7": score(1.0, 1.0)}) == [f"row {POLICY} is not run"]
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("point", "requests", "rps"),
+    [
+        ("gsm8k-16", 1319, 4.0),
+        ("mmlu-pro-23", 3000, 5.75),
+        ("mbpp-18", 1422, 4.5),
+        ("roofline-44", 2638, 11.0),
+        ("mooncake-20", 14_380, 4.13),
+        ("step-2-20", 3_150, 3.5),
+    ],
+)
+def test_points_have_the_stated_requests_at_a_quarter_of_the_rate(point: str, requests: int, rps: float) -> None:
+    workload = POINTS[point].arrivals(0, DATA)
+    assert len(workload) == pytest.approx(requests, rel=0.04)
+    assert len(workload) / workload.arrival_s[-1] == pytest.approx(rps, rel=0.06)
+
+
+def test_the_step_is_from_a_tenth_of_the_rate_to_all_of_it() -> None:
+    workload = arrivals("step", 20.0, np.random.default_rng(0), Path("/nowhere"))
+    per_period = np.bincount((workload.arrival_s // 300).astype(int)) / 300
+    assert per_period == pytest.approx([2.0, 20.0, 20.0], rel=0.1)
+
+
+def test_half_of_the_mixed_requests_have_the_tight_slo() -> None:
+    workload = make_trace(np.arange(9.0), np.full(9, 10), np.full(9, 32))
+    mixed = with_mixed_slos(workload, np.random.default_rng(0))
+    assert sorted(mixed.slo_s.tolist()) == [TIGHT_SLO_S] * 4 + [LOOSE_SLO_S] * 5
+
+
+def test_the_longest_tenth_is_by_output_then_by_prompt() -> None:
+    prompts, outputs = np.arange(20), np.array([32] * 17 + [64] * 3)
+    assert set(longest(make_trace(np.zeros(20), prompts, outputs)).tolist()) == {18, 19}
+
+
+def test_the_shared_launch_of_the_main_profile_is_near_its_recompute_intercept() -> None:
+    merged = POINTS["gsm8k-16-merged"]
+    assert recompute_intercept_s(merged.profile()) == pytest.approx(merged.shared_launch_s(), abs=0.002)
+    assert POINTS["gsm8k-16"].shared_launch_s() == 0
+
+
+def test_variants_and_rows_are_told_apart_by_what_they_simulate() -> None:
+    every = [Run(point, row, seed) for point in POINTS.values() for row in SYSTEMS.values() for seed in (0, 1)]
+    assert len({str(run.identity()) for run in every}) == len(every)
+    renamed = replace(POINTS["gsm8k-16"], name="other", target=None)
+    row = SYSTEMS[POLICY]
+    assert Run(renamed, row, 0).identity() == Run(POINTS["gsm8k-16"], row, 0).identity()
+
+
+def test_names_are_selected_by_patterns() -> None:
+    assert selected(SYSTEMS, "infaas-0.9,paper*") == ["paper-margin-0", "paper-margin-1", "infaas-0.9"]
+    with pytest.raises(BadInput, match="'typo' matches none"):
+        selected(SYSTEMS, "infaas-0.9,typo")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Run]:
+    """Two short runs, whose results are stored in an empty directory."""
+    monkeypatch.setattr(runs_module, "CACHE", tmp_path / "cache")
+    point = replace(POINTS["gsm8k-16"], requests=8)
+    return [Run(point, SYSTEMS[row], 0) for row in ("infaas-0.7", "infaas-0.8")]
+
+
+def test_stored_runs_are_not_simulated_again(small: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = small
+    found = first.figures()
+    assert (first.stored(), second.stored()) == (found, None)
+    assert second.figures().accuracy > found.accuracy  # 0.8 against 0.7
+    monkeypatch.setattr("experiments.policies.runs.simulate", None)  # not called again
+    assert first.figures() == found
+    simulate_all(small, jobs=1, again=False)
+
+
+def test_the_report_holds_the_rows_with_all_seeds(small: list[Run], tmp_path: Path) -> None:
+    for run in small:
+        run.figures()
+    incomplete = [replace(run, seed=seed) for run in small for seed in (0, 1)]
+    assert by_point(incomplete) == {}
+    found = by_point(small)
+    assert list(found["gsm8k-16"]) == ["infaas-0.7", "infaas-0.8"]
+    write(found, [0], {"servegen-20": "FILE"}, tmp_path)
+    report = (tmp_path / "policies.md").read_text()
+    assert "8 requests" in report
+    assert "Skipped: servegen-20: there is no FILE" in report
+    assert (tmp_path / "policies.csv").read_text().count("\n") == 3
+    assert (tmp_path / "policies.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_whole_trace_has_few_rows() -> None:
+    names = {run.row.name for run in runs_of(["whole-trace-20"], list(SYSTEMS), [0])}
+    assert POLICY in names
+    assert "infaas-0.7" not in names
