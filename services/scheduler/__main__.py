@@ -20,6 +20,7 @@ from services.scheduler.io.outcome_store import OutcomeStore
 from services.scheduler.io.predictor_client import PredictorClient
 from services.scheduler.io.recovery import Recovery
 from services.scheduler.io.request_consumer import RequestConsumer
+from services.scheduler.io.request_preparer import RequestPreparer
 from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.scheduler.monitoring.stats_window import StatsWindow
 from services.scheduler.registry import find_policy
@@ -69,14 +70,17 @@ async def serve(
     queue, outcomes = EventQueue(), OutcomeStore(bus, text)
     core = build_core(settings, text, card, lease.epoch)
     predictor = PredictorClient(bus, core.settings.thresholds, queue)
-    stats = StatsWindow(core, settings.policy, time.time())
     deferred = DeferredTasks()
+    preparer = RequestPreparer(bus, text, await Recovery.start(bus))
+    slo_s, max_held = settings.default_slo_s, settings.max_held_requests
+    requests = RequestConsumer(
+        bus, preparer, queue, outcomes, deferred, core.totals, default_slo_s=slo_s, max_held=max_held
+    )
+    stats = StatsWindow(core, settings.policy, time.time(), lambda: requests.num_waiting)
     service = SchedulerService(bus, core, queue, outcomes, predictor, stats, metrics, deferred)
-    recovery = await Recovery.start(bus)
-    requests = RequestConsumer(bus, text, settings.default_slo_s, queue, outcomes, recovery, deferred)
     needs_profile = find_policy(settings.policy).needs_profile
     instances = InstanceEvents(text.card.name, queue, needs_profile=needs_profile, caching=core.settings.caching)
-    await service.subscribe_cancels()
+    await requests.subscribe_cancels()
     freeze_startup_objects()
     background = [
         lease.hold(),

@@ -31,7 +31,6 @@ from shared.messages.steps import StepResults
 log = structlog.get_logger(__name__)
 
 LOAD_CONTROL_INTERVAL_S = 0.05  # maximum time between two runs of load control
-EARLY_CANCEL_TTL_S = 60.0  # time for which a cancel is kept for its request, which uses another subject and is slower
 MAX_ATTEMPTS = 5  # unanswered attempts after which a request fails: it may be what makes its instances fail
 TIMEOUT_CHECK_INTERVAL_S = 1.0
 
@@ -74,7 +73,6 @@ class SchedulerCore:
         self._dispatcher = Dispatcher(self.table, self.fleet, self.policy, encoder, self._decisions, settings.lookahead)
         self.load: ClusterLoad | None = None  # at the last run of load control
         self._commands: list[ev.Command] = []
-        self._early_cancels: dict[str, float] = {}  # by id of an unknown request: the time until which it is kept
         self._next_timeout_check_s = 0.0
         self._next_load_control_s = 0.0
         self._next_estimate_s = 0.0
@@ -110,8 +108,6 @@ class SchedulerCore:
             case ev.RequestCancelled(request_id):
                 if request_id in self.table.row_of:
                     self._finish(self.table.row_of[request_id], OutcomeStatus.CANCELLED, now_s)
-                else:
-                    self._early_cancels[request_id] = now_s + EARLY_CANCEL_TTL_S
             case ev.InstanceUpdated(instance):
                 self.fleet.update(instance)
                 self._next_load_control_s = 0.0
@@ -123,18 +119,8 @@ class SchedulerCore:
                 self.estimates.fall_back(tickets)
 
     def _add_request(self, arrived: ev.RequestArrived, now_s: float) -> None:
-        request_id = arrived.request.request_id
-        if request_id in self.table.row_of:
-            running = self.table.entry(self.table.row_of[request_id]).arrived
-            if arrived.delivery != running.delivery:  # the same message stays on the bus until its outcome is stored
-                self._commands.append(ev.Acknowledge(arrived.delivery))
-            return
-        self.totals.arrived += 1
         row = self.table.add(arrived)
         self._next_load_control_s = 0.0
-        if self._early_cancels.pop(request_id, 0.0) > now_s:
-            self._finish(row, OutcomeStatus.CANCELLED, now_s)
-            return
         if arrived.checkpoint is not None:
             resume(self.table, row, arrived.checkpoint)
             if self._has_ended(row):  # the previous scheduler stopped before it checked
@@ -218,11 +204,10 @@ class SchedulerCore:
             self._retry(row, now_s)
 
     def _expire(self, now_s: float) -> None:
-        """Take back steps that were not answered in time, and drop cancels whose request did not arrive."""
+        """Take back steps that were not answered in time."""
         if now_s < self._next_timeout_check_s:
             return
         self._next_timeout_check_s = now_s + TIMEOUT_CHECK_INTERVAL_S
-        self._early_cancels = {name: until_s for name, until_s in self._early_cancels.items() if until_s > now_s}
         table = self.table
         for row in table.pipeline.unanswered_since(now_s - self.settings.step_timeout_s).tolist():
             request_id, instance_id = table.entry(row).request_id, self.fleet.instance_id(table.instance[row])

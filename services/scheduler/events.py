@@ -14,7 +14,7 @@ from shared.messages.steps import StepJobs, StepResults
 
 @dataclass(frozen=True, slots=True)
 class RequestArrived:
-    """A request whose prompt is tokenized and checked. `delivery` identifies its message on the bus."""
+    """A new request, tokenized and checked. `delivery` identifies its message on the bus."""
 
     request: Request
     prompt_ids: Int32  # [P]
@@ -99,13 +99,6 @@ class FinishRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """A second message of an active request: it only needs an acknowledgement."""
-
-    delivery: Any
-
-
-@dataclass(frozen=True, slots=True)
 class RequestEstimates:
     """Request estimates from the step predictor; EstimatesReceived or EstimatesFailed follows."""
 
@@ -123,4 +116,4 @@ class SaveCheckpoint:
     checkpoint: Checkpoint
 
 
-Command = SendJobs | SendProgress | SaveCheckpoint | FinishRequest | Acknowledge | RequestEstimates
+Command = SendJobs | SendProgress | SaveCheckpoint | FinishRequest | RequestEstimates

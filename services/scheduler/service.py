@@ -19,10 +19,8 @@ from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.scheduler.monitoring.stats_window import StatsWindow
 from services.scheduler.monitoring.tracing import record_request
 from shared.background import DeferredTasks
-from shared.bus.client import Bus, last_token, try_decode
-from shared.bus.settlement import acknowledge
+from shared.bus.client import Bus, try_decode
 from shared.bus.subjects import result_consumer
-from shared.messages.requests import Cancel
 from shared.messages.stats import STATS_S
 from shared.messages.steps import StepResults
 
@@ -49,9 +47,6 @@ class SchedulerService:
         """Receive the step results of an epoch that begins now, until cancelled."""
         consumer = result_consumer(epoch, datetime.now(UTC) - MAX_CLOCK_DIFFERENCE)
         await self._bus.run_consumer(self._bus.subjects.stream("STEP_RESULTS"), consumer, self._on_results)
-
-    async def subscribe_cancels(self) -> None:
-        await self._bus.nc.subscribe(self._bus.subjects.cancel("*"), cb=self._on_cancel)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run cycles until `stop`; the bus redelivers unfinished requests to the next scheduler."""
@@ -97,8 +92,6 @@ class SchedulerService:
                 await self._bus.publish(subjects.checkpoints(request_id), checkpoint)
             case ev.RequestEstimates():
                 self._predictor.request(command)
-            case ev.Acknowledge(delivery):
-                await acknowledge(delivery.msg)
 
     async def _on_results(self, msg: Msg) -> None:
         results = try_decode(msg, StepResults)
@@ -106,10 +99,6 @@ class SchedulerService:
             if results.sent_s:  # the clocks of the two machines may differ
                 self._metrics.observe("results_delay_seconds", max(0.0, time.time() - results.sent_s))
             self._queue.put(results)
-
-    async def _on_cancel(self, msg: Msg) -> None:
-        if not msg.data or try_decode(msg, Cancel) is not None:  # an empty message is a cancel, too
-            self._queue.put(ev.RequestCancelled(last_token(msg.subject)))
 
 
 def is_urgent(command: ev.Command) -> bool:

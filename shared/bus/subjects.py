@@ -32,7 +32,6 @@ MAX_BATCHES = 8  # running batches of a cell
 BATCH_ACK_WAIT_S = 10.0  # silence of a gateway after which another one takes over its batches
 CHECKPOINT_AGE_S = 3600.0  # retention of checkpoints; an older request restarts after a crash
 REQUEST_ACK_WAIT_S = 24 * 3600.0  # upper bound only: a new scheduler's consumer receives all requests immediately
-MAX_ACTIVE_REQUESTS = 20_000  # requests that a scheduler holds; the others wait in the stream
 MAX_UNFINISHED_REQUESTS = 100_000  # messages of REQUESTS; the stream refuses further ones
 PREDICTORS = "predictor"  # the queue group of the subject `predict`
 STEP_AGE_S = 60.0  # retention of step messages
@@ -142,9 +141,10 @@ def object_stores(subjects: Subjects) -> list[ObjectStoreConfig]:
 
 def request_consumer(epoch: int) -> ConsumerConfig:
     """The scheduler's consumer of REQUESTS, one per epoch. A new leader deletes the earlier ones: the bus then delivers
-    every unacknowledged request again, and ignores the acknowledgements of a superseded leader."""
+    every unacknowledged request again, and ignores the acknowledgements of a superseded leader. It receives
+    all requests of the stream, so that it serves the best of them first."""
     return ConsumerConfig(
-        durable_name=f"scheduler-{epoch}", ack_wait=REQUEST_ACK_WAIT_S, max_ack_pending=MAX_ACTIVE_REQUESTS
+        durable_name=f"scheduler-{epoch}", ack_wait=REQUEST_ACK_WAIT_S, max_ack_pending=MAX_UNFINISHED_REQUESTS
     )
 
 

@@ -50,14 +50,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """Scheduler -> workload monitor: an accepted request.
+    """Scheduler -> workload monitor: a request has arrived, also if it has to wait.
 
     Subject: dilaserve.<cell>.arrivals. Stream: ARRIVALS (file, limited age). Unique by request_id.
     """
 
     request_id: str
     arrival_s: float  # Unix time, seconds
-    prompt_tokens: int
+    prompt_tokens: int  # of a text that has to wait: estimated from its length
     output_tokens: int  # requested, in whole blocks
     slo_s: float
 

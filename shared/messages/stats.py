@@ -45,9 +45,10 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
 
     active: int  # running and deferred requests
     deferred: int  # active requests that no instance has room for
+    waiting: int = 0  # requests beyond those that the scheduler holds
     steps_in_flight: int
 
-    arrived: int  # this and the following: totals
+    arrived: int  # also those that wait; this and the following: totals
     completed: int
     failed: int
     cancelled: int

@@ -266,6 +266,24 @@ async def test_requests_of_a_killed_scheduler_are_served_by_the_next(cluster: Cl
     assert {o.status for o in ended} == {OutcomeStatus.COMPLETED}
 
 
+async def test_beyond_the_held_requests_a_later_one_of_high_priority_overtakes(cluster: Cluster) -> None:
+    subjects = cluster.bus.subjects
+    outcomes = await cluster.bus.nc.subscribe(subjects.outcomes("*"))
+    stats = await cluster.bus.nc.subscribe(subjects.stats("scheduler"))
+    with service("scheduler", cluster.settings | {"max_held_requests": 1}, cluster.log):
+        for i in range(20):
+            await cluster.bus.store(subjects.requests, Request(request_id=f"low-{i}", prompt="x", output_tokens=32))
+        await cluster.bus.store(subjects.requests, Request(request_id="high", prompt="x", output_tokens=32, priority=5))
+        async with asyncio.timeout(LIMIT_S):
+            while (latest := decode((await stats.next_msg(timeout=LIMIT_S)).data, SchedulerStats)).waiting < 20:
+                continue
+        assert (latest.arrived, latest.active) == (21, 1)
+        async with cluster.instance():
+            ended = [decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome) for _ in range(21)]
+    assert [o.request_id for o in ended] == ["low-0", "high", *(f"low-{i}" for i in range(1, 20))]
+    assert {o.status for o in ended} == {OutcomeStatus.COMPLETED}
+
+
 async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster) -> None:
     """After SIGSTOP and SIGCONT, as on a machine that hangs, it finds another leader and stops."""
     with service("scheduler", cluster.settings, cluster.log) as first:
@@ -290,7 +308,7 @@ async def test_an_unstorable_outcome_loses_no_request_and_does_not_block_a_stop(
         await reached(lambda: "cannot store on" in cluster.log.read_text())
         [consumer] = await js.consumers_info(requests)
         await js.delete_consumer(requests, consumer.name)  # the bus then redelivers all requests
-        await reached(lambda: "already has its outcome" in cluster.log.read_text())
+        await reached(lambda: "request received again" in cluster.log.read_text())
         assert await asyncio.to_thread(stop, process) == 0
     assert not await cluster.all_acknowledged()
 

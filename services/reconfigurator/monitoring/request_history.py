@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from services.reconfigurator.monitoring.database_errors import database_errors
 from services.reconfigurator.planning.workload_stats import RequestSample
 from shared.database.schema import RequestRow
-from shared.messages.requests import ThresholdUse
+from shared.messages.requests import OutcomeStatus, ThresholdUse
 
 
 async def read_window(
@@ -41,4 +41,5 @@ async def count_arrivals(engine: AsyncEngine, start_s: float, end_s: float) -> i
 
 def _arrived(start_s: float, end_s: float) -> ColumnElement[bool]:
     first, last = (datetime.fromtimestamp(at_s, UTC) for at_s in (start_s, end_s))
-    return RequestRow.arrived_at.between(first, last) & RequestRow.slo_s.is_not(None)
+    served = RequestRow.slo_s.is_not(None) & (RequestRow.status != OutcomeStatus.REJECTED)
+    return RequestRow.arrived_at.between(first, last) & served

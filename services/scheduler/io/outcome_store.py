@@ -3,15 +3,17 @@
 import asyncio
 import time
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from services.scheduler.events import FinishRequest
+from services.scheduler.io.delivery import Delivery
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
 from shared.errors import BadInput
-from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus
+from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus
 from shared.retry import retry
 from shared.tasks import cancel
 from shared.text import TextModel
@@ -29,7 +31,8 @@ class OutcomeStore:
         self._bus = bus
         self._text = text
         self._finished: OrderedDict[str, None] = OrderedDict()
-        self._writing: dict[asyncio.Task[None], Any] = {}  # the delivery that each task acknowledges
+        self._writing: dict[asyncio.Task[None], Delivery] = {}  # the delivery that each task acknowledges
+        self.on_settled: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None  # after its outcome
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(self, finish: FinishRequest) -> None:
@@ -52,7 +55,18 @@ class OutcomeStore:
         )
         self._write(outcome, arrived.delivery)
 
-    def reject(self, request_id: str, delivery: Any, error: BadInput) -> None:
+    def cancel(self, arrival: Arrival, delivery: Delivery) -> None:
+        """Store the outcome of a request that was cancelled before the core received it."""
+        outcome = Outcome(
+            request_id=arrival.request_id,
+            status=OutcomeStatus.CANCELLED,
+            prompt_tokens=arrival.prompt_tokens,
+            output_tokens=arrival.output_tokens,
+            arrival_s=arrival.arrival_s,
+        )
+        self._write(outcome, delivery)
+
+    def reject(self, request_id: str, delivery: Delivery, error: BadInput) -> None:
         """Store the outcome of an invalid request."""
         outcome = Outcome(
             request_id=request_id,
@@ -66,7 +80,7 @@ class OutcomeStore:
         """Whether this scheduler has finished the request."""
         return request_id in self._finished
 
-    def will_settle(self, delivery: Any) -> bool:
+    def will_settle(self, delivery: Delivery) -> bool:
         """Whether the message is acknowledged when the outcome of its request is stored."""
         return delivery in self._writing.values()
 
@@ -83,25 +97,29 @@ class OutcomeStore:
             log.warning("outcomes not stored; the next scheduler serves their requests again", requests=len(left))
             await cancel(left)
 
-    def _write(self, outcome: Outcome, delivery: Any) -> None:
+    def _write(self, outcome: Outcome, delivery: Delivery) -> None:
         self._finished[outcome.request_id] = None
         if len(self._finished) > MAX_REMEMBERED:
             self._finished.popitem(last=False)
         task = asyncio.get_running_loop().create_task(self._store(outcome, delivery))
         self._writing[task] = delivery
-        task.add_done_callback(self._written)
+        task.add_done_callback(partial(self._written, outcome.request_id))
 
-    def _written(self, task: asyncio.Task[None]) -> None:
-        self._writing.pop(task, None)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self._failed.done():
+    def _written(self, request_id: str, task: asyncio.Task[None]) -> None:
+        delivery = self._writing.pop(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self.on_settled(request_id, delivery)
+        elif not self._failed.done():
             self._failed.set_exception(error)
 
-    async def _store(self, outcome: Outcome, delivery: Any) -> None:
+    async def _store(self, outcome: Outcome, delivery: Delivery) -> None:
         async def store_and_acknowledge() -> None:
             subject = self._bus.subjects.outcomes(outcome.request_id)
             await self._bus.store(subject, outcome, json=delivery.json, if_first=True)
             with bus_errors("acknowledge the request"):  # redelivery would take REQUEST_ACK_WAIT_S
-                await delivery.msg.ack()
+                await delivery.acknowledge()
 
         await retry(store_and_acknowledge)

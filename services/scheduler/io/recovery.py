@@ -1,6 +1,6 @@
 """Reads the outcomes and checkpoints that earlier schedulers stored."""
 
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 import structlog
@@ -26,23 +26,24 @@ class Recovery:
         self._last_sequence = last_sequence
 
     @classmethod
-    async def start(cls, bus: Bus) -> "Recovery":
+    async def start(cls, bus: Bus) -> Self:
         """Cover the requests that are in the stream now."""
         info = await bus.js.stream_info(bus.subjects.stream("REQUESTS"))
         return cls(bus, info.state.last_seq)
 
-    async def has_outcome(self, request_id: str, sequence: int) -> bool:
-        """Whether the request with this sequence in the stream is finished, and only not acknowledged."""
-        subject = self._bus.subjects.outcomes(request_id)
-        return await self._last("OUTCOMES", subject, sequence, Outcome) is not None
+    def covers(self, sequence: int) -> bool:
+        """Whether an earlier scheduler may have served the request with this sequence in the stream."""
+        return sequence <= self._last_sequence
 
-    async def checkpoint(self, request_id: str, sequence: int) -> Checkpoint | None:
+    async def has_outcome(self, request_id: str) -> bool:
+        """Whether the request is finished, and only not acknowledged."""
+        return await self._last("OUTCOMES", self._bus.subjects.outcomes(request_id), Outcome) is not None
+
+    async def checkpoint(self, request_id: str) -> Checkpoint | None:
         """The request's state at its last block boundary. Returns: None if it has not reached one."""
-        return await self._last("CHECKPOINTS", self._bus.subjects.checkpoints(request_id), sequence, Checkpoint)
+        return await self._last("CHECKPOINTS", self._bus.subjects.checkpoints(request_id), Checkpoint)
 
-    async def _last(self, stream: str, subject: str, sequence: int, kind: type[M]) -> M | None:
-        if sequence > self._last_sequence:
-            return None
+    async def _last(self, stream: str, subject: str, kind: type[M]) -> M | None:
         try:
             message = await self._bus.js.get_last_msg(self._bus.subjects.stream(stream), subject, direct=True)
             return decode(message.data or b"", kind)

@@ -1,52 +1,83 @@
-"""Receives requests: decodes, tokenizes and checks them, and answers invalid ones."""
+"""Receives requests and cancels. The scheduler holds a bounded number of requests; the others wait, best first.
+
+A request is held from its preparation until its outcome is stored. The message of a waiting one stays in the stream and
+is read again when there is room.
+"""
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 from nats.aio.msg import Msg
 
-from services.scheduler.events import RequestArrived
+from services.scheduler.events import RequestCancelled
+from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.outcome_store import OutcomeStore
-from services.scheduler.io.recovery import Recovery
+from services.scheduler.io.request_preparer import RequestMessage, RequestPreparer, text_length
+from services.scheduler.io.waiting_requests import WaitingRequest, WaitingRequests
+from services.scheduler.state.totals import Totals
 from shared.background import DeferredTasks
-from shared.bus.client import Bus
-from shared.bus.codec import decode, is_json
-from shared.bus.settlement import acknowledge, discard
+from shared.bus.client import Bus, last_token, try_decode
+from shared.bus.codec import decode
+from shared.bus.errors import BUS_ERRORS
+from shared.bus.settlement import discard
 from shared.bus.subjects import consumer_epoch, request_consumer
 from shared.errors import BadInput
-from shared.messages.requests import Arrival, Request, RequestId
-from shared.text import TextModel, round_up_to_blocks
+from shared.messages.requests import Arrival, Cancel, Request, RequestId
+from shared.text import round_up_to_blocks
 
 log = structlog.get_logger(__name__)
 
-TRACE_HEADERS = ("traceparent", "tracestate")  # W3C trace context
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A request's message on the stream; redeliveries of the message are equal."""
-
-    sequence: int  # of the stream
-    msg: Msg = field(compare=False)
-    json: bool = field(compare=False)  # whether the outcome is JSON, as the request is
+EARLY_CANCEL_TTL_S = 60.0  # time for which a cancel is kept for its request, which uses another subject and is slower
+CHARS_PER_TOKEN = 4  # of a waiting text, which is not tokenized yet
 
 
 @dataclass(slots=True)
-class RequestConsumer:
-    """Puts the requests of one epoch into the event queue."""
+class _Held:
+    sequence: int  # of its message
+    in_core: bool = False
+    cancelled: bool = False
 
-    _bus: Bus
-    _text: TextModel
-    _default_slo_s: float
-    _queue: EventQueue
-    _outcomes: OutcomeStore
-    _recovery: Recovery
-    _deferred: DeferredTasks
+
+class RequestConsumer:
+    """Puts the requests of one epoch, and their cancels, into the event queue."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        preparer: RequestPreparer,
+        queue: EventQueue,
+        outcomes: OutcomeStore,
+        deferred: DeferredTasks,
+        totals: Totals,
+        *,
+        default_slo_s: float,
+        max_held: int,
+    ) -> None:
+        """`totals` counts what arrives, and what is cancelled before the core receives it."""
+        self._bus = bus
+        self._preparer = preparer
+        self._queue = queue
+        self._outcomes = outcomes
+        self._deferred = deferred
+        self._totals = totals
+        self._default_slo_s = default_slo_s
+        self._max_held = max_held
+        self._held: dict[str, _Held] = {}  # by request id
+        self._waiting = WaitingRequests()
+        self._early_cancels: dict[str, float] = {}  # by id of an unknown request: loop time until which it is kept
+        self._room = asyncio.Event()  # a held request has ended
+        self._tasks = asyncio.TaskGroup()
+        outcomes.on_settled = self._release
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
 
     async def run(self, epoch: int) -> None:
         """Receive requests until cancelled; the bus redelivers those that earlier schedulers did not finish."""
@@ -57,68 +88,141 @@ class RequestConsumer:
                 if consumer_epoch(info.name) < epoch:
                     await self._bus.js.delete_consumer(stream, info.name)
 
-        await self._bus.run_consumer(stream, request_consumer(epoch), self._receive, before_create=evict_superseded)
+        async with self._tasks:
+            self._tasks.create_task(self._promote())
+            await self._bus.run_consumer(stream, request_consumer(epoch), self._receive, before_create=evict_superseded)
+
+    async def subscribe_cancels(self) -> None:
+        await self._bus.nc.subscribe(self._bus.subjects.cancel("*"), cb=self._receive_cancel)
 
     async def _receive(self, msg: Msg) -> None:
-        delivery = Delivery(msg.metadata.sequence.stream, msg, is_json(msg.data))
         try:
-            request = decode(msg.data, Request)
+            request = _decode(msg.data)
         except BadInput as error:
-            await self._reject_unreadable(delivery, error)
+            await discard(msg, error)
             return
-        request_id = request.request_id
+        delivery = Delivery.of(msg, self._bus.nc)
+        if await self._is_known(request.request_id, delivery):
+            return
+        if isinstance(request, _Invalid):
+            self._reject(request.request_id, delivery, request.error)
+        else:
+            self._accept(request, delivery, msg)
+
+    def _accept(self, request: Request, delivery: Delivery, msg: Msg) -> None:
+        self._totals.arrived += 1
+        waiting = WaitingRequest(delivery, self._arrival(request, msg), request.priority)
+        if self._early_cancels.pop(request.request_id, 0.0) > asyncio.get_running_loop().time():
+            self._cancel(waiting)
+        elif self._waiting or len(self._held) >= self._max_held:
+            self._waiting.add(waiting)
+            self._publish(waiting.arrival)
+        else:
+            self._hold(waiting, RequestMessage(request, msg.headers))
+
+    async def _is_known(self, request_id: str, delivery: Delivery) -> bool:
+        """Whether the request has been received before. A second message of it is acknowledged; the first one stays on
+        the bus until the outcome is stored."""
+        first: int | None
+        if held := self._held.get(request_id):
+            first = held.sequence
+        elif waiting := self._waiting.get(request_id):
+            first = waiting.delivery.sequence
+        elif self._outcomes.remembers(request_id):
+            first = delivery.sequence if self._outcomes.will_settle(delivery) else None
+        else:
+            return False
+        log.info("request received again", request_id=request_id)
+        if first != delivery.sequence:
+            await self._acknowledge(delivery)
+        return True
+
+    def _hold(self, waiting: WaitingRequest, message: RequestMessage | None = None) -> None:
+        held = self._held[waiting.request_id] = _Held(waiting.delivery.sequence)
+        self._tasks.create_task(self._prepare(held, waiting, message))
+
+    async def _prepare(self, held: _Held, waiting: WaitingRequest, message: RequestMessage | None) -> None:
+        """Put the request into the event queue, unless it is invalid or has its outcome."""
+        request_id, delivery = waiting.request_id, waiting.delivery
         with structlog.contextvars.bound_contextvars(request_id=request_id):
-            if self._outcomes.remembers(request_id) or await self._recovery.has_outcome(request_id, delivery.sequence):
-                log.info("request already has its outcome")
-                if not self._outcomes.will_settle(delivery):
-                    await acknowledge(msg)
-                return
             try:
-                arrived = await self._arrived(request, delivery)
-                self._queue.put(arrived)
-                self._deferred.defer(partial(self._publish_arrival, arrived))
+                arrived = await self._preparer.prepare(waiting, message)
             except BadInput as error:
-                log.info("request rejected", error=error.message)
-                self._outcomes.reject(request_id, delivery, error)
+                self._reject(request_id, delivery, error)
+                return
+            if arrived is None:
+                log.info("request already has its outcome")
+                await self._acknowledge(delivery)
+                self._release(request_id, delivery)
+                return
+        if message is not None:  # it did not wait, so its arrival is not published yet
+            self._publish(replace(waiting.arrival, prompt_tokens=len(arrived.prompt_ids)))
+        self._queue.put(arrived)
+        held.in_core = True
+        if held.cancelled:
+            self._queue.put(RequestCancelled(request_id))
 
-    async def _publish_arrival(self, arrived: RequestArrived) -> None:
-        arrival = Arrival(
-            request_id=arrived.request.request_id,
-            arrival_s=arrived.arrival_s,
-            prompt_tokens=len(arrived.prompt_ids),
-            output_tokens=arrived.output_length,
-            slo_s=arrived.slo_s,
-        )
-        await self._bus.publish(self._bus.subjects.arrivals, arrival)
+    def _release(self, request_id: str, delivery: Delivery) -> None:
+        held = self._held.get(request_id)
+        if held is not None and held.sequence == delivery.sequence:
+            del self._held[request_id]
+            self._room.set()
 
-    async def _reject_unreadable(self, delivery: Delivery, error: BadInput) -> None:
-        """Answer an invalid request that has an id; discard any other message."""
+    async def _promote(self) -> None:
+        """Hold waiting requests when there is room, until cancelled."""
+        while True:
+            await self._room.wait()
+            self._room.clear()
+            while self._waiting and len(self._held) < self._max_held:
+                self._hold(self._waiting.pop())
+
+    async def _receive_cancel(self, msg: Msg) -> None:
+        if msg.data and try_decode(msg, Cancel) is None:  # an empty message is a cancel, too
+            return
+        request_id = last_token(msg.subject)
+        if held := self._held.get(request_id):
+            held.cancelled = True
+            if held.in_core:
+                self._queue.put(RequestCancelled(request_id))
+        elif waiting := self._waiting.remove(request_id):
+            self._cancel(waiting)
+        elif not self._outcomes.remembers(request_id):
+            self._keep_cancel(request_id, asyncio.get_running_loop().time())
+
+    def _keep_cancel(self, request_id: str, now_s: float) -> None:
+        """Keep a cancel for its request, and drop those whose request did not arrive."""
+        self._early_cancels.pop(request_id, None)
+        self._early_cancels[request_id] = now_s + EARLY_CANCEL_TTL_S
+        while self._early_cancels[first := next(iter(self._early_cancels))] < now_s:
+            del self._early_cancels[first]
+
+    def _cancel(self, waiting: WaitingRequest) -> None:
+        self._totals.cancelled += 1
+        self._outcomes.cancel(waiting.arrival, waiting.delivery)
+
+    def _reject(self, request_id: str, delivery: Delivery, error: BadInput) -> None:
+        log.info("request rejected", request_id=request_id, error=error.message)
+        self._outcomes.reject(request_id, delivery, error)
+
+    async def _acknowledge(self, delivery: Delivery) -> None:
+        """If the bus is unavailable, it delivers the message again."""
         try:
-            request_id = decode(delivery.msg.data, _RequestName).request_id
-        except BadInput:
-            await discard(delivery.msg, error)
-        else:
-            log.info("request rejected", request_id=request_id, error=error.message)
-            self._outcomes.reject(request_id, delivery, error)
+            await delivery.acknowledge()
+        except BUS_ERRORS as error:
+            log.warning("request not acknowledged", error=repr(error))
 
-    async def _arrived(self, request: Request, delivery: Delivery) -> RequestArrived:
-        """Raises: BadInput if the model cannot serve the request."""
-        if request.prompt_ids is None:  # tokenizing text is slow
-            prompt_ids = await asyncio.to_thread(self._text.encode_request, request)
-        else:
-            prompt_ids = self._text.encode_request(request)
-        output_length = round_up_to_blocks(request.output_tokens, request.block_length)
-        self._text.check_length(len(prompt_ids), output_length, "output_tokens")
-        return RequestArrived(
-            request=request,
-            prompt_ids=prompt_ids,
-            output_length=output_length,
-            slo_s=request.slo_s or self._default_slo_s,
+    def _publish(self, arrival: Arrival) -> None:
+        self._deferred.defer(partial(self._bus.publish, self._bus.subjects.arrivals, arrival))
+
+    def _arrival(self, request: Request, msg: Msg) -> Arrival:
+        ids = request.prompt_ids
+        return Arrival(
+            request_id=request.request_id,
             # at most now, even if the client's clock is ahead
-            arrival_s=min(time.time(), request.arrival_s or delivery.msg.metadata.timestamp.timestamp()),
-            delivery=delivery,
-            trace={key: value for key, value in (delivery.msg.headers or {}).items() if key in TRACE_HEADERS},
-            checkpoint=await self._recovery.checkpoint(request.request_id, delivery.sequence),
+            arrival_s=min(time.time(), request.arrival_s or msg.metadata.timestamp.timestamp()),
+            prompt_tokens=text_length(request) // CHARS_PER_TOKEN if ids is None else len(ids) // 4,
+            output_tokens=round_up_to_blocks(request.output_tokens, request.block_length),
+            slo_s=request.slo_s or self._default_slo_s,
         )
 
 
@@ -126,3 +230,20 @@ class _RequestName(msgspec.Struct):
     """The part of a request that its outcome needs."""
 
     request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class _Invalid:
+    request_id: str
+    error: BadInput
+
+
+def _decode(data: bytes) -> Request | _Invalid:
+    """Raises: BadInput if the message has no valid request id, so that no outcome can answer it."""
+    try:
+        return decode(data, Request)
+    except BadInput as error:
+        try:
+            return _Invalid(decode(data, _RequestName).request_id, error)
+        except BadInput:
+            raise error from None

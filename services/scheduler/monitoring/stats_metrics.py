@@ -21,6 +21,7 @@ COUNTERS = {  # by the field of SchedulerStats
 GAUGES = {
     "active": ("active_requests", "Active requests: running and deferred"),
     "deferred": ("deferred_requests", "Requests without room on any instance"),
+    "waiting": ("waiting_requests", "Requests beyond those that the scheduler holds"),
     "steps_in_flight": ("steps_in_flight", "Steps sent to instances and not answered yet"),
 }
 OUTCOMES = ("completed", "failed", "cancelled")

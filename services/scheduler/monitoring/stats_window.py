@@ -1,7 +1,7 @@
 """The scheduler's statistics: totals, and rates over a sliding window. It reads no clock."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -20,9 +20,13 @@ LOAD_COLUMNS = ("open", "requests", "max_requests", "tokens", "max_tokens")  # o
 class StatsWindow:
     """Computes the statistics of one core."""
 
-    def __init__(self, core: SchedulerCore, policy: str, now_s: float) -> None:
+    def __init__(
+        self, core: SchedulerCore, policy: str, now_s: float, num_waiting: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`num_waiting()`: the requests that wait outside the core."""
         self._core = core
         self._policy = policy
+        self._num_waiting = num_waiting
         self._cycle_max_s: float | None = None
         self._latencies: deque[tuple[float, float]] = deque()  # of completed requests: Unix time of the end, seconds
         self._history: deque[tuple[float, Totals]] = deque([(now_s, Totals())])  # Unix time and totals, oldest first
@@ -59,6 +63,7 @@ class StatsWindow:
             window_s=window_s,
             active=len(core.table),
             deferred=int(((core.table.ticket != 0) & (core.table.instance == NOWHERE)).sum()),
+            waiting=self._num_waiting(),
             steps_in_flight=len(core.table.pipeline.in_flight()),
             rps=recent.arrived / window_s,
             **{f"{name}_per_s": getattr(recent, name) / window_s for name in RATES},

@@ -104,7 +104,8 @@ class RequestTable(Columns):
         return len(self.row_of)
 
     def add(self, arrived: RequestArrived) -> int:
-        """Add a request whose output is all masks. Returns: its row."""
+        """Add a request with a new id; its output is all masks. Returns: its row."""
+        assert arrived.request.request_id not in self.row_of, f"{arrived.request.request_id} is active already"
         if not self._free:
             self._grow_rows()
         if arrived.output_length > self.output.shape[1]:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.core import EARLY_CANCEL_TTL_S, MAX_ATTEMPTS, SchedulerCore
+from services.scheduler.core import MAX_ATTEMPTS, SchedulerCore
 from services.scheduler.events import (
-    Acknowledge,
     Command,
     Event,
     FinishRequest,
@@ -427,32 +426,6 @@ def test_a_cancelled_request_ends_and_is_dropped_on_its_instance() -> None:
     assert finish.status is OutcomeStatus.CANCELLED
     assert drop.jobs.drops == sent.jobs.tickets
     assert int(core.fleet.tokens.sum()) == 0
-
-
-def test_a_cancel_that_arrives_before_its_request_is_kept_for_some_time() -> None:
-    core = scheduler_core()
-    core.cycle([registered(), RequestCancelled("r"), RequestCancelled("late")], 100.0)
-    commands = core.cycle([arrival("r"), arrival("other")], 100.1)
-    [finish], [sent] = of_kind(commands, FinishRequest), of_kind(commands, SendJobs)
-    assert (finish.arrived.request.request_id, finish.status) == ("r", OutcomeStatus.CANCELLED)
-    assert [state.request_id for state in sent.jobs.states] == ["other"]
-    core.cycle([], 100.0 + EARLY_CANCEL_TTL_S)
-    assert not of_kind(core.cycle([arrival("late")], 100.1 + EARLY_CANCEL_TTL_S), FinishRequest)
-
-
-def test_a_second_message_of_an_active_request_is_only_acknowledged() -> None:
-    core = scheduler_core()
-    core.cycle([registered(), arrival("r")], 100.0)
-    assert core.cycle([dataclasses.replace(arrival("r"), delivery="again")], 100.1) == [Acknowledge("again")]
-
-
-def test_redelivered_messages_of_an_active_request_are_not_acknowledged() -> None:
-    core = scheduler_core()
-    commands = core.cycle([registered(), arrival("r")], 100.0)
-    assert core.cycle([arrival("r")], 100.1) == []
-    [finish] = serve(core, {"a-1": Worker()}, commands)
-    assert finish.arrived.delivery == "r"
-    assert core.totals.arrived == 1
 
 
 def test_progress_is_reported_only_for_streaming_requests() -> None:

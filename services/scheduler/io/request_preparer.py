@@ -1,0 +1,105 @@
+"""Prepares requests for the core: reads their earlier state, tokenizes and checks them.
+
+Requests are prepared concurrently. One that needs no slow step overtakes those that do.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+from nats.js.errors import NotFoundError
+
+from services.scheduler.events import RequestArrived
+from services.scheduler.io.recovery import Recovery
+from services.scheduler.io.waiting_requests import WaitingRequest
+from shared.arrays import Int32
+from shared.bus.client import Bus
+from shared.bus.codec import decode
+from shared.bus.errors import bus_errors
+from shared.messages.requests import Request
+from shared.retry import retry
+from shared.text import LONG_TEXT, TextModel
+
+log = structlog.get_logger(__name__)
+
+TRACE_HEADERS = ("traceparent", "tracestate")  # W3C trace context
+MAX_READS = 64  # requests whose message or state is read at a time
+MAX_LONG_TEXTS = 2  # long texts tokenized at a time; a short one finds a free thread
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMessage:
+    """The content of a request's message."""
+
+    request: Request
+    headers: Mapping[str, str] | None
+
+
+@dataclass(slots=True)
+class RequestPreparer:
+    _bus: Bus
+    _text: TextModel
+    _recovery: Recovery
+    _reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS))
+    _long_texts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_LONG_TEXTS))
+
+    async def prepare(self, waiting: WaitingRequest, message: RequestMessage | None) -> RequestArrived | None:
+        """Without `message`, it is read from the stream. Returns: None if the request has its outcome already.
+
+        Raises: BadInput if the model cannot serve the request.
+        """
+        delivery, arrival = waiting.delivery, waiting.arrival
+        if message is None and (message := await self._read(delivery.sequence)) is None:
+            return None
+        checkpoint = None
+        if self._recovery.covers(delivery.sequence):
+            async with self._reads:
+                has_outcome, checkpoint = await asyncio.gather(
+                    self._recovery.has_outcome(arrival.request_id), self._recovery.checkpoint(arrival.request_id)
+                )
+            if has_outcome:
+                return None
+        prompt_ids = await self._tokenize(message.request, arrival.output_tokens)
+        return RequestArrived(
+            request=message.request,
+            prompt_ids=prompt_ids,
+            output_length=arrival.output_tokens,
+            slo_s=arrival.slo_s,
+            arrival_s=arrival.arrival_s,
+            delivery=delivery,
+            trace={key: value for key, value in (message.headers or {}).items() if key in TRACE_HEADERS},
+            checkpoint=checkpoint,
+        )
+
+    async def _read(self, sequence: int) -> RequestMessage | None:
+        """The message at `sequence` of the stream. Returns: None if it is no longer there."""
+
+        async def read() -> RequestMessage | None:
+            with bus_errors("read a request"):
+                try:
+                    stored = await self._bus.js.get_msg(self._bus.subjects.stream("REQUESTS"), seq=sequence)
+                except NotFoundError:
+                    return None
+            return RequestMessage(decode(stored.data or b"", Request), stored.headers)
+
+        async with self._reads:
+            return await retry(read)
+
+    async def _tokenize(self, request: Request, output_length: int) -> Int32:
+        """The prompt's tokens. Raises: BadInput if the model cannot serve the request."""
+        check_length = partial(self._text.check_length, output_tokens=output_length, field="output_tokens")
+        if request.prompt_ids is not None:
+            check_length(len(request.prompt_ids) // 4)  # first, as the other checks look at each token
+            return self._text.encode_request(request)
+        async with self._long_texts if text_length(request) > LONG_TEXT else nullcontext():
+            prompt_ids = await asyncio.to_thread(self._text.encode_request, request)
+        check_length(len(prompt_ids))
+        return prompt_ids
+
+
+def text_length(request: Request) -> int:
+    """Characters of the prompt or messages."""
+    return len(request.prompt or "") + sum(len(message.content) for message in request.messages or ())

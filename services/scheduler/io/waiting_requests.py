@@ -1,0 +1,62 @@
+"""The requests beyond those that the scheduler holds. Pure.
+
+An entry has no prompt, so that memory bounds their number no earlier than the stream does.
+"""
+
+import heapq
+from dataclasses import dataclass
+
+from services.scheduler.io.delivery import Delivery
+from shared.messages.requests import Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRequest:
+    """What is kept of a request until the scheduler reads its message again."""
+
+    delivery: Delivery
+    arrival: Arrival
+    priority: int
+
+    @property
+    def request_id(self) -> str:
+        return self.arrival.request_id
+
+
+class WaitingRequests:
+    """A queue in the order of service: higher priority first, then earlier arrival."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, WaitingRequest] = {}  # by request id
+        self._heap: list[tuple[int, float, int, str]] = []  # priority, arrival, sequence, id; may hold removed ones
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def get(self, request_id: str) -> WaitingRequest | None:
+        return self._waiting.get(request_id)
+
+    def add(self, waiting: WaitingRequest) -> None:
+        """Add a request whose id is not in the queue."""
+        self._waiting[waiting.request_id] = waiting
+        heapq.heappush(self._heap, _place(waiting))
+
+    def pop(self) -> WaitingRequest:
+        """Remove the first. Raises: IndexError if the queue is empty."""
+        while True:
+            *_, sequence, request_id = heapq.heappop(self._heap)
+            waiting = self._waiting.get(request_id)
+            if waiting is not None and waiting.delivery.sequence == sequence:
+                return self._waiting.pop(request_id)
+
+    def remove(self, request_id: str) -> WaitingRequest | None:
+        """Remove a request. Returns: None if it is not in the queue."""
+        removed = self._waiting.pop(request_id, None)
+        if len(self._heap) > 2 * len(self._waiting) + 1000:
+            self._heap = [_place(waiting) for waiting in self._waiting.values()]
+            heapq.heapify(self._heap)
+        return removed
+
+
+def _place(waiting: WaitingRequest) -> tuple[int, float, int, str]:
+    return -waiting.priority, waiting.arrival.arrival_s, waiting.delivery.sequence, waiting.request_id

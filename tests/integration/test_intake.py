@@ -1,0 +1,334 @@
+"""Receipt of requests on the real bus: concurrent preparation, priorities beyond the limit, one outcome each."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.scheduler.events import Event, FinishRequest, RequestArrived, RequestCancelled
+from services.scheduler.io.event_queue import EventQueue
+from services.scheduler.io.outcome_store import OutcomeStore
+from services.scheduler.io.recovery import Recovery
+from services.scheduler.io.request_consumer import RequestConsumer
+from services.scheduler.io.request_preparer import RequestPreparer
+from services.scheduler.state.totals import Totals
+from shared.arrays import Int32, pack_int32
+from shared.background import DeferredTasks
+from shared.bus.client import Bus
+from shared.bus.codec import decode
+from shared.messages.checkpoints import Checkpoint
+from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
+from shared.tasks import cancel
+from shared.text import LONG_TEXT, TextModel
+from tests.support.waiting import LIMIT_S, until
+
+SLO_S = 5.0
+
+
+class Intake:
+    """Receives requests without a core: the test finishes what has arrived."""
+
+    def __init__(self, bus: Bus, text: TextModel, recovery: Recovery, max_held: int) -> None:
+        self.bus = bus
+        self.totals = Totals()
+        self.outcomes = OutcomeStore(bus, text)
+        self.deferred = DeferredTasks()
+        self._queue = EventQueue()
+        self._events: list[Event] = []
+        preparer = RequestPreparer(bus, text, recovery)
+        self.consumer = RequestConsumer(
+            bus,
+            preparer,
+            self._queue,
+            self.outcomes,
+            self.deferred,
+            self.totals,
+            default_slo_s=SLO_S,
+            max_held=max_held,
+        )
+
+    async def next_event(self) -> Event:
+        """Raises: TimeoutError if none comes."""
+        if not self._events:
+            self._events = await self._queue.get_all(LIMIT_S)
+        if not self._events:
+            raise TimeoutError
+        return self._events.pop(0)
+
+    async def arrived(self) -> RequestArrived:
+        event = await self.next_event()
+        assert isinstance(event, RequestArrived)
+        return event
+
+    async def arrived_names(self, count: int) -> list[str]:
+        return [(await self.arrived()).request.request_id for _ in range(count)]
+
+    def finish(self, arrived: RequestArrived) -> None:
+        output_ids = np.zeros(0, dtype=np.int32)
+        self.outcomes.finish(FinishRequest(arrived, OutcomeStatus.COMPLETED, output_ids, None, None))
+
+    async def send(self, request_id: str, prompt: str = "x", priority: int = 0) -> None:
+        request = Request(request_id=request_id, prompt=prompt, priority=priority)
+        await self.bus.store(self.bus.subjects.requests, request)
+
+    async def status(self, request_id: str) -> OutcomeStatus:
+        """The status of the stored outcome, once there is one."""
+        stream, subject = self.bus.subjects.stream("OUTCOMES"), self.bus.subjects.outcomes(request_id)
+
+        async def stored() -> bool:
+            return (await self.bus.js.stream_info(stream, subjects_filter=subject)).state.subjects is not None
+
+        await until(stored)
+        return decode((await self.bus.js.get_last_msg(stream, subject)).data or b"", Outcome).status
+
+    async def unfinished(self) -> int:
+        return (await self.bus.js.stream_info(self.bus.subjects.stream("REQUESTS"))).state.messages
+
+    async def until_waiting(self, count: int) -> None:
+        async def waiting() -> bool:
+            return self.consumer.num_waiting == count
+
+        await until(waiting)
+
+    async def until_unfinished(self, count: int) -> None:
+        async def holds() -> bool:
+            return await self.unfinished() == count
+
+        await until(holds)
+
+
+@asynccontextmanager
+async def receiving(
+    bus: Bus, text: TextModel, *, max_held: int = 1000, epoch: int = 1, recovery: Recovery | None = None
+) -> AsyncIterator[Intake]:
+    intake = Intake(bus, text, recovery or await Recovery.start(bus), max_held)
+    await intake.consumer.subscribe_cancels()
+    tasks = [asyncio.ensure_future(part) for part in (intake.consumer.run(epoch), intake.deferred.run())]
+    try:
+        yield intake
+    finally:
+        await intake.outcomes.drain()
+        await cancel(tasks)
+
+
+@pytest.fixture(scope="module")
+def text(tiny_model_dir: Path) -> TextModel:
+    return TextModel(tiny_model_dir, "tiny")
+
+
+class HeldText(TextModel):
+    """Tokenizes long texts only once `go` is set."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, "tiny")
+        self.began = threading.Semaphore(0)
+        self.go = threading.Event()
+
+    def encode_request(self, request: Request) -> Int32:
+        if len(request.prompt or "") > LONG_TEXT:
+            self.began.release()
+            assert self.go.wait(LIMIT_S)
+        return super().encode_request(request)
+
+
+class HeldRecovery(Recovery):
+    """Reads checkpoints only once `go` is set."""
+
+    go: asyncio.Event
+
+    async def checkpoint(self, request_id: str) -> Checkpoint | None:
+        await self.go.wait()
+        return await super().checkpoint(request_id)
+
+
+async def test_long_texts_do_not_hold_up_short_ones(bus: Bus, tiny_model_dir: Path) -> None:
+    held = HeldText(tiny_model_dir)
+    async with receiving(bus, held) as intake:
+        for i in range(40):  # more than the threads of a pool
+            await intake.send(f"long-{i}", "x" * (LONG_TEXT + 1))
+        await asyncio.to_thread(held.began.acquire)
+        for i in range(50):
+            await intake.send(f"short-{i}")
+        assert set(await intake.arrived_names(50)) == {f"short-{i}" for i in range(50)}
+        held.go.set()
+        assert {await intake.status(f"long-{i}") for i in range(40)} == {OutcomeStatus.REJECTED}
+
+
+async def test_reads_of_earlier_state_do_not_hold_up_new_requests(bus: Bus, text: TextModel) -> None:
+    for i in range(100):
+        await bus.store(bus.subjects.requests, Request(request_id=f"earlier-{i}", prompt="x"))
+    recovery = await HeldRecovery.start(bus)
+    recovery.go = asyncio.Event()
+    async with receiving(bus, text, recovery=recovery) as intake:
+        await intake.send("new")
+        assert await intake.arrived_names(1) == ["new"]
+        recovery.go.set()
+        assert set(await intake.arrived_names(100)) == {f"earlier-{i}" for i in range(100)}
+
+
+async def test_beyond_the_limit_the_highest_priority_is_served_first(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text, max_held=2) as intake:
+        for i in range(10):
+            await intake.send(f"low-{i}")
+        await intake.send("high", priority=5)
+        await intake.until_waiting(9)
+        first, second = await intake.arrived(), await intake.arrived()
+        assert {first.request.request_id, second.request.request_id} == {"low-0", "low-1"}
+        intake.finish(first)
+        high = await intake.arrived()
+        assert high.request.request_id == "high"
+        await intake.send("higher", priority=6)
+        await intake.until_waiting(9)
+        for ended, following in ((high, "higher"), (second, "low-2")):
+            intake.finish(ended)
+            assert (await intake.arrived()).request.request_id == following
+
+
+async def test_a_waiting_request_reaches_the_core_as_it_was_sent(bus: Bus, text: TextModel) -> None:
+    sent = Request(request_id="r", prompt_ids=pack_int32([5, 6, 7]), output_tokens=33, slo_s=9.0, arrival_s=1e9)
+    async with receiving(bus, text, max_held=1) as intake:
+        await intake.send("first")
+        trace = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+        await bus.publish(bus.subjects.requests, sent, headers=trace)
+        await intake.until_waiting(1)
+        intake.finish(await intake.arrived())
+        arrived = await intake.arrived()
+    assert arrived.request == sent
+    assert (arrived.prompt_ids.tolist(), arrived.output_length, arrived.slo_s) == ([5, 6, 7], 64, 9.0)
+    assert (arrived.arrival_s, arrived.trace) == (1e9, trace)
+
+
+async def test_arrivals_are_published_while_the_core_takes_no_request(bus: Bus, text: TextModel) -> None:
+    arrivals = await bus.nc.subscribe(bus.subjects.arrivals)
+    async with receiving(bus, text, max_held=2) as intake:
+        for i in range(50):
+            await intake.send(f"r{i}", "x" * 8)
+        received = [decode((await arrivals.next_msg(LIMIT_S)).data, Arrival) for _ in range(50)]
+        assert {arrival.request_id for arrival in received} == {f"r{i}" for i in range(50)}
+        assert {arrival.slo_s for arrival in received} == {SLO_S}
+        assert {arrival.prompt_tokens for arrival in received} == {8, 2}  # tokenized, or estimated from the text
+        assert (intake.totals.arrived, intake.consumer.num_waiting) == (50, 48)
+        intake.finish(await intake.arrived())
+        await intake.until_waiting(47)
+        await intake.send("last", "x" * 8)
+        assert decode((await arrivals.next_msg(LIMIT_S)).data, Arrival).request_id == "last"  # none comes twice
+
+
+async def test_a_cancelled_waiting_request_never_reaches_the_core(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text, max_held=1) as intake:
+        for name in ("first", "cancelled", "next"):
+            await intake.send(name)
+        await intake.until_waiting(2)
+        await bus.nc.publish(bus.subjects.cancel("cancelled"), b"")
+        assert await intake.status("cancelled") is OutcomeStatus.CANCELLED
+        await intake.until_unfinished(2)
+        intake.finish(await intake.arrived())
+        assert await intake.arrived_names(1) == ["next"]
+        assert (intake.totals.arrived, intake.totals.cancelled) == (3, 1)
+
+
+async def test_a_cancel_before_its_request_ends_the_request(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text) as intake:
+        await bus.nc.publish(bus.subjects.cancel("r"), b"")
+        await bus.nc.flush()
+        await intake.send("r")
+        await intake.send("other")
+        assert await intake.status("r") is OutcomeStatus.CANCELLED
+        assert await intake.arrived_names(1) == ["other"]
+        await intake.until_unfinished(1)
+
+
+async def test_a_cancel_during_the_preparation_follows_the_request_to_the_core(bus: Bus, text: TextModel) -> None:
+    await bus.store(bus.subjects.requests, Request(request_id="r", prompt="x"))
+    recovery = await HeldRecovery.start(bus)
+    recovery.go = asyncio.Event()
+    async with receiving(bus, text, recovery=recovery) as intake:
+        await intake.send("other")
+        assert await intake.arrived_names(1) == ["other"]  # so "r" is received
+        await bus.nc.publish(bus.subjects.cancel("r"), b"")
+        await bus.nc.publish(bus.subjects.cancel("other"), b"")
+        assert await intake.next_event() == RequestCancelled("other")
+        recovery.go.set()
+        assert await intake.arrived_names(1) == ["r"]
+        assert await intake.next_event() == RequestCancelled("r")
+
+
+@pytest.mark.parametrize("max_held", [1, 1000], ids=["waiting", "held"])
+async def test_a_second_message_of_a_request_is_acknowledged_and_changes_nothing(
+    bus: Bus, text: TextModel, max_held: int
+) -> None:
+    async with receiving(bus, text, max_held=max_held) as intake:
+        await intake.send("first")
+        await intake.send("r", "the first text")
+        for prompt in ("another text", "<|mdm_mask|>"):
+            await intake.send("r", prompt)
+        await bus.js.publish(bus.subjects.requests, b'{"request_id": "r", "priority": "high"}')  # invalid
+        await intake.send("last")
+        await intake.until_unfinished(3)
+        intake.finish(await intake.arrived())
+        arrived = await intake.arrived()
+        assert arrived.request.prompt == "the first text"
+        intake.finish(arrived)
+        assert await intake.status("r") is OutcomeStatus.COMPLETED
+        assert await intake.arrived_names(1) == ["last"]
+        assert intake.totals.arrived == 3
+
+
+@pytest.mark.parametrize("max_held", [1, 1000], ids=["waiting", "held"])
+async def test_a_redelivered_message_is_served_once(bus: Bus, text: TextModel, max_held: int) -> None:
+    stream = bus.subjects.stream("REQUESTS")
+    async with receiving(bus, text, max_held=max_held) as intake:
+        for name in ("first", "r"):
+            await intake.send(name)
+        first = await intake.arrived()
+        [consumer] = await bus.js.consumers_info(stream)
+        await bus.js.delete_consumer(stream, consumer.name)  # the bus then redelivers all requests
+        await intake.send("last")
+        await intake.until_waiting(2 if max_held == 1 else 0)
+        intake.finish(first)
+        following = await intake.arrived()
+        intake.finish(following)
+        last = await intake.arrived()
+        intake.finish(last)
+        assert [one.request.request_id for one in (following, last)] == ["r", "last"]
+        await intake.until_unfinished(0)
+        assert intake.totals.arrived == 3
+
+
+async def test_waiting_requests_are_served_by_the_next_scheduler(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text, max_held=1) as intake:
+        for i in range(5):
+            await intake.send(f"r{i}")
+        await intake.until_waiting(4)
+    async with receiving(bus, text, max_held=1, epoch=2) as intake:
+        for i in range(5):
+            arrived = await intake.arrived()
+            assert arrived.request.request_id == f"r{i}"
+            intake.finish(arrived)
+        await intake.until_unfinished(0)
+
+
+async def test_a_waiting_request_that_is_finished_is_only_acknowledged(bus: Bus, text: TextModel) -> None:
+    for name in ("first", "finished", "last"):
+        await bus.store(bus.subjects.requests, Request(request_id=name, prompt="x"))
+    finished = Outcome(request_id="finished", status=OutcomeStatus.COMPLETED, text="29")
+    await bus.store(bus.subjects.outcomes("finished"), finished)
+    async with receiving(bus, text, max_held=1) as intake:
+        intake.finish(await intake.arrived())
+        assert await intake.arrived_names(1) == ["last"]
+        await intake.until_unfinished(1)
+
+
+async def test_a_large_waiting_request_is_read_again_and_answered_if_invalid(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text, max_held=1) as intake:
+        await intake.send("first")
+        await intake.send("large", "x" * 900_000)  # the server of the tests takes 1 MiB
+        await intake.send("last")
+        await intake.until_waiting(2)
+        intake.finish(await intake.arrived())
+        assert await intake.status("large") is OutcomeStatus.REJECTED
+        assert await intake.arrived_names(1) == ["last"]
