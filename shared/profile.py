@@ -26,6 +26,7 @@ COLUMNS = ("tp", "batch_tokens", "step_kind", "latency_ms")
 OPTIONAL_COLUMNS = ("context_tokens", "recompute_tokens")
 MIXED: Literal["mixed"] = "mixed"
 IGNORED_KINDS = ("prefill", "denoise", "commit")  # of block-causal models
+SHARED_LAUNCH_TOKENS = 1024  # of each kind in the row of `with_shared_launch`
 MS_PER_S = 1000.0
 
 
@@ -100,6 +101,16 @@ class LatencyProfile:
         missing = [row for row in other.rows if (row.tp, row.kind) not in known]
         return LatencyProfile([*self.rows, *missing])
 
+    def with_shared_launch(self, saving_s: float) -> "LatencyProfile":
+        """With mixed rows as if every iteration of both kinds saved `saving_s`, for TP degrees without such rows."""
+        measured = {row.tp for row in self.rows if row.kind == MIXED}
+        added = [
+            self._mixed_row(tp, saving_s)
+            for tp in self.tp_degrees
+            if tp not in measured and (tp, StepKind.CACHE) in self.curves
+        ]
+        return LatencyProfile([*self.rows, *added]) if saving_s else self
+
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[int, int, StepKind, float] | MeasuredLatency]) -> "LatencyProfile":
         """Build from rows with the fields of MeasuredLatency, in any order.
@@ -135,6 +146,11 @@ class LatencyProfile:
             fields = [f"{row.tp},{row.batch_tokens},{row.kind_name},{row.latency_s * MS_PER_S:.6g}"]
             lines.append(",".join(fields + [str(getattr(row, name) or "") for name in optional]))
         return "\n".join(lines) + "\n"
+
+    def _mixed_row(self, tp: int, saving_s: float) -> MeasuredLatency:
+        each = SHARED_LAUNCH_TOKENS
+        latency_s = float(self.cost(tp, saving_s).seconds(cache_tokens=each, recompute_tokens=each))
+        return MeasuredLatency(tp, 2 * each, MIXED, latency_s, recompute_tokens=each)
 
     def _curve(self, tp: int, kind: StepKind) -> Curve:
         curve = self.curves.get((tp, kind))
@@ -183,7 +199,7 @@ def _read_row(row: Mapping[str, str | None], line: int) -> MeasuredLatency | Non
     kind = StepKind.__members__.get(name.upper())
     if kind is None:
         accepted = f"recompute, cache, mixed, {', '.join(IGNORED_KINDS)}"
-        raise BadInput(f"line {line}: step_kind must be one of {accepted}, got {row['step_kind']!r}")
+        raise BadInput(f"line {line}: step_kind {row['step_kind']!r} is not known; accepted: {accepted}")
     return MeasuredLatency(tp, batch_tokens, kind, latency_s, context_tokens)
 
 

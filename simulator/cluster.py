@@ -60,7 +60,8 @@ class SimulatedCluster:
         self._block_length = self._outputs.model.block_length
         self._events: list[Event] = []  # for the scheduler's next cycle
         self._answers: deque[tuple[float, EstimatesReceived]] = deque()  # with the times they arrive
-        self._ended: list[tuple[str, Batch]] = []  # iterations whose results the scheduler has not received
+        # Iterations whose results the scheduler has not received: instance, seconds, batch
+        self._ended: list[tuple[str, float, Batch]] = []
         self._idle: dict[str, SimulatedInstance] = {}  # instances that may have an iteration to start
         self._lengths = self.workload.prompt_tokens + self.workload.output_tokens
         self._request_at: Int64 = np.zeros(self._core.table.capacity, dtype=np.int64)  # by row of the scheduler's table
@@ -143,20 +144,20 @@ class SimulatedCluster:
     def _end_iteration(self, instance: SimulatedInstance) -> None:
         instance_id = instance.instance.instance_id
         if self.instances.get(instance_id) is instance:  # else it died during the iteration
-            self._send(partial(self._ended.append, (instance_id, instance.finish())))
+            self._send(partial(self._ended.append, (instance_id, instance.latency_s, instance.finish())))
             self._idle[instance_id] = instance
 
     def _step_results(self) -> list[StepResults]:
         """The results of the ended iterations."""
         if not self._ended:
             return []
-        instance_ids, batches = zip(*self._ended, strict=True)
+        instance_ids, latencies_s, batches = zip(*self._ended, strict=True)
         self._ended.clear()
         finished = self._outputs.run_steps(joined(batches))
         self.records.count_unmasked(finished.batch[REQUESTS], finished.batch[HUNDREDTHS], finished.counts)
         self.records.steps_run += len(finished.counts)
         num_steps = [batch.shape[1] for batch in batches]
-        return list(finished.by_instance(instance_ids, num_steps))
+        return list(finished.by_instance(instance_ids, latencies_s, num_steps))
 
     # The scheduler's commands
 

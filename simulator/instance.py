@@ -50,6 +50,7 @@ class SimulatedInstance:
     def __init__(self, instance: Instance, cost: IterationCost, block_length: int) -> None:
         self.instance = instance
         self.running: Batch | None = None
+        self.latency_s = 0.0  # of the running iteration
         self._queue: deque[Batch] = deque()
         self._block_length = block_length
         self._counts_keys = bool(cost.cache.key_s or cost.recompute.key_s)
@@ -73,7 +74,8 @@ class SimulatedInstance:
         cached = self._block_length * sum(waiting[CACHED].tolist())
         recomputed = tokens - cached  # a recompute step attends to the tokens it feeds
         keys = int(waiting[KEYS].sum()) - recomputed if self._counts_keys else 0
-        return self._seconds((StepKind.CACHE, cached, keys), (StepKind.RECOMPUTE, recomputed, recomputed))
+        self.latency_s = self._seconds((StepKind.CACHE, cached, keys), (StepKind.RECOMPUTE, recomputed, recomputed))
+        return self.latency_s
 
     def finish(self) -> Batch:
         """End the running iteration."""

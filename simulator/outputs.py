@@ -54,13 +54,15 @@ class FinishedSteps:
     positions: Int64  # [sum of counts], of the unmasked tokens in their outputs
     stats: Float32  # [n, 5], confidence statistics after each
 
-    def by_instance(self, instance_ids: Sequence[str], num_steps: Sequence[int]) -> Iterator[StepResults]:
-        """One message per instance; `num_steps` of the batch, in its order, ran on each."""
+    def by_instance(
+        self, instance_ids: Sequence[str], latencies_s: Sequence[float], num_steps: Sequence[int]
+    ) -> Iterator[StepResults]:
+        """One message per iteration: its instance, its latency, and its number of steps of the batch, in order."""
         tickets, steps, counts = self.batch[TICKETS].tobytes(), pack_int32(self.batch[STEPS]), pack_int32(self.counts)
         positions, stats = pack_int32(self.positions), pack_float32(self.stats)
         zeros = bytes(len(positions))
         start = first = 0
-        for instance_id, number in zip(instance_ids, num_steps, strict=True):
+        for instance_id, latency_s, number in zip(instance_ids, latencies_s, num_steps, strict=True):
             end = start + number
             last = int(self.ends[end - 1])
             yield StepResults(
@@ -73,5 +75,6 @@ class FinishedSteps:
                 tokens=zeros[4 * first : 4 * last],
                 confidences=zeros[4 * first : 4 * last],
                 confidence_stats=stats[20 * start : 20 * end],
+                latency_s=latency_s,
             )
             start, first = end, last

@@ -57,7 +57,7 @@ class Scenario:
     profile: LatencyProfile
     steps: StepsTable
     replay: ReplayModel | None = None  # requests to replay; None: the unmasking model of the steps table
-    registered: LatencyProfile | None = None  # the profile that instances register; None: `profile`
+    registered: LatencyProfile | None = None  # that instances register; None: `profile` with the shared launch
     instances: tuple[int, ...]  # TP degree of each
     settings: SchedulerSettings
     predictor: PredictorName = "trained"  # a LightGBM predictor; one-shot: no predictor
@@ -66,7 +66,8 @@ class Scenario:
     slo_s: float | None = None
     seed: int = 0
     message_s: float = 0.0  # time of a message from client to scheduler or between scheduler and instance
-    shared_launch_s: float = 0.0  # time that an iteration of both step kinds saves over the sum of two lookups
+    # Time that an iteration of both step kinds saves over the sum of two lookups; a profile with mixed rows has its own
+    shared_launch_s: float = 0.0
     max_batch_tokens: int = 8192
     max_batch_requests: int = 64
     failures: tuple[Failure, ...] = ()
@@ -187,5 +188,7 @@ def _make_instance(scenario: Scenario, indices: Iterator[int], tp: int) -> Insta
         device="simulated",
         max_batch_tokens=scenario.max_batch_tokens,
         max_batch_requests=scenario.max_batch_requests,
-        profile=(scenario.registered or scenario.profile).for_tp(tp).to_csv(),
+        profile=(scenario.registered or scenario.profile.with_shared_launch(scenario.shared_launch_s))
+        .for_tp(tp)
+        .to_csv(),
     )

@@ -49,6 +49,9 @@ def simulate(
     reconfigure: Annotated[bool, typer.Option("--reconfigure", help="Plan instances every 5 minutes.")] = False,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of each node, for --reconfigure.")] = 4,
     load_s: Annotated[float, typer.Option(min=0, help="Seconds to load an instance, for --reconfigure.")] = 60.0,
+    shared_launch_ms: Annotated[
+        float, typer.Option(min=0, help="Time that an iteration of both step kinds saves, without mixed rows.")
+    ] = 0.0,
     slo: Annotated[float | None, typer.Option(min=0.001, help="SLO in seconds; default: 5 x unloaded.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the result to this file, as JSON.")] = None,
@@ -87,6 +90,7 @@ def simulate(
         noise=noise,
         slo_s=slo,
         seed=seed,
+        shared_launch_s=shared_launch_ms / 1000,
     )
     arriving, source = _workload(trace, workload, rps, data, seed)
     records = _run(scenario, arriving)

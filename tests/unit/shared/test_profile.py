@@ -5,7 +5,7 @@ import pytest
 
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
-from shared.profile import LatencyProfile, read_profile, write_profile
+from shared.profile import MIXED, LatencyProfile, MeasuredLatency, read_profile, write_profile
 
 RECOMPUTE, CACHE = StepKind.RECOMPUTE, StepKind.CACHE
 
@@ -52,6 +52,53 @@ def test_a_profile_round_trips_through_a_file(tmp_path: Path, name: str) -> None
     assert again.latency_s(1, 250, RECOMPUTE) == PROFILE.latency_s(1, 250, RECOMPUTE)
 
 
+DETAILED = """tp,batch_tokens,step_kind,latency_ms,context_tokens,recompute_tokens
+1,100,recompute,20,,
+1,32,cache,10,256,
+1,32,cache,11,4096,
+1,132,mixed,25,356,100
+"""
+
+
+def test_contexts_and_mixed_rows_round_trip() -> None:
+    profile = LatencyProfile.from_csv(DETAILED)
+    assert profile.to_csv() == DETAILED
+    assert profile.rows[-1] == MeasuredLatency(1, 132, MIXED, 0.025, context_tokens=356, recompute_tokens=100)
+    assert profile.latency_s(1, 32, CACHE) == 0.010
+
+
+def test_a_profile_without_optional_columns_is_written_without_them() -> None:
+    assert PROFILE.to_csv().splitlines()[0] == "tp,batch_tokens,step_kind,latency_ms"
+
+
+def test_rows_of_block_causal_models_are_ignored() -> None:
+    more = "".join(f"1,64,{kind},5,origin\n" for kind in ("prefill", "denoise", "commit"))
+    assert LatencyProfile.from_csv(TEXT + more).to_csv() == PROFILE.to_csv()
+
+
+def test_a_profile_is_completed_with_the_curves_that_it_lacks() -> None:
+    detailed = LatencyProfile.from_csv(DETAILED)
+    slow = LatencyProfile(
+        row._replace(latency_s=1.0) for tp in (1, 2) for row in (each._replace(tp=tp) for each in detailed.rows)
+    )
+    own = LatencyProfile.from_rows([(1, 100, RECOMPUTE, 0.02)])
+    completed = own.completed_from(slow)
+    assert completed.latency_s(1, 100, RECOMPUTE) == 0.02
+    assert completed.latency_s(1, 32, CACHE) == 1.0
+    # Mixed rows belong to the curves that they were measured with.
+    assert [row.tp for row in completed.rows if row.kind == MIXED] == [2]
+
+
+def test_a_given_shared_launch_becomes_a_mixed_row() -> None:
+    given = LatencyProfile.from_csv(PROFILE.with_shared_launch(0.004).to_csv())
+    for tokens in (8, 64, 4096):
+        fed = {"cache_tokens": tokens, "recompute_tokens": 2 * tokens}
+        assert given.cost(1).seconds(**fed) == pytest.approx(PROFILE.cost(1, 0.004).seconds(**fed))
+    assert PROFILE.with_shared_launch(0.0) is PROFILE
+    detailed = LatencyProfile.from_csv(DETAILED)
+    assert detailed.with_shared_launch(0.004).to_csv() == DETAILED
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
@@ -59,6 +106,17 @@ def test_a_profile_round_trips_through_a_file(tmp_path: Path, name: str) -> None
         ("tp,batch_tokens,step_kind,latency_ms\n", "no rows"),
         ("tp,batch_tokens,latency_ms\n1,32,5\n", "missing: step_kind"),
         ("tp,batch_tokens,step_kind,latency_ms\n1,32,cache,5\n1,32,other,5\n", "line 3: step_kind"),
+        ("tp,batch_tokens,step_kind,latency_ms\n1,32,other,5\n", "accepted: recompute, cache, mixed, prefill"),
+        ("tp,batch_tokens,step_kind,latency_ms\n1,32,denoise,5\n", "no rows of recompute or cache steps"),
+        ("tp,batch_tokens,step_kind,latency_ms\n1,64,mixed,5\n", "line 2: recompute_tokens must be a number above 0"),
+        (
+            "tp,batch_tokens,step_kind,latency_ms,recompute_tokens\n1,64,mixed,5,64\n",
+            "line 2: recompute_tokens of a mixed row must be below batch_tokens, 64",
+        ),
+        (
+            "tp,batch_tokens,step_kind,latency_ms,context_tokens\n1,64,cache,5,-1\n",
+            "line 2: context_tokens must be a number above 0",
+        ),
         ("tp,batch_tokens,step_kind,latency_ms\n0,32,cache,5\n", "line 2: tp"),
         ("tp,batch_tokens,step_kind,latency_ms\n1,32.5,cache,5\n", "line 2: batch_tokens"),
         ("tp,batch_tokens,step_kind,latency_ms\n1,32,cache,inf\n", "line 2: latency_ms"),
