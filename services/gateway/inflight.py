@@ -6,12 +6,14 @@ where it is looked up every LOOKUP_S.
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.errors import NotFoundError
@@ -79,7 +81,7 @@ class InFlightRequest:
             self._subscription = await self._bus.nc.subscribe(subject, cb=self._receive)
         with trace.use_span(self._span):
             try:
-                await self._bus.store(subjects.requests, self.request)
+                await self._bus.store(subjects.requests, replace(self.request, sent_s=time.time()))
             except QueueFull:
                 self.cancel_on_close = False
                 raise

@@ -46,6 +46,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     guesses: bool = False  # send `guesses` messages
     # Unix time, seconds; None: the message's time on the bus
     arrival_s: Annotated[float, msgspec.Meta(ge=0, lt=YEAR_10000_S)] | None = None
+    # Unix time of publication, by the clock of `arrival_s`; None: `arrival_s` is not corrected
+    sent_s: Annotated[float, msgspec.Meta(ge=0, lt=YEAR_10000_S)] | None = None
     key: Annotated[str, msgspec.Meta(max_length=MAX_KEY_LENGTH)] = ""  # API key's id, or a producer's name; empty: none
 
 

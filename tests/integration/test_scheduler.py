@@ -147,6 +147,18 @@ async def test_an_arrival_time_in_the_future_counts_as_now(shared: Cluster) -> N
         assert 0 < outcome["stats"]["latency_s"] < LIMIT_S
 
 
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+async def test_a_producer_with_a_wrong_clock_gets_the_slo_of_any_other(shared: Cluster, ahead_s: float) -> None:
+    async with shared.instance():
+        clock_s = time.time() + ahead_s
+        request = Request(
+            request_id=f"clock-{next(numbers)}", prompt="x", output_tokens=32, arrival_s=clock_s - 100.0, sent_s=clock_s
+        )
+        outcome = await shared.outcome(request)
+    assert outcome.stats is not None
+    assert 100.0 <= outcome.stats.latency_s < 100.0 + LIMIT_S
+
+
 @pytest.mark.parametrize(
     ("wrong", "field", "message"),
     [

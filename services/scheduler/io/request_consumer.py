@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from services.scheduler.events import RequestCancelled
+from services.scheduler.io.bus_clock import BusClock, arrival_time
 from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.outcome_store import OutcomeStore
@@ -66,6 +67,7 @@ class RequestConsumer:
         self._outcomes = outcomes
         self._deferred = deferred
         self._totals = totals
+        self._clock = BusClock(bus)
         self._default_slo_s = default_slo_s
         self._max_held = max_held
         self._held: dict[str, _Held] = {}  # by request id
@@ -88,7 +90,9 @@ class RequestConsumer:
                 if consumer_epoch(info.name) < epoch:
                     await self._bus.js.delete_consumer(stream, info.name)
 
+        await self._clock.measure()
         async with self._tasks:
+            self._tasks.create_task(self._clock.run())
             self._tasks.create_task(self._promote())
             await self._bus.run_consumer(stream, request_consumer(epoch), self._receive, before_create=evict_superseded)
 
@@ -218,8 +222,7 @@ class RequestConsumer:
         ids = request.prompt_ids
         return Arrival(
             request_id=request.request_id,
-            # at most now, even if the client's clock is ahead
-            arrival_s=min(time.time(), request.arrival_s or msg.metadata.timestamp.timestamp()),
+            arrival_s=arrival_time(request, msg.metadata.timestamp.timestamp(), self._clock.ahead_s, time.time()),
             prompt_tokens=text_length(request) // CHARS_PER_TOKEN if ids is None else len(ids) // 4,
             output_tokens=round_up_to_blocks(request.output_tokens, request.block_length),
             slo_s=request.slo_s or self._default_slo_s,
