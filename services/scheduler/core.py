@@ -50,6 +50,7 @@ class CoreSettings:
     end_ids: tuple[int, ...] = ()  # tokens that end a text, as in `text_ended`
     step_timeout_s: float = 60.0  # time after which an unanswered step is sent to another instance
     keeps_records: bool = True  # whether to keep decisions and checkpoints; a simulation needs neither
+    learns_difficulty: bool = True  # whether a request's own steps correct its one-shot estimate
     estimate_interval_s: float = 0.0  # minimum time between two requests to the step predictor
 
 
@@ -63,10 +64,12 @@ class SchedulerCore:
         self.fleet = Fleet()
         self.totals = Totals()
         candidates, means = np.array(settings.thresholds), np.array(settings.tokens_per_step)
-        self.estimates = StepEstimates(self.table, self.totals, candidates, means, settings.granularity)
+        self.estimates = StepEstimates(
+            self.table, self.totals, candidates, means, settings.granularity, settings.learns_difficulty
+        )
         self.policy = make_policy(self.estimates)
         self._text_ended = text_ended
-        self._decoder = ResultDecoder(settings.epoch, candidates, self.table, self.fleet, self.totals)
+        self._decoder = ResultDecoder(settings.epoch, candidates, 1 / means, self.table, self.fleet, self.totals)
         end_ids = pack_int32(settings.end_ids)
         encoder = JobEncoder(settings.epoch, settings.mask_token_id, end_ids, self.table, self.fleet)
         self._decisions = DecisionLog(self.table, self.fleet) if settings.keeps_records else None
@@ -134,7 +137,9 @@ class SchedulerCore:
             return
         self._count_migrations(applied)
         self._report_progress(applied)
-        for row in applied.rows[self.table.block_masks_left[applied.rows] == 0].tolist():
+        ended = applied.rows[self.table.block_masks_left[applied.rows] == 0]
+        self.estimates.learn(ended)
+        for row in ended.tolist():
             self._end_block(row, now_s)
         for row in applied.stalled.tolist():
             error = f"instance {self.fleet.instance_id(self.table.instance[row])} ran a step that unmasked nothing"

@@ -40,6 +40,7 @@ def build_core(
         end_ids=tuple(sorted(ending_text.end_ids)) if ending_text else (),
         step_timeout_s=settings.step_timeout_s,
         keeps_records=keeps_records,
+        learns_difficulty=policy.learns_difficulty,
         estimate_interval_s=estimate_interval_s,
     )
     text_ended = ending_text.ended if ending_text else lambda _output_ids, _stop: False

@@ -23,6 +23,7 @@ class PolicyEntry:
     summary: str  # one line
     builder: str  # MODULE:FUNCTION; the function takes the settings and the estimates and returns the policy
     uses_estimates: bool = False  # needs the step predictor, and its card for the mean tokens per step
+    learns_difficulty: bool = True  # a request's own steps correct its one-shot estimate
     needs_profile: bool = False  # serves only instances that register a latency profile
     one_threshold: bool = False  # all requests have the setting `threshold`; `thresholds` is not used
 
@@ -41,6 +42,7 @@ POLICIES: Mapping[str, PolicyEntry] = {
         summary="DiLaServe as the paper describes it: no step in reserve",
         builder="services.scheduler.policies.paper:build",
         uses_estimates=True,
+        learns_difficulty=False,
         needs_profile=True,
     ),
     "llumnix": PolicyEntry(

@@ -53,12 +53,14 @@ def make_cell(
     """`instances` maps names to TP degrees."""
     given = {"policy": "paper", **options}
     settings = SchedulerSettings(model="m", thresholds=THRESHOLDS, **given)  # type: ignore[arg-type]
+    policy = find_policy(settings.policy)
     core = builders.scheduler_core(
-        lambda estimates: find_policy(settings.policy).build(settings, estimates),
+        lambda estimates: policy.build(settings, estimates),
         thresholds=THRESHOLDS,
         tokens_per_step=TOKENS_PER_STEP,
         end_ids=(),
         caching=caching,
+        learns_difficulty=policy.learns_difficulty,
     )
     cell = ScriptedCell(core, {name: ScriptedWorker(name, per_step) for name in instances})
     cell.send(*[registered(name, tp_degree=tp) for name, tp in instances.items()])

@@ -81,6 +81,8 @@ class RequestTable(Columns):
     tokens_at: Annotated[Int32, "c"]  # tokens that these steps unmasked
     steps_left: Annotated[Float64, "c"]  # estimate at each candidate threshold, after `estimate_step` steps
     estimate_step: Int32
+    is_one_shot: Bool  # the estimate is not the predictor's
+    expected_steps: Float64  # that the tokens unmasked here take at the thresholds used, at the mean rates
     predicted_steps: Float64  # total, by the predictor's first answer; 0: no answer yet
     estimate_pending: Bool  # a request for a new estimate is sent
     estimate_masks_left: Int32  # masks left when the last estimate was requested

@@ -68,6 +68,7 @@ class ResultDecoder:
 
     _epoch: int
     _thresholds: Float64  # [c], the candidates, ascending; tokens and steps are counted for each
+    _steps_per_token: Float64  # [c], the mean of each
     _table: RequestTable
     _fleet: Fleet
     _totals: Totals
@@ -162,10 +163,13 @@ class ResultDecoder:
         table.attempts[rows] = 0
         thresholds = pipeline.threshold[rows]
         threshold_tokens = thresholds * newly
+        expected_steps = np.interp(thresholds, self._thresholds, self._steps_per_token) * newly
+        table.expected_steps[rows] += expected_steps
         table.threshold_tokens[rows] += threshold_tokens
         self._totals.steps += len(rows)
         self._totals.tokens += sum(newly.tolist())
         self._totals.threshold_tokens += float(threshold_tokens.sum())
+        self._totals.expected_steps += float(expected_steps.sum())
         at = candidate_of(thresholds, self._thresholds)
         table.steps_at[rows, at] += 1
         table.tokens_at[rows, at] += newly

@@ -1,9 +1,11 @@
 """The steps that each request has left at each candidate threshold.
 
-The one-shot estimate is used until the step predictor answers, and while it is unavailable. Each finished step is
-subtracted from the latest estimate.
+The one-shot estimate is used until the step predictor answers, and while it is unavailable. At the end of each block it
+is corrected by the request's difficulty: its own steps so far over the steps expected. Each finished step is subtracted
+from the latest estimate.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,9 @@ from services.scheduler.state.totals import Totals
 from shared.arrays import Float64, Int32, Int64
 from shared.predictor_features import state_features
 
+PRIOR_STEPS = 4.0  # weight of the cell's mean difficulty against a request's own steps
+MEAN_STEPS = 5000.0  # steps over which the cell's mean difficulty is averaged
+
 
 @dataclass(slots=True)
 class StepEstimates:
@@ -25,6 +30,9 @@ class StepEstimates:
     _candidates: Float64  # [c], the thresholds, ascending
     _tokens_per_step: Float64  # [c], the mean of each
     _granularity: int  # newly unmasked tokens after which a request needs a new estimate
+    _learns: bool = True  # False: as in the paper, the one-shot estimate stays as it was at arrival
+    _counted: tuple[int, float] = (0, 0.0)  # steps, and steps expected, that the mean difficulty contains
+    _recent: tuple[float, float] = (MEAN_STEPS, MEAN_STEPS)  # these of the last steps
 
     def request(self) -> list[RequestEstimates]:
         """One command for all requests that need a new estimate; an empty list if none does."""
@@ -58,7 +66,7 @@ class StepEstimates:
         rows = rows[known]
         table.steps_left[rows] = steps_left[known]
         table.estimate_step[rows] = steps[known]
-        table.estimate_pending[rows] = False
+        table.estimate_pending[rows] = table.is_one_shot[rows] = False
         first = rows[table.predicted_steps[rows] == 0]
         if len(first):
             at = candidate_of(table.pipeline.threshold[first], self._candidates)
@@ -95,9 +103,43 @@ class StepEstimates:
         """Blocks with masks, the current one included. Shapes: [n] -> [n]."""
         return self._table.num_blocks[rows] - self._table.block[rows]
 
+    @property
+    def mean_difficulty(self) -> float:
+        """The steps of the cell over those expected, of about the last MEAN_STEPS steps."""
+        steps, expected = self._recent
+        return steps / expected
+
     def use_one_shot(self, rows: Int64) -> None:
-        """Estimate the steps of the whole output at the mean rate; finished steps are subtracted later. This is more
-        accurate than the masks left at the mean rate, because the last masks of a block take longer than its first."""
+        """Estimate the steps of the masks left at the mean rate and the learnt difficulty.
+
+        Without learning: those of the whole output at the mean rate; finished steps are subtracted later. Within a
+        block this is more accurate than the masks left, because the last masks of a block take longer than its first.
+        """
         table = self._table
-        table.steps_left[rows] = table.output_length[rows, None] / self._tokens_per_step
-        table.estimate_step[rows] = 0
+        table.is_one_shot[rows] = True
+        if not self._learns:
+            table.steps_left[rows] = table.output_length[rows, None] / self._tokens_per_step
+            table.estimate_step[rows] = 0
+            return
+        table.steps_left[rows] = (self._difficulty(rows) * table.masks_left[rows])[:, None] / self._tokens_per_step
+        table.estimate_step[rows] = table.steps[rows]
+
+    def learn(self, rows: Int64) -> None:
+        """Correct the one-shot estimates of the rows whose block has ended."""
+        if not self._learns or not len(rows):
+            return
+        steps, expected = self._totals.steps, self._totals.expected_steps
+        new_steps, new_expected = steps - self._counted[0], expected - self._counted[1]
+        self._counted = steps, expected
+        kept = math.exp(-new_steps / MEAN_STEPS)
+        self._recent = kept * self._recent[0] + new_steps, kept * self._recent[1] + new_expected
+        self.use_one_shot(rows[self._table.is_one_shot[rows]])
+
+    def _difficulty(self, rows: Int64) -> Float64:
+        """The factor on each request's mean steps: its own, shrunk to the cell's. Shapes: [n] -> [n]."""
+        table = self._table
+        own_steps = table.steps[rows] - table.first_step[rows]
+        difficulty: Float64 = (PRIOR_STEPS * self.mean_difficulty + own_steps) / (
+            PRIOR_STEPS + table.expected_steps[rows]
+        )
+        return difficulty

@@ -20,6 +20,7 @@ class Totals:
     predictions: int = 0
     predictor_fallbacks: int = 0
     threshold_tokens: float = 0.0  # sum over the unmasked tokens of the threshold used
+    expected_steps: float = 0.0  # that the unmasked tokens take at the thresholds used, at the mean rates
     cycles: int = 0
     cycle_s: float = 0.0  # seconds that the cycles took
 

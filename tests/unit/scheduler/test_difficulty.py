@@ -1,0 +1,65 @@
+"""The difficulty of requests, learnt from their own steps."""
+
+import numpy as np
+import pytest
+
+from services.scheduler.events import Command, EstimatesReceived
+from shared.arrays import Float64
+from tests.builders import arrival
+from tests.support.scripted_cell import TOKENS_PER_STEP, ScriptedCell, make_cell
+
+OUTPUT, BLOCK, PER_STEP = 512, 32, 2  # a step at 0.9 unmasks 2 tokens; the mean is 1
+MEAN_STEPS_PER_TOKEN = 1 / np.array(TOKENS_PER_STEP)
+
+
+def run_blocks(blocks: int, policy: str = "fixed") -> tuple[ScriptedCell, list[Command]]:
+    """A cell whose request ran some blocks at 0.9."""
+    cell = make_cell({"a-1": 1}, per_step=PER_STEP, policy=policy, load_control=False)
+    commands = cell.send(arrival("r", output_tokens=OUTPUT))
+    for _ in range(blocks * BLOCK // PER_STEP):
+        commands = cell.answer(commands)
+    return cell, commands
+
+
+def steps_left(cell: ScriptedCell, row: int = 0) -> Float64:
+    left: Float64 = cell.core.estimates.remaining(np.array([row]))[0][0]
+    return left
+
+
+@pytest.mark.parametrize("blocks", [1, 4, 15])
+def test_its_own_steps_replace_the_mean_as_a_request_continues(blocks: int) -> None:
+    cell, _ = run_blocks(blocks)
+    factors = steps_left(cell) / ((OUTPUT - blocks * BLOCK) * MEAN_STEPS_PER_TOKEN)
+    assert factors.tolist() == pytest.approx([factors[0]] * 3)  # hard at one threshold, hard at all
+    assert 0.5 < factors[0] < 0.5 + 0.1 / blocks
+
+
+def test_steps_within_a_block_are_subtracted_from_the_estimate() -> None:
+    cell, commands = run_blocks(2)
+    before = steps_left(cell)
+    cell.answer(commands)
+    assert steps_left(cell).tolist() == (before - 1).tolist()
+
+
+def test_the_end_of_a_block_does_not_replace_an_answer_of_the_predictor() -> None:
+    cell, commands = run_blocks(1)
+    table = cell.core.table
+    answer = np.array([50.0, 100.0, 200.0])
+    cell.send(EstimatesReceived(table.ticket[[0]], table.steps[[0]], answer[None]))
+    for _ in range(BLOCK // PER_STEP):
+        commands = cell.answer(commands)
+    assert steps_left(cell).tolist() == (answer - BLOCK // PER_STEP).tolist()
+
+
+def test_the_papers_policy_keeps_the_estimate_made_at_arrival() -> None:
+    cell, _ = run_blocks(4, policy="paper")
+    done = 4 * BLOCK // PER_STEP
+    assert steps_left(cell).tolist() == np.clip(OUTPUT * MEAN_STEPS_PER_TOKEN - done, 12, OUTPUT - 4 * BLOCK).tolist()
+
+
+def test_a_new_request_begins_with_the_mean_difficulty_of_the_cell() -> None:
+    cell = make_cell({"a-1": 1}, per_step=PER_STEP, policy="fixed")
+    cell.serve(cell.send(*[arrival(f"r{i}", output_tokens=OUTPUT) for i in range(40)]))
+    cell.send(arrival("new", output_tokens=OUTPUT))
+    factor = steps_left(cell, cell.core.table.row_of["new"])[-1] / OUTPUT
+    assert 0.5 < factor < 0.6  # 10,240 steps; the mean began at 1
