@@ -1,6 +1,6 @@
 """The result of a simulation: records of every request, and RESULT.json."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -35,7 +35,7 @@ class Records:
     migrations: Int64
     accuracy_sum: Float64  # of the tokens unmasked: percent, from the steps table; 0 without
     # Of the whole run
-    accuracy_at: Float64 = field(default_factory=lambda: np.zeros(NUM_THRESHOLDS))  # percent, by threshold
+    accuracy_at: Float64 | None = None  # percent, by threshold; None: the steps table has no accuracy
     tokens_at: Int64 = field(default_factory=lambda: np.zeros(NUM_THRESHOLDS, dtype=np.int64))  # unmasked, by threshold
     instances_at: list[tuple[float, dict[int, int]]] = field(default_factory=list)  # since when, instances by TP degree
     decisions: list[SimulatedDecision] = field(default_factory=list)
@@ -48,13 +48,13 @@ class Records:
         latency_s, mean_threshold = np.full(n, np.nan), np.full(n, np.nan)
         num_steps, migrations = np.zeros(n, np.int64), np.zeros(n, np.int64)
         accuracy_at = None if steps is None else steps.accuracy_at(np.linspace(0.0, 1.0, NUM_THRESHOLDS))
-        records = cls(slo_s, latency_s, mean_threshold, num_steps, migrations, np.zeros(n))
-        return records if accuracy_at is None else replace(records, accuracy_at=accuracy_at)
+        return cls(slo_s, latency_s, mean_threshold, num_steps, migrations, np.zeros(n), accuracy_at)
 
     def count_unmasked(self, requests: Int64, hundredths: Int64, tokens: Int64) -> None:
         """Count the tokens that steps unmasked. Shapes: all [n]; `hundredths` of the threshold."""
         np.add.at(self.tokens_at, hundredths, tokens)
-        np.add.at(self.accuracy_sum, requests, self.accuracy_at[hundredths] * tokens)
+        if self.accuracy_at is not None:
+            np.add.at(self.accuracy_sum, requests, self.accuracy_at[hundredths] * tokens)
 
     @property
     def completed(self) -> Bool:
@@ -77,19 +77,11 @@ class Records:
 
 def summarize(records: Records, workload: ArrivalTrace, steps: StepsTable) -> dict[str, Any]:
     """RESULT.json; figures without data are None. Times are virtual seconds, `timeline` is by time of arrival;
-    `accuracy`, 0..1, is expected from the steps table."""
+    `accuracy`, 0..1, is expected from the steps table; `keys`, if requests have keys, holds figures by key."""
     completed = records.completed
-    latency_s = records.latency_s[completed]
     accuracy = records.accuracy(steps)
     result: dict[str, Any] = {
-        "requests": len(workload),
-        "completed": int(completed.sum()),
-        "failed": int((~completed).sum()),
-        "slo_attainment": _mean(records.met),
-        "latency_s": {
-            "mean": _mean(latency_s),
-            **{f"p{q}": float(np.percentile(latency_s, q)) if len(latency_s) else None for q in (50, 90, 99)},
-        },
+        **_outcomes(records, np.full(len(workload), fill_value=True)),
         "mean_threshold": records.mean_threshold_used(),
         "mean_steps": _mean(records.steps[completed]),
         "migrations": int(records.migrations.sum()),
@@ -97,8 +89,35 @@ def summarize(records: Records, workload: ArrivalTrace, steps: StepsTable) -> di
     }
     if accuracy is not None:
         result["accuracy"] = accuracy / 100
+    if (workload.key != "").any():
+        result["keys"] = {str(key): _of_key(records, workload, key) for key in np.unique(workload.key)}
     if records.decisions:
         result["decisions"] = msgspec.to_builtins(records.decisions, str_keys=True)
+    return result
+
+
+def _outcomes(records: Records, part: Bool) -> dict[str, Any]:
+    """Numbers and latencies of a part of the requests."""
+    completed = records.completed & part
+    latency_s = records.latency_s[completed]
+    percentiles = {f"p{q}": float(np.percentile(latency_s, q)) if len(latency_s) else None for q in (50, 90, 99)}
+    return {
+        "requests": int(part.sum()),
+        "completed": int(completed.sum()),
+        "failed": int((part & ~completed).sum()),
+        "slo_attainment": _mean(records.met[part]),
+        "latency_s": {"mean": _mean(latency_s), **percentiles},
+    }
+
+
+def _of_key(records: Records, workload: ArrivalTrace, key: np.str_) -> dict[str, Any]:
+    """The figures of a key's requests; its threshold and accuracy are those of the completed ones."""
+    part = workload.key == key
+    completed = records.completed & part
+    tokens = workload.output_tokens[completed]
+    result = _outcomes(records, part) | {"mean_threshold": _mean(records.mean_threshold[completed], tokens)}
+    if records.accuracy_at is not None:
+        result["accuracy"] = float(records.accuracy_sum[completed].sum() / tokens.sum()) / 100 if len(tokens) else None
     return result
 
 

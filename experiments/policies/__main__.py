@@ -2,7 +2,7 @@
 
     python -m experiments.policies [--points 'gsm8k*'] [--rows 'infaas*,dilaserve'] [--seeds 0,1,2] [--quick] [--final]
 
-Each finished run is stored in build/policies, so the command can be stopped, and goes on where it stopped. `--final`
+Each finished run is stored in build/policies, so the command can be stopped, and resumes where it stopped. `--final`
 runs the seeds that guided no choice, and writes the report into the repository.
 """
 

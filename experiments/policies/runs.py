@@ -45,7 +45,7 @@ class Run:
     seed: int
 
     def identity(self) -> dict[str, object]:
-        """What is simulated, without the names of the point and the row, and without the targets."""
+        """The simulated cell, without the names of the point and the row, and without the targets."""
         load = {name: value for name, value in asdict(self.point).items() if name not in ("name", "target")}
         return {"load": load, "settings": dict(self.row.settings), "predictor": self.row.predictor, "seed": self.seed}
 

@@ -1,4 +1,4 @@
-"""What the figures show: means over seeds, whether a constant wins, whether a target is reached. Pure."""
+"""Verdicts on the figures: means over seeds, constants that win, targets that are reached. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The study of the policies: its rules, its load points, and that it goes on where it stopped."""
+"""The study of the policies: its rules, its load points, and its stored runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -111,7 +111,7 @@ def test_the_shared_launch_of_the_main_profile_is_near_its_recompute_intercept()
     assert POINTS["gsm8k-16"].shared_launch_s() == 0
 
 
-def test_variants_and_rows_are_told_apart_by_what_they_simulate() -> None:
+def test_different_cells_have_different_identities() -> None:
     every = [Run(point, row, seed) for point in POINTS.values() for row in SYSTEMS.values() for seed in (0, 1)]
     assert len({str(run.identity()) for run in every}) == len(every)
     renamed = replace(POINTS["gsm8k-16"], name="other", target=None)
