@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 import msgspec
 import numpy as np
@@ -59,6 +60,9 @@ class SimulatedReconfigurator:
         self._schedule = PlanSchedule(settings.interval_s, settings.window_s, settings.rps_buffer, self._clock.now_s)
         self._running: dict[InstanceSpec, str] = {}  # instance ids; empty while the instance loads
         self._target: list[InstanceSpec] | None = None  # None: no transition is in progress
+        self._stopping: InstanceSpec | None = None  # the transition's current action
+        self._loads: dict[InstanceSpec, int] = {}  # instances that load, with the number of their launch
+        self._launches = count()
 
     def start(self, specs: Iterable[InstanceSpec]) -> None:
         """Start the first instances, which serve at once, and plan until the last request has arrived."""
@@ -71,10 +75,10 @@ class SimulatedReconfigurator:
         self._later(wait_s or self._schedule.recent_s, self._check)
 
     def _check(self) -> None:
-        """Decide if a decision is due and no transition is in progress."""
+        """Decide if a decision is due."""
         self._forget_dead()
         recent = len(self._arrived(self._schedule.recent_s))
-        if self._target is None and (trigger := self._schedule.due(self._clock.now_s, recent)):
+        if trigger := self._schedule.due(self._clock.now_s, recent):
             self._decide(trigger)
         if self._clock.now_s < self._trace.arrival_s[-1]:
             self._check_later()
@@ -108,7 +112,8 @@ class SimulatedReconfigurator:
             ],
             threshold_uses=[],
             trigger=trigger,
-            running=list(self._running),
+            running=[spec for spec in self._running if spec != self._stopping],
+            target=self._target,
             nodes_up={node.name for node in self._planner.nodes},
             profile=self._profile,
             known_tokens_per_step={},
@@ -118,22 +123,28 @@ class SimulatedReconfigurator:
 
     def _advance(self) -> None:
         """Do the next actions of the transition up to one that takes time; its end calls this again."""
-        assert self._target is not None, "a transition is in progress"
+        if self._target is None or self._stopping is not None:
+            return
         self._forget_dead()
         serving = [spec for spec, instance_id in self._running.items() if instance_id]
         match next_action(self._target, list(self._running), serving):
             case None:
                 self._target = None
             case StopInstance(spec):
+                self._stopping = spec
                 self._drain(spec)
             case StartInstance(spec):
                 self._running[spec] = ""
-                self._later(self._settings.load_s, partial(self._loaded, spec))
+                self._loads[spec] = number = next(self._launches)
+                self._later(self._settings.load_s, partial(self._loaded, spec, number))
                 self._advance()
 
-    def _loaded(self, spec: InstanceSpec) -> None:
-        self._serve(spec)
-        self._advance()
+    def _loaded(self, spec: InstanceSpec, number: int) -> None:
+        """A launch has ended, unless the instance was stopped before."""
+        if self._loads.get(spec) == number:
+            del self._loads[spec]
+            self._serve(spec)
+            self._advance()
 
     def _serve(self, spec: InstanceSpec) -> None:
         instance = self._make_instance(spec.tp)
@@ -142,6 +153,9 @@ class SimulatedReconfigurator:
 
     def _drain(self, spec: InstanceSpec) -> None:
         instance_id = self._running[spec]
+        if self._loads.pop(spec, None) is not None:  # it holds no request
+            self._later(self._settings.stop_s, partial(self._stopped, spec))
+            return
         until_s = self._clock.now_s + self._settings.drain_s
         instance = self._cluster.instances[instance_id].instance
         self._cluster.update(msgspec.structs.replace(instance, state=InstanceState.DRAINING, drain_until_s=until_s))
@@ -156,6 +170,7 @@ class SimulatedReconfigurator:
 
     def _stopped(self, spec: InstanceSpec) -> None:
         self._running.pop(spec, None)
+        self._stopping = None
         self._advance()
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:

@@ -39,5 +39,5 @@ class Readiness:
 
     async def _receive_plan(self, msg: Msg) -> None:
         plan = try_decode(msg, PlanRecord)
-        if plan is not None:
+        if plan is not None and plan.state is not PlanState.STAYED:  # a decision to stay ends no running plan
             self._plan_until_s = time.monotonic() + PLAN_TIMEOUT_S if plan.state is PlanState.RUNNING else 0.0

@@ -1,4 +1,7 @@
-"""Makes decisions at the times of the schedule, stores each, and carries out the accepted plans."""
+"""Makes decisions at the times of the schedule, stores each, and carries out the accepted plans.
+
+A transition does not stop the decisions: an accepted plan takes over from the one in progress after its current action.
+"""
 
 import asyncio
 import time
@@ -33,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 WRITE_DELAY_S = 1.0  # time from a request's arrival until its row is in Postgres
 RETRY_S = 2.0  # from a decision whose data could not be read to the next attempt
-MAX_RESUMED_PLANS = 10  # newest plans that are searched for an interrupted one
+MAX_RESUMED_PLANS = 100  # newest decisions that are searched for an interrupted plan
 
 
 @dataclass(slots=True)
@@ -48,60 +51,63 @@ class ReconfigurationController:
     _planner: Planner
     _profile: LatencyProfile  # takes precedence over the profiles of instances
     _metrics: ReconfiguratorMetrics
+    _transition: asyncio.Task[None] | None = None  # the last plan that was begun
     _known_tokens_per_step: dict[float, float] = field(default_factory=dict)
 
     async def run(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
-        """Finish an interrupted plan. Then decide every `interval_s`, first after a window, and early if the load
-        outgrows the plan, until `stop` is set."""
+        """Continue an interrupted plan. Decide every `interval_s`, first after a window, and early if the load outgrows
+        the plan, until `stop` is set; plans are carried out meanwhile."""
         await run_until_stopped(stop, self._run(interval_s, window_s))
 
     async def _run(self, interval_s: float, window_s: float) -> None:
         await self._bus.wait_for_stream(self._bus.subjects.stream("PLANS"))
-        await retry(self._resume)
-        await retry(partial(self._start_first, window_s))
-        schedule = PlanSchedule(interval_s, window_s, self._planner.planning.rps_buffer, time.monotonic())
-        while True:
-            await asyncio.sleep(schedule.next_check_in_s(time.monotonic()))
-            try:
-                await self._check(schedule)
-            except RetryLater as error:
-                log.warning("no decision yet", error=str(error))
-                await asyncio.sleep(RETRY_S)
+        async with asyncio.TaskGroup() as group:
+            await retry(partial(self._resume, group))
+            await retry(partial(self._start_first, window_s, group))
+            schedule = PlanSchedule(interval_s, window_s, self._planner.planning.rps_buffer, time.monotonic())
+            while True:
+                await asyncio.sleep(schedule.next_check_in_s(time.monotonic()))
+                try:
+                    await self.check(schedule, group)
+                except RetryLater as error:
+                    log.warning("no decision yet", error=str(error))
+                    await asyncio.sleep(RETRY_S)
 
-    async def _check(self, schedule: PlanSchedule) -> None:
-        """Decide if a decision is due. It stays due until its data can be read.
+    async def check(self, schedule: PlanSchedule, group: asyncio.TaskGroup) -> None:
+        """Decide if a decision is due; begin an accepted plan in `group`. A decision stays due until its data can be
+        read.
 
-        Raises: RetryLater if the data cannot be read or the planner's process dies; then an interval without a decision
-        follows.
+        Raises: RetryLater if the data cannot be read or the planner's process dies; the next decision then waits for
+        its interval.
         """
         trigger = schedule.due(time.monotonic(), await self._count_arrivals(schedule.recent_s))
         if trigger is None:
             return
         context = await self._read_context(trigger)
         schedule.decided(trigger, len(context.requests) / trigger.span_s)
-        await self._carry_out(await self._decide(context))
+        await self._take(await self._decide(context), group)
 
-    async def _resume(self) -> None:
+    async def _resume(self, group: asyncio.TaskGroup) -> None:
         """Continue the plan that an earlier reconfigurator left unfinished."""
         records = await read_plans(self._bus, MAX_RESUMED_PLANS)
-        record = next((record for record in records if record.state is PlanState.RUNNING), None)
-        if record is None:
+        record = next((record for record in records if record.state is not PlanState.STAYED), None)
+        if record is None or record.state is not PlanState.RUNNING:
             return
         gpus = {node.name: node.gpus for node in self._planner.nodes}
         if can_resume(record.target, record.before, await self._launcher.running(), gpus):
             log.info("resuming", plan=record.plan_id)
             await asyncio.sleep(2 * HEARTBEAT_S)  # instances without a heartbeat so far would stop without a drain
-            await self._carry_out(record)
+            self._begin(record, group)
         else:
             log.warning("not resumed: the cluster has changed", plan=record.plan_id)
             event = PlanEvent(at_s=time.time(), text="given up: the cluster is another one now")
             events = [*record.events, event]
             await self._store(replace(record, state=PlanState.FAILED, events=events, ended_s=event.at_s))
 
-    async def _start_first(self, window_s: float) -> None:
+    async def _start_first(self, window_s: float, group: asyncio.TaskGroup) -> None:
         """If no instance runs, as with new containers, decide without waiting for a window."""
-        if not await self._launcher.running():
-            await self._carry_out(await self._decide(await self._read_context(PlanTrigger(window_s))))
+        if self._transition is None and not await self._launcher.running():
+            await self._take(await self._decide(await self._read_context(PlanTrigger(window_s))), group)
 
     async def _count_arrivals(self, span_s: float) -> int:
         """Requests that arrived lately; 0 if Postgres is unavailable, which the next decision reports."""
@@ -116,13 +122,22 @@ class ReconfigurationController:
         record = await run_in_process(self._planner.decide, context, time.time())
         self._known_tokens_per_step = record.tokens_per_step
         log.info("decided", plan=record.plan_id, state=record.state.value, reason=record.reason)
-        self._metrics.decided(record)
-        await self._store(record)
+        self._metrics.decided(record, context.target)
         return record
 
-    async def _carry_out(self, record: PlanRecord) -> None:
+    async def _take(self, record: PlanRecord, group: asyncio.TaskGroup) -> None:
+        """Store a decision. If it is accepted, begin its plan; a plan in progress first ends its current action."""
+        if record.state is PlanState.RUNNING and self._transition and not self._transition.done():
+            self._executor.give_way()
+            await asyncio.wait([self._transition])
+            running = await retry(self._launcher.running)
+            record = replace(record, before=sorted(running, key=lambda spec: (spec.node, spec.gpus)))
+        await self._store(record)
         if record.state is PlanState.RUNNING:
-            await self._executor.run(record, self._store)
+            self._begin(record, group)
+
+    def _begin(self, record: PlanRecord, group: asyncio.TaskGroup) -> None:
+        self._transition = group.create_task(self._executor.run(record, self._store))
 
     async def _read_context(self, trigger: PlanTrigger) -> PlanningContext:
         """Raises: RetryLater if Postgres, the bus or the launcher does not answer, or Postgres lacks arrivals."""
@@ -134,7 +149,8 @@ class ReconfigurationController:
             requests=requests,
             threshold_uses=threshold_uses,
             trigger=trigger,
-            running=await self._launcher.running(),
+            running=await self._executor.staying(),
+            target=self._executor.target,
             nodes_up=await self._launcher.nodes(),
             profile=self._profile,
             known_tokens_per_step=self._known_tokens_per_step,

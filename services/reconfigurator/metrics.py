@@ -1,11 +1,13 @@
 """The reconfigurator's metrics, as Prometheus reads them."""
 
 from collections import Counter as Count
+from collections.abc import Sequence
 from functools import partial
 from math import nan
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 
 NAME = "dilaserve_reconfigurator"
@@ -34,15 +36,16 @@ class ReconfiguratorMetrics:
     def wrote(self, stream: str, rows: int) -> None:
         self._rows.labels(stream).inc(rows)
 
-    def decided(self, record: PlanRecord) -> None:
-        """A decision was made; it is not carried out yet."""
+    def decided(self, record: PlanRecord, target: Sequence[InstanceSpec] | None = None) -> None:
+        """A decision was made; it is not carried out yet. `target` is that of a transition in progress."""
         self._decided.set(record.decided_s)
         if record.solve_s is not None:
             self._solve.observe(record.solve_s)
         if record.mean_threshold is not None:
             self._threshold.set(record.mean_threshold)
         self._instances.clear()
-        specs = record.target if record.state is PlanState.RUNNING else record.before
+        kept = record.before if target is None else target
+        specs = record.target if record.state is PlanState.RUNNING else kept
         for tp, count in Count(spec.tp for spec in specs).items():
             self._instances.labels(tp).set(count)
 

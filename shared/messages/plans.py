@@ -13,6 +13,7 @@ class PlanState(enum.StrEnum):
     STAYED = "stayed"  # no change
     RUNNING = "running"  # stopping and starting instances
     DONE = "done"
+    REPLACED = "replaced"  # a later plan took over before the end
     FAILED = "failed"  # an instance did not start, or the plan no longer fits; the running instances are consistent
 
 
@@ -51,7 +52,7 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     solve_s: float | None = None
     classes: list[ClassLoad] = []  # observed workload
     tokens_per_step: dict[float, float] = {}  # by threshold
-    before: list[InstanceSpec] = []  # running instances
+    before: list[InstanceSpec] = []  # running instances, at the decision or when the plan takes over from another
     target: list[InstanceSpec] = []  # planned instances; without a change: proposed ones
     events: list[PlanEvent] = []
     ended_s: float | None = None  # Unix time, seconds

@@ -1,7 +1,8 @@
 """Carries out a plan: one action after another, each derived from the instances that exist (transition.py).
 
 So the cluster reaches the target even if an instance dies or the reconfigurator restarts on the way. Where a launch
-fails, the instances that ran there before come back.
+fails, the instances that ran there before come back. Another plan may take over between any two actions: no instance is
+left half-way, and the new plan starts from the instances that exist.
 """
 
 import asyncio
@@ -48,23 +49,51 @@ class Executor:
         self._launcher = launcher
         self._instances = instances
         self._settings = settings
+        self._run: _Run | None = None  # the plan in progress
+        self._ended: set[str] = set()  # ids of stopped instances, which may still be registered
+
+    @property
+    def target(self) -> list[InstanceSpec] | None:
+        """The instances that the plan in progress leads to; None: no plan is in progress."""
+        return None if self._run is None else self._run.target
+
+    async def staying(self) -> list[InstanceSpec]:
+        """The instances that exist, without those that the plan in progress is about to stop.
+
+        Raises: RetryLater if the launcher does not answer.
+        """
+        running = await self._launcher.running()
+        leaving = [] if self._run is None else [self._run.stopping, *self._draining(running)]
+        return [spec for spec in running if spec not in leaving]
 
     async def run(self, record: PlanRecord, report: Report) -> None:
-        """Carry out a plan, some of which may be done already. `report` receives the record after every event; after a
-        cancellation, run again with the record reported last."""
-        run = _Run(record, report)
-        while await retry(partial(self._step, run)):
-            pass
-        state = PlanState.FAILED if run.failed else PlanState.DONE
-        await run.report("some instances could not be started" if run.failed else "done", state)
+        """Carry out a plan, some of which may be done already, or until it has to give way. `report` receives the
+        record after every event; after a cancellation, run again with the record reported last."""
+        run = self._run = _Run(record, report)
+        try:
+            while await retry(partial(self._step, run)):
+                pass
+            await run.end()
+        finally:
+            self._run = None
+
+    def give_way(self) -> None:
+        """Have the plan in progress end after its current action."""
+        if self._run is not None:
+            self._run.gives_way = True
 
     async def _step(self, run: "_Run") -> bool:
-        """Do the next action. Returns: False if none is left. Raises: RetryLater if the launcher does not answer."""
+        """Do the next action. Returns: False if none is left, or if the plan gives way.
+
+        Raises: RetryLater if the launcher does not answer.
+        """
+        if run.gives_way:
+            return False
         running = await self._launcher.running()
-        target = without_failed(run.record.target, run.record.before, run.failed)
-        action = next_action(target, running, self._serving(running, run))
+        action = next_action(run.target, running, self._serving(running), self._draining(running))
         if action is None:
             return False
+        run.stopping = action.spec if isinstance(action, StopInstance) else None
         try:
             match action:
                 case StopInstance(spec):
@@ -79,23 +108,36 @@ class Executor:
         run.postponed.pop(action, None)
         return True
 
-    def _serving(self, running: Collection[InstanceSpec], run: "_Run") -> list[InstanceSpec]:
+    def _serving(self, running: Collection[InstanceSpec]) -> list[InstanceSpec]:
         """The running instances that are ready and have their latency profile."""
 
         def serves(i: Instance) -> bool:
-            return i.state is InstanceState.READY and bool(i.profile) and i.instance_id not in run.replaced
+            return i.state is InstanceState.READY and bool(i.profile)
 
-        return [spec for spec in running if any(map(serves, instances_at(self._instances, spec)))]
+        return [spec for spec in running if any(map(serves, self._registered(spec)))]
+
+    def _draining(self, running: Collection[InstanceSpec]) -> list[InstanceSpec]:
+        """The running instances that take no more requests."""
+        states = {spec: {i.state for i in self._registered(spec)} for spec in running}
+        return [spec for spec in running if states[spec] == {InstanceState.DRAINING}]
+
+    def _registered(self, spec: InstanceSpec) -> list[Instance]:
+        return [i for i in instances_at(self._instances, spec) if i.instance_id not in self._ended]
+
+    def _mark_ended(self, spec: InstanceSpec, run: "_Run") -> None:
+        """Ignore the instances registered on these GPUs now; their successor has another id."""
+        self._ended.update(instance.instance_id for instance in instances_at(self._instances, spec))
+        run.awaited.pop(spec, None)
 
     async def _stop(self, spec: InstanceSpec, run: "_Run") -> None:
         await run.announce(StopInstance(spec), f"drain {spec.name}")
         await self._drain(spec)
         await run.announce(StopInstance(spec), f"stop {spec.name}")
         await self._launcher.stop(spec, self._settings.stop_s)
-        run.mark_replaced(spec, self._instances)
+        self._mark_ended(spec, run)
 
     async def _start(self, spec: InstanceSpec, run: "_Run") -> None:
-        run.mark_replaced(spec, self._instances)
+        self._mark_ended(spec, run)
         await run.announce(StartInstance(spec), f"start {spec.name}")
         try:
             await self._launcher.start(spec)
@@ -138,8 +180,14 @@ class _Run:
         self.failed: set[InstanceSpec] = set()
         self.awaited: dict[InstanceSpec, float] = {}  # launched instances, and since when, loop time
         self.postponed: dict[Action, float] = {}  # actions that the launcher has failed at, and since when, loop time
-        self.replaced: set[str] = set()  # ids of ended instances, which may still be registered
+        self.stopping: InstanceSpec | None = None  # the instance that the current action stops
+        self.gives_way = False
         self._report = report
+
+    @property
+    def target(self) -> list[InstanceSpec]:
+        """The instances that this plan leads to, after the launches that failed so far."""
+        return without_failed(self.record.target, self.record.before, self.failed)
 
     async def announce(self, action: Action, text: str) -> None:
         """Report that an action begins, once even if it is postponed."""
@@ -159,10 +207,14 @@ class _Run:
         self.failed.add(spec)
         await self.report(f"{spec.name} failed: {why}")
 
-    def mark_replaced(self, spec: InstanceSpec, instances: InstanceWatch) -> None:
-        """Ignore the instances registered on these GPUs now; their successor has another id."""
-        self.replaced.update(instance.instance_id for instance in instances_at(instances, spec))
-        self.awaited.pop(spec, None)
+    async def end(self) -> None:
+        """Report how the plan ended."""
+        if self.gives_way:
+            await self.report("a later plan takes over", PlanState.REPLACED)
+        elif self.failed:
+            await self.report("some instances could not be started", PlanState.FAILED)
+        else:
+            await self.report("done", PlanState.DONE)
 
 
 def instances_at(instances: InstanceWatch, spec: InstanceSpec) -> list[Instance]:

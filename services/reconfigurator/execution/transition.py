@@ -2,12 +2,14 @@
 
 The order is that of the plan's steps: before each launch only the stops whose GPUs it needs. Launches on free GPUs run
 side by side, and nothing more is stopped until all of them serve. So there are never fewer instances than if each
-launch awaited the one before.
+launch awaited the one before. Because only the existing instances count, another target may take over between any two
+actions.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from services.reconfigurator.planning.launch_order import next_launch, overlap
 from shared.messages.launch import InstanceSpec
 
 
@@ -32,23 +34,26 @@ Action = StartInstance | StopInstance | AwaitReady
 
 
 def next_action(
-    target: Collection[InstanceSpec], running: Collection[InstanceSpec], serving: Collection[InstanceSpec]
+    target: Collection[InstanceSpec],
+    running: Collection[InstanceSpec],
+    serving: Collection[InstanceSpec],
+    draining: Collection[InstanceSpec] = (),
 ) -> Action | None:
     """The next action; None once exactly the target runs and serves.
 
-    `running` are the instances that exist, `serving` those registered and ready. The launch that takes the fewest GPUs
-    from running instances comes first, as in `order_steps`.
+    `running` are the instances that exist, `serving` those registered and ready, `draining` those that take no more
+    requests: even one of the target is stopped and started again. The launches have the order of `next_launch`.
     Source: "Practical Consideration". Departure: launches that need no stop do not wait for one another.
     """
-    surplus = _sorted(spec for spec in running if spec not in target)
-    missing = _sorted(spec for spec in target if spec not in running)
-    start = min(missing, key=lambda spec: sum(other.tp for other in surplus if overlap(spec, other)), default=None)
-    blocking = [other for other in surplus if start and overlap(start, other)]
-    if start and not blocking:
+    staying = [spec for spec in running if spec in target and spec not in draining]
+    surplus = _sorted(spec for spec in running if spec not in staying)
+    idle = [spec for spec in surplus if spec not in serving]
+    missing = _sorted(spec for spec in target if spec not in staying)
+    start, stops = next_launch(missing, surplus, idle) if missing else (None, [*idle, *surplus])
+    if start and not stops:
         return StartInstance(start)
-    if started := _sorted(spec for spec in target if spec in running and spec not in serving):
+    if started := _sorted(spec for spec in staying if spec not in serving):
         return AwaitReady(tuple(started))
-    stops = blocking or surplus
     return StopInstance(stops[0]) if stops else None
 
 
@@ -73,11 +78,6 @@ def can_resume(
     nodes, whose GPUs now are `gpus`."""
     fits = all(spec.node in gpus and spec.gpus[-1] < gpus[spec.node] for spec in target)
     return fits and all(spec in target or spec in before for spec in running)
-
-
-def overlap(a: InstanceSpec, b: InstanceSpec) -> bool:
-    """Whether two instances share a GPU."""
-    return a.node == b.node and not set(a.gpus).isdisjoint(b.gpus)
 
 
 def _sorted(specs: Iterable[InstanceSpec]) -> list[InstanceSpec]:

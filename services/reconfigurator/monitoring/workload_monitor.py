@@ -7,6 +7,7 @@ acknowledged after their rows are committed, and writing a row twice changes not
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -95,14 +96,16 @@ async def check_written(bus: Bus, until_s: float) -> None:
     Raises: RetryLater if the monitor has yet to write one of them, or if the bus does not answer.
     """
     stream = bus.subjects.stream("ARRIVALS")
-    with bus_errors("read the state of the workload monitor"):
+    arrival_s = 0.0  # of the first message that is not written, if that is invalid: discarded soon
+    with bus_errors("read the state of the workload monitor"), suppress(BadInput):
         consumer = await bus.js.consumer_info(stream, str(monitor_consumer().durable_name))
         next_number = consumer.ack_floor.stream_seq + 1 if consumer.ack_floor else 1
         try:
             unwritten = await bus.js.get_msg(stream, next_number, bus.subjects.arrivals, next=True)
         except NotFoundError:
             return
-    if unwritten.time is not None and unwritten.time.timestamp() <= until_s:
+        arrival_s = decode(unwritten.data or b"", Arrival).arrival_s
+    if arrival_s <= until_s:
         raise RetryLater("the workload monitor has yet to write arrivals to Postgres")
 
 

@@ -36,6 +36,12 @@ class PlanningContext:
     nodes_up: Collection[str]
     profile: LatencyProfile
     known_tokens_per_step: Mapping[float, float]  # by threshold, of earlier windows
+    target: Sequence[InstanceSpec] | None = None  # that of a transition in progress; None: there is none
+
+    @property
+    def heading_for(self) -> Collection[InstanceSpec]:
+        """The instances that exist without a new plan, possibly after the transition in progress."""
+        return self.running if self.target is None else self.target
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class Planner:
             tokens_per_step=tokens,
             before=sorted(context.running, key=lambda spec: (spec.node, spec.gpus)),
         )
-        if not context.running:
+        if not context.heading_for:
             return self._start_all(context, record)
         degrees = [tp for tp in self.planning.tp_degrees if self._is_known(context.profile, tp)]
         if not loads:
@@ -76,15 +82,20 @@ class Planner:
             plan = self._plan(context, record, degrees)
         except (DilaserveError, ValueError) as error:
             return _stay(record, f"no plan could be made: {error}")
+        target = [to_spec(instance, self.nodes) for instance in plan.instances]
+        changes = plan.steps if context.target is None else set(target) != set(context.target)
+        reason = plan.decision.reason
+        if context.target is not None:
+            reason = f"during a transition, whose target counts as the current instances: {reason}"
         return msgspec.structs.replace(
             record,
-            state=PlanState.RUNNING if plan.decision.take and plan.steps else PlanState.STAYED,
-            reason=context.trigger.explain(plan.decision.reason),
+            state=PlanState.RUNNING if plan.decision.take and changes else PlanState.STAYED,
+            reason=context.trigger.explain(reason),
             status=plan.status.value,
             mean_threshold=plan.mean_threshold,
             slack_s=plan.slack_s,
             solve_s=plan.solve_s,
-            target=[to_spec(instance, self.nodes) for instance in plan.instances],
+            target=target,
         )
 
     def _start_all(self, context: PlanningContext, record: PlanRecord) -> PlanRecord:
@@ -110,6 +121,7 @@ class Planner:
         return make_plan(
             plan_input(planned_workload, context.profile, cached=self.cached),
             to_placements(context.running, self.nodes, context.nodes_up),
+            heading_for=to_placements(context.heading_for, self.nodes, context.nodes_up),
             solver=self.solver,
             time_limit_s=self.solve_s,
             growing=context.trigger.growing,

@@ -24,11 +24,14 @@ def make_plan(
     p: PlanInput,
     current: Sequence[Placement],
     *,
+    heading_for: Sequence[Placement] | None = None,
     solver: Solver = Solver.CBC,
     time_limit_s: float = TIME_LIMIT_S,
     growing: bool = False,
 ) -> Plan:
     """Plan for the workload, from the instances that run now; if it is `growing`, for room instead of slack.
+
+    During a transition, whose target is `heading_for`, the decision compares the plan with that target.
 
     Raises: BadInput if `current` does not fit the nodes; RetryLater if Stage 2 needs more time.
     """
@@ -45,7 +48,9 @@ def make_plan(
         preserved=assignment.preserved,
         preserved_gap=assignment.gap,
         steps=assignment.steps,
-        decision=_decide(p, found, capacity, current, solver, time_limit_s, growing=growing),
+        decision=_decide(
+            p, found, capacity, current if heading_for is None else heading_for, solver, time_limit_s, growing=growing
+        ),
         solve_s=monotonic() - start_s,
     )
 

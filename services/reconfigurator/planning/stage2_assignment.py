@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pyomo.environ as pyo
 
+from services.reconfigurator.planning.launch_order import next_launch
 from services.reconfigurator.planning.plan import Placement, PlannedInstance, PlanStep, Solver, check_placements
 from services.reconfigurator.planning.solver import SolverStatus, solve
 from shared.errors import BadInput, RetryLater
@@ -134,28 +135,21 @@ def read_stage2(
 def order_steps(
     current: Sequence[Placement], preserved: AbstractSet[int], starts: Sequence[Placement]
 ) -> list[PlanStep]:
-    """Launch next the instance whose launch stops instances with the fewest GPUs, so that capacity drops late.
+    """The steps to the plan, in the order of `next_launch`.
 
-    Source: "Practical Consideration". `preserved` are indices into `current`. Before each launch only the instances
-    stop whose GPUs it needs; those whose GPUs no launch needs stop at the end.
+    `preserved` are indices into `current`. Before each launch only the instances stop whose GPUs it needs; those whose
+    GPUs no launch needs stop at the end.
     """
-    running = {i: c for i, c in enumerate(current) if i not in preserved}
-    waiting = list(starts)
+    surplus = [c for i, c in enumerate(current) if i not in preserved]
+    missing = list(starts)
     steps = []
-
-    def blocking(start: Placement) -> list[int]:
-        return [i for i, c in running.items() if c.node == start.node and not set(c.gpus).isdisjoint(start.gpus)]
-
-    while waiting:
-        start = min(waiting, key=lambda s: sum(running[i].tp for i in blocking(s)))
-        waiting.remove(start)
-        stops = blocking(start)
-        for i in stops:
-            del running[i]
-        steps.append(PlanStep(stop=stops, start=Placement(node=start.node, gpus=start.gpus, tp=start.tp)))
-    if running:
-        steps.append(PlanStep(stop=list(running)))
-    return steps
+    while missing:
+        start, stops = next_launch(missing, surplus)
+        missing.remove(start)
+        surplus = [c for c in surplus if c not in stops]
+        stopped = [current.index(c) for c in stops]
+        steps.append(PlanStep(stop=stopped, start=Placement(node=start.node, gpus=start.gpus, tp=start.tp)))
+    return [*steps, PlanStep(stop=[current.index(c) for c in surplus])] if surplus else steps
 
 
 def _own_places(current: Sequence[Placement], required: Mapping[int, int]) -> dict[int, Place]:

@@ -103,6 +103,21 @@ def test_without_requests_or_planning_data_nothing_changes() -> None:
         assert record.reason.startswith(reason)
 
 
+def test_during_a_transition_its_target_counts_as_current() -> None:
+    same = decided(30, [], target=[LEFT, RIGHT])
+    assert (same.state, same.before) == (PlanState.STAYED, [])
+    assert same.reason.startswith("during a transition, whose target counts as the current instances: ")
+    back = decided(2, [LEFT], target=[LEFT, RIGHT])
+    assert (back.state, back.before, back.target) == (PlanState.RUNNING, [LEFT], [ON_BOTH])
+    ahead = decided(30, [ON_BOTH], target=[ON_BOTH])
+    assert (ahead.state, ahead.target) == (PlanState.RUNNING, [LEFT, RIGHT])
+
+
+def test_a_transition_is_abandoned_even_if_nothing_has_been_done_yet() -> None:
+    record = decided(2, [ON_BOTH], target=[LEFT, RIGHT])
+    assert (record.state, record.target) == (PlanState.RUNNING, [ON_BOTH])
+
+
 def test_tokens_per_step_of_earlier_windows_precede_the_prior() -> None:
     assert decided(2, [ON_BOTH], known_tokens_per_step={0.9: 4.0}).tokens_per_step == {0.5: 6.0, 0.9: 4.0}
 

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 from msgspec.structs import replace
-from nats.aio.msg import Msg
 
 from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor, instances_at
@@ -15,98 +14,21 @@ from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.plan import Solver
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
-from shared.bus.client import Bus, try_decode
-from shared.bus.codec import encode
+from shared.bus.client import Bus
 from shared.bus.instance_watch import InstanceWatch
 from shared.bus.subjects import HEARTBEAT_S
 from shared.database.schema import open_database
-from shared.errors import BadInput, RetryLater
-from shared.messages.instances import Control, Instance, InstanceState
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.profile import LatencyProfile
-from tests.builders import instance
+from tests.support.registering_launcher import RegisteringLauncher
 from tests.support.waiting import reached
 
 WAIT_S = 30.0
-RENEWAL_S = 0.05
 LARGE, LEFT, RIGHT = (InstanceSpec(node="a", gpus=gpus) for gpus in ((0, 1), (0,), (1,)))
 PLAN = PlanRecord(
     plan_id="p", decided_s=0.0, state=PlanState.RUNNING, reason="a test", before=[LARGE], target=[LEFT, RIGHT]
 )
-
-
-class RegisteringLauncher:
-    """Each instance registers under a new id and renews that, until it is stopped."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._tasks: dict[InstanceSpec, asyncio.Task[None]] = {}
-        self._started = 0
-        self.never_serving: set[InstanceSpec] = set()  # instances that never become ready
-        self.impossible: set[InstanceSpec] = set()  # instances that cannot be started
-        self.failing: set[InstanceSpec] = set()  # instances whose start fails each time with RetryLater
-        self.renewal_s = RENEWAL_S
-        self.held = 0  # requests that an instance holds when its drain begins
-        self.done: list[str] = []
-
-    async def nodes(self) -> list[str]:
-        return ["a"]
-
-    async def running(self) -> list[InstanceSpec]:
-        return list(self._tasks)
-
-    async def start(self, spec: InstanceSpec) -> None:
-        if spec in self.impossible:
-            raise BadInput("no such device")
-        if spec in self.failing:
-            raise RetryLater("the Docker Engine failed: no driver")
-        self.done.append(f"start {spec.gpus}")
-        self._started += 1
-        registration = instance(
-            f"{spec.name}-{self._started}",
-            tp_degree=spec.tp,
-            node=spec.node,
-            gpus=list(spec.gpus),
-            state=InstanceState.STARTING if spec in self.never_serving else InstanceState.READY,
-            profile="measured",
-        )
-        self._tasks[spec] = asyncio.create_task(self._live(registration))
-
-    async def stop(self, spec: InstanceSpec, grace_s: float) -> None:  # noqa: ARG002  (it ends at once)
-        self.done.append(f"stop {spec.gpus}")
-        await self.lose(spec)
-
-    async def lose(self, spec: InstanceSpec) -> None:
-        """Kill the process: its registration stays."""
-        task = self._tasks.pop(spec)
-        while not task.done():  # Python 3.11's wait_for can swallow a cancellation
-            task.cancel()
-            await asyncio.wait([task], timeout=0.1)
-
-    async def close(self) -> None:
-        for spec in list(self._tasks):
-            await self.lose(spec)
-
-    async def _live(self, instance: Instance) -> None:
-        state = {"instance": instance}
-
-        async def receive(msg: Msg) -> None:
-            order = try_decode(msg, Control)
-            if order is not None and state["instance"].state is InstanceState.READY:
-                self.done.append(f"drain {tuple(instance.gpus)}")
-                state["instance"] = replace(instance, state=InstanceState.DRAINING, requests=self.held)
-
-        subscription = await self._bus.nc.subscribe(self._bus.subjects.control(instance.instance_id), cb=receive)
-        bucket = await self._bus.bucket(self._bus.subjects.instances_bucket)
-        try:
-            while True:
-                await bucket.put(instance.instance_id, encode(state["instance"]))
-                await asyncio.sleep(self.renewal_s)
-                now = state["instance"]
-                state["instance"] = replace(now, requests=max(0, now.requests - 1))
-        finally:
-            await subscription.unsubscribe()
 
 
 @pytest.fixture
@@ -217,6 +139,52 @@ async def test_an_interrupted_plan_is_continued(executor: Executor, launcher: Re
     ended = await carried_out(executor, report.last)
     assert ended.state is PlanState.DONE
     assert launcher.done == ["drain (0, 1)", "stop (0, 1)", "start (0,)", "start (1,)"]
+
+
+async def test_a_plan_gives_way_after_its_current_action_and_another_takes_over(
+    executor: Executor, launcher: RegisteringLauncher
+) -> None:
+    launcher.held, launcher.never_serving, first = 3, {LEFT, RIGHT}, LastReport()
+    running = asyncio.create_task(executor.run(PLAN, first))
+    await reached(lambda: "drain (0, 1)" in launcher.done)
+    assert executor.target == [LEFT, RIGHT]
+    assert await executor.staying() == [], "the instance that drains is about to stop"
+    executor.give_way()
+    await running
+    assert first.last.state is PlanState.REPLACED
+    assert not executor.target
+    assert launcher.done == ["drain (0, 1)", "stop (0, 1)"]
+    back = replace(PLAN, plan_id="q", before=[], target=[LARGE])
+    assert (await carried_out(executor, back)).state is PlanState.DONE
+    assert launcher.done[2:] == ["start (0, 1)"]
+
+
+async def test_a_plan_that_takes_over_stops_instances_that_still_load(
+    executor: Executor, launcher: RegisteringLauncher
+) -> None:
+    launcher.never_serving = {LEFT, RIGHT}
+    running = asyncio.create_task(executor.run(PLAN, LastReport()))
+    await reached(lambda: "start (1,)" in launcher.done)
+    executor.give_way()
+    await running
+    back = replace(PLAN, plan_id="q", before=[LEFT, RIGHT], target=[LARGE])
+    assert (await carried_out(executor, back)).state is PlanState.DONE
+    assert launcher.done[-3:] == ["stop (0,)", "stop (1,)", "start (0, 1)"]
+
+
+async def test_an_instance_that_drains_is_started_again_if_the_new_plan_has_it(
+    executor: Executor, launcher: RegisteringLauncher
+) -> None:
+    launcher.unstoppable, first = {LARGE}, LastReport()
+    running = asyncio.create_task(executor.run(PLAN, first))
+    await reached(lambda: launcher.refused > 0)
+    executor.give_way()
+    await running
+    assert first.last.state is PlanState.REPLACED
+    launcher.unstoppable = set()
+    same = replace(PLAN, plan_id="q", before=[LARGE], target=[LARGE])
+    assert (await carried_out(executor, same)).state is PlanState.DONE
+    assert launcher.done == ["drain (0, 1)", "stop (0, 1)", "start (0, 1)"]
 
 
 async def test_after_a_restart_an_instance_is_still_drained_before_its_stop(

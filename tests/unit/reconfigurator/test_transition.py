@@ -12,9 +12,9 @@ from services.reconfigurator.execution.transition import (
     StopInstance,
     can_resume,
     next_action,
-    overlap,
     without_failed,
 )
+from services.reconfigurator.planning.launch_order import overlap
 from shared.messages.launch import InstanceSpec
 
 
@@ -83,6 +83,28 @@ def test_any_state_leads_to_the_target_even_if_instances_die(
     assert cluster.running <= cluster.serving
 
 
+@given(targets=st.lists(instances(), min_size=2, max_size=4), running=instances(), data=st.data())
+def test_another_target_may_take_over_between_any_two_actions(
+    targets: list[frozenset[InstanceSpec]], running: frozenset[InstanceSpec], data: st.DataObject
+) -> None:
+    """`Cluster` asserts that each launch finds its GPUs free."""
+    draining = data.draw(st.sets(st.sampled_from(sorted(running, key=repr))) if running else st.just(set()))
+    cluster, left = Cluster(running, running - draining), set(draining)
+    for number, target in enumerate(targets, 1):
+        limit = 100 if number == len(targets) else data.draw(st.integers(0, 6))
+        for _ in range(limit):
+            action = next_action(target, cluster.running, cluster.serving, left)
+            if action is None:
+                break
+            if isinstance(action, StopInstance):
+                assert action.spec not in target or action.spec in left
+                loading = (target & cluster.running) - cluster.serving - left
+                assert not loading, "an instance is stopped while another loads"
+                left.discard(action.spec)
+            cluster.follow(action)
+    assert cluster.running == cluster.serving == targets[-1]
+
+
 @given(target=instances(), before=instances(), data=st.data())
 def test_the_replacement_of_a_failed_launch_fits(
     target: frozenset[InstanceSpec], before: frozenset[InstanceSpec], data: st.DataObject
@@ -116,6 +138,18 @@ def test_two_small_instances_replace_a_large_one_and_back() -> None:
 
 def test_launches_on_free_gpus_precede_launches_that_need_a_stop() -> None:
     assert next_action([spec(0), spec(5)], [spec(0, 1)], [spec(0, 1)]) == StartInstance(spec(5))
+
+
+def test_instances_that_do_not_serve_are_stopped_before_those_that_do() -> None:
+    loads, serves = [spec(0), spec(1)], spec(2, 3)
+    target = [spec(0, 1), spec(2), spec(3)]
+    assert next_action(target, [*loads, serves], [serves]) == StopInstance(spec(0))
+    assert next_action([spec(4)], [*loads, serves, spec(4)], [serves, spec(4)]) == StopInstance(spec(0))
+
+
+def test_an_instance_of_the_target_that_drains_is_stopped_and_started_again() -> None:
+    assert next_action([spec(0)], [spec(0)], [], draining=[spec(0)]) == StopInstance(spec(0))
+    assert next_action([spec(0)], [], []) == StartInstance(spec(0))
 
 
 def test_the_next_stop_waits_for_running_launches() -> None:

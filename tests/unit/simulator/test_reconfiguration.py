@@ -1,5 +1,7 @@
 """The planner in virtual time, with CBC."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,17 +31,19 @@ def light(minutes: float) -> ArrivalTrace:
     return make_trace(5.0 * np.arange(count, dtype=np.float64), np.full(count, 100), np.full(count, 128))
 
 
-def run(workload: ArrivalTrace, cluster: tuple[int, ...], *failures: Failure) -> Records:
-    settings = SchedulerSettings(model="m", policy="dilaserve", cache="dual", thresholds=(0.5, 0.9))
+def run(
+    workload: ArrivalTrace, cluster: tuple[int, ...], *failures: Failure, settings: SimulatedReconfiguration = SETTINGS
+) -> Records:
+    scheduler = SchedulerSettings(model="m", policy="dilaserve", cache="dual", thresholds=(0.5, 0.9))
     return simulate(
         Scenario(
             profile=PROFILE,
             steps=STEPS,
             instances=cluster,
-            settings=settings,
+            settings=scheduler,
             predictor="noisy",
             slo_s=3.0,
-            reconfiguration=SETTINGS,
+            reconfiguration=settings,
             failures=failures,
         ),
         workload,
@@ -66,6 +70,20 @@ def test_a_sudden_rise_triggers_a_decision_before_the_next_interval() -> None:
     assert [decision.t_s for decision in early if decision.take] == [102.0]
     assert {2: 1} in [counts for since_s, counts in records.instances_at if since_s < 102.0]
     assert records.instances_at[-1][1] == {1: 2}
+
+
+def test_a_rise_during_a_transition_replaces_its_plan() -> None:
+    """At 30 s the light load gets one TP-2, whose first stop ends at 32 s; the load rises at 31 s."""
+    between_s = np.repeat([5.0, 0.1], [6, 500])
+    trace = make_trace(np.cumsum(between_s), np.full(506, 100), np.full(506, 128))
+    records = run(trace, (1, 1), settings=replace(SETTINGS, load_s=20.0))
+    assert records.completed.all()
+    taken = [decision for decision in records.decisions if decision.take]
+    assert [(decision.t_s, decision.instances_per_tp) for decision in taken[:2]] == [(30.0, {2: 1}), (36.0, {1: 2})]
+    assert "during a transition" in taken[1].reason
+    assert records.instances_at[-1][1] == {1: 2}
+    assert {2: 1} not in [counts for _, counts in records.instances_at], "the load of the TP-2 was abandoned"
+    assert all(sum(tp * count for tp, count in counts.items()) <= 2 for _, counts in records.instances_at)
 
 
 def test_a_sufficient_configuration_is_kept() -> None:

@@ -3,8 +3,8 @@ import { get } from "./api.js";
 import { badge, byId, empty, facts, h } from "./dom.js";
 import * as format from "./format.js";
 
-const KINDS = { stayed: "", running: "info", done: "good", failed: "bad" };
-const TITLES = { stayed: "No change", running: "Changing", done: "Changed", failed: "Change failed" };
+const KINDS = { stayed: "", running: "info", done: "good", replaced: "", failed: "bad" };
+const TITLES = { stayed: "No change", running: "Changing", done: "Changed", replaced: "Changed in part", failed: "Change failed" };
 
 export async function showPlans() {
   const plans = (await get("plans")).data;

@@ -1,0 +1,151 @@
+"""The controller on a real bus and a real Postgres, with a launcher whose instances only register."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from services.reconfigurator.controller import ReconfigurationController
+from services.reconfigurator.execution.executor import Executor, instances_at
+from services.reconfigurator.metrics import ReconfiguratorMetrics
+from services.reconfigurator.monitoring.workload_monitor import monitor
+from services.reconfigurator.nodes import read_nodes
+from services.reconfigurator.planning.decision import Planner
+from services.reconfigurator.planning.plan import Solver
+from services.reconfigurator.planning.workload_stats import PlanningSettings
+from services.reconfigurator.schedule import PlanSchedule
+from services.reconfigurator.settings import ReconfiguratorSettings
+from shared.bus.client import Bus
+from shared.bus.instance_watch import InstanceWatch
+from shared.bus.plan_history import read_plans
+from shared.database.schema import open_database
+from shared.errors import RetryLater
+from shared.messages.launch import InstanceSpec
+from shared.messages.plans import PlanRecord, PlanState
+from shared.messages.requests import Arrival
+from tests.support.postgres import PostgresServer
+from tests.support.registering_launcher import RegisteringLauncher
+from tests.support.stack import new_data_dir
+from tests.support.waiting import reached, until
+from tests.support.workloads import PROFILE
+
+WAIT_S = 60.0
+HEAVY_S = 150.0  # window with 2 requests a second, more than any instances serve in time
+PAUSE_S = 10.0  # time since the last of them
+LARGE, LEFT, RIGHT = (InstanceSpec(node="a", gpus=gpus) for gpus in ((0, 1), (0,), (1,)))
+PLANNING = PlanningSettings(thresholds=[0.5, 0.9], tp_degrees=[1, 2], batch_sizes=[32, 256], rps_buffer=0.0)
+PLANNER = Planner(read_nodes(["a:2"]), PLANNING, {0.5: 6.0, 0.9: 2.0}, cached=False, solver=Solver.CBC, solve_s=30.0)
+
+
+def due(window_s: float) -> PlanSchedule:
+    """A schedule whose decision is due, and the next one not for long."""
+    return PlanSchedule(1e6, window_s, 0.0, time.monotonic() - 1e6)
+
+
+class Cell:
+    """A monitor, and a controller whose decisions a test triggers."""
+
+    def __init__(self, bus: Bus, postgres: PostgresServer, launcher: RegisteringLauncher) -> None:
+        self.bus, self.postgres, self.launcher = bus, postgres, launcher
+        self.engine = open_database(postgres.url)
+        self.instances = InstanceWatch()
+        settings = ReconfiguratorSettings(drain_s=5.0, start_s=WAIT_S, stop_s=1.0)
+        self.controller = ReconfigurationController(
+            bus,
+            self.engine,
+            launcher,
+            self.instances,
+            Executor(bus, launcher, self.instances, settings),
+            PLANNER,
+            PROFILE,
+            ReconfiguratorMetrics(),
+        )
+
+    async def arrive(self, requests: int, latest_s: float, over_s: float) -> None:
+        """Publish requests of 100 + 256 tokens that arrived `over_s` seconds long, the last one `latest_s` ago."""
+        for number in range(requests):
+            arrival_s = time.time() - latest_s - over_s * number / requests
+            arrival = Arrival(
+                request_id=f"{arrival_s}", arrival_s=arrival_s, prompt_tokens=100, output_tokens=256, slo_s=10.0
+            )
+            await self.bus.store(self.bus.subjects.arrivals, arrival)
+
+    async def decide(self, group: asyncio.TaskGroup, schedule: PlanSchedule) -> None:
+        """Make the decision that is due, as soon as its data can be read."""
+
+        async def decided() -> bool:
+            try:
+                await self.controller.check(schedule, group)
+            except RetryLater:
+                return False
+            return True
+
+        await until(decided, WAIT_S)
+
+    async def plans(self) -> list[PlanRecord]:
+        """Oldest first."""
+        return (await read_plans(self.bus, 10))[::-1]
+
+
+@pytest.fixture
+async def cell(bus: Bus) -> AsyncIterator[Cell]:
+    with new_data_dir() as data_dir:
+        postgres, stop = PostgresServer(data_dir / "postgres"), asyncio.Event()
+        await postgres.start()
+        launcher = RegisteringLauncher(bus)
+        await launcher.start(LARGE)
+        made = Cell(bus, postgres, launcher)
+        await made.instances.start(bus)
+        await reached(lambda: bool(instances_at(made.instances, LARGE)))
+        async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
+            group.create_task(monitor(bus, made.engine, ReconfiguratorMetrics(), stop))
+            yield made
+            stop.set()
+        await launcher.close()
+        await made.engine.dispose()
+        postgres.stop()
+
+
+async def test_a_decision_stays_due_until_postgres_is_back_with_the_whole_window(cell: Cell) -> None:
+    schedule = due(HEAVY_S)
+    async with asyncio.TaskGroup() as group:
+        cell.postgres.stop()
+        with pytest.raises(RetryLater):
+            await cell.controller.check(schedule, group)
+        await cell.arrive(300, PAUSE_S, HEAVY_S - 4 * PAUSE_S)
+        await cell.postgres.start()
+
+        await cell.decide(group, schedule)
+    [plan] = await cell.plans()
+    assert sum(load.rps for load in plan.classes) * HEAVY_S == pytest.approx(300)
+    assert (plan.state, plan.target) == (PlanState.DONE, [LEFT, RIGHT])
+
+
+async def test_a_change_of_load_during_a_transition_replaces_its_plan(cell: Cell) -> None:
+    cell.launcher.never_serving = {LEFT, RIGHT}
+    async with asyncio.TaskGroup() as group:
+        await cell.arrive(300, PAUSE_S, HEAVY_S - 2 * PAUSE_S)
+        await cell.decide(group, due(HEAVY_S))
+        await reached(lambda: "start (1,)" in cell.launcher.done, WAIT_S)
+        await cell.arrive(1, 1.5, 0.0)
+        await cell.decide(group, due(PAUSE_S - 2.0))
+    first, second = await cell.plans()
+    assert (first.state, first.target) == (PlanState.REPLACED, [LEFT, RIGHT])
+    assert (second.state, second.before, second.target) == (PlanState.DONE, [LEFT, RIGHT], [LARGE])
+    assert "during a transition" in second.reason
+    assert await cell.launcher.running() == [LARGE]
+
+
+async def test_a_transition_continues_after_a_decision_to_stay(cell: Cell) -> None:
+    cell.launcher.never_serving = {RIGHT}
+    async with asyncio.TaskGroup() as group:
+        await cell.arrive(300, PAUSE_S, HEAVY_S - 4 * PAUSE_S)
+        await cell.decide(group, due(HEAVY_S))
+        await reached(lambda: "start (1,)" in cell.launcher.done, WAIT_S)
+        await cell.decide(group, due(HEAVY_S))
+        cell.launcher.never_serving = set()
+        await cell.launcher.lose(RIGHT)
+    first, second = await cell.plans()
+    assert (first.state, second.state) == (PlanState.DONE, PlanState.STAYED), second.reason
+    assert set(await cell.launcher.running()) == {LEFT, RIGHT}
