@@ -5,9 +5,13 @@
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 
 import structlog
 from stamina.instrumentation import RetryDetails, set_on_retry_hooks
+
+REPEAT_S = 10.0  # time after which the reason of a retry is logged again
 
 
 def configure_logs(service: str, *, level: str = "info", form: str = "console") -> None:
@@ -38,10 +42,21 @@ def configure_logs(service: str, *, level: str = "info", form: str = "console") 
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared_steps, processors=[without_meta, *rendering])
     )
     logging.basicConfig(level=logging.WARNING, handlers=[others])
-    set_on_retry_hooks([_log_retry])
+    set_on_retry_hooks([RetryLog().log])
 
 
-def _log_retry(details: RetryDetails) -> None:
-    """Log the reason of a retry; stamina's own line names only the callable."""
-    wait_s = round(details.wait_for, 2)
-    structlog.get_logger(__name__).warning("retrying", error=str(details.caused_by), wait_s=wait_s)
+class RetryLog:
+    """Logs the reasons of retries, each at most once per REPEAT_S: in an outage hundreds of requests are retried."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock  # seconds
+        self._logged_s: dict[str, float] = {}  # by reason, the earliest first
+
+    def log(self, details: RetryDetails) -> None:
+        """Log the reason of a retry; stamina's own line names only the callable."""
+        error, now_s = str(details.caused_by), self._clock()
+        while self._logged_s and self._logged_s[first := next(iter(self._logged_s))] <= now_s - REPEAT_S:
+            del self._logged_s[first]
+        if error not in self._logged_s:
+            self._logged_s[error] = now_s
+            structlog.get_logger(__name__).warning("retrying", error=error, wait_s=round(details.wait_for, 2))

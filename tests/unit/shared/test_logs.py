@@ -4,6 +4,12 @@ import json
 import subprocess
 import sys
 
+from stamina.instrumentation import RetryDetails
+from structlog.testing import capture_logs
+
+from shared.errors import RetryLater
+from shared.logs import REPEAT_S, RetryLog
+
 PROGRAM = """
 import logging
 import structlog
@@ -30,3 +36,21 @@ def test_in_json_format_every_line_is_json_including_those_of_libraries() -> Non
         ("gateway", "error"),
     ]
     assert "ZeroDivisionError" in lines[2]["exception"]
+
+
+def retry_because(reason: str) -> RetryDetails:
+    return RetryDetails(
+        name="f", args=(), kwargs={}, retry_num=1, wait_for=2.0, waited_so_far=0.0, caused_by=RetryLater(reason)
+    )
+
+
+def test_the_same_reason_of_many_retries_is_logged_once_in_a_while() -> None:
+    now_s = 0.0
+    retries = RetryLog(clock=lambda: now_s)
+    with capture_logs() as logs:
+        for now_s in (0.0, 2.0, REPEAT_S - 0.1, REPEAT_S, REPEAT_S + 2.0):
+            for _ in range(256):
+                retries.log(retry_because("the bus is not connected"))
+            retries.log(retry_because(f"cannot store at {now_s}"))
+    assert [line["error"] for line in logs].count("the bus is not connected") == 2
+    assert len(logs) == 2 + 5
