@@ -30,19 +30,27 @@ SHARED_LAUNCH_TOKENS = 1024  # of each kind in the row of `with_shared_launch`
 MS_PER_S = 1000.0
 
 
+RowKind = StepKind | Literal["mixed"]
+
+
 class MeasuredLatency(NamedTuple):
     """One row of a profile. Units: tokens; seconds."""
 
     tp: int
     batch_tokens: int  # all tokens fed
-    kind: StepKind | Literal["mixed"]
+    kind: RowKind
     latency_s: float
     context_tokens: int = 0  # sum of the requests' key lengths; 0: not known
     recompute_tokens: int = 0  # of a mixed iteration: the tokens fed by its recompute steps
 
     @property
     def kind_name(self) -> str:
-        return self.kind.name.lower() if isinstance(self.kind, StepKind) else self.kind
+        return kind_name(self.kind)
+
+
+def kind_name(kind: RowKind) -> str:
+    """Its name in the column step_kind."""
+    return kind.name.lower() if isinstance(kind, StepKind) else kind
 
 
 class LatencyProfile:

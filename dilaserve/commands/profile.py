@@ -23,34 +23,34 @@ def profile(
     threads: Annotated[int, typer.Option(min=0, help="CPU threads per rank; 0: an equal share.")] = 0,
     database_url: Annotated[str | None, typer.Option(help="Also store the profile in this Postgres.")] = None,
 ) -> None:
-    """Measure seconds per step by tokens in the batch, for recompute and cache steps, and write PROFILE.csv."""
+    """Measure seconds per iteration by tokens in the batch, for recompute steps, cache steps and both together, and
+    write PROFILE.csv."""
     import asyncio  # noqa: PLC0415
 
     from dilaserve.stack.database import in_database  # noqa: PLC0415
     from dilaserve.stack.options import read_integers  # noqa: PLC0415
     from dilaserve.stack.probes import check_answers, postgres_answers  # noqa: PLC0415
     from services.worker.model.model_loading import CacheSize, ModelChoice, device_name, open_runner  # noqa: PLC0415
-    from services.worker.profile.profiler import ProfilePlan, batch_sizes, cache_tokens_for, measure  # noqa: PLC0415
+    from services.worker.profile.profiler import cache_tokens_for, full_plan, measure  # noqa: PLC0415
     from shared.database.profile_store import save_profile  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
-    from shared.messages.steps import StepKind  # noqa: PLC0415
     from shared.model_files import default_model_name  # noqa: PLC0415
-    from shared.profile import LatencyProfile, write_profile  # noqa: PLC0415
+    from shared.profile import LatencyProfile, RowKind, kind_name, write_profile  # noqa: PLC0415
 
     configure_logs("profile", level="warning")
     degrees = sorted(set(read_integers("--tp", tp)))
     check_file("--out", out)
     if database_url is not None:
         asyncio.run(check_answers(postgres_answers, database_url, f"--database-url {database_url}: Postgres"))
-    plan = ProfilePlan(batch_sizes(max_tokens), repeats)
+    plan = full_plan(max_tokens, repeats)
     measured = LatencyProfile()
     measured_on = ""
     with open_progress() as progress:
-        task = progress.add_task("", total=2 * len(plan.batch_tokens) * len(degrees))
+        task = progress.add_task("", total=plan.num_points * len(degrees))
         for degree in degrees:
 
-            def on_point(kind: StepKind, tokens: int, degree: int = degree) -> None:
-                text = f"tp {degree}, {kind.name.lower()} step of {tokens} tokens"
+            def on_point(kind: RowKind, tokens: int, degree: int = degree) -> None:
+                text = f"tp {degree}, {kind_name(kind)} iteration of {tokens} tokens"
                 progress.update(task, advance=1, description=text)
 
             choice = ModelChoice(model, device, dtype, degree, threads)

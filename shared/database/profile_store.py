@@ -1,4 +1,7 @@
-"""Latency profiles in Postgres, by model and device."""
+"""Latency profiles in Postgres, by model and device.
+
+The table of earlier versions has one row per kind and batch size; a second one has all rows of the same measurement.
+"""
 
 from datetime import UTC, datetime
 
@@ -6,34 +9,60 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from shared.database.schema import ProfileRow
+from shared.database.schema import MeasuredLatencyRow, ProfileRow
 from shared.errors import RetryLater
 from shared.messages.steps import StepKind
-from shared.profile import LatencyProfile
+from shared.profile import MIXED, LatencyProfile, MeasuredLatency, RowKind
 
 
 async def save_profile(engine: AsyncEngine, model: str, device: str, profile: LatencyProfile) -> None:
     """Replace the stored profile of these TP degrees on a device, a name such as `NVIDIA H100 80GB HBM3`."""
     common = {"model": model, "device": device, "measured_at": datetime.now(UTC)}
-    rows = [
+    points = [
         common | {"tp": tp, "step_kind": kind.name.lower(), "batch_tokens": int(tokens), "latency_s": float(latency_s)}
         for (tp, kind), curve in profile.curves.items()
         for tokens, latency_s in zip(curve.batch_tokens, curve.latency_s, strict=True)
     ]
-    known = (ProfileRow.model == model, ProfileRow.device == device, ProfileRow.tp.in_(profile.tp_degrees))
+    rows = [
+        common
+        | {"tp": row.tp, "step_kind": row.kind_name, "batch_tokens": row.batch_tokens, "latency_s": row.latency_s}
+        | {"context_tokens": row.context_tokens, "recompute_tokens": row.recompute_tokens}
+        for row in profile.rows
+    ]
     async with engine.begin() as connection:
-        await connection.execute(delete(ProfileRow).where(*known))
-        await connection.execute(insert(ProfileRow), rows)
+        for table, values in ((ProfileRow, points), (MeasuredLatencyRow, rows)):
+            known = (table.model == model, table.device == device, table.tp.in_(profile.tp_degrees))
+            await connection.execute(delete(table).where(*known))
+            await connection.execute(insert(table), values)
 
 
 async def load_profile(engine: AsyncEngine, model: str, device: str) -> LatencyProfile | None:
     """The profile of all measured TP degrees; None if there is none. Raises: RetryLater if Postgres is unavailable."""
-    columns = (ProfileRow.tp, ProfileRow.batch_tokens, ProfileRow.step_kind, ProfileRow.latency_s)
-    query = select(*columns).where(ProfileRow.model == model, ProfileRow.device == device)
+    points = select(ProfileRow.__table__).where(ProfileRow.model == model, ProfileRow.device == device)
+    rows = select(MeasuredLatencyRow.__table__).where(
+        MeasuredLatencyRow.model == model, MeasuredLatencyRow.device == device
+    )
     try:
         async with engine.connect() as connection:
-            stored = (await connection.execute(query)).all()
+            old, measured = (await connection.execute(points)).all(), (await connection.execute(rows)).all()
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise RetryLater(f"Postgres is unavailable: {error!r}") from error
-    rows = [(tp, tokens, StepKind[kind.upper()], latency_s) for tp, tokens, kind, latency_s in stored]
-    return LatencyProfile.from_rows(rows) if rows else None
+    measured_at = {row.tp: row.measured_at for row in old}
+    found = [row for row in measured if measured_at.get(row.tp) == row.measured_at]
+    complete = {row.tp for row in found}
+    profile = [
+        MeasuredLatency(
+            row.tp, row.batch_tokens, _kind(row.step_kind), row.latency_s, row.context_tokens, row.recompute_tokens
+        )
+        for row in found
+    ]
+    profile += [
+        MeasuredLatency(row.tp, row.batch_tokens, _kind(row.step_kind), row.latency_s)
+        for row in old
+        if row.tp not in complete
+    ]
+    return LatencyProfile.from_rows(profile) if profile else None
+
+
+def _kind(name: str) -> RowKind:
+    return MIXED if name == MIXED else StepKind[name.upper()]

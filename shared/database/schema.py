@@ -96,6 +96,25 @@ class ProfileRow(Base):
     measured_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
+class MeasuredLatencyRow(Base):
+    """One row of a latency profile, with its context and, if it is mixed, its recompute tokens.
+
+    Valid as long as the rows of `latency_profiles`, which earlier versions read and write, have the same measured_at.
+    """
+
+    __tablename__ = "measured_latencies"
+
+    model: Mapped[str] = mapped_column(Text, primary_key=True)
+    device: Mapped[str] = mapped_column(Text, primary_key=True)
+    tp: Mapped[int] = mapped_column(primary_key=True)
+    step_kind: Mapped[str] = mapped_column(Text, primary_key=True)  # recompute, cache or mixed
+    batch_tokens: Mapped[int] = mapped_column(primary_key=True)
+    context_tokens: Mapped[int] = mapped_column(primary_key=True)  # 0: not known
+    recompute_tokens: Mapped[int] = mapped_column(primary_key=True)  # 0: not mixed
+    latency_s: Mapped[float]
+    measured_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+
+
 class ApiKeyRow(Base):
     """One API key, with the SHA-256 of its secret."""
 

@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve import cli
 from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
 from shared.database.profile_store import load_profile, save_profile
-from shared.database.schema import open_database, upgrade
+from shared.database.schema import ProfileRow, open_database, upgrade
 from shared.messages.steps import StepKind
-from shared.profile import LatencyProfile
+from shared.profile import MIXED, LatencyProfile, MeasuredLatency
 from tests.builders import instance, model_card
 from tests.support.postgres import PostgresServer
 from tests.support.stack import new_data_dir
@@ -58,6 +60,43 @@ async def test_profiles_are_stored_by_model_and_device(database: str) -> None:
     assert none is None
     assert found is not None
     assert [found.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2)] == [1.0, 1.5]
+
+
+DETAILED = LatencyProfile.from_rows(
+    [
+        MeasuredLatency(1, 32, StepKind.RECOMPUTE, 0.02, context_tokens=32),
+        MeasuredLatency(1, 32, StepKind.CACHE, 0.01, context_tokens=256),
+        MeasuredLatency(1, 32, StepKind.CACHE, 0.02, context_tokens=1024),
+        MeasuredLatency(1, 64, MIXED, 0.025, context_tokens=288, recompute_tokens=32),
+    ]
+)
+
+
+async def test_contexts_and_mixed_rows_are_stored(database: str) -> None:
+    async def save_and_load(engine: AsyncEngine) -> LatencyProfile | None:
+        await save_profile(engine, "detailed", "cpu", DETAILED)
+        return await load_profile(engine, "detailed", "cpu")
+
+    found = await with_engine(database, save_and_load)
+    assert found is not None
+    assert found.rows == DETAILED.rows
+
+
+async def test_a_profile_stored_by_an_earlier_version_is_used(database: str) -> None:
+    """It writes only the table that it knows, also over a profile of this version."""
+
+    async def save_and_load(engine: AsyncEngine) -> list[LatencyProfile | None]:
+        await save_profile(engine, "earlier", "cpu", DETAILED)
+        columns = {"step_kind": "recompute", "batch_tokens": 32, "latency_s": 0.5, "measured_at": datetime.now(UTC)}
+        async with engine.begin() as connection:
+            await connection.execute(delete(ProfileRow).where(ProfileRow.model == "earlier"))
+            for model in ("earlier", "only-earlier"):
+                await connection.execute(insert(ProfileRow).values(model=model, device="cpu", tp=1, **columns))
+        return [await load_profile(engine, model, "cpu") for model in ("earlier", "only-earlier")]
+
+    for found in await with_engine(database, save_and_load):
+        assert found is not None
+        assert found.rows == [MeasuredLatency(1, 32, StepKind.RECOMPUTE, 0.5)]
 
 
 async def test_the_planner_prefers_given_then_registered_then_stored_profiles(database: str) -> None:

@@ -1,26 +1,31 @@
-"""Measures the latency profile: seconds of one step by tokens of the batch, for recompute and for cache steps.
+"""Measures the latency profile: seconds of one iteration by tokens of the batch, for recompute and for cache steps, for
+both together, and for cache steps over longer sequences.
 
 It times the engine's iterations, so a latency includes all that the scheduler sees: packing, forward, head, unmasking.
 """
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 import numpy as np
 
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import StepJob
+from services.worker.model.families import ModelConfig
 from services.worker.model.model_runner import ModelRunner
 from shared.arrays import pack_int32
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
-from shared.profile import LatencyProfile
+from shared.profile import MIXED, LatencyProfile, MeasuredLatency, RowKind
 
 TYPICAL_TOKENS = 256  # prompt and output tokens of each request in a batch
+LONG_TOKENS = 1024  # of each request in a batch with long contexts
 BLOCK = 32  # tokens of a block
 
-Row = tuple[int, int, StepKind, float]  # tp, batch tokens, kind, seconds
+OnPoint = Callable[[RowKind, int], object]  # kind of row, tokens of the batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +36,32 @@ class ProfilePlan:
     repeats: int = 5
     budget_s: float = float("inf")  # no more repeats once the steps of one size have taken this long together
     max_step_s: float = float("inf")  # no larger batches once a step takes longer; the profile extrapolates by tokens
+    long_tokens: tuple[int, ...] = ()  # batch sizes of cache steps with long contexts
+    mixed_tokens: tuple[tuple[int, int], ...] = ()  # of mixed iterations: tokens of cache and of recompute steps
+
+    @property
+    def num_points(self) -> int:
+        """The largest number of points that it measures."""
+        return 2 * len(self.batch_tokens) + len(self.long_tokens) + len(self.mixed_tokens)
 
 
 # For a start without a profile.
-QUICK_PLAN = ProfilePlan(batch_tokens=(32, 128, 512, 2048), repeats=3, budget_s=0.2, max_step_s=1.0)
+QUICK_PLAN = ProfilePlan(
+    batch_tokens=(32, 128, 512, 2048),
+    repeats=3,
+    budget_s=0.2,
+    max_step_s=1.0,
+    long_tokens=(128,),
+    mixed_tokens=((128, 256), (512, 512)),
+)
+
+
+def full_plan(max_tokens: int, repeats: int) -> ProfilePlan:
+    """The plan of `dilaserve profile`: batches of up to `max_tokens`."""
+    sizes = batch_sizes(max_tokens)
+    some = sizes[::3]
+    pairs = product(some, [tokens for tokens in some if tokens >= TYPICAL_TOKENS])
+    return ProfilePlan(sizes, repeats, long_tokens=some, mixed_tokens=tuple(p for p in pairs if sum(p) <= max_tokens))
 
 
 def batch_sizes(max_tokens: int) -> tuple[int, ...]:
@@ -50,78 +77,167 @@ def cache_tokens_for(plan: ProfilePlan) -> int:
     return max(plan.batch_tokens) // BLOCK * TYPICAL_TOKENS
 
 
-def measure(
-    runner: ModelRunner, tp: int, plan: ProfilePlan, on_point: Callable[[StepKind, int], object] = lambda *_: None
-) -> LatencyProfile:
-    """Measure the profile of one TP degree; without a cache it has no cache rows.
+def measure(runner: ModelRunner, tp: int, plan: ProfilePlan, on_point: OnPoint = lambda *_: None) -> LatencyProfile:
+    """Measure the profile of one TP degree; without a cache it has rows of recompute steps only.
 
-    `on_point` is called before each measurement, with the kind of step and the batch's tokens.
+    `on_point` is called before each measurement.
     """
-    kinds = [StepKind.RECOMPUTE, StepKind.CACHE] if runner.cache_tokens else [StepKind.RECOMPUTE]
-    return LatencyProfile.from_rows(row for kind in kinds for row in _measure_kind(runner, tp, plan, kind, on_point))
+    recompute = list(_measure_recompute(runner, tp, plan, on_point))
+    if not runner.cache_tokens:
+        return LatencyProfile.from_rows(recompute)
+    typical = _CachedRequests(runner, plan, TYPICAL_TOKENS)
+    cache = list(_measure_cache(typical, tp, plan, on_point))
+    largest = (
+        max((row.batch_tokens for row in cache), default=0),
+        max((row.batch_tokens for row in recompute), default=0),
+    )
+    mixed = list(_measure_mixed(typical, tp, plan, largest, on_point))
+    long = list(_measure_long(runner, tp, plan, largest[0], on_point))
+    return LatencyProfile.from_rows([*recompute, *cache, *mixed, *long])
 
 
-def _measure_kind(
-    runner: ModelRunner, tp: int, plan: ProfilePlan, kind: StepKind, on_point: Callable[[StepKind, int], object]
-) -> Iterator[Row]:
+def _measure_recompute(runner: ModelRunner, tp: int, plan: ProfilePlan, on_point: OnPoint) -> Iterator[MeasuredLatency]:
     for tokens in plan.batch_tokens:
-        on_point(kind, tokens)
-        states = _states(runner, tokens, kind)
-        timed = None if states is None else _time_steps(runner, states, kind, plan)
+        on_point(StepKind.RECOMPUTE, tokens)
+        count = -(-tokens // min(TYPICAL_TOKENS, runner.config.max_length))
+        states = _states(runner.config, range(count), tokens // count)
+        engine = Engine(runner, CacheMode.NONE, EngineLimits(max(plan.batch_tokens), count), "profile")
+        _run_step(engine, states, [])
+        timed = _time(plan, partial(_recompute, engine, states))
         if timed is None:
             return
         latency_s, fed = timed
-        yield tp, fed, kind, latency_s
+        yield MeasuredLatency(tp, fed, StepKind.RECOMPUTE, latency_s, fed)
         if latency_s > plan.max_step_s:
             return
 
 
-def _time_steps(
-    runner: ModelRunner, states: list[RequestState], kind: StepKind, plan: ProfilePlan
-) -> tuple[float, int] | None:
-    """Time steps of these requests as one batch.
+def _recompute(engine: Engine, states: list[RequestState], step: int) -> list[StepResults]:
+    return _run_step(engine, [], _jobs(states, step))
 
-    Returns: the median seconds of a step, and the tokens that it computes; None if it exceeds the device's memory.
+
+def _measure_cache(
+    requests: "_CachedRequests", tp: int, plan: ProfilePlan, on_point: OnPoint
+) -> Iterator[MeasuredLatency]:
+    for tokens in plan.batch_tokens:
+        on_point(StepKind.CACHE, tokens)
+        count = tokens // BLOCK
+        timed = requests.time(count)
+        if timed is None:
+            return
+        latency_s, fed = timed
+        yield MeasuredLatency(tp, fed, StepKind.CACHE, latency_s, count * requests.length)
+        if latency_s > plan.max_step_s:
+            return
+
+
+def _measure_mixed(
+    requests: "_CachedRequests", tp: int, plan: ProfilePlan, largest: tuple[int, int], on_point: OnPoint
+) -> Iterator[MeasuredLatency]:
+    """Iterations of both kinds; none of parts that were not measured alone."""
+    for cached, recomputed in plan.mixed_tokens:
+        if cached <= largest[0] and recomputed <= largest[1]:
+            on_point(MIXED, cached + recomputed)
+            counts = cached // BLOCK, recomputed // requests.length
+            if (timed := requests.time(*counts)) is not None:
+                latency_s, fed = timed
+                context = sum(counts) * requests.length
+                yield MeasuredLatency(tp, fed, MIXED, latency_s, context, counts[1] * requests.length)
+
+
+def _measure_long(
+    runner: ModelRunner, tp: int, plan: ProfilePlan, largest: int, on_point: OnPoint
+) -> Iterator[MeasuredLatency]:
+    """Cache steps over longer sequences, if the model has such; none where shorter ones were not measured."""
+    if runner.config.max_length <= TYPICAL_TOKENS:
+        return
+    requests = _CachedRequests(runner, plan, LONG_TOKENS)
+    for tokens in plan.long_tokens:
+        if tokens <= largest:
+            on_point(StepKind.CACHE, tokens)
+            if (timed := requests.time(tokens // BLOCK)) is not None:
+                latency_s, fed = timed
+                yield MeasuredLatency(tp, fed, StepKind.CACHE, latency_s, tokens // BLOCK * requests.length)
+
+
+class _CachedRequests:
+    """Requests of one length whose keys and values are cached, opened as they are needed."""
+
+    def __init__(self, runner: ModelRunner, plan: ProfilePlan, length: int) -> None:
+        self.length = min(length, runner.config.max_length)
+        self._runner = runner
+        self._plan = plan
+        self._forget()
+
+    def _forget(self) -> None:
+        limits = EngineLimits(max(self._plan.batch_tokens), self._runner.cache_tokens // self.length)
+        self._engine = Engine(self._runner, CacheMode.DUAL, limits, "profile")
+        self._states: list[RequestState] = []
+        self._step = 0
+
+    def time(self, cached: int, recomputed: int = 0) -> tuple[float, int] | None:
+        """As `_time`, with `cached` requests that take cache steps and `recomputed` others that recompute."""
+        if self._step + 2 + self._plan.repeats >= BLOCK:  # each step unmasks a token, so the masks would run out
+            self._forget()
+        if (cached + recomputed) * self.length > self._runner.cache_tokens or not self._open(cached + recomputed):
+            return None
+        kinds = [StepKind.CACHE] * cached + [StepKind.RECOMPUTE] * recomputed
+
+        def run(_: int) -> list[StepResults]:
+            self._step += 1
+            return _run_step(self._engine, [], _jobs(self._states, self._step, kinds))
+
+        return _time(self._plan, run)
+
+    def _open(self, count: int) -> bool:
+        """Open requests until there are `count`. Returns: whether their steps could run."""
+        missing = range(len(self._states), count)
+        if not missing:
+            return True
+        opened = _states(self._runner.config, missing, self.length)
+        self._states += opened
+        self._step += 1
+        ran = _run_step(self._engine, opened, _jobs(opened, self._step))
+        return not any(results.failures for results in ran)
+
+
+def _time(plan: ProfilePlan, run: Callable[[int], list[StepResults]]) -> tuple[float, int] | None:
+    """Time runs, after one to warm up; `run` takes their number and returns the results of each iteration.
+
+    Returns: the median seconds of an iteration, and the tokens that it computes; None if a run exceeds one iteration or
+    the device's memory.
     """
-    mode = CacheMode.DUAL if kind is StepKind.CACHE else CacheMode.NONE
-    engine = Engine(runner, mode, EngineLimits(max(plan.batch_tokens), len(states)), "profile")
-    first = [StepKind.RECOMPUTE, kind] if kind is StepKind.CACHE else [kind]  # fills the cache and warms up
     times_s: list[float] = []
     fed = 0
-    for step, each in enumerate(first + [kind] * plan.repeats):
-        ran = _run_step(engine, states, step, each)
-        if any(results.failures for results in ran) or (each is kind and len(ran) > 1):
+    for number in range(1 + plan.repeats):
+        ran = run(number)
+        if len(ran) > 1 or any(results.failures for results in ran):
             return None
         fed = ran[-1].batch_tokens
-        if step >= len(first):
+        if number:
             times_s.append(ran[-1].latency_s)
             if sum(times_s) >= plan.budget_s:
                 break
     return statistics.median(times_s), fed
 
 
-def _run_step(engine: Engine, states: list[RequestState], step: int, kind: StepKind) -> list[StepResults]:
-    """Run a step of each request. Returns: the results of each iteration; several if the step exceeds a batch."""
-    message = StepJobs(epoch=0, states=states if step == 0 else [])
+def _jobs(states: list[RequestState], step: int, kinds: Sequence[StepKind] = ()) -> list[StepJob]:
+    """A step of each of the first requests, as many as there are kinds; by default a recompute step of all."""
     # The threshold 1 unmasks one token per step, so masks are always left.
-    engine.accept(message, [StepJob(state.ticket, step, 0, 1.0, kind) for state in states])
+    each = kinds or [StepKind.RECOMPUTE] * len(states)
+    return [StepJob(state.ticket, step, 0, 1.0, kind) for state, kind in zip(states, each, strict=False)]
+
+
+def _run_step(engine: Engine, states: list[RequestState], jobs: list[StepJob]) -> list[StepResults]:
+    """Open requests and run jobs. Returns: the results of each iteration; several if the jobs exceed a batch."""
+    engine.accept(StepJobs(epoch=0, states=states), jobs)
     return list(iter(engine.iterate, None))
 
 
-def _states(runner: ModelRunner, tokens: int, kind: StepKind) -> list[RequestState] | None:
-    """Requests whose steps of this kind compute `tokens` in all; None if the cache has no room for them."""
-    config = runner.config
-    longest = min(TYPICAL_TOKENS, config.max_length)
-    if kind is StepKind.CACHE:
-        count, length, block = tokens // BLOCK, longest, BLOCK
-        if count * length > runner.cache_tokens:
-            return None
-    else:
-        count = -(-tokens // longest)
-        length = tokens // count
-        block = min(BLOCK, length // 2)
-    rng = np.random.default_rng(0)
-    prompts = rng.integers(0, config.vocab_size, (count, length - block))
+def _states(config: ModelConfig, tickets: range, length: int) -> list[RequestState]:
+    block = min(BLOCK, length // 2)
+    rng = np.random.default_rng(tickets.start)
+    prompts = rng.integers(0, config.vocab_size, (len(tickets), length - block))
     prompts[prompts == config.mask_token_id] = (config.mask_token_id + 1) % config.vocab_size
     return [
         RequestState(
@@ -131,5 +247,5 @@ def _states(runner: ModelRunner, tokens: int, kind: StepKind) -> list[RequestSta
             block_length=block,
             canvas=pack_int32([*prompt, *[config.mask_token_id] * block]),
         )
-        for ticket, prompt in enumerate(prompts)
+        for ticket, prompt in zip(tickets, prompts, strict=True)
     ]

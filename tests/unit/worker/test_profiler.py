@@ -1,19 +1,22 @@
 """Measuring and storing the latency profile."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import services.worker.profile.stored_profile
 from services.worker.engine.batch import ForwardBatch
+from services.worker.model.decoder import PackedDecoder
+from services.worker.model.families import parse_config
 from services.worker.model.model_loading import ModelChoice
 from services.worker.model.model_runner import Runner, TokenPredictions
-from services.worker.profile.profiler import ProfilePlan, batch_sizes, measure
+from services.worker.profile.profiler import ProfilePlan, batch_sizes, full_plan, measure
 from services.worker.profile.stored_profile import given_profile, stored_profile
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
-from shared.profile import LatencyProfile, write_profile
-from tests.support.random_model import random_decoder
+from shared.profile import MIXED, LatencyProfile, write_profile
+from tests.support.random_model import LLADA, random_decoder
 from tests.support.small_device import SmallDevice
 
 PLAN = ProfilePlan(batch_tokens=(32, 64, 256), repeats=2)
@@ -27,6 +30,40 @@ def test_both_kinds_of_step_are_measured_at_each_batch_size() -> None:
         (1, StepKind.CACHE): [32, 64, 256],
     }
     assert all((curve.latency_s > 0).all() for curve in profile.curves.values())
+
+
+def rows(profile: LatencyProfile, kind: object) -> list[tuple[int, int, int]]:
+    """Tokens fed, keys attended and tokens recomputed."""
+    return [(row.batch_tokens, row.context_tokens, row.recompute_tokens) for row in profile.rows if row.kind == kind]
+
+
+def test_mixed_iterations_are_measured_as_one_forward() -> None:
+    runner = Counted(random_decoder(), cache_tokens=8 * 128)
+    plan = replace(PLAN, batch_tokens=(32, 64, 192), mixed_tokens=((32, 128), (64, 128), (64, 256)))
+    profile = measure(runner, 1, plan)
+    # 256 recomputed tokens were not measured alone.
+    assert rows(profile, MIXED) == [(160, 2 * 128, 128), (192, 3 * 128, 128)]
+    opening = 1 + 1 + 4  # each iteration has room for one more request
+    assert runner.runs == (1 + 2) * (3 + 3 + 2) + opening
+
+
+def test_cache_steps_are_measured_over_longer_sequences_too() -> None:
+    decoder = PackedDecoder(parse_config(LLADA | {"max_sequence_length": 512})).eval()
+    profile = measure(Runner(decoder, cache_tokens=8 * 512), 1, replace(PLAN, long_tokens=(64,)))
+    assert [row for row in rows(profile, StepKind.CACHE) if row[0] == 64] == [(64, 2 * 256, 0), (64, 2 * 512, 0)]
+    assert rows(profile, StepKind.RECOMPUTE) == [(32, 32, 0), (64, 64, 0), (256, 256, 0)]
+
+
+def test_requests_are_opened_again_before_their_masks_run_out() -> None:
+    plan = ProfilePlan((32, 64, 96, 128, 160), repeats=12)
+    assert len(rows(measure(Runner(random_decoder(), cache_tokens=8 * 128), 1, plan), StepKind.CACHE)) == 5
+
+
+def test_the_full_plan_measures_contexts_and_mixed_iterations() -> None:
+    plan = full_plan(8192, repeats=5)
+    assert plan.long_tokens == (32, 256, 2048)
+    assert plan.mixed_tokens == ((32, 256), (32, 2048), (256, 256), (256, 2048), (2048, 256), (2048, 2048))
+    assert plan.num_points == 2 * 9 + 3 + 6
 
 
 def test_without_a_cache_there_are_no_cache_rows() -> None:
