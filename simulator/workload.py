@@ -4,8 +4,8 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +75,13 @@ def make_trace(arrival_s: Float64, prompt_tokens: Int64, output_tokens: Int64) -
     n = len(arrival_s)
     slo_s, priority, key = np.full(n, np.nan), np.zeros(n, dtype=np.int64), np.full(n, "")
     return ArrivalTrace(arrival_s, prompt_tokens, output_tokens, slo_s, priority, key)
+
+
+def sorted_by_arrival(parts: Sequence[ArrivalTrace]) -> ArrivalTrace:
+    """The requests of all parts in one trace."""
+    order = np.concatenate([part.arrival_s for part in parts]).argsort(kind="stable")
+    columns = (np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(ArrivalTrace))
+    return ArrivalTrace(*(column[order] for column in columns))
 
 
 def read_trace(path: Path, block_length: int = 32) -> ArrivalTrace:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.policies.rows import POLICY, SYSTEMS
+from experiments.policies.points import POLICY
+from experiments.policies.rows import SYSTEMS
 from experiments.policies.verdicts import Means
 
 COLUMNS = 4

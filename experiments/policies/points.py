@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments.paper.files import PROFILE, STEPS
 from experiments.policies.arrivals import NEEDS, arrivals, first_requests, with_mixed_slos
+from services.scheduler.registry import DEFAULT_POLICY
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile, read_profile
 from simulator.steps_table import StepsTable, read_steps
@@ -21,6 +22,10 @@ SHARED_LAUNCH_S = 0.017  # of the main profile: fixed cost of a launch, which a 
 ROOM_TOKENS = 8192  # of one batch, and of the requests on an instance
 MANY_ROOM_TOKENS = 16384
 FEWER_TOKENS = 0.8  # factor on the tokens per step
+POLICY = DEFAULT_POLICY
+# Rows of the points at which not all are run, as a run of a trace takes minutes
+CONSTANTS_AND_PAPER = f"{POLICY},paper*,infaas*"
+SHORT_LIST = f"{POLICY},paper-margin-1,infaas-0.[5-9]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,12 @@ class Point:
     merged: bool = False  # an iteration of both kinds is one launch
     tokens_factor: float = 1.0  # on the steps table
     room_tokens: int = ROOM_TOKENS
+    registered_factor: float = 1.0  # on the latencies that the scheduler knows
     copies: int = 1  # of each sample of a benchmark
     requests: int | None = None  # the first of the workload; None: all
     mixed_slos: bool = False
     target: Target | None = None
+    rows: str = "*"  # patterns of the rows that are run, comma-separated
 
     def arrivals(self, seed: int, data: Path) -> ArrivalTrace:
         random = np.random.default_rng(seed)
@@ -60,6 +67,10 @@ class Point:
 
     def profile(self) -> LatencyProfile:
         return _profile(ROOFLINE if self.roofline else PROFILE)
+
+    def registered(self) -> LatencyProfile | None:
+        """The profile that instances register; None: that of their iterations."""
+        return None if self.registered_factor == 1 else slower(self.profile(), self.registered_factor)
 
     def steps(self) -> StepsTable:
         return scaled(read_steps(STEPS), self.tokens_factor)
@@ -90,6 +101,16 @@ def scaled(steps: StepsTable, factor: float) -> StepsTable:
     return replace(steps, tokens_per_step=np.maximum(factor * steps.tokens_per_step, 1.0))
 
 
+def slower(profile: LatencyProfile, factor: float) -> LatencyProfile:
+    """The profile with `factor` times the latencies."""
+    rows = (
+        (tp, int(tokens), kind, factor * latency_s)
+        for (tp, kind), curve in profile.curves.items()
+        for tokens, latency_s in zip(curve.batch_tokens, curve.latency_s, strict=True)
+    )
+    return LatencyProfile.from_rows(rows)
+
+
 @cache
 def _profile(path: Path) -> LatencyProfile:
     return read_profile(path)
@@ -108,23 +129,38 @@ BASE = (
     Point(name="mbpp-18", workload="mbpp", rps=18, copies=3, target=Target(99.8, 77.4)),
     Point(name="roofline-44", workload="gsm8k", rps=44, copies=2, roofline=True, target=Target(98.8, 73.5)),
     Point(name="mixed-slos-16", workload="gsm8k", rps=16, mixed_slos=True, target=Target(99.0, 76.0, 98.0)),
-    Point(name="servegen-20", workload="servegen", rps=20),
-    Point(name="mooncake-20", workload="mooncake", rps=20),
+    Point(name="servegen-20", workload="servegen", rps=20, rows=CONSTANTS_AND_PAPER),
+    Point(name="mooncake-20", workload="mooncake", rps=20, rows=CONSTANTS_AND_PAPER),
 )
 VARIED = ("trace-20", "gsm8k-16", "gsm8k-19", "roofline-44")
+MISINFORMED = ("gsm8k-16", "gsm8k-19", "roofline-44", "mixed-slos-16")
 WHOLE_TRACE = Point(
-    name="whole-trace-20", workload="trace", rps=20, instances=16, target=Target(99.5, 77.9, mean_s=5.6)
+    name="whole-trace-20",
+    workload="trace",
+    rps=20,
+    instances=FULL_SCALE,
+    target=Target(99.5, 77.9, mean_s=5.6),
+    rows=f"{POLICY},paper*,infaas-0.9,llumnix*",
 )
 
 
 def _variants(point: Point) -> tuple[Point, ...]:
+    rows = SHORT_LIST if point.workload == "trace" else CONSTANTS_AND_PAPER
     return (
-        replace(point, name=f"{point.name}-merged", merged=True, target=None),
-        replace(point, name=f"{point.name}-fewer-tokens", tokens_factor=FEWER_TOKENS, target=None),
-        replace(point, name=f"{point.name}-more-room", room_tokens=MANY_ROOM_TOKENS, target=None),
+        replace(point, name=f"{point.name}-merged", merged=True, target=None, rows=rows),
+        replace(point, name=f"{point.name}-fewer-tokens", tokens_factor=FEWER_TOKENS, target=None, rows=rows),
+        replace(point, name=f"{point.name}-more-room", room_tokens=MANY_ROOM_TOKENS, target=None, rows=rows),
+    )
+
+
+def _misinformed(point: Point) -> tuple[Point, ...]:
+    return (
+        replace(point, name=f"{point.name}-profile-slow", registered_factor=2.0, target=None, rows=POLICY),
+        replace(point, name=f"{point.name}-profile-fast", registered_factor=0.5, target=None, rows=POLICY),
     )
 
 
 VARIANTS = tuple(variant for point in BASE if point.name in VARIED for variant in _variants(point))
-POINTS: Mapping[str, Point] = {point.name: point for point in (*BASE, *VARIANTS, WHOLE_TRACE)}
+ROBUSTNESS = tuple(variant for point in BASE if point.name in MISINFORMED for variant in _misinformed(point))
+POINTS: Mapping[str, Point] = {point.name: point for point in (*BASE, *VARIANTS, *ROBUSTNESS, WHOLE_TRACE)}
 QUICK_POINTS = ("step-2-20", "gsm8k-16", "roofline-44")

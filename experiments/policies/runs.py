@@ -46,7 +46,7 @@ class Run:
 
     def identity(self) -> dict[str, object]:
         """The simulated cell, without the names of the point and the row, and without the targets."""
-        load = {name: value for name, value in asdict(self.point).items() if name not in ("name", "target")}
+        load = {name: value for name, value in asdict(self.point).items() if name not in ("name", "target", "rows")}
         return {"load": load, "settings": dict(self.row.settings), "predictor": self.row.predictor, "seed": self.seed}
 
     def figures(self, *, again: bool = False) -> Figures:
@@ -62,6 +62,7 @@ class Run:
         return Scenario(
             profile=point.profile(),
             steps=point.steps(),
+            registered=point.registered(),
             instances=(1,) * point.instances,
             settings=row.scheduler(),
             predictor=row.predictor,

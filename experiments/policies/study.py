@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from fnmatch import fnmatchcase
 
-from experiments.policies.points import FULL_SCALE, POINTS
-from experiments.policies.rows import FULL_SCALE_ROWS, SYSTEMS
+from experiments.policies.points import POINTS
+from experiments.policies.rows import SYSTEMS
 from experiments.policies.runs import Figures, Run
 from experiments.policies.tables import Runs
 from shared.errors import BadInput
@@ -23,12 +23,12 @@ def selected(names: Iterable[str], patterns: str) -> list[str]:
 
 
 def runs_of(points: Sequence[str], rows: Sequence[str], seeds: Sequence[int]) -> list[Run]:
-    """The cells of the study; those of the whole trace have few rows, as a run takes minutes."""
+    """The cells of the study, of each point those of its rows."""
     return [
         Run(POINTS[point], SYSTEMS[row], seed)
         for point in points
         for row in rows
-        if POINTS[point].instances < FULL_SCALE or row in FULL_SCALE_ROWS
+        if row in selected(SYSTEMS, POINTS[point].rows)
         for seed in seeds
     ]
 

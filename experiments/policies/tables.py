@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from experiments.policies.plots import draw
-from experiments.policies.points import POINTS, Point
-from experiments.policies.rows import POLICY, SYSTEMS
+from experiments.policies.points import POINTS, POLICY, Point
+from experiments.policies.rows import SYSTEMS
 from experiments.policies.runs import Figures
 from experiments.policies.verdicts import Difference, Means, difference, means, missed, wins
 from experiments.report import Report, markdown_table

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from experiments.policies import runs as runs_module
+from experiments.policies.__main__ import STUDY_ROWS
 from experiments.policies.arrivals import LOOSE_SLO_S, TIGHT_SLO_S, arrivals, with_mixed_slos
-from experiments.policies.points import POINTS, Target, recompute_intercept_s
-from experiments.policies.rows import POLICY, SYSTEMS
+from experiments.policies.points import POINTS, POLICY, Target, recompute_intercept_s
+from experiments.policies.rows import ABLATIONS, SYSTEMS
 from experiments.policies.runs import Figures, Run, longest
+from experiments.policies.scenarios import keyed_trace, starvation_trace
 from experiments.policies.study import by_point, runs_of, selected, simulate_all
 from experiments.policies.tables import verdicts, write
 from experiments.policies.verdicts import Means, difference, means, missed, wins
@@ -113,6 +115,7 @@ def test_the_shared_launch_of_the_main_profile_is_near_its_recompute_intercept()
 
 def test_different_cells_have_different_identities() -> None:
     every = [Run(point, row, seed) for point in POINTS.values() for row in SYSTEMS.values() for seed in (0, 1)]
+    assert all(run.row.scheduler().policy for run in every)
     assert len({str(run.identity()) for run in every}) == len(every)
     renamed = replace(POINTS["gsm8k-16"], name="other", target=None)
     row = SYSTEMS[POLICY]
@@ -162,3 +165,32 @@ def test_the_whole_trace_has_few_rows() -> None:
     names = {run.row.name for run in runs_of(["whole-trace-20"], list(SYSTEMS), [0])}
     assert POLICY in names
     assert "infaas-0.7" not in names
+
+
+def test_ablations_run_only_if_they_are_asked_for() -> None:
+    names = {row.name for row in ABLATIONS}
+    assert not names & set(selected(SYSTEMS, STUDY_ROWS))
+    assert names <= {run.row.name for run in runs_of(["gsm8k-16"], selected(SYSTEMS, "without-*"), [0])}
+
+
+def test_a_wrong_profile_is_registered_and_the_right_one_simulated() -> None:
+    point = POINTS["gsm8k-16-profile-slow"]
+    scenario = Run(point, SYSTEMS[POLICY], 0).scenario(make_trace(np.zeros(1), np.array([100]), np.array([64])))
+    assert scenario.registered is not None
+    for (tp, kind), curve in scenario.profile.curves.items():
+        assert scenario.registered.curves[tp, kind].latency_s == pytest.approx(2 * curve.latency_s)
+
+
+def test_keyed_arrivals_of_one_key_do_not_depend_on_the_other() -> None:
+    alone, shared = (keyed_trace({"first": 2.0, **other}, 60.0, 0, DATA) for other in ({}, {"second": 5.0}))
+    of_first = shared.key == "first"
+    assert shared.arrival_s[of_first].tolist() == alone.arrival_s.tolist()
+    assert (~of_first).sum() == pytest.approx(300, rel=0.2)
+    assert (np.diff(shared.arrival_s) >= 0).all()
+
+
+def test_the_large_request_arrives_in_a_lasting_overload() -> None:
+    workload, large = starvation_trace(0, DATA)
+    tokens = workload.prompt_tokens + workload.output_tokens
+    assert tokens[large] == tokens.max() == 3756
+    assert 0 < large < len(workload) // 2
