@@ -17,7 +17,8 @@ from services.scheduler.state.checkpoints import resume, take_checkpoint
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.job_encoder import JobEncoder
-from services.scheduler.state.request_table import MASKED, NOWHERE, RequestTable
+from services.scheduler.state.output_buffer import MASKED
+from services.scheduler.state.request_table import NOWHERE, RequestTable
 from services.scheduler.state.result_decoder import AppliedResults, ResultDecoder, group_by_distinct_instances
 from services.scheduler.state.serving_stats import serving_stats
 from services.scheduler.state.step_estimates import StepEstimates
@@ -183,7 +184,7 @@ class SchedulerCore:
     def _has_ended(self, row: int) -> bool:
         """Whether the finished blocks contain the end of the text."""
         table = self.table
-        written: Int32 = table.output[row, : table.block[row] * table.block_length[row]]  # [tokens]
+        written: Int32 = table.output_ids(row)[: table.block[row] * table.block_length[row]]  # [tokens]
         return self._text_ended(written, table.entry(row).arrived.request.stop)
 
     def _forget_states(self, tickets: Int64) -> None:

@@ -33,7 +33,7 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint) -> None:
     length, done = int(table.block_length[row]), len(output_ids)
     if checkpoint.block_length != length or done % length or done >= table.output_length[row]:
         return
-    table.output[row, :done] = output_ids
+    table.output_ids(row)[:done] = output_ids
     table.masks_left[row] -= done
     table.estimate_masks_left[row] -= done
     table.block[row] = done // length

@@ -9,7 +9,8 @@ import numpy as np
 
 from services.scheduler.events import SendJobs
 from services.scheduler.state.fleet import Fleet
-from services.scheduler.state.request_table import MASKED, RequestTable
+from services.scheduler.state.output_buffer import MASKED
+from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_pipeline import SENT_ACROSS
 from shared.arrays import Int32, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.requests import Request

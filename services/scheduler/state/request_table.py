@@ -10,12 +10,12 @@ import numpy as np
 
 from services.scheduler.events import RequestArrived
 from services.scheduler.state.columns import Columns
+from services.scheduler.state.output_buffer import OutputBuffer
 from services.scheduler.state.step_pipeline import StepPipeline
 from shared.arrays import Bool, Float32, Float64, Int32, Int64
 
 ROW_BITS = 20  # up to 1,048,576 active requests
 ROW_MASK = (1 << ROW_BITS) - 1
-MASKED = -1  # a masked position of the output
 NOWHERE = -1  # no instance
 
 
@@ -54,6 +54,7 @@ class RequestTable(Columns):
     ticket: Int64
     tokens: Int64  # prompt and output
     output_length: Int32
+    output_start: Int64  # index of the output's first token in `outputs`
     block_length: Int32
     num_blocks: Int32
     block: Int32  # index of the current block
@@ -88,11 +89,11 @@ class RequestTable(Columns):
     estimate_masks_left: Int32  # masks left when the last estimate was requested
     max_threshold_index: Int32  # index of the highest candidate threshold that load control allows
 
-    def __init__(self, candidates: int, capacity: int = 64, width: int = 256, *, caching: bool = False) -> None:
-        """`candidates` is c; `width` is the first length of `output`; `caching`: see StepPipeline."""
+    def __init__(self, candidates: int, capacity: int = 64, *, caching: bool = False) -> None:
+        """`candidates` is c; `caching`: see StepPipeline."""
         super().__init__(capacity, c=candidates)
         self.pipeline = StepPipeline(capacity, caching=caching)
-        self.output = np.full((capacity, width), MASKED, dtype=np.int32)  # [capacity, longest output]
+        self.outputs = OutputBuffer()
         self.entries: list[RequestEntry | None] = [None] * capacity
         self.row_of: dict[str, int] = {}  # by request id
         self._free = list(range(capacity - 1, -1, -1))
@@ -110,8 +111,6 @@ class RequestTable(Columns):
         assert arrived.request.request_id not in self.row_of, f"{arrived.request.request_id} is active already"
         if not self._free:
             self._grow_rows()
-        if arrived.output_length > self.output.shape[1]:
-            self._grow_width(arrived.output_length)
         row = self._free.pop()
         self.clear(row)
         self.output_length[row] = self.masks_left[row] = self.estimate_masks_left[row] = arrived.output_length
@@ -126,7 +125,7 @@ class RequestTable(Columns):
         self.priority[row] = arrived.request.priority
         self.min_threshold[row] = arrived.request.min_threshold
         self.lowest_threshold[row] = 1.0
-        self.output[row] = MASKED
+        self.output_start[row] = self.outputs.take(arrived.output_length)
         self.entries[row] = RequestEntry(arrived)
         self.row_of[arrived.request.request_id] = row
         self.new_ticket(row)
@@ -136,6 +135,7 @@ class RequestTable(Columns):
         self.row_of.pop(self.entry(row).request_id)
         self.entries[row] = None
         self.ticket[row] = 0
+        self.outputs.give_back(int(self.output_start[row]), int(self.output_length[row]))
         self.pipeline.clear(row)
         self._free.append(row)
 
@@ -168,19 +168,13 @@ class RequestTable(Columns):
         return np.where((self.ticket[rows] == tickets) & (tickets != 0), rows, -1)
 
     def output_ids(self, row: int) -> Int32:
-        """The output so far, [O], MASKED where it is masked."""
-        ids: Int32 = self.output[row, : self.output_length[row]]
-        return ids
+        """A view of the output so far, [O], MASKED where it is masked; valid until the next request is added."""
+        start = self.output_start[row]
+        return self.outputs.tokens[start : start + self.output_length[row]]
 
     def _grow_rows(self) -> None:
         old = self.capacity
         self.double()
         self.pipeline.double()
-        self.output = np.concatenate([self.output, np.full_like(self.output, MASKED)])
         self.entries.extend([None] * old)
         self._free.extend(range(2 * old - 1, old - 1, -1))
-
-    def _grow_width(self, needed: int) -> None:
-        wider = np.full((self.capacity, max(needed, 2 * self.output.shape[1])), MASKED, dtype=np.int32)
-        wider[:, : self.output.shape[1]] = self.output
-        self.output = wider

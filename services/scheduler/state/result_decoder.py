@@ -8,7 +8,8 @@ import structlog
 
 from services.scheduler.algorithms.thresholds import candidate_of
 from services.scheduler.state.fleet import Fleet
-from services.scheduler.state.request_table import MASKED, RequestTable
+from services.scheduler.state.output_buffer import MASKED
+from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_pipeline import SENT
 from services.scheduler.state.totals import Totals
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
@@ -136,7 +137,7 @@ class ResultDecoder:
             owner, of_tokens, positions = owner[good], of_tokens[good], positions[good]
             tokens, confidences = tokens[good], confidences[good]
             newly = np.bincount(owner, minlength=len(rows)).astype(np.int32)
-        table.output[of_tokens, positions] = tokens
+        table.outputs.tokens[table.output_start[of_tokens] + positions] = tokens
         moved, stalled = rows[table.state_instance[rows] != table.instance[rows]], rows[newly == 0]
         self._advance(rows, newly)
         table.step_s[rows] += columns.latency_s
@@ -150,7 +151,7 @@ class ResultDecoder:
         start = table.block[rows] * table.block_length[rows]
         inside = (positions >= start) & (positions < start + table.block_length[rows])
         safe = np.where(inside, positions, start)
-        unmaskable: Bool = inside & (table.output[rows, safe] == MASKED)
+        unmaskable: Bool = inside & (table.outputs.tokens[table.output_start[rows] + safe] == MASKED)
         return unmaskable
 
     def _advance(self, rows: Int64, newly: Int32) -> None:
