@@ -145,7 +145,8 @@ def _start_reconfigurator(
         solver=DEFAULTS.solver,
         solve_s=settings.solve_s,
     )
-    SimulatedReconfigurator(settings, planner, scenario.profile, cluster, make_instance).start(specs)
+    profile = scenario.profile.with_shared_launch(scenario.shared_launch_s)
+    SimulatedReconfigurator(settings, planner, profile, cluster, make_instance).start(specs)
 
 
 def _predictor(

@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from services.reconfigurator.planning.step_costs import StepMix, Steps, step_costs
 from shared.arrays import Float64
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
@@ -66,14 +67,6 @@ def read_workload(path: Path) -> Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """The cost of one kind of step."""
-
-    tokens: Float64  # [K] tokens computed by a step of class k
-    L: Float64  # [D, B] latency of a step by TP degree and batch size, seconds
-
-
-@dataclass(frozen=True, slots=True)
 class PlanInput:
     """The parameters of both stages; J, K, C, D, B index kinds of step, classes, thresholds, TP degrees, batch sizes.
 
@@ -122,7 +115,7 @@ class PlanInput:
 
         Source: the paper's cost of recompute steps, alpha, and of cache steps, beta, times the tokens of the step.
         """
-        return float(self.steps[j].tokens[k] * self.steps[j].L[d, b] / self.batches[b])
+        return float(self.steps[j].tokens[k] * self.steps[j].busy[d, b] / self.batches[b])
 
 
 def plan_input(workload: Workload, profile: LatencyProfile, *, cached: bool = True) -> PlanInput:
@@ -131,24 +124,21 @@ def plan_input(workload: Workload, profile: LatencyProfile, *, cached: bool = Tr
     prompt, output = (np.array([getattr(k, f) for k in classes], float) for f in ("prompt_tokens", "output_tokens"))
     batches = np.array(sorted(workload.batch_sizes), float)
     degrees = tuple(sorted(workload.tp_degrees))
-    tokens = {StepKind.RECOMPUTE: prompt + output}
-    if cached:
-        tokens[StepKind.CACHE] = np.full(len(classes), float(workload.block_length))
+    rps = np.array([k.rps for k in classes], float)
     thresholds = sorted(workload.thresholds)
+    max_tokens_per_step = max(workload.tokens_per_step[c] for c in thresholds)
+    mix = StepMix(prompt, output, rps, max_tokens_per_step, workload.block_length)
     return PlanInput(
         names=tuple(k.name for k in classes),
         P=prompt,
         O=output,
-        RPS=np.array([k.rps for k in classes], float),
+        RPS=rps,
         SLO=np.array([k.slo_s or workload.slo_s for k in classes], float),
         thresholds=np.array(thresholds),
         T=np.array([workload.tokens_per_step[c] for c in thresholds]),
         degrees=degrees,
         batches=batches,
-        steps={
-            kind: Steps(of_class, np.array([profile.latency_s(d, batches, kind) for d in degrees]))
-            for kind, of_class in tokens.items()
-        },
+        steps=step_costs(profile, degrees, batches, mix, cached=cached),
         block_length=workload.block_length,
         nodes=tuple(workload.nodes),
     )

@@ -22,7 +22,7 @@ def min_steps(p: PlanInput) -> dict[StepKind, Float64]:
 
 def best_batch(p: PlanInput, j: StepKind, d: int) -> int:
     """The index of the batch size at which TP-d computes the most tokens per second."""
-    return int(np.argmax(p.batches / p.steps[j].L[d]))
+    return int(np.argmax(p.batches / p.steps[j].busy[d]))
 
 
 def min_busy_instances(p: PlanInput, d: int) -> float:

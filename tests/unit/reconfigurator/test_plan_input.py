@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from services.reconfigurator.planning.plan_input import plan_input, read_workload
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile, MeasuredLatency
 from tests.support.workloads import PROFILE, a_class, workload
 
 
@@ -21,6 +23,30 @@ def test_latencies_are_in_seconds_by_degree_and_batch_size() -> None:
 def test_a_recompute_step_computes_the_sequence_and_a_cache_step_the_block() -> None:
     p = plan_input(workload(), PROFILE)
     assert [p.steps[kind].tokens.tolist() for kind in StepKind] == [[356.0], [32.0]]
+
+
+def test_a_recompute_batch_that_shares_a_launch_keeps_its_latency_and_costs_less() -> None:
+    separate = plan_input(workload(), PROFILE).steps
+    merged = plan_input(workload(), PROFILE.with_shared_launch(0.010)).steps
+    assert separate[StepKind.RECOMPUTE].busy == pytest.approx(separate[StepKind.RECOMPUTE].L)
+    assert np.allclose(merged[StepKind.RECOMPUTE].L, separate[StepKind.RECOMPUTE].L)
+    assert merged[StepKind.CACHE].busy == pytest.approx(separate[StepKind.CACHE].busy)
+    largest = -1  # 356 tokens in 8 blocks, against 34.7 cache steps of 32 tokens in batches of 2,048
+    share = (256 / 6 - 8) * 32 / (8 * 356)
+    saved = separate[StepKind.RECOMPUTE].L[0, largest] - merged[StepKind.RECOMPUTE].busy[0, largest]
+    assert saved == pytest.approx(0.010 * share)
+
+
+def test_cache_steps_cost_the_keys_of_the_workloads_sequences() -> None:
+    rows = [
+        MeasuredLatency(1, tokens, kind, 0.020 + tokens * 1e-5 + keys * 1e-6, keys)
+        for kind in StepKind
+        for tokens in (32, 256, 2048)
+        for keys in (2048, 65_536)
+    ]
+    p = plan_input(workload(tp_degrees=[1]), LatencyProfile.from_rows(rows))
+    keys = 2048 / 32 * 356
+    assert p.steps[StepKind.CACHE].L[0, 2] == pytest.approx(0.020 + 2048e-5 + keys * 1e-6)
 
 
 def test_without_a_cache_all_steps_are_recompute_steps() -> None:

@@ -1,0 +1,83 @@
+"""The costs of steps in stage 1, from the cost of an iteration that the scheduler and the simulator use too.
+
+A step takes the time of its batch. A batch of recompute steps that shares an iteration with one of cache steps adds
+less to the time of its instance than it takes alone; where two iterations are the cheaper, they stay separate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shared.arrays import Float64
+from shared.iteration_cost import IterationCost
+from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The cost of one kind of step."""
+
+    tokens: Float64  # [K] tokens computed by a step of class k
+    L: Float64  # [D, B] latency of a step by TP degree and batch size, seconds
+    busy: Float64  # [D, B] seconds that a batch adds to the time of its instance: at most L
+
+
+@dataclass(frozen=True, slots=True)
+class StepMix:
+    """The workload's steps if they are as few as the lowest threshold allows. Shapes: [K]."""
+
+    prompt: Float64
+    output: Float64
+    rps: Float64
+    max_tokens_per_step: float
+    block_length: int
+
+    @property
+    def keys_per_cached_token(self) -> float:
+        """The keys that a cache step attends to, per token that it feeds: the mean over the cache steps."""
+        weight = self.rps * self.output
+        return float(weight @ (self.prompt + self.output) / (weight.sum() * self.block_length))
+
+    def shared_share(self, recompute_batches: Float64, cache_batch: float) -> Float64:
+        """The share of recompute batches that find a batch of cache steps to share an iteration with. Shapes: [B]."""
+        blocks = self.output / self.block_length
+        cache_tokens = self.rps @ (self.output / self.max_tokens_per_step - blocks) * self.block_length
+        recompute_tokens = self.rps @ (blocks * (self.prompt + self.output))
+        share: Float64 = (cache_tokens / cache_batch) / (recompute_tokens / recompute_batches)
+        return np.clip(share, 0.0, 1.0)
+
+
+def step_costs(
+    profile: LatencyProfile, degrees: Sequence[int], batches: Float64, mix: StepMix, *, cached: bool
+) -> dict[StepKind, Steps]:
+    """The costs of each kind of step. Raises: BadInput if the profile lacks a needed TP degree or kind of step."""
+    for kind in StepKind if cached else (StepKind.RECOMPUTE,):
+        for degree in degrees:
+            profile.latency_s(degree, batches, kind)  # raises if the profile lacks it
+    costs = [profile.cost(degree) for degree in degrees]
+    alone_s = np.array([cost.seconds(recompute_tokens=batches, recompute_keys=batches) for cost in costs])
+    sequence = mix.prompt + mix.output
+    if not cached:
+        return {StepKind.RECOMPUTE: Steps(sequence, alone_s, alone_s)}
+    keys = mix.keys_per_cached_token * batches
+    cache_s = np.array([cost.seconds(cache_tokens=batches, cache_keys=keys) for cost in costs])
+    busy_s = np.array([_recompute_busy_s(*of_degree, batches, mix) for of_degree in zip(costs, cache_s, strict=True)])
+    block = np.full(len(sequence), float(mix.block_length))
+    return {StepKind.RECOMPUTE: Steps(sequence, alone_s, busy_s), StepKind.CACHE: Steps(block, cache_s, cache_s)}
+
+
+def _recompute_busy_s(cost: IterationCost, cache_s: Float64, batches: Float64, mix: StepMix) -> Float64:
+    """Seconds that batches of recompute steps add, beside cache batches of the most tokens per second. Shapes: [B]."""
+    best = int(np.argmax(batches / cache_s))
+    alone_s = cost.seconds(recompute_tokens=batches, recompute_keys=batches)
+    merged_s = cost.seconds(
+        recompute_tokens=batches,
+        recompute_keys=batches,
+        cache_tokens=batches[best],
+        cache_keys=mix.keys_per_cached_token * batches[best],
+    )
+    saving_s = np.maximum(alone_s + cache_s[best] - merged_s, 0.0)
+    busy_s: Float64 = alone_s - saving_s * mix.shared_share(batches, batches[best])
+    return busy_s
