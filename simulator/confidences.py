@@ -12,6 +12,7 @@ from simulator.unmasking_model import NUM_LEVELS, NUM_THRESHOLDS, IntArray, Unma
 
 _DRAWS = 1 << 16  # values of a draw
 QUARTILES = np.array([0.25, 0.5, 0.75])
+VALUES = np.linspace(0.0, 1.0, NUM_THRESHOLDS)
 
 
 class Confidences:
@@ -33,10 +34,13 @@ class Confidences:
         masks = masks_of_block(left, self._block_length)
         n, most = len(requests), int(masks.max())
         drawn = self._of_draw[levels[:, None], random.integers(_DRAWS, size=(n, most))].astype(np.int64)
-        drawn = -np.sort(-np.where(np.arange(most) < masks[:, None], drawn, -1), axis=1)  # most confident first
-        counts = np.maximum((drawn >= hundredths[:, None]).sum(axis=1), 1)
+        drawn[np.arange(most) >= masks[:, None]] = -1
+        chosen = drawn >= hundredths[:, None]
+        counts = chosen.sum(axis=1)
+        none = (counts == 0).nonzero()[0]
+        chosen[none, drawn[none].argmax(axis=1)] = True
+        counts[none] = 1
         cells = drawn + NUM_THRESHOLDS * np.arange(n)[:, None]
-        chosen = np.arange(most) < counts[:, None]
         masked = ~chosen & (drawn >= 0)
         self._unmasked[requests] += _count(cells[chosen], n)
         return counts, _statistics(self._unmasked[requests] + _count(cells[masked], n))
@@ -64,10 +68,9 @@ def _count(cells: Int64, n: int) -> np.ndarray:
 
 def _statistics(known: np.ndarray) -> Float32:
     """Shapes: counts by hundredth [n, GRID], at least one each -> [n, 5]."""
-    values = np.linspace(0.0, 1.0, NUM_THRESHOLDS)
     upto = known.cumsum(axis=1, dtype=np.int64)
     total = upto[:, -1:]
     places = np.concatenate([np.zeros_like(total), np.rint((total - 1) * QUARTILES).astype(np.int64)], axis=1)
-    at = values[(upto[:, :, None] <= places[:, None, :]).sum(axis=1)]  # [n, 4]
-    mean = (known @ values)[:, None] / total
+    at = VALUES[(upto[:, :, None] <= places[:, None, :]).sum(axis=1)]  # [n, 4]
+    mean = (known @ VALUES)[:, None] / total
     return np.hstack([at[:, :3], mean, at[:, 3:]]).astype(np.float32)
