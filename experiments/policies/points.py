@@ -24,8 +24,8 @@ MANY_ROOM_TOKENS = 16384
 FEWER_TOKENS = 0.8  # factor on the tokens per step
 POLICY = DEFAULT_POLICY
 # Rows of the points at which not all are run, as a run of a trace takes minutes
-CONSTANTS_AND_PAPER = f"{POLICY},paper*,infaas*"
-SHORT_LIST = f"{POLICY},paper-margin-1,infaas-0.[5-9]"
+CONSTANTS_AND_PAPER = f"{POLICY},paper*,infaas*,llumnix*"
+SHORT_LIST = f"{POLICY},infaas-0.[5-9]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ def _profile(path: Path) -> LatencyProfile:
 
 
 BASE = (
-    Point(name="trace-10", workload="trace", rps=10, target=Target(99.9, 78.9)),
+    Point(name="trace-10", workload="trace", rps=10, target=Target(99.9, 78.9), rows=CONSTANTS_AND_PAPER),
     Point(name="trace-20", workload="trace", rps=20, target=Target(99.6, 77.7)),
-    Point(name="trace-24", workload="trace", rps=24, target=Target(99.0, 76.7)),
+    Point(name="trace-24", workload="trace", rps=24, target=Target(99.0, 76.7), rows=CONSTANTS_AND_PAPER),
     Point(name="step-2-20", workload="step", rps=20, target=Target(98.7, 75.8)),
     Point(name="gsm8k-13", workload="gsm8k", rps=13, target=Target(99.9, 78.4)),
     Point(name="gsm8k-16", workload="gsm8k", rps=16, target=Target(99.8, 76.8)),
@@ -140,7 +140,7 @@ WHOLE_TRACE = Point(
     rps=20,
     instances=FULL_SCALE,
     target=Target(99.5, 77.9, mean_s=5.6),
-    rows=f"{POLICY},paper*,infaas-0.9,llumnix*",
+    rows=f"{POLICY},paper-margin-0,infaas-0.9",
 )
 
 
