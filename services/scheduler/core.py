@@ -133,7 +133,7 @@ class SchedulerCore:
         self.estimates.use_one_shot(np.array([row]))
 
     def _apply_results(self, results: Sequence[StepResults], now_s: float) -> None:
-        applied = self._decoder.apply(results)
+        applied = self._decoder.apply(results, now_s)
         if applied is None:
             return
         self._count_migrations(applied)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.scheduler.algorithms.placement import may_find_room
 from services.scheduler.events import SendJobs
 from services.scheduler.policies import MigrationPolicy, Policy, ThresholdChoice
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.job_encoder import JobEncoder
 from services.scheduler.state.request_table import NOWHERE, RequestTable
-from services.scheduler.state.step_pipeline import IDLE
+from services.scheduler.state.step_pipeline import IDLE, SENT
 from shared.arrays import Bool, Int64
 
 
@@ -28,6 +27,7 @@ class Dispatcher:
     _encoder: JobEncoder
     _decisions: DecisionLog | None
     _lookahead: int
+    _some_deferred: bool = False  # an instance had room for not all requests
 
     def place(self, now_s: float) -> None:
         """Place the idle requests that have no instance, may move, or must move.
@@ -48,30 +48,99 @@ class Dispatcher:
                 self.remove(row)
             may_move = must_move | (may_move & ~closed)
         rows = rows[may_move | (instances == NOWHERE)]
-        rows = rows[may_find_room(rows, table, fleet)] if len(rows) else rows
-        if not len(rows):
-            return
-        rows = table.in_order(rows)
-        instances = self._policy.place(rows, table, fleet)
+        if len(rows):
+            self._move(*self._policy.place(rows, table, fleet, now_s))
+        self._some_deferred = bool((table.instance[rows] == NOWHERE).any())
+
+    def _move(self, rows: Int64, instances: Int64) -> None:
+        """Put each row on its instance; NOWHERE: on none."""
+        table, fleet = self._table, self._fleet
         moves = instances != table.instance[rows]
         for row, index in zip(rows[moves].tolist(), instances[moves].tolist(), strict=True):
             self.remove(row)
-            table.instance[row] = index
-            table.placement[row] = table.entry(row).place(fleet.instance_id(index))
-            fleet.add_load(index, int(table.tokens[row]), requests=1)
+            if index != NOWHERE:
+                table.instance[row] = index
+                table.placement[row] = table.entry(row).place(fleet.instance_id(index))
+                fleet.add_load(index, int(table.tokens[row]), requests=1)
 
     def send(self, now_s: float) -> list[SendJobs]:
-        """Send the next step of each idle request with an instance, and with lookahead also the step after it."""
+        """Send the next step of idle requests with an instance, and with lookahead also the step after it."""
+        if self._policy.forms_batches:
+            return self._send_batches(now_s)
         table, pipeline = self._table, self._table.pipeline
         rows = ((table.ticket != 0) & (pipeline.state == IDLE) & (table.instance != NOWHERE)).nonzero()[0]
-        choice = None
-        if len(rows):
-            choice = self._policy.choose(rows, table, self._fleet, now_s)
-            pipeline.send(rows, choice.thresholds, self._encoder.kinds(rows), now_s)
-            if self._decisions is not None:
-                self._decisions.record(rows, choice, now_s)
-        ahead = self._send_ahead(now_s, rows, choice) if self._lookahead and self._stays_in_block() else rows[:0]
+        choice = self._send(rows, now_s)
+        ahead = rows[:0]
+        if self._lookahead and self._stays_in_block():
+            ahead = pipeline.without_successor()
+            same = choice if np.array_equal(ahead, rows) else None  # this cycle's choice also holds for the successors
+            ahead = self._send_ahead(ahead, now_s, same)
         return self._encoder.encode(rows, ahead, now_s)
+
+    def _send_batches(self, now_s: float) -> list[SendJobs]:
+        """Choose a batch for each changed instance that lacks one: the batch to run now, and with lookahead the one
+        after it. An idle request may join a batch that is not running yet."""
+        table, fleet, pipeline = self._table, self._fleet, self._table.pipeline
+        changed = np.append(fleet.changed, False)  # NOWHERE is the last
+        rows = (changed[table.instance] & (table.ticket != 0)).nonzero()[0]
+        fleet.changed.fill(False)
+        if not len(rows):
+            return self._encoder.encode(rows, rows, now_s)
+        idle = pipeline.state[rows] == IDLE
+        first = rows[idle & (self._batches_begun(rows) == 0)]
+        if len(first):
+            first = first[self._policy.select(first, first[:0], table, fleet, now_s)]
+            fleet.sent_batch[list(set(table.instance[first].tolist()))] += 1
+            self._send(first, now_s)
+        if not self._lookahead:
+            return self._encoder.encode(first, rows[:0], now_s)
+        second, ahead = self._join_next_batch(rows, now_s)
+        return self._encoder.encode(np.concatenate([first, second]), ahead, now_s)
+
+    def _join_next_batch(self, rows: Int64, now_s: float) -> tuple[Int64, Int64]:
+        """Send steps for the batch after the running one. Returns: the rows of the next steps, and of successors."""
+        table, fleet, pipeline = self._table, self._fleet, self._table.pipeline
+        state, begun, instances = pipeline.state[rows], self._batches_begun(rows), table.instance[rows]
+        idle, may_follow = state == IDLE, (state == SENT) & (begun == 1)
+        may_follow[may_follow] = self._has_successor(rows[may_follow])
+        may_join = (idle & (begun > 0)) | may_follow
+        covers = pipeline.batch[rows] + (state > SENT)
+        joined = rows[(state >= SENT) & (begun > 1) & (covers == fleet.sent_batch[instances])]
+        candidates = rows[may_join]
+        if not len(candidates):
+            return candidates, candidates
+        chosen = self._policy.select(candidates, joined, table, fleet, now_s)
+        begins = candidates[chosen & (begun[may_join] == 1)]
+        fleet.sent_batch[list(set(table.instance[begins].tolist()))] += 1
+        chosen_idle = candidates[chosen & idle[may_join]]
+        self._send(chosen_idle, now_s)
+        return chosen_idle, self._send_ahead(candidates[chosen & ~idle[may_join]], now_s)
+
+    def _batches_begun(self, rows: Int64) -> Int64:
+        """The number of unanswered batches at the instance of each row: none, the running one, or two or more. `rows`
+        are all rows of their instances. Shapes: [n] -> [n], 0 to 2."""
+        fleet, pipeline, instances = self._fleet, self._table.pipeline, self._table.instance[rows]
+        state, done = pipeline.state[rows], fleet.done_batch[instances]
+        last = pipeline.batch[rows] + (state > SENT)
+        live = (state >= SENT) & (last > done)
+        first = np.maximum(pipeline.batch[rows], done + 1)
+        lowest, highest = np.full(len(fleet.tokens), np.iinfo(np.int64).max), np.zeros(len(fleet.tokens), np.int64)
+        np.minimum.at(lowest, instances[live], first[live])
+        np.maximum.at(highest, instances[live], last[live])
+        begun = np.where(highest == 0, 0, np.where(highest > lowest, 2, 1))
+        number: Int64 = begun[instances]
+        return number
+
+    def _send(self, rows: Int64, now_s: float) -> ThresholdChoice | None:
+        """Send the next step of each idle row. Returns: the choice of their thresholds; None if there are no rows."""
+        if not len(rows):
+            return None
+        choice = self._policy.choose(rows, self._table, self._fleet, now_s)
+        batches = self._fleet.sent_batch[self._table.instance[rows]]
+        self._table.pipeline.send(rows, choice.thresholds, self._encoder.kinds(rows), now_s, batches)
+        if self._decisions is not None:
+            self._decisions.record(rows, choice, now_s)
+        return choice
 
     def remove(self, row: int) -> None:
         """Take a request off its instance, if it has one; the instance may forget it."""
@@ -94,28 +163,40 @@ class Dispatcher:
         at_start: Bool = self._table.block_masks_left[rows] == self._table.block_length[rows]
         return at_start | (not self._table.pipeline.caching)
 
-    def _send_ahead(self, now_s: float, sent: Int64, chosen: ThresholdChoice | None) -> Int64:
+    def _send_ahead(self, rows: Int64, now_s: float, chosen: ThresholdChoice | None = None) -> Int64:
         """Send the successor of each step in flight, so that the instance need not wait for the scheduler.
 
-        `chosen` is this cycle's choice for the rows `sent`; it also holds for their successors. A successor binds the
-        request to its instance for one more step. The first step of the next block is sent along if the request cannot
-        move there, and its tokens alone show whether the text has ended. Returns: the rows.
+        `chosen` is the choice for `rows`, if it is made already. A successor binds the request to its instance for one
+        more step. Returns: the rows that have a successor.
         """
-        table, pipeline = self._table, self._table.pipeline
-        rows = pipeline.without_successor()
-        rows = rows[self._fleet.open[table.instance[rows]]]
-        stays = self._policy.moves is MigrationPolicy.NEVER or np.count_nonzero(self._fleet.open) == 1
-        has_next_block = table.block[rows] + 1 < table.num_blocks[rows]
-        across = has_next_block & ~table.has_stop_strings[rows] & stays
-        may_send = across | (table.block_masks_left[rows] > 1)
-        rows = rows[may_send]
+        may_send = self._has_successor(rows)
+        if not may_send.all():
+            rows, chosen = rows[may_send], None
         if len(rows):
-            if chosen is None or not np.array_equal(rows, sent):
-                chosen = self._policy.choose(rows, table, self._fleet, now_s)
-            pipeline.send_ahead(rows, chosen.thresholds, across[may_send], now_s)
+            chosen = chosen or self._policy.choose(rows, self._table, self._fleet, now_s)
+            self._table.pipeline.send_ahead(rows, chosen.thresholds, self._may_cross(rows), now_s)
             if self._decisions is not None:
                 self._decisions.record(rows, chosen, now_s, ahead=True)
         return rows
+
+    def _has_successor(self, rows: Int64) -> Bool:
+        """Whether the step after the one in flight can be sent ahead. Shapes: [n] -> [n]."""
+        table = self._table
+        may: Bool = self._fleet.open[table.instance[rows]] & (
+            self._may_cross(rows) | (table.block_masks_left[rows] > 1)
+        )
+        return may
+
+    def _may_cross(self, rows: Int64) -> Bool:
+        """Whether the first step of the next block may be sent along with a successor: the request cannot move there,
+        and its tokens alone show whether the text has ended. Shapes: [n] -> [n]."""
+        table, fleet = self._table, self._fleet
+        stays = self._policy.moves is MigrationPolicy.NEVER or np.count_nonzero(fleet.open) == 1
+        if self._policy.forms_batches:
+            stays = not self._some_deferred
+        has_next_block = table.block[rows] + 1 < table.num_blocks[rows]
+        crosses: Bool = has_next_block & ~table.has_stop_strings[rows] & stays
+        return crosses
 
     def _stays_in_block(self) -> bool:
         """Whether a request runs all steps of a block on one instance."""

@@ -33,8 +33,8 @@ class PolicyEntry:
 
 POLICIES: Mapping[str, PolicyEntry] = {
     "dilaserve": PolicyEntry(
-        summary="the highest threshold that load control and the deadline allow, with one step in reserve",
-        builder="services.scheduler.policies.paper:build_with_margin",
+        summary="one threshold for all by the booked work, lower where a deadline needs it; batches are chosen",
+        builder="services.scheduler.policies.dilaserve:build",
         uses_estimates=True,
         needs_profile=True,
     ),

@@ -25,7 +25,7 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     predictor: str = ""  # directory of the predictor's card; empty: `predictor` in the model's directory
     estimates: Literal["predictor", "one-shot"] = "predictor"  # source of a request's remaining steps
     load_control: bool = True  # lower the highest allowed threshold under load
-    margin_steps: Margin | None = None  # steps of slack before a deadline; unset: paper 0, dilaserve 1
+    margin_steps: Margin = 0.0  # steps of slack before a deadline (policy paper)
     moves: MigrationPolicy | None = None  # when a request may migrate; unset: as the policy has it
     guaranteed_priority: int | None = None  # requests of at least this priority keep all thresholds under load
     lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps sent ahead of the last result

@@ -48,6 +48,7 @@ class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     blocks: bytes = b""  # int32 [n], index of the current block
     thresholds: bytes = b""  # float32 [n], in [0, 1]
     kinds: bytes = b""  # int32 [n], StepKind
+    batches: bytes = b""  # int32 [n] or empty: number of the iteration that runs each job, or a later one; 0: any
     states: list[RequestState] = []  # for tickets that the instance does not hold
     drops: bytes = b""  # int64 [m]: tickets to forget (finished, cancelled or moved away)
     forget_below: int = 0  # also forget the tickets below this one, except those of `states`; earlier drops may be lost

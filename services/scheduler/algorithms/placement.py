@@ -13,7 +13,17 @@ from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.arrays import Bool, Float64, Int32, Int64
 
 MIN_WAITING = 8  # requests without an instance below which filtering them costs more than placing them
+MIN_DISPLACEMENT_S = 1.0  # a request displaces those whose deadline is later by more than this
 Cost = Callable[[Fleet, Int64], Float64]
+
+
+def place_first_come(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -> tuple[Int64, Int64]:
+    """Place by priority, then arrival: `place_in_order` for the rows that may find room.
+
+    Shapes: rows [n] -> rows [m] in the order of service, and the index of the instance of each, or NOWHERE, [m].
+    """
+    rows = table.in_order(rows[may_find_room(rows, table, fleet)])
+    return rows, place_in_order(rows, table, fleet, cost)
 
 
 def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -> Int64:
@@ -49,9 +59,10 @@ class _Loads:
     """The load of each instance while requests are placed."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+        self.fleet = fleet
         self.tokens, self.requests = fleet.tokens.copy(), fleet.requests.copy()
         self._room = np.where(fleet.open, _room(fleet, self.tokens, self.requests), -1.0)
+        self.reserved = NOWHERE  # index of an instance that only one request may join
         self._responsive = fleet.open & ~fleet.unresponsive
         self.some_unresponsive = 0 < np.count_nonzero(self._responsive) < np.count_nonzero(fleet.open)
 
@@ -61,17 +72,84 @@ class _Loads:
             return
         self.tokens[index] += tokens
         self.requests[index] += 1 if tokens > 0 else -1
-        if self._fleet.open[index]:
-            count, free = self.requests[index], self._fleet.max_tokens[index] - self.tokens[index]
-            self._room[index] = inf if not count else free if count < self._fleet.max_requests[index] else -1.0
+        if self.fleet.open[index]:
+            count, free = self.requests[index], self.fleet.max_tokens[index] - self.tokens[index]
+            self._room[index] = inf if not count else free if count < self.fleet.max_requests[index] else -1.0
+
+    def reserve(self) -> None:
+        """Keep the open instance with the most free room for the request that waits for it."""
+        free = np.where(self.fleet.open, self.fleet.max_tokens - self.tokens, np.iinfo(np.int64).min)
+        self.reserved = int(free.argmax())
+
+    def longest_fitting(self) -> float:
+        """The tokens of the longest request that finds room; infinity if an open instance is empty."""
+        return float(self._room.max(initial=-1.0))
 
     def fits(self, tokens: int, *, is_retry: bool) -> Bool:
         """Whether each open instance has room for a request. While others are responsive, an unresponsive instance
         receives one request at a time, and no retried one."""
         fits: Bool = self._room >= tokens
+        if self.reserved != NOWHERE:
+            fits[self.reserved] = False
         if self.some_unresponsive:
             fits &= self._responsive if is_retry else self._responsive | (self.requests == 0)
         return fits
+
+
+def place_by_deadline(
+    rows: Int64, rank_s: Float64, urgent: Bool, table: RequestTable, fleet: Fleet, cost: Cost
+) -> tuple[Int64, Int64]:
+    """Place the waiting requests in the order of their deadlines. A request that finds no room displaces requests with
+    later deadlines; an urgent request keeps an instance free until it fits, so that smaller ones do not starve it.
+
+    Source: Algorithm 3 (FindBestInstance) in another order. Shapes: rows, rank_s (deadlines, or whatever orders the
+    requests in seconds) and urgent [n] -> rows [m] in the order of placement, and the index of the instance of each, or
+    NOWHERE, [m]. Of `rows`, those with an instance may be displaced.
+    """
+    waits = table.instance[rows] == NOWHERE
+    if not np.count_nonzero(waits):
+        return rows[:0], rows[:0]
+    loads, placed = _Loads(fleet), table.instance[rows].astype(np.int64)
+    _place_each(waits.nonzero()[0], rows, rank_s, urgent, placed, loads, table, cost)
+    left = waits & (placed == NOWHERE)
+    displaceable = ~waits & (rank_s > rank_s[left].min(initial=np.inf) + MIN_DISPLACEMENT_S)
+    if np.count_nonzero(displaceable):
+        for i in displaceable.nonzero()[0].tolist():
+            loads.add(int(placed[i]), -int(table.tokens[rows[i]]))
+        rank_s = np.where(displaceable, rank_s - MIN_DISPLACEMENT_S, rank_s)
+        loads.reserved = NOWHERE
+        _place_each((left | displaceable).nonzero()[0], rows, rank_s, urgent, placed, loads, table, cost)
+    changed = placed != table.instance[rows]
+    return rows[changed], placed[changed]
+
+
+def _place_each(
+    which: Int64, rows: Int64, rank_s: Float64, urgent: Bool, placed: Int64, loads: "_Loads", table: RequestTable,
+    cost: Cost,
+) -> None:  # fmt: skip
+    """Write the instances of the requests `which`, indices into the arrays, to `placed`."""
+    tokens = table.tokens[rows]
+    fitting = tokens[which] <= loads.longest_fitting()
+    first_blocked = which[~fitting & urgent[which]]
+    first_blocked = first_blocked[rank_s[first_blocked].argsort()[:1]]
+    which = np.concatenate([which[fitting | (placed[which] != NOWHERE)], first_blocked])
+    max_tokens = inf  # a request of this length or more finds no room
+    for i in which[rank_s[which].argsort(kind="stable")].tolist():
+        current, length, is_retry = int(placed[i]), int(tokens[i]), bool(table.attempts[rows[i]])
+        placed[i] = NOWHERE
+        if length < max_tokens:
+            fits = loads.fits(length, is_retry=is_retry)
+            if current != NOWHERE and fits[current]:
+                placed[i] = current
+            elif np.count_nonzero(fits):
+                costs = np.where(fits, cost(loads.fleet, loads.tokens + length), np.inf)
+                placed[i] = _cheapest(costs, loads.tokens, current)
+            elif not (is_retry and loads.some_unresponsive):
+                max_tokens = length
+        if placed[i] != NOWHERE:
+            loads.add(int(placed[i]), length)
+        elif urgent[i] and loads.reserved == NOWHERE:
+            loads.reserve()
 
 
 def _room(fleet: Fleet, tokens: Int64, requests: Int32 | Int64) -> Float64:

@@ -12,7 +12,7 @@ from shared.messages.requests import Arrival
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """What is kept of a request until the scheduler reads its message again."""
+    """The entry of a request until the scheduler reads its message again."""
 
     delivery: Delivery
     arrival: Arrival

@@ -1,12 +1,15 @@
 """Policies choose instances and thresholds. A policy reads the table and the fleet; it writes only its own columns."""
 
 import enum
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
+
+import numpy as np
 
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
-from shared.arrays import Float64, Int64
+from shared.arrays import Bool, Float64, Int64
 from shared.messages.stats import ClusterLoad
 
 
@@ -28,27 +31,38 @@ class ThresholdChoice:
     step_latency_s: Float64  # of a recompute step on the request's instance, at its present load
 
 
-class Policy(Protocol):
-    """The part of the core that differs between serving systems."""
+class Policy(ABC):
+    """The part of the core that differs between serving systems.
 
-    @property
-    def moves(self) -> MigrationPolicy: ...
+    Without `forms_batches`, every placed request steps in every iteration of its instance. With it, a batch is chosen
+    when the instance's next iteration has none yet, by `select`.
+    """
 
-    @property
-    def uses_estimates(self) -> bool:
-        """Whether the core requests estimates from the step predictor."""
+    forms_batches: ClassVar[bool] = False
+    moves: MigrationPolicy
+    uses_estimates: bool  # whether the core requests estimates from the step predictor
 
-    def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:
+    def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:  # noqa: ARG002
         """Run load control: when a request arrives, when an instance joins, changes or leaves, and periodically.
 
         Returns: None if the policy has no load control or no request is active.
         """
+        return None
 
-    def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
-        """The instance for the next step of each of `rows` (in the order of service); NOWHERE: deferred.
+    @abstractmethod
+    def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
+        """The instances of some of `rows`: idle requests that have none or may move.
 
-        Shapes: rows [n] -> [n].
+        Shapes: rows [n] -> rows [m] and the index of the instance of each, [m]; NOWHERE: deferred.
         """
 
+    @abstractmethod
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
         """The confidence threshold of the next step of each of `rows`, [n]."""
+
+    def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:  # noqa: ARG002
+        """Which of `rows` step in the next batch of their instance; `joined` are the rows that are in it already.
+
+        An instance without a row in `joined` must get at least one. Shapes: rows [n] -> [n].
+        """
+        return np.ones(len(rows), dtype=np.bool_)

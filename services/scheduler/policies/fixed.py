@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.scheduler.algorithms.placement import place_in_order, token_load
-from services.scheduler.policies import MigrationPolicy, ThresholdChoice
+from services.scheduler.algorithms.placement import place_first_come, token_load
+from services.scheduler.policies import MigrationPolicy, Policy, ThresholdChoice
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
@@ -18,16 +18,13 @@ from shared.arrays import Int64
 
 
 @dataclass(frozen=True, slots=True)
-class FixedThresholdPolicy:
+class FixedThresholdPolicy(Policy):
     threshold: float = 0.9
     moves: MigrationPolicy = MigrationPolicy.NEVER
     uses_estimates: bool = False
 
-    def control(self, table: RequestTable, fleet: Fleet) -> None:
-        """The baselines have no load control."""
-
-    def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
-        return place_in_order(rows, table, fleet, token_load)
+    def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:  # noqa: ARG002
+        return place_first_come(rows, table, fleet, token_load)
 
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:  # noqa: ARG002
         thresholds = np.maximum(self.threshold, table.min_threshold[rows])

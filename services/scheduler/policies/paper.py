@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.scheduler.algorithms.load_control import highest_allowed, request_load
-from services.scheduler.algorithms.placement import place_in_order, step_latency
+from services.scheduler.algorithms.placement import place_first_come, step_latency
 from services.scheduler.algorithms.thresholds import candidate_of, choose_thresholds, time_left_s
-from services.scheduler.policies import MigrationPolicy, ThresholdChoice
+from services.scheduler.policies import MigrationPolicy, Policy, ThresholdChoice
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
@@ -17,7 +17,7 @@ from shared.messages.stats import ClusterLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaperPolicy:
+class PaperPolicy(Policy):
     """Units: thresholds ascending; guaranteed_priority is the lowest priority that keeps the full range."""
 
     candidates: Float64  # [c], the administrator's thresholds, ascending
@@ -58,8 +58,8 @@ class PaperPolicy:
             throughput_tokens_per_s=throughput,
         )
 
-    def place(self, rows: Int64, table: RequestTable, fleet: Fleet) -> Int64:
-        return place_in_order(rows, table, fleet, step_latency)
+    def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:  # noqa: ARG002
+        return place_first_come(rows, table, fleet, step_latency)
 
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
         """The highest allowed threshold that meets the deadline at the instance's present load.
@@ -84,19 +84,13 @@ class PaperPolicy:
         return ThresholdChoice(thresholds, allowed, left_s[np.arange(len(rows)), chosen], recompute_latency_s)
 
 
-def build(settings: SchedulerSettings, estimates: StepEstimates, margin_steps: float = 0.0) -> PaperPolicy:
-    """The policy with `margin_steps` unless the settings name a margin."""
+def build(settings: SchedulerSettings, estimates: StepEstimates) -> PaperPolicy:
     return PaperPolicy(
         candidates=np.array(settings.candidates),
         estimates=estimates,
         moves=settings.moves or MigrationPolicy.AT_RECOMPUTE,
         uses_estimates=settings.estimates == "predictor",
         load_control=settings.load_control,
-        margin_steps=margin_steps if settings.margin_steps is None else settings.margin_steps,
+        margin_steps=settings.margin_steps,
         guaranteed_priority=settings.guaranteed_priority,
     )
-
-
-def build_with_margin(settings: SchedulerSettings, estimates: StepEstimates) -> PaperPolicy:
-    """The policy with one step in reserve."""
-    return build(settings, estimates, margin_steps=1.0)

@@ -17,6 +17,10 @@ class Fleet(InstanceCosts):
     unresponsive: Bool  # a step timed out, and no result arrived since
     synchronized: Bool  # has received every drop since the last `forget_below`
     drain_until_s: Float64  # Unix time; until then a closed instance keeps requests within a block
+    changed: Bool  # a request or a result arrived, or a request left, since its last batch was chosen
+    sent_batch: Int64  # number of the last batch sent to it
+    done_batch: Int64  # number of the last batch of which a result arrived
+    pace_s: Float64  # moving average of the time between two steps of a request, waiting included; 0: unknown
     tokens: Int64  # prompt and output tokens of its requests
     requests: Int32
     max_tokens: Int64  # of one batch, and of its KV cache
@@ -44,6 +48,7 @@ class Fleet(InstanceCosts):
         if known is None or known.profile != instance.profile:
             self.learn_costs(index, instance)
         self._recompute_rate = None
+        self.changed[index] = True
         self.instances[index] = instance
         self.open[index] = instance.state is InstanceState.READY
         self.drain_until_s[index] = instance.drain_until_s
@@ -64,6 +69,7 @@ class Fleet(InstanceCosts):
         """Add requests with these prompt and output tokens to the load of an instance, or remove (negative) ones."""
         self.tokens[index] += tokens
         self.requests[index] += requests
+        self.changed[index] = True
 
     def throughput(self, request_tokens: float, block_length: float, *, caching: bool) -> float:
         """Tokens per second that all open instances compute together.

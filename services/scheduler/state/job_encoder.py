@@ -52,6 +52,8 @@ class JobEncoder:
         thresholds = pack_float32(np.where(is_successor, pipeline.next_threshold[rows], pipeline.threshold[rows]))
         kind = np.where(is_successor, pipeline.successor_kind, pipeline.kind[rows])
         kinds = pack_int32(np.where(is_across, RECOMPUTE, kind))
+        batch = pipeline.batch[rows]
+        batches = pack_int32(batch + is_successor) if np.count_nonzero(batch) else b""
         commands = []
         index_of_row = instances.tolist()
         for index in sorted({*index_of_row, *drops}):
@@ -67,6 +69,7 @@ class JobEncoder:
                 blocks=blocks[4 * first : 4 * last],
                 thresholds=thresholds[4 * first : 4 * last],
                 kinds=kinds[4 * first : 4 * last],
+                batches=batches[4 * first : 4 * last],
                 states=[self._state(row) for row in rows[first:last][needs_state[first:last]].tolist()],
                 drops=pack_int64(drops.get(index, [])),
                 forget_below=0 if self._fleet.synchronized[index] else table.next_ticket,

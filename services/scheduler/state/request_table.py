@@ -75,6 +75,7 @@ class RequestTable(Columns):
     priority: Int32
     min_threshold: Float64  # the client's quality floor
     lowest_threshold: Float64  # used so far
+    last_result_s: Float64  # time of the last step's result; 0: none yet
     step_s: Float64  # computing time of the iterations that ran its steps
     threshold_tokens: Float64  # sum over the unmasked tokens of the threshold used
     confidence_stats: Annotated[Float32, 5]
@@ -88,6 +89,7 @@ class RequestTable(Columns):
     estimate_pending: Bool  # a request for a new estimate is sent
     estimate_masks_left: Int32  # masks left when the last estimate was requested
     max_threshold_index: Int32  # index of the highest candidate threshold that load control allows
+    level: Float64  # highest threshold that load control allows, where it is not one of the candidates
 
     def __init__(self, candidates: int, capacity: int = 64, *, caching: bool = False) -> None:
         """`candidates` is c; `caching`: see StepPipeline."""

@@ -8,6 +8,7 @@ import structlog
 
 from services.scheduler.algorithms.thresholds import candidate_of
 from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.observations import observe_iterations
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_pipeline import SENT
@@ -74,8 +75,9 @@ class ResultDecoder:
     _fleet: Fleet
     _totals: Totals
 
-    def apply(self, messages: Sequence[StepResults]) -> AppliedResults | None:
-        """Apply the results of iterations of different instances. Returns: None if all are late or malformed."""
+    def apply(self, messages: Sequence[StepResults], now_s: float) -> AppliedResults | None:
+        """Apply the results of iterations of different instances, received now. Returns: None if all are late or
+        malformed."""
         good, failures = [], []
         for message in messages:
             if message.epoch != self._epoch or message.instance_id not in self._fleet.index_of:
@@ -92,7 +94,7 @@ class ResultDecoder:
             return None
         columns = self._columns(good)
         rows, index = self._awaited(columns)
-        return self._unmask(columns, rows, index, failures)
+        return self._unmask(columns, rows, index, failures, now_s)
 
     def _columns(self, messages: Sequence[StepResults]) -> _Columns:
         """The columns of all messages, concatenated."""
@@ -124,7 +126,9 @@ class ResultDecoder:
             index = index[np.sort(first)]
         return rows[index], index
 
-    def _unmask(self, columns: _Columns, rows: Int64, index: Int64, failures: list[StepFailure]) -> AppliedResults:
+    def _unmask(
+        self, columns: _Columns, rows: Int64, index: Int64, failures: list[StepFailure], now_s: float
+    ) -> AppliedResults:
         table = self._table
         if len(index) < len(columns.tickets):
             columns = columns.select(index)
@@ -139,6 +143,7 @@ class ResultDecoder:
             newly = np.bincount(owner, minlength=len(rows)).astype(np.int32)
         table.outputs.tokens[table.output_start[of_tokens] + positions] = tokens
         moved, stalled = rows[table.state_instance[rows] != table.instance[rows]], rows[newly == 0]
+        observe_iterations(table, self._fleet, rows, columns.latency_s, now_s)
         self._advance(rows, newly)
         table.step_s[rows] += columns.latency_s
         table.confidence_stats[rows] = columns.stats

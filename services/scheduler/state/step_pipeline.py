@@ -17,16 +17,15 @@ from shared.messages.steps import CACHE, RECOMPUTE
 class StepState(enum.IntEnum):
     """Which steps of a request are at its instance."""
 
-    IDLE = 0  # none: the next step may be sent
-    HELD = 1  # none, and the request sits out until it is released; it keeps its instance
-    SENT = 2  # one step, the step in flight
-    SENT_AHEAD = 3  # the step in flight and its successor, which the instance skips if the former ends the block
+    IDLE = 0  # none: the next step may be sent, or the request sits out an iteration
+    SENT = 1  # one step, the step in flight
+    SENT_AHEAD = 2  # the step in flight and its successor, which the instance skips if the former ends the block
     # As SENT_AHEAD, and under the successor's step number also the first step of the next block: the instance runs the
     # successor if the block continues, the first step of the next block if it ends.
-    SENT_ACROSS = 4
+    SENT_ACROSS = 3
 
 
-IDLE, HELD, SENT, SENT_AHEAD, SENT_ACROSS = map(int, StepState)  # members are slow to look up
+IDLE, SENT, SENT_AHEAD, SENT_ACROSS = map(int, StepState)  # members are slow to look up
 
 
 class StepPipeline(Columns):
@@ -37,6 +36,7 @@ class StepPipeline(Columns):
     threshold: Float64  # confidence threshold of the step in flight, or of the last one
     next_threshold: Float64  # confidence threshold of the successor
     sent_s: Float64  # Unix time of the last send, seconds
+    batch: Int64  # number of the instance's iteration that runs the step in flight; 0: any
 
     def __init__(self, capacity: int, *, caching: bool) -> None:
         """`caching`: whether a step within a block uses the KV cache."""
@@ -58,9 +58,10 @@ class StepPipeline(Columns):
         rows: Int64 = ((self.state >= SENT) & (self.sent_s < time_s)).nonzero()[0]
         return rows
 
-    def send(self, rows: Int64, thresholds: Float64, kinds: Int32, now_s: float) -> None:
+    def send(self, rows: Int64, thresholds: Float64, kinds: Int32, now_s: float, batches: Int64 | int = 0) -> None:
         """IDLE → SENT."""
         self.state[rows] = SENT
+        self.batch[rows] = batches
         self.threshold[rows] = thresholds
         self.kind[rows] = kinds
         self.sent_s[rows] = now_s
@@ -86,15 +87,8 @@ class StepPipeline(Columns):
         kinds = np.where(block_ended, RECOMPUTE, self.successor_kind)
         self.kind[rows] = np.where(has_successor, kinds, self.kind[rows])
         self.threshold[rows] = np.where(has_successor, self.next_threshold[rows], self.threshold[rows])
+        self.batch[rows] += self.batch[rows] > 0  # a successor is of the next iteration
 
     def take_back(self, rows: Int64 | int) -> None:
         """Any state → IDLE: the steps are lost, or unanswered, or their instance lacks the request."""
-        self.state[rows] = IDLE
-
-    def hold(self, rows: Int64) -> None:
-        """IDLE → HELD: send no step of these requests; they keep their instances and count in their loads."""
-        self.state[rows] = HELD
-
-    def release(self, rows: Int64) -> None:
-        """HELD → IDLE."""
         self.state[rows] = IDLE

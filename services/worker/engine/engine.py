@@ -48,6 +48,7 @@ class Engine:
         self._epoch = -1
         self._resident: dict[int, SequenceState] = {}
         self._queue: deque[StepJob] = deque()
+        self._last_batch = 0  # number of the last iteration, as the scheduler counts
         self._report = StepReport()
 
     @property
@@ -126,14 +127,28 @@ class Engine:
         return outcome
 
     def _next_batch(self) -> list[tuple[Part, StepJob]]:
-        """Pick waiting jobs in order, one per request, within the limits and the cache's room."""
+        """Pick the jobs of the next iteration; if none of its jobs can run, those of the iteration after it."""
+        batch = max(self._last_batch + 1, min((job.batch for job in self._queue), default=0))
+        while self._queue:
+            if picked := self._pick(batch):
+                self._last_batch = batch
+                return picked
+            later = [job.batch for job in self._queue if job.batch > batch]
+            if not later:
+                break
+            batch = min(later)
+        return []
+
+    def _pick(self, batch: int) -> list[tuple[Part, StepJob]]:
+        """Pick waiting jobs of this iteration and earlier ones, in order, one per request, within the limits and the
+        cache's room."""
         picked: list[tuple[Part, StepJob]] = []
         later: list[StepJob] = []
         busy: set[int] = set()
         tokens, full = 0, False
         while self._queue and len(picked) < self._limits.requests:
             job = self._queue.popleft()
-            if job.ticket in busy:
+            if job.ticket in busy or job.batch > batch:
                 later.append(job)
                 continue
             sequence = self._runnable(job)
@@ -203,4 +218,5 @@ class Engine:
     def _reset(self) -> None:
         self._drop(list(self._resident))
         self._queue.clear()
+        self._last_batch = 0
         self._report = StepReport()

@@ -19,6 +19,7 @@ class StepJob(msgspec.Struct, frozen=True):
     block: int
     threshold: float
     kind: int
+    batch: int = 0  # number of the iteration that runs it, or a later one; 0: any
 
 
 class MessageDeduplicator:
@@ -40,13 +41,15 @@ class MessageDeduplicator:
 def read_jobs(message: StepJobs) -> list[StepJob]:
     """The rows of the message. Raises: BadInput if its columns do not fit together."""
     try:
-        columns = (
+        columns: tuple[list[int] | list[float], ...] = (
             unpack_int64(message.tickets).tolist(),
             unpack_int32(message.steps).tolist(),
             unpack_int32(message.blocks).tolist(),
             unpack_float32(message.thresholds).tolist(),
             unpack_int32(message.kinds).tolist(),
         )
+        if message.batches:
+            columns = (*columns, unpack_int32(message.batches).tolist())
         unpack_int64(message.drops)
         return [StepJob(*row) for row in zip(*columns, strict=True)]
     except ValueError as error:

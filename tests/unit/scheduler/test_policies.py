@@ -112,8 +112,8 @@ def test_a_step_runs_on_the_fastest_instance() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "caching", "moves"),
-    [("dilaserve", False, True), ("llumnix", False, True), ("infaas", False, False), ("fixed", False, False),
-     ("dilaserve", True, False), ("llumnix", True, False)],
+    [("paper", False, True), ("llumnix", False, True), ("infaas", False, False), ("fixed", False, False),
+     ("paper", True, False), ("llumnix", True, False), ("dilaserve", False, False)],
 )  # fmt: skip
 def test_a_request_moves_to_an_idle_instance_if_its_policy_allows_it(policy: str, caching: bool, moves: bool) -> None:
     """Two requests share an instance when another one joins; their next step is within a block."""

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from services.scheduler.state.step_pipeline import StepState
 from shared.arrays import Int64
 from shared.messages.steps import CACHE, RECOMPUTE
-from tests.builders import arrival
 from tests.support.checked_pipeline import CheckedPipeline
-from tests.support.scripted_cell import jobs_in, make_cell
 
 IN_FLIGHT = [StepState.SENT, StepState.SENT_AHEAD, StepState.SENT_ACROSS]
 
@@ -22,8 +20,6 @@ def rows(*numbers: int) -> Int64:
 def pipeline_in(state: StepState, *, caching: bool = False) -> CheckedPipeline:
     """Row 0 is in `state`; its step has the threshold 0.5, and its successor 0.7."""
     pipeline = CheckedPipeline(capacity=4, caching=caching)
-    if state is StepState.HELD:
-        pipeline.hold(rows(0))
     if state in IN_FLIGHT:
         pipeline.send(rows(0), np.array([0.5]), np.array([RECOMPUTE], np.int32), 100.0)
     if state in IN_FLIGHT[1:]:
@@ -63,20 +59,6 @@ def test_rows_are_selected_by_state_and_time_of_the_last_send() -> None:
     assert pipeline.unanswered_since(106.0).tolist() == [1, 2]
 
 
-def test_a_held_request_keeps_its_instance_and_is_sent_after_its_release() -> None:
-    cell = make_cell({"a-1": 1}, per_step=4)
-    commands = cell.send(arrival("r"))
-    row = cell.core.table.row_of["r"]
-    pipeline = cell.core.table.pipeline
-    pipeline.take_back(rows(row))
-    pipeline.hold(rows(row))
-    assert jobs_in(cell.answer(commands)) == []
-    assert (cell.core.table.instance[row], cell.core.fleet.requests[0]) == (0, 1)
-    pipeline.release(rows(row))
-    [sent] = jobs_in(cell.send())
-    assert sent.instance_id == "a-1"
-
-
 @given(data=st.data())
 def test_rows_do_not_affect_each_other(data: st.DataObject) -> None:
     """The same transitions on many rows at once and on single rows lead to the same states."""
@@ -97,9 +79,7 @@ def test_rows_do_not_affect_each_other(data: st.DataObject) -> None:
                 case StepState.IDLE if advances:
                     pipeline.send(index, thresholds[part], kinds[part], 1.0)
                 case StepState.IDLE:
-                    pipeline.hold(index)
-                case StepState.HELD:
-                    pipeline.release(index)
+                    pipeline.take_back(index)
                 case StepState.SENT if advances:
                     pipeline.send_ahead(index, thresholds[part], flags[part], 2.0)
                 case _:

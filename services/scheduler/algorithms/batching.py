@@ -1,0 +1,47 @@
+"""Which of the requests on an instance step in its next iteration. A request that sits out keeps its place and cache.
+
+Arrays hold n requests and k instances; `group` is the index of each request's instance, [n].
+"""
+
+import numpy as np
+
+from shared.arrays import Bool, Float64, Int64
+
+MIN_BATCH = 3  # requests of an iteration that are never held back for the sake of others
+PACE_TOLERANCE = 1.3  # an iteration may last this many times the pace that its most urgent request needs
+RECOMPUTE_SHARE = 0.3  # of an instance's requests; from this share on, the recompute steps run
+
+
+def within_pace(group: Int64, pace_s: Float64, joined: Bool, latency_s: Float64) -> Bool:
+    """The requests that may step: the most urgent of each instance, as many as its most urgent one can afford.
+
+    Shapes: pace_s [n], the longest iterations at which each request meets its deadline (infinity: it needs none);
+    joined [n], requests that are in the batch already; latency_s [k, n + 1], of an iteration by its requests. -> [n]
+    """
+    order = np.lexsort((pace_s, ~joined, group))
+    ordered = group[order]
+    first = ordered.searchsorted(np.arange(len(latency_s)))
+    rank = np.arange(len(group)) - first[ordered]
+    shortest = np.full(len(latency_s), np.inf)
+    np.minimum.at(shortest, group, pace_s)
+    fits = latency_s[ordered, rank + 1] <= PACE_TOLERANCE * shortest[ordered]
+    keeps = np.empty(len(group), dtype=np.bool_)
+    keeps[order] = (rank < MIN_BATCH) | fits
+    return keeps | joined
+
+
+def of_one_kind(group: Int64, recomputes: Bool, joined: Bool, separates: Bool) -> Bool:
+    """The requests that step if an instance runs one kind of step per iteration: the recompute steps once enough of
+    them have gathered, until then the cache steps.
+
+    Shapes: recomputes and joined [n]: as in `within_pace`; separates [k]: whether it runs the kinds separately. -> [n]
+    """
+    k = len(separates)
+    requests = np.bincount(group, minlength=k)
+    gathered = np.bincount(group[recomputes], minlength=k) >= RECOMPUTE_SHARE * requests
+    has_joined = np.bincount(group[joined], minlength=k)
+    recomputes_joined = np.bincount(group[joined & recomputes], minlength=k)
+    runs_recompute = np.where(has_joined > 0, recomputes_joined == has_joined, gathered)
+    is_mixed = (recomputes_joined > 0) & (recomputes_joined < has_joined)
+    fits: Bool = (recomputes == runs_recompute[group]) | ~separates[group] | is_mixed[group]
+    return fits | joined

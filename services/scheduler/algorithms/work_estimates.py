@@ -1,0 +1,65 @@
+"""Seconds of iterations before their batches are known, from each instance's linear costs: a base per iteration and a
+slope per block or token (`InstanceCosts`), times the observed correction.
+
+Arrays hold n requests and k instances.
+"""
+
+import numpy as np
+
+from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.instance_costs import BUCKET
+from services.scheduler.state.request_table import RequestTable
+from shared.arrays import Float64, Int32, Int64
+
+BATCH_SHARE = 0.6  # assumed batch: this share of the requests that an instance has room for
+RECOMPUTE_BATCH_SHARE = 0.2  # of these, the recompute steps of an iteration
+
+
+def booked_shares(
+    rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet
+) -> Float64:
+    """The share of the SLO window that the steps left of all requests take, if one instance alone ran them, for each
+    open instance. Each request's busy-seconds count by its own SLO. Shapes: [n] each -> [k]."""
+    tokens, slo_s = table.tokens[rows], table.slo_s[rows]
+    instances = fleet.open.nonzero()[0]
+    room = np.minimum(fleet.max_requests[instances], fleet.max_tokens[instances] / tokens.mean())
+    batch = np.maximum(BATCH_SHARE * room, 1.0)
+    recompute_batch = np.maximum(RECOMPUTE_BATCH_SHARE * batch, 1.0)
+    cache_rate, recompute_rate = cache_steps / slo_s, recompute_steps / slo_s
+    share = cache_rate.sum() / batch * fleet.cache_base_s[instances]
+    share += (cache_rate * table.block_length[rows]).sum() / BUCKET * fleet.cache_slope_s[instances]
+    share += recompute_rate.sum() / recompute_batch * _recompute_base_s(instances, fleet)
+    share += (recompute_rate * tokens).sum() * fleet.recompute_slope_s[instances]
+    corrected: Float64 = np.maximum(share * fleet.correction[instances], np.finfo(float).tiny)
+    return corrected
+
+
+def batch_latency_s(
+    rows: Int64, instances: Int64, group: Int64, recompute_share: float, table: RequestTable, fleet: Fleet
+) -> Float64:
+    """Seconds of an iteration of 0, 1, .. n of an instance's mean request, of which `recompute_share` recompute.
+
+    Shapes: rows and group [n], the index of each row's instance in `instances` [k] -> [k, n + 1].
+    """
+    k = len(instances)
+    count = np.bincount(group, minlength=k)
+    tokens, block_length = (np.bincount(group, of[rows], k) / count for of in (table.tokens, table.block_length))
+    each_s = (1 - recompute_share) * block_length / BUCKET * fleet.cache_slope_s[instances]
+    each_s += recompute_share * tokens * fleet.recompute_slope_s[instances]
+    requests = np.arange(int(count.max()) + 1)
+    latency_s = fleet.cache_base_s[instances][:, None] + requests * each_s[:, None]
+    latency_s += np.minimum(requests * recompute_share, 1.0) * _recompute_base_s(instances, fleet)[:, None]
+    corrected: Float64 = latency_s * fleet.correction[instances][:, None]
+    return corrected
+
+
+def pace_s(instances: Int32 | Int64, fleet: Fleet) -> Float64:
+    """Seconds between two steps of a request: as observed, else an iteration of all requests. Shapes: [n] -> [n]."""
+    iteration_s = fleet.cache_base_s[instances] + fleet.requests[instances] * fleet.cache_slope_s[instances]
+    return np.where(fleet.pace_s[instances] > 0, fleet.pace_s[instances], iteration_s)
+
+
+def _recompute_base_s(instances: Int64, fleet: Fleet) -> Float64:
+    """The seconds that recompute steps add to the base of an iteration, [k]."""
+    base_s: Float64 = np.maximum(fleet.recompute_base_s[instances] - fleet.shared_launch_s[instances], 0.0)
+    return base_s

@@ -1,0 +1,162 @@
+"""DiLaServe's policy: one common threshold by the booked work, lower where a deadline needs it, and chosen batches."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from services.scheduler.algorithms.batching import MIN_BATCH, PACE_TOLERANCE, of_one_kind, within_pace
+from services.scheduler.algorithms.common_level import (
+    STEP_FACTOR,
+    STEP_MARGIN,
+    booked_share,
+    highest_within,
+    level_at,
+    steps_at,
+)
+from services.scheduler.algorithms.load_control import request_load
+from services.scheduler.algorithms.placement import place_by_deadline, step_latency
+from services.scheduler.algorithms.thresholds import candidate_of
+from services.scheduler.algorithms.work_estimates import batch_latency_s, booked_shares, pace_s
+from services.scheduler.policies import MigrationPolicy, Policy, ThresholdChoice
+from services.scheduler.settings import SchedulerSettings
+from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.request_table import RequestTable
+from services.scheduler.state.step_estimates import StepEstimates
+from services.scheduler.state.step_pipeline import IDLE
+from shared.arrays import Bool, Float64, Int64
+from shared.messages.stats import ClusterLoad
+
+PRICED_AT = 0.75  # of the range of candidates: the threshold at which work is priced
+MAX_BOOKED_FOR_PACE = 0.5  # booked share above which batches are not cut for the sake of urgent requests
+# Share of a recompute step's base that an iteration of both kinds may save for separate ones to be the cheaper: the
+# base that remains is shared by fewer recompute steps if each iteration has only those that came up
+MAX_SHARED_LAUNCH = 0.5
+URGENT_SHARE = 0.6  # of its SLO: a request with less time left may keep an instance free
+LATE_WINDOWS = 4.0  # SLOs: a late request has the rank of a deadline this much later
+
+
+@dataclass(slots=True, kw_only=True)
+class DiLaServePolicy(Policy):
+    """Units: thresholds ascending; guaranteed_priority is the lowest priority that keeps the full range."""
+
+    forms_batches: ClassVar[bool] = True
+    candidates: Float64  # [c], the administrator's thresholds, ascending
+    estimates: StepEstimates
+    moves: MigrationPolicy = MigrationPolicy.AT_RECOMPUTE
+    uses_estimates: bool = True
+    load_control: bool = True
+    guaranteed_priority: int | None = None
+    _booked: float = 0.0  # share of the SLO window
+    _recompute_share: float = 0.15  # of the steps left
+
+    def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:
+        """Set the common level by the busy-seconds that the requests have left, each as a share of its SLO."""
+        lowest, highest = float(self.candidates[0]), float(self.candidates[-1])
+        rows = table.ticket.nonzero()[0]
+        self._booked = 0.0
+        if len(rows):
+            priced_at = np.full(len(rows), lowest + PRICED_AT * (highest - lowest))
+            steps, recompute_steps = (
+                steps_at(left, self.candidates, priced_at) for left in self.estimates.remaining(rows)
+            )
+            self._recompute_share = float(recompute_steps.sum() / steps.sum())
+            self._booked = booked_share(booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet))
+        level = level_at(self._booked, lowest, highest) if self.load_control else highest
+        table.level[rows] = level
+        if self.guaranteed_priority is not None:
+            table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
+        return self._cluster_load(rows, table, fleet) if len(rows) else None
+
+    def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
+        """Waiting requests by priority, then by deadline."""
+        slo_s = table.slo_s[rows]
+        left_s = _time_left_s(rows, table, now_s)
+        rank_s = np.where(left_s < 0, left_s + LATE_WINDOWS * slo_s, left_s)
+        priority = table.priority[rows]
+        if np.count_nonzero(priority):
+            _, order = np.unique(-priority, return_inverse=True)
+            rank_s += order * (2 * np.abs(rank_s).max() + 1e6)
+        return place_by_deadline(rows, rank_s, left_s < URGENT_SHARE * slo_s, table, fleet, step_latency)
+
+    def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
+        """The most urgent requests, as many as the pace of the most urgent allows, and one kind of step."""
+        every = np.concatenate([rows, joined])
+        is_joined = np.arange(len(every)) >= len(rows)
+        instances, group = np.unique(table.instance[every], return_inverse=True)
+        if len(every) == len(instances):
+            return np.ones(len(rows), dtype=np.bool_)
+        chosen = np.ones(len(every), dtype=np.bool_)
+        if self._booked <= MAX_BOOKED_FOR_PACE:
+            latency_s = batch_latency_s(every, instances, group, self._recompute_share, table, fleet)
+            needed_s = self._needed_pace_s(every, latency_s[group], table, now_s)
+            chosen = within_pace(group, needed_s, is_joined, latency_s)
+        separates = fleet.shared_launch_s[instances] < MAX_SHARED_LAUNCH * fleet.recompute_base_s[instances]
+        if np.count_nonzero(separates):
+            kept = chosen.nonzero()[0]
+            recomputes = self._recomputes(every[kept], table)
+            chosen[kept] = of_one_kind(group[kept], recomputes, is_joined[kept], separates)
+        return chosen[: len(rows)]
+
+    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
+        """The common level, or the highest threshold below it at which the request meets its deadline."""
+        instances = table.instance[rows]
+        steps_left, _ = self.estimates.remaining(rows)
+        pace = pace_s(instances, fleet)
+        left_s = _time_left_s(rows, table, now_s)
+        fitting = highest_within(steps_left, self.candidates, (left_s / pace - STEP_MARGIN) / STEP_FACTOR)
+        fitting[left_s < 0] = (self.candidates[0] + self.candidates[-1]) / 2
+        allowed = table.level[rows]
+        thresholds = np.floor(np.minimum(fitting, allowed) * 100 + 1e-6) / 100
+        thresholds = np.maximum(thresholds, table.min_threshold[rows])
+        time_left_s = steps_at(steps_left, self.candidates, thresholds) * pace
+        step_latency_s = fleet.recompute_latency_s(instances, fleet.tokens[instances])
+        return ThresholdChoice(thresholds, np.maximum(allowed, thresholds), time_left_s, step_latency_s)
+
+    def _cluster_load(self, rows: Int64, table: RequestTable, fleet: Fleet) -> ClusterLoad:
+        tokens, block_lengths = table.tokens[rows].astype(float), table.block_length[rows].astype(float)
+        load = request_load(*self.estimates.remaining(rows), tokens, block_lengths)
+        throughput = fleet.throughput(float(tokens.mean()), float(block_lengths.mean()), caching=table.pipeline.caching)
+        least = load[np.arange(len(rows)), candidate_of(table.min_threshold[rows], self.candidates)]
+        return ClusterLoad(
+            least_tokens=float(least.sum()),
+            committed_tokens=float(steps_at(load, self.candidates, table.level[rows]).sum()),
+            capacity_tokens=float(throughput * table.slo_s[rows].mean()),
+            throughput_tokens_per_s=throughput,
+        )
+
+    def _needed_pace_s(self, rows: Int64, latency_s: Float64, table: RequestTable, now_s: float) -> Float64:
+        """The pace at which each request meets its deadline at its lowest threshold; infinity if no batch is fast
+        enough. Shapes: rows [n], latency_s [n, b], of an iteration by its requests -> [n]."""
+        steps_left, _ = self.estimates.remaining(rows)
+        steps = steps_at(steps_left, self.candidates, table.min_threshold[rows])
+        small_batch_s = latency_s[:, min(MIN_BATCH + 1, latency_s.shape[1] - 1)]
+        needed_s = (_time_left_s(rows, table, now_s) - small_batch_s) / steps
+        return np.where(needed_s * PACE_TOLERANCE < small_batch_s, np.inf, needed_s)
+
+    def _recomputes(self, rows: Int64, table: RequestTable) -> Bool:
+        """Whether the next step of each is a recompute step. Shapes: [n] -> [n]."""
+        pipeline = table.pipeline
+        if not pipeline.caching:
+            return np.ones(len(rows), dtype=np.bool_)
+        begins = table.block_masks_left[rows] == table.block_length[rows]
+        moved = table.state_instance[rows] != table.instance[rows]
+        recomputes: Bool = (pipeline.state[rows] == IDLE) & (begins | moved)
+        return recomputes
+
+
+def _time_left_s(rows: Int64, table: RequestTable, now_s: float) -> Float64:
+    """Seconds to each deadline. Shapes: [n] -> [n]."""
+    left_s: Float64 = table.arrival_s[rows] + table.slo_s[rows] - now_s
+    return left_s
+
+
+def build(settings: SchedulerSettings, estimates: StepEstimates) -> DiLaServePolicy:
+    return DiLaServePolicy(
+        candidates=np.array(settings.candidates),
+        estimates=estimates,
+        moves=settings.moves or MigrationPolicy.AT_RECOMPUTE,
+        uses_estimates=settings.estimates == "predictor",
+        load_control=settings.load_control,
+        guaranteed_priority=settings.guaranteed_priority,
+    )
