@@ -12,7 +12,7 @@ import structlog
 
 from services.scheduler import events as ev
 from services.scheduler.dispatch import Dispatcher
-from services.scheduler.policies import Policy
+from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, Policy
 from services.scheduler.state.checkpoints import resume, take_checkpoint
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
@@ -31,7 +31,6 @@ from shared.messages.steps import StepResults
 
 log = structlog.get_logger(__name__)
 
-LOAD_CONTROL_INTERVAL_S = 0.05  # maximum time between two runs of load control
 MAX_ATTEMPTS = 5  # unanswered attempts after which a request fails: it may be what makes its instances fail
 TIMEOUT_CHECK_INTERVAL_S = 1.0
 
@@ -94,7 +93,7 @@ class SchedulerCore:
             self._commands.extend(self.estimates.request())
             self._next_estimate_s = now_s + self.settings.estimate_interval_s
         if now_s >= self._next_load_control_s:
-            self.load = self.policy.control(self.table, self.fleet)
+            self.load = self.policy.control(self.table, self.fleet, now_s)
             self._next_load_control_s = now_s + LOAD_CONTROL_INTERVAL_S
         self._dispatcher.place(now_s)
         self._commands.extend(self._dispatcher.send(now_s))

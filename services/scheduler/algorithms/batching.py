@@ -3,6 +3,8 @@
 Arrays hold n requests and k instances; `group` is the index of each request's instance, [n].
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from shared.arrays import Bool, Float64, Int64
@@ -12,21 +14,23 @@ PACE_TOLERANCE = 1.3  # an iteration may last this many times the pace that its 
 RECOMPUTE_SHARE = 0.3  # of an instance's requests; from this share on, the recompute steps run
 
 
-def within_pace(group: Int64, pace_s: Float64, joined: Bool, latency_s: Float64) -> Bool:
+def within_pace(group: Int64, pace_s: Float64, joined: Bool, iteration_s: Callable[[Int64, Int64], Float64]) -> Bool:
     """The requests that may step: the most urgent of each instance, as many as its most urgent one can afford.
 
     Shapes: pace_s [n], the longest iterations at which each request meets its deadline (infinity: it needs none);
-    joined [n], requests that are in the batch already; latency_s [k, n + 1], of an iteration by its requests. -> [n]
+    joined [n], requests that are in the batch already -> [n]. `iteration_s(group, requests)` is the latency of an
+    iteration by its requests, [m], [m] -> [m].
     """
+    requests = np.bincount(group)
+    affordable_s = np.full(len(requests), np.inf)
+    np.minimum.at(affordable_s, group, PACE_TOLERANCE * pace_s)
+    if np.all(iteration_s(np.arange(len(requests)), requests) <= affordable_s):
+        return np.ones(len(group), dtype=np.bool_)
     order = np.lexsort((pace_s, ~joined, group))
     ordered = group[order]
-    first = ordered.searchsorted(np.arange(len(latency_s)))
-    rank = np.arange(len(group)) - first[ordered]
-    shortest = np.full(len(latency_s), np.inf)
-    np.minimum.at(shortest, group, pace_s)
-    fits = latency_s[ordered, rank + 1] <= PACE_TOLERANCE * shortest[ordered]
+    rank = np.arange(len(group)) - (requests.cumsum() - requests)[ordered]
     keeps = np.empty(len(group), dtype=np.bool_)
-    keeps[order] = (rank < MIN_BATCH) | fits
+    keeps[order] = (rank < MIN_BATCH) | (iteration_s(ordered, rank + 1) <= affordable_s[ordered])
     return keeps | joined
 
 

@@ -36,12 +36,15 @@ def steps_at(steps_left: Float64, candidates: Float64, thresholds: Float64) -> F
     Shapes: steps_left [n, c], thresholds [n] -> [n].
     """
     last = len(candidates) - 1
-    above = np.clip(candidates.searchsorted(thresholds), min(last, 1), last)
-    below = np.maximum(above - 1, 0)
-    width = np.where(above > below, candidates[above] - candidates[below], 1.0)
-    share = np.clip((thresholds - candidates[below]) / width, 0.0, 1.0)
+    if not last:
+        only: Float64 = steps_left[:, 0]
+        return only
+    above = np.minimum(np.maximum(candidates.searchsorted(thresholds), 1), last)
+    low, high = candidates[above - 1], candidates[above]
+    share = np.minimum(np.maximum((thresholds - low) / (high - low), 0.0), 1.0)
     each = np.arange(len(thresholds))
-    steps: Float64 = steps_left[each, below] * (1 - share) + steps_left[each, above] * share
+    lower = steps_left[each, above - 1]
+    steps: Float64 = lower + share * (steps_left[each, above] - lower)
     return steps
 
 
@@ -50,9 +53,12 @@ def highest_within(steps_left: Float64, candidates: Float64, max_steps: Float64)
     lowest candidate where none fits. Shapes: steps_left [n, c], max_steps [n] -> [n]."""
     steps = np.maximum.accumulate(steps_left, axis=1)  # an estimate may fall as the threshold rises
     fitting = (steps <= max_steps[:, None]).sum(axis=1)
+    if np.all(fitting == len(candidates)):
+        return np.full(len(steps), candidates[-1])
     each, last = np.arange(len(steps)), len(candidates) - 1
-    low, high = np.clip(fitting - 1, 0, last), np.minimum(fitting, last)
-    rise = np.maximum(steps[each, high] - steps[each, low], 1e-9)
-    share = np.clip((max_steps - steps[each, low]) / rise, 0.0, 1.0)
+    low, high = np.maximum(fitting - 1, 0), np.minimum(fitting, last)
+    fewest = steps[each, low]
+    rise = np.maximum(steps[each, high] - fewest, 1e-9)
+    share = np.minimum(np.maximum((max_steps - fewest) / rise, 0.0), 1.0)
     chosen: Float64 = candidates[low] + share * (candidates[high] - candidates[low])
     return chosen

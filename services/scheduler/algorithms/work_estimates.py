@@ -6,7 +6,7 @@ Arrays hold n requests and k instances.
 
 import numpy as np
 
-from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.fleet import ALL, Fleet
 from services.scheduler.state.instance_costs import BUCKET
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float64, Int32, Int64
@@ -34,23 +34,22 @@ def booked_shares(
     return corrected
 
 
-def batch_latency_s(
-    rows: Int64, instances: Int64, group: Int64, recompute_share: float, table: RequestTable, fleet: Fleet
-) -> Float64:
-    """Seconds of an iteration of 0, 1, .. n of an instance's mean request, of which `recompute_share` recompute.
+class BatchLatency:
+    """Seconds of an iteration of several mean requests, of which `recompute_share` recompute, on every instance."""
 
-    Shapes: rows and group [n], the index of each row's instance in `instances` [k] -> [k, n + 1].
-    """
-    k = len(instances)
-    count = np.bincount(group, minlength=k)
-    tokens, block_length = (np.bincount(group, of[rows], k) / count for of in (table.tokens, table.block_length))
-    each_s = (1 - recompute_share) * block_length / BUCKET * fleet.cache_slope_s[instances]
-    each_s += recompute_share * tokens * fleet.recompute_slope_s[instances]
-    requests = np.arange(int(count.max()) + 1)
-    latency_s = fleet.cache_base_s[instances][:, None] + requests * each_s[:, None]
-    latency_s += np.minimum(requests * recompute_share, 1.0) * _recompute_base_s(instances, fleet)[:, None]
-    corrected: Float64 = latency_s * fleet.correction[instances][:, None]
-    return corrected
+    def __init__(self, fleet: Fleet, tokens: float, block_length: float, recompute_share: float) -> None:
+        """`tokens` and `block_length` are a mean request's."""
+        each_s = (1 - recompute_share) * block_length / BUCKET * fleet.cache_slope_s
+        each_s += recompute_share * tokens * fleet.recompute_slope_s
+        self._recompute_share = recompute_share
+        self._base_s, self._each_s = fleet.cache_base_s * fleet.correction, each_s * fleet.correction
+        self._recompute_s = _recompute_base_s(ALL, fleet) * fleet.correction
+
+    def seconds(self, instances: Int32 | Int64, requests: Int32 | Int64) -> Float64:
+        """The latency with this number of requests. Shapes: [n], [n] -> [n]."""
+        latency_s: Float64 = self._base_s[instances] + requests * self._each_s[instances]
+        latency_s += np.minimum(requests * self._recompute_share, 1.0) * self._recompute_s[instances]
+        return latency_s
 
 
 def pace_s(instances: Int32 | Int64, fleet: Fleet) -> Float64:
@@ -59,7 +58,7 @@ def pace_s(instances: Int32 | Int64, fleet: Fleet) -> Float64:
     return np.where(fleet.pace_s[instances] > 0, fleet.pace_s[instances], iteration_s)
 
 
-def _recompute_base_s(instances: Int64, fleet: Fleet) -> Float64:
+def _recompute_base_s(instances: Int64 | slice, fleet: Fleet) -> Float64:
     """The seconds that recompute steps add to the base of an iteration, [k]."""
     base_s: Float64 = np.maximum(fleet.recompute_base_s[instances] - fleet.shared_launch_s[instances], 0.0)
     return base_s

@@ -12,6 +12,8 @@ from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Bool, Float64, Int64
 from shared.messages.stats import ClusterLoad
 
+LOAD_CONTROL_INTERVAL_S = 0.05  # maximum time between two runs of load control
+
 
 class MigrationPolicy(enum.StrEnum):
     """When a request may move to another instance."""
@@ -42,7 +44,7 @@ class Policy(ABC):
     moves: MigrationPolicy
     uses_estimates: bool  # whether the core requests estimates from the step predictor
 
-    def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:  # noqa: ARG002
+    def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> ClusterLoad | None:  # noqa: ARG002
         """Run load control: when a request arrives, when an instance joins, changes or leaves, and periodically.
 
         Returns: None if the policy has no load control or no request is active.

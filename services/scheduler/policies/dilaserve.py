@@ -17,14 +17,14 @@ from services.scheduler.algorithms.common_level import (
 from services.scheduler.algorithms.load_control import request_load
 from services.scheduler.algorithms.placement import place_by_deadline, step_latency
 from services.scheduler.algorithms.thresholds import candidate_of
-from services.scheduler.algorithms.work_estimates import batch_latency_s, booked_shares, pace_s
-from services.scheduler.policies import MigrationPolicy, Policy, ThresholdChoice
+from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
+from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, MigrationPolicy, Policy, ThresholdChoice
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.fleet import Fleet
-from services.scheduler.state.request_table import RequestTable
+from services.scheduler.state.request_table import NOWHERE, RequestTable
 from services.scheduler.state.step_estimates import StepEstimates
 from services.scheduler.state.step_pipeline import IDLE
-from shared.arrays import Bool, Float64, Int64
+from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.stats import ClusterLoad
 
 PRICED_AT = 0.75  # of the range of candidates: the threshold at which work is priced
@@ -48,20 +48,25 @@ class DiLaServePolicy(Policy):
     load_control: bool = True
     guaranteed_priority: int | None = None
     _booked: float = 0.0  # share of the SLO window
-    _recompute_share: float = 0.15  # of the steps left
+    _latency: BatchLatency | None = None  # of the requests at the last run of load control
 
-    def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:
+    def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> ClusterLoad | None:
         """Set the common level by the busy-seconds that the requests have left, each as a share of its SLO."""
         lowest, highest = float(self.candidates[0]), float(self.candidates[-1])
         rows = table.ticket.nonzero()[0]
         self._booked = 0.0
         if len(rows):
             priced_at = np.full(len(rows), lowest + PRICED_AT * (highest - lowest))
+            steps_left, recompute_left = self.estimates.remaining(rows)
+            table.least_steps[rows] = steps_at(steps_left, self.candidates, table.min_threshold[rows])
             steps, recompute_steps = (
-                steps_at(left, self.candidates, priced_at) for left in self.estimates.remaining(rows)
+                steps_at(left, self.candidates, priced_at) for left in (steps_left, recompute_left)
             )
-            self._recompute_share = float(recompute_steps.sum() / steps.sum())
+            recompute_share = float(recompute_steps.sum() / steps.sum())
+            tokens, block_length = float(table.tokens[rows].mean()), float(table.block_length[rows].mean())
+            self._latency = BatchLatency(fleet, tokens, block_length, recompute_share)
             self._booked = booked_share(booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet))
+            fleet.tight[:] = self._tight(rows, self._latency, table, fleet, now_s)
         level = level_at(self._booked, lowest, highest) if self.load_control else highest
         table.level[rows] = level
         if self.guaranteed_priority is not None:
@@ -81,16 +86,16 @@ class DiLaServePolicy(Policy):
 
     def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
         """The most urgent requests, as many as the pace of the most urgent allows, and one kind of step."""
-        every = np.concatenate([rows, joined])
+        every = np.concatenate([rows, joined]) if len(joined) else rows
+        if len(every) == 1:
+            return np.ones(1, dtype=np.bool_)[: len(rows)]
         is_joined = np.arange(len(every)) >= len(rows)
-        instances, group = np.unique(table.instance[every], return_inverse=True)
-        if len(every) == len(instances):
-            return np.ones(len(rows), dtype=np.bool_)
+        instances, group = _groups(table.instance[every])
         chosen = np.ones(len(every), dtype=np.bool_)
-        if self._booked <= MAX_BOOKED_FOR_PACE:
-            latency_s = batch_latency_s(every, instances, group, self._recompute_share, table, fleet)
-            needed_s = self._needed_pace_s(every, latency_s[group], table, now_s)
-            chosen = within_pace(group, needed_s, is_joined, latency_s)
+        latency = self._latency
+        if latency is not None and np.count_nonzero(fleet.tight[instances]):
+            needed_s = self._needed_pace_s(every, latency, table, now_s)
+            chosen = within_pace(group, needed_s, is_joined, lambda of, number: latency.seconds(instances[of], number))
         separates = fleet.shared_launch_s[instances] < MAX_SHARED_LAUNCH * fleet.recompute_base_s[instances]
         if np.count_nonzero(separates):
             kept = chosen.nonzero()[0]
@@ -125,14 +130,24 @@ class DiLaServePolicy(Policy):
             throughput_tokens_per_s=throughput,
         )
 
-    def _needed_pace_s(self, rows: Int64, latency_s: Float64, table: RequestTable, now_s: float) -> Float64:
+    def _tight(self, rows: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
+        """Whether a batch of all its requests is too slow for one of them, for every instance. Shapes: rows [n]."""
+        tight = np.zeros(len(fleet.tokens), dtype=np.bool_)
+        if self._booked > MAX_BOOKED_FOR_PACE:
+            return tight
+        rows = rows[table.instance[rows] != NOWHERE]
+        instances = table.instance[rows]
+        needed_s = self._needed_pace_s(rows, latency, table, now_s + LOAD_CONTROL_INTERVAL_S)
+        tight[instances[PACE_TOLERANCE * needed_s < latency.seconds(instances, fleet.requests[instances])]] = True
+        return tight
+
+    def _needed_pace_s(self, rows: Int64, latency: BatchLatency, table: RequestTable, now_s: float) -> Float64:
         """The pace at which each request meets its deadline at its lowest threshold; infinity if no batch is fast
-        enough. Shapes: rows [n], latency_s [n, b], of an iteration by its requests -> [n]."""
-        steps_left, _ = self.estimates.remaining(rows)
-        steps = steps_at(steps_left, self.candidates, table.min_threshold[rows])
-        small_batch_s = latency_s[:, min(MIN_BATCH + 1, latency_s.shape[1] - 1)]
-        needed_s = (_time_left_s(rows, table, now_s) - small_batch_s) / steps
-        return np.where(needed_s * PACE_TOLERANCE < small_batch_s, np.inf, needed_s)
+        enough. Shapes: rows [n] -> [n]."""
+        small_batch_s = latency.seconds(table.instance[rows], np.array(MIN_BATCH + 1))
+        needed_s = (_time_left_s(rows, table, now_s) - small_batch_s) / np.maximum(table.least_steps[rows], 1.0)
+        needed_s[needed_s * PACE_TOLERANCE < small_batch_s] = np.inf
+        return needed_s
 
     def _recomputes(self, rows: Int64, table: RequestTable) -> Bool:
         """Whether the next step of each is a recompute step. Shapes: [n] -> [n]."""
@@ -143,6 +158,15 @@ class DiLaServePolicy(Policy):
         moved = table.state_instance[rows] != table.instance[rows]
         recomputes: Bool = (pipeline.state[rows] == IDLE) & (begins | moved)
         return recomputes
+
+
+def _groups(instances: Int32) -> tuple[Int64, Int64]:
+    """The different instances, and the index of each one's in these. Shapes: [n] -> [k], [n]."""
+    first = instances[:1].astype(np.int64)
+    if np.all(instances == first):  # most often the results of one instance arrived
+        return first, np.zeros(len(instances), dtype=np.int64)
+    different, group = np.unique(instances, return_inverse=True)
+    return different.astype(np.int64), group
 
 
 def _time_left_s(rows: Int64, table: RequestTable, now_s: float) -> Float64:

@@ -28,7 +28,7 @@ class PaperPolicy(Policy):
     margin_steps: float = 0.0
     guaranteed_priority: int | None = None
 
-    def control(self, table: RequestTable, fleet: Fleet) -> ClusterLoad | None:
+    def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> ClusterLoad | None:  # noqa: ARG002
         """Adaptive load control over all requests; writes `max_threshold_index`.
 
         The window is the mean SLO of the active requests (the paper's extension to SLOs of their own).

@@ -17,6 +17,7 @@ class Fleet(InstanceCosts):
     unresponsive: Bool  # a step timed out, and no result arrived since
     synchronized: Bool  # has received every drop since the last `forget_below`
     drain_until_s: Float64  # Unix time; until then a closed instance keeps requests within a block
+    tight: Bool  # a full batch is too slow for one of its requests, at the last run of load control
     changed: Bool  # a request or a result arrived, or a request left, since its last batch was chosen
     sent_batch: Int64  # number of the last batch sent to it
     done_batch: Int64  # number of the last batch of which a result arrived

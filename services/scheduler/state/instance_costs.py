@@ -24,8 +24,8 @@ CACHE_RANGE_TOKENS = (256, 1024)  # the linear coefficients are those between th
 RECOMPUTE_RANGE_TOKENS = (1024, 4096)
 MIN_BASE_SHARE = 0.2  # of the latency of one bucket, the least intercept
 MIN_SLOPE_S = 1e-9
-CORRECTION_RATE = 0.005  # weight of one iteration in `correction`
-MAX_OBSERVED_RATIO = 10.0  # one stalled iteration moves `correction` by no more
+CORRECTION_RATE = 0.02  # weight of one observation in `correction`
+MAX_OBSERVED_RATIO = 3.0  # times `correction`: one stalled iteration moves it by no more
 
 Instances = Int32 | Int64 | slice  # indices
 Amounts = Int32 | Int64 | Float64  # of tokens or keys
@@ -108,7 +108,7 @@ class InstanceCosts(Columns):
         """
         known = (observed_s > 0) & (predicted_s > 0)
         of = instances[known]
-        ratio = np.minimum(observed_s[known] / predicted_s[known], MAX_OBSERVED_RATIO)
+        ratio = np.minimum(observed_s[known] / predicted_s[known], MAX_OBSERVED_RATIO * self.correction[of])
         np.add.at(self.correction, of, CORRECTION_RATE * (ratio - self.correction[of]))
 
     def _part_seconds(self, instances: Int32 | Int64, kind: int, tokens: Amounts, keys: Amounts | None) -> Float64:

@@ -89,6 +89,7 @@ class RequestTable(Columns):
     estimate_pending: Bool  # a request for a new estimate is sent
     estimate_masks_left: Int32  # masks left when the last estimate was requested
     max_threshold_index: Int32  # index of the highest candidate threshold that load control allows
+    least_steps: Float64  # left at the quality floor or the lowest candidate, at the last run of load control
     level: Float64  # highest threshold that load control allows, where it is not one of the candidates
 
     def __init__(self, candidates: int, capacity: int = 64, *, caching: bool = False) -> None:

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from services.scheduler.core import LOAD_CONTROL_INTERVAL_S
 from services.scheduler.events import (
     Command,
     EstimatesFailed,
@@ -15,6 +14,7 @@ from services.scheduler.events import (
     RequestEstimates,
     SaveCheckpoint,
 )
+from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.steps import StepKind
