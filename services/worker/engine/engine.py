@@ -83,6 +83,8 @@ class Engine:
         if message.epoch > self._epoch:
             self._epoch = message.epoch
             self._reset()
+        if message.forget_below:  # the scheduler may count the iterations from 1 again
+            self._last_batch = 0
         self._drop(tickets_to_evict(message, self._resident))
         refused = {state.ticket for state in message.states if not self._open(state)}
         self._queue.extend(job for job in jobs if job.ticket not in refused)
