@@ -23,9 +23,10 @@ from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from services.scheduler.state.step_estimates import StepEstimates
-from services.scheduler.state.step_pipeline import IDLE
+from services.scheduler.state.step_pipeline import IDLE, SENT
 from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.stats import ClusterLoad
+from shared.messages.steps import RECOMPUTE
 
 PRICED_AT = 0.75  # of the range of candidates: the threshold at which work is priced
 MAX_BOOKED_FOR_PACE = 0.5  # booked share above which batches are not cut for the sake of urgent requests
@@ -99,7 +100,7 @@ class DiLaServePolicy(Policy):
         separates = fleet.shared_launch_s[instances] < MAX_SHARED_LAUNCH * fleet.recompute_base_s[instances]
         if np.count_nonzero(separates):
             kept = chosen.nonzero()[0]
-            recomputes = self._recomputes(every[kept], table)
+            recomputes = self._recomputes(every[kept], is_joined[kept], table)
             chosen[kept] = of_one_kind(group[kept], recomputes, is_joined[kept], separates)
         return chosen[: len(rows)]
 
@@ -149,14 +150,16 @@ class DiLaServePolicy(Policy):
         needed_s[needed_s * PACE_TOLERANCE < small_batch_s] = np.inf
         return needed_s
 
-    def _recomputes(self, rows: Int64, table: RequestTable) -> Bool:
-        """Whether the next step of each is a recompute step. Shapes: [n] -> [n]."""
+    def _recomputes(self, rows: Int64, joined: Bool, table: RequestTable) -> Bool:
+        """Whether the step of each in the batch is a recompute step. Shapes: rows and joined [n] -> [n]."""
         pipeline = table.pipeline
         if not pipeline.caching:
             return np.ones(len(rows), dtype=np.bool_)
         begins = table.block_masks_left[rows] == table.block_length[rows]
         moved = table.state_instance[rows] != table.instance[rows]
-        recomputes: Bool = (pipeline.state[rows] == IDLE) & (begins | moved)
+        state = pipeline.state[rows]
+        recomputes: Bool = (state == IDLE) & (begins | moved)
+        recomputes |= joined & (state == SENT) & (pipeline.kind[rows] == RECOMPUTE)
         return recomputes
 
 
