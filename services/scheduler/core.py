@@ -192,6 +192,7 @@ class SchedulerCore:
         rows = self.table.rows_of_tickets(tickets)
         rows = rows[(rows >= 0) & (self.table.pipeline.state[rows] >= SENT)]
         self.table.state_instance[rows] = NOWHERE
+        self.fleet.changed[self.table.instance[rows]] = True
         self.table.pipeline.take_back(rows)
         self.table.estimate_pending[rows] = False
         for row in rows.tolist():

@@ -1,22 +1,27 @@
 """A cell without a bus: the scheduler's core and workers' engines. The test delivers each message between them."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from services.scheduler import events as ev
-from services.scheduler.policies import MigrationPolicy
+from services.scheduler.policies import MigrationPolicy, Policy
+from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.request_table import RequestTable
+from services.scheduler.state.step_estimates import StepEstimates
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.batch import ForwardBatch
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import MessageDeduplicator
 from services.worker.model.families import ModelConfig, parse_config
 from services.worker.model.model_runner import TokenPredictions
-from shared.arrays import Float64, Int32, Int64
+from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.instances import InstanceState
 from shared.messages.requests import Request
@@ -32,6 +37,12 @@ THRESHOLD = 0.75
 BLOCK = 4
 STEP_TIMEOUT_S = 10.0
 MAX_REQUESTS = 4  # per instance
+# Recompute steps have a base, so that instances run them apart from cache steps.
+PROFILE = "tp,batch_tokens,step_kind,latency_ms\n" + "".join(
+    f"1,{tokens},{kind},{base_ms + tokens}\n"
+    for kind, base_ms in (("recompute", 20), ("cache", 5))
+    for tokens in (4, 32, 1024)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +134,44 @@ class ScriptedModel:
                     assert self.cached[next(read)] == (int(batch.seeds[i]), position), "keys of another request"
 
 
+class AnyBatch(FixedThresholdPolicy):
+    """Chooses batches at random, as far as the protocol allows."""
+
+    forms_batches: ClassVar[bool] = True
+
+    def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:  # noqa: ARG002
+        draws = np.random.default_rng([int(now_s * 100), *table.ticket[rows].tolist()]).random(len(rows))
+        chosen: Bool = draws < 0.5
+        for index in set(table.instance[rows].tolist()) - set(table.instance[joined].tolist()):
+            of_instance = (table.instance[rows] == index).nonzero()[0]
+            chosen[of_instance[draws[of_instance].argmin()]] = True
+        return chosen
+
+
+MakePolicy = Callable[[MigrationPolicy, StepEstimates], Policy]
+
+
+def fixed(moves: MigrationPolicy, _estimates: StepEstimates) -> Policy:
+    return FixedThresholdPolicy(THRESHOLD, moves)
+
+
+def any_batch(moves: MigrationPolicy, _estimates: StepEstimates) -> Policy:
+    return AnyBatch(THRESHOLD, moves)
+
+
+def dilaserve(moves: MigrationPolicy, estimates: StepEstimates) -> Policy:
+    """With one candidate, so that the outputs are those of `Text.reference`."""
+    return DiLaServePolicy(candidates=np.array([THRESHOLD]), estimates=estimates, moves=moves)
+
+
 class EngineCell:
     """Messages wait until the test delivers them; the test sets `now_s`."""
 
-    def __init__(self, *, caching: bool, lookahead: int, moves: MigrationPolicy) -> None:
+    def __init__(
+        self, *, caching: bool, lookahead: int, moves: MigrationPolicy, make_policy: MakePolicy = fixed
+    ) -> None:
         self.caching, self.lookahead, self.moves = caching, lookahead, moves
+        self._make_policy = make_policy
         self.now_s = 100.0
         self.epoch = 0
         self.texts: dict[int, Text] = {}
@@ -145,12 +189,12 @@ class EngineCell:
         """Start a scheduler that knows only what the bus stores."""
         self.epoch += 1
         self.core = scheduler_core(
-            lambda _: FixedThresholdPolicy(THRESHOLD, self.moves),
+            lambda estimates: self._make_policy(self.moves, estimates),
             _ended,
             epoch=self.epoch,
             mask_token_id=MASK_ID,
-            thresholds=(0.5, THRESHOLD),
-            tokens_per_step=(2.0, 1.5),
+            thresholds=(THRESHOLD,),
+            tokens_per_step=(1.5,),
             caching=self.caching,
             lookahead=self.lookahead,
             end_ids=(END_ID,),
@@ -169,6 +213,7 @@ class EngineCell:
             max_batch_requests=MAX_REQUESTS,
             max_batch_tokens=1000,
             cache_tokens=self.models[name].cache_tokens,
+            profile=PROFILE,
         )
 
     def start_worker(self, name: str) -> None:

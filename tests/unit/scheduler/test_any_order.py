@@ -1,5 +1,7 @@
 """The scheduler's core with workers' engines, under any order of messages and failures."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -13,7 +15,7 @@ from services.scheduler.state.request_table import NOWHERE
 from shared.arrays import unpack_int32
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepKind
-from tests.support.engine_cell import BLOCK, STEP_TIMEOUT_S, EngineCell, Text
+from tests.support.engine_cell import BLOCK, STEP_TIMEOUT_S, EngineCell, Text, any_batch, dilaserve, fixed
 
 MAX_INSTANCES = 3
 POSITIONS = st.none() | st.integers(0, 4 * BLOCK - 1)
@@ -33,11 +35,12 @@ class AnyOrder(RuleBasedStateMachine):
         moves=st.sampled_from(MigrationPolicy),
         number=WHICH,
         lossless=st.booleans(),
+        make_policy=st.sampled_from([fixed, any_batch, dilaserve]),
     )
-    def begin(self, *, caching: bool, lookahead: int, moves: MigrationPolicy, number: int, lossless: bool) -> None:
+    def begin(self, *, number: int, lossless: bool, **cell: Any) -> None:
         """`lossless`: whether no message is lost."""
         self.lossless = lossless
-        self.cell = EngineCell(caching=caching, lookahead=lookahead, moves=moves)
+        self.cell = EngineCell(**cell)
         for _ in range(number):
             self.join()
 
@@ -213,5 +216,5 @@ def test_a_returning_request_replaces_its_old_state_even_if_the_drop_was_lost(*,
     assert finish.stats.migrations == 2
 
 
-AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
+AnyOrder.TestCase.settings = settings(max_examples=400, stateful_step_count=50)
 TestAnyOrder = AnyOrder.TestCase
