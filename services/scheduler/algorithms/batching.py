@@ -9,8 +9,7 @@ import numpy as np
 
 from shared.arrays import Bool, Float64, Int64
 
-MIN_BATCH = 3  # requests of an iteration that are never held back for the sake of others
-PACE_TOLERANCE = 1.3  # an iteration may last this many times the pace that its most urgent request needs
+MIN_BATCH = 2  # requests of an iteration that are never held back for the sake of others
 RECOMPUTE_SHARE = 0.3  # of an instance's requests; from this share on, the recompute steps run
 
 
@@ -23,7 +22,7 @@ def within_pace(group: Int64, pace_s: Float64, joined: Bool, iteration_s: Callab
     """
     requests = np.bincount(group)
     affordable_s = np.full(len(requests), np.inf)
-    np.minimum.at(affordable_s, group, PACE_TOLERANCE * pace_s)
+    np.minimum.at(affordable_s, group, pace_s)
     if np.all(iteration_s(np.arange(len(requests)), requests) <= affordable_s):
         return np.ones(len(group), dtype=np.bool_)
     order = np.lexsort((pace_s, ~joined, group))

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from services.scheduler.algorithms.batching import MIN_BATCH, PACE_TOLERANCE, of_one_kind, within_pace
+from services.scheduler.algorithms.batching import MIN_BATCH, of_one_kind, within_pace
 from services.scheduler.algorithms.common_level import (
     STEP_FACTOR,
     STEP_MARGIN,
@@ -139,7 +139,7 @@ class DiLaServePolicy(Policy):
         rows = rows[table.instance[rows] != NOWHERE]
         instances = table.instance[rows]
         needed_s = self._needed_pace_s(rows, latency, table, now_s + LOAD_CONTROL_INTERVAL_S)
-        tight[instances[PACE_TOLERANCE * needed_s < latency.seconds(instances, fleet.requests[instances])]] = True
+        tight[instances[needed_s < latency.seconds(instances, fleet.requests[instances])]] = True
         return tight
 
     def _needed_pace_s(self, rows: Int64, latency: BatchLatency, table: RequestTable, now_s: float) -> Float64:
@@ -147,7 +147,7 @@ class DiLaServePolicy(Policy):
         enough. Shapes: rows [n] -> [n]."""
         small_batch_s = latency.seconds(table.instance[rows], np.array(MIN_BATCH + 1))
         needed_s = (_time_left_s(rows, table, now_s) - small_batch_s) / np.maximum(table.least_steps[rows], 1.0)
-        needed_s[needed_s * PACE_TOLERANCE < small_batch_s] = np.inf
+        needed_s[needed_s < small_batch_s] = np.inf
         return needed_s
 
     def _recomputes(self, rows: Int64, joined: Bool, table: RequestTable) -> Bool:
