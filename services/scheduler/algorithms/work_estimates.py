@@ -20,8 +20,11 @@ def booked_shares(
 ) -> Float64:
     """The share of the SLO window that the steps left of all requests take, if one instance alone ran them, for each
     open instance. Each request's busy-seconds count by its own SLO. Shapes: [n] each -> [k]."""
-    tokens, slo_s = table.tokens[rows], table.slo_s[rows]
+    tokens = table.tokens[rows]
     instances = fleet.open.nonzero()[0]
+    step_s = (fleet.cache_base_s[instances] + fleet.cache_slope_s[instances]).min(initial=1.0)
+    least_s = (cache_steps + recompute_steps) * step_s  # a shorter SLO cannot be met: the request takes no more work
+    slo_s = np.maximum(table.slo_s[rows], least_s)
     room = np.minimum(fleet.max_requests[instances], fleet.max_tokens[instances] / tokens.mean())
     batch = np.maximum(BATCH_SHARE * room, 1.0)
     recompute_batch = np.maximum(RECOMPUTE_BATCH_SHARE * batch, 1.0)

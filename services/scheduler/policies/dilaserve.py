@@ -113,8 +113,8 @@ class DiLaServePolicy(Policy):
         fitting = highest_within(steps_left, self.candidates, (left_s / pace - STEP_MARGIN) / STEP_FACTOR)
         fitting[left_s < 0] = (self.candidates[0] + self.candidates[-1]) / 2
         allowed = table.level[rows]
-        thresholds = np.floor(np.minimum(fitting, allowed) * 100 + 1e-6) / 100
-        thresholds = np.maximum(thresholds, table.min_threshold[rows])
+        highest = np.minimum(fitting, allowed)
+        thresholds = np.maximum(_rounded_down(highest, self.candidates), table.min_threshold[rows])
         time_left_s = steps_at(steps_left, self.candidates, thresholds) * pace
         step_latency_s = fleet.recompute_latency_s(instances, fleet.tokens[instances])
         return ThresholdChoice(thresholds, np.maximum(allowed, thresholds), time_left_s, step_latency_s)
@@ -176,6 +176,14 @@ def _time_left_s(rows: Int64, table: RequestTable, now_s: float) -> Float64:
     """Seconds to each deadline. Shapes: [n] -> [n]."""
     left_s: Float64 = table.arrival_s[rows] + table.slo_s[rows] - now_s
     return left_s
+
+
+def _rounded_down(thresholds: Float64, candidates: Float64) -> Float64:
+    """To hundredths or the next candidate, whichever is higher. Shapes: [n], all at least the lowest candidate, [c] ->
+    [n]."""
+    candidate = candidates[np.maximum(candidates.searchsorted(thresholds, "right") - 1, 0)]
+    rounded: Float64 = np.maximum(np.floor(thresholds * 100 + 1e-6) / 100, candidate)
+    return rounded
 
 
 def build(settings: SchedulerSettings, estimates: StepEstimates) -> DiLaServePolicy:

@@ -1,0 +1,145 @@
+"""The default policy's thresholds: the common level, rescues, floors, and the edges."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.scheduler.events import InstanceLost
+from services.scheduler.policies.dilaserve import DiLaServePolicy
+from shared.arrays import unpack_float32
+from tests.builders import arrival, scheduler_core
+from tests.support.scripted_cell import PROFILE, THRESHOLDS, ScriptedCell, jobs_in, make_cell, registered
+from tests.support.scripted_worker import ScriptedWorker
+
+# An iteration takes 20 ms for each kind of step; tokens hardly count.
+FLAT_PROFILE = "tp,batch_tokens,step_kind,latency_ms\n" + "".join(
+    f"1,{tokens},{kind},{20 + tokens / 1000}\n" for tokens in (32, 1024, 8192) for kind in ("recompute", "cache")
+)
+
+
+def cell_of(*, caching: bool = True, **options: Any) -> ScriptedCell:
+    return make_cell({"a-1": 1}, policy="dilaserve", caching=caching, **options)
+
+
+def cell_with(*candidates: float) -> ScriptedCell:
+    """With these candidate thresholds, ascending, and instance a-1."""
+    core = scheduler_core(
+        lambda estimates: DiLaServePolicy(candidates=np.array(candidates), estimates=estimates),
+        thresholds=candidates,
+        tokens_per_step=tuple(np.linspace(4, 1, len(candidates))),
+    )
+    cell = ScriptedCell(core, {"a-1": ScriptedWorker()})
+    cell.send(registered("a-1"))
+    return cell
+
+
+def thresholds(cell: ScriptedCell, *requests: object) -> list[float]:
+    [sent] = jobs_in(cell.send(*requests))  # type: ignore[arg-type]
+    return [round(float(threshold), 6) for threshold in unpack_float32(sent.jobs.thresholds)]
+
+
+def test_an_idle_cluster_uses_the_highest_candidate() -> None:
+    assert thresholds(cell_of(), arrival("r", slo_s=1000.0)) == [0.9]
+
+
+def test_all_requests_share_one_level_between_the_candidates() -> None:
+    """The paper's load control would give some requests 0.9 and others 0.5."""
+    chosen = thresholds(cell_of(), *[arrival(f"r{i}", slo_s=165.0) for i in range(40)])
+    assert len(set(chosen)) == 1
+    assert 0.5 < chosen[0] < 0.9
+    assert chosen[0] not in THRESHOLDS
+
+
+def test_the_level_falls_with_the_load_to_the_lowest_candidate() -> None:
+    levels = [thresholds(cell_of(), *[arrival(f"r{i}", slo_s=165.0) for i in range(n)])[0] for n in (4, 40, 80)]
+    assert levels == sorted(levels, reverse=True)
+    assert (levels[0], levels[-1]) == (0.9, 0.5)
+
+
+def test_a_request_with_an_impossible_slo_does_not_lower_the_level_of_the_others() -> None:
+    """However short its SLO, it takes at most one place in each iteration."""
+    usual = [arrival(f"r{i}", slo_s=20.0) for i in range(4)]
+    cell = cell_of()
+    cell.send(registered("a-1", profile=FLAT_PROFILE))
+    assert thresholds(cell, *usual, arrival("impossible", slo_s=0.001)) == [0.9] * 4 + [0.5]
+
+
+def test_without_load_control_the_level_is_the_highest_candidate() -> None:
+    requests = [arrival(f"r{i}", slo_s=165.0) for i in range(40)]
+    assert thresholds(cell_of(load_control=False), *requests) == [0.9] * 40
+
+
+def test_requests_of_guaranteed_priority_keep_the_highest_candidate() -> None:
+    crowd = [arrival(f"r{i}", slo_s=165.0) for i in range(80)]
+    chosen = thresholds(cell_of(guaranteed_priority=10), *crowd, arrival("vip", slo_s=1e5, priority=10))
+    assert sorted(set(chosen)) == [0.5, 0.9]
+
+
+def test_a_request_that_would_miss_its_deadline_takes_a_lower_threshold() -> None:
+    """Alone, a cache step takes 0.033 s; 64 tokens take 16 to 64 steps."""
+    chosen = [thresholds(cell_of(), arrival("r", slo_s=slo_s))[0] for slo_s in (20.0, 4.0, 2.0, 0.5)]
+    assert chosen == sorted(chosen, reverse=True)
+    assert (chosen[0], chosen[-1]) == (0.9, 0.5)
+    assert 0.5 < chosen[1] < 0.9
+
+
+def test_a_late_request_uses_at_most_the_middle_of_the_range() -> None:
+    cell = cell_of()
+    cell.now_s += 10.0
+    assert thresholds(cell, arrival("r", slo_s=5.0)) == [0.7]
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.62, 0.95, 1.0])
+def test_a_quality_floor_holds_also_above_all_candidates(floor: float) -> None:
+    chosen = thresholds(cell_of(), arrival("r", slo_s=0.5, min_threshold=floor))
+    assert chosen == [pytest.approx(max(0.5, floor))]
+
+
+@given(
+    candidates=st.lists(st.integers(0, 1000), min_size=1, max_size=5, unique=True).map(
+        lambda thousandths: tuple(i / 1000 for i in sorted(thousandths))
+    ),
+    slos_s=st.lists(st.floats(0.01, 1000), min_size=1, max_size=8),
+)
+def test_the_candidates_bound_every_threshold(candidates: tuple[float, ...], slos_s: list[float]) -> None:
+    cell = cell_with(*candidates)
+    requests = [arrival(f"r{i}", slo_s=slo_s) for i, slo_s in enumerate(slos_s)]
+    for threshold in thresholds(cell, *requests):
+        assert candidates[0] - 1e-6 <= threshold <= candidates[-1] + 1e-6
+
+
+def test_a_candidate_of_three_decimals_is_used_as_it_is() -> None:
+    assert thresholds(cell_with(0.855), arrival("r")) == [0.855]
+    assert thresholds(cell_with(0.505, 0.955), arrival("r")) == [0.955]
+    assert thresholds(cell_with(0.505, 0.955), arrival("urgent", slo_s=0.01)) == [0.505]
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("block_length", [8, 32, 64])
+def test_requests_of_any_block_length_end(block_length: int, *, caching: bool) -> None:
+    cell = cell_of(caching=caching)
+    requests = [arrival(f"r{i}", block_length=block_length, slo_s=5.0) for i in range(5)]
+    cell.serve(cell.send(*requests))
+    assert [finish.output_ids.tolist() for finish in cell.finished] == [[10 + i for i in range(64)]] * 5
+
+
+def test_without_an_instance_requests_wait_and_the_load_is_finite() -> None:
+    cell = make_cell({}, policy="dilaserve", caching=True)
+    assert jobs_in(cell.send(arrival("r", slo_s=5.0))) == []
+    assert cell.core.load is not None
+    assert np.isfinite([cell.core.load.least_tokens, cell.core.load.committed_tokens]).all()
+    cell.workers["a-1"] = ScriptedWorker("a-1", 4)
+    cell.serve(cell.send(registered("a-1", profile=PROFILE)))
+    assert len(cell.finished) == 1
+
+
+def test_after_the_loss_of_the_last_instance_requests_wait_for_another() -> None:
+    cell = cell_of()
+    cell.send(arrival("r", slo_s=5.0))
+    assert jobs_in(cell.send(InstanceLost("a-1"))) == []
+    cell.workers["b-1"] = ScriptedWorker("b-1", 4)
+    cell.serve(cell.send(registered("b-1", profile=PROFILE)))
+    assert len(cell.finished) == 1

@@ -1,0 +1,141 @@
+"""Work is priced by the profile, and finished iterations correct the price and show the pace."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.scheduler.algorithms.common_level import booked_share
+from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
+from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.observations import observe_iterations
+from services.scheduler.state.request_table import RequestTable
+from shared.arrays import Int64
+from shared.messages.instances import InstanceState
+from shared.messages.steps import CACHE
+from tests.builders import arrival
+from tests.support.scripted_cell import registered
+
+NOW_S = 1000.0
+
+
+def cluster(*tp_degrees: int, requests: int = 4, slo_s: float = 10.0, **fields: int) -> tuple[RequestTable, Fleet]:
+    """Requests on instance 0; the profile is that of `scripted_cell`: (1 ms + 1 ms per token) / TP degree."""
+    table, fleet = RequestTable(candidates=1, caching=True), Fleet()
+    for i, tp_degree in enumerate(tp_degrees):
+        fleet.update(registered(f"i-{i}", tp_degree=tp_degree).instance)
+    for i in range(requests):
+        row = table.add(arrival(f"r{i}", slo_s=slo_s, **fields))
+        table.instance[row] = table.state_instance[row] = 0
+        fleet.add_load(0, int(table.tokens[row]), requests=1)
+    return table, fleet
+
+
+def booked(table: RequestTable, fleet: Fleet, cache_steps: float, recompute_steps: float = 0.0) -> float:
+    rows = table.ticket.nonzero()[0]
+    each = np.ones(len(rows))
+    return booked_share(booked_shares(rows, cache_steps * each, recompute_steps * each, table, fleet))
+
+
+def iterate(table: RequestTable, fleet: Fleet, latency_s: float, times: int, *, rows: Int64 | None = None) -> None:
+    """Cache steps of `rows`, or all requests, one iteration after the other."""
+    rows = table.ticket.nonzero()[0] if rows is None else rows
+    n = len(rows)
+    for i in range(times):
+        now_s = NOW_S + i * latency_s
+        fleet.sent_batch[0] += 1
+        table.pipeline.send(rows, np.full(n, 0.9), np.full(n, CACHE, np.int32), now_s, fleet.sent_batch[[0] * n])
+        observe_iterations(table, fleet, rows, np.full(n, latency_s), now_s)
+        table.pipeline.complete(rows, np.zeros(n, np.bool_))
+
+
+@given(steps=st.floats(1, 500), more=st.floats(0, 500), slo_s=st.floats(100, 1000))
+def test_more_steps_or_less_time_book_more(steps: float, more: float, slo_s: float) -> None:
+    some, urgent = cluster(1, slo_s=slo_s), cluster(1, slo_s=slo_s / 2)
+    assert booked(*some, steps) <= booked(*some, steps + more)
+    assert booked(*some, steps, recompute_steps=1) <= booked(*some, steps, recompute_steps=1 + more)
+    assert booked(*urgent, steps) == pytest.approx(2 * booked(*some, steps))
+
+
+def test_instances_divide_the_work_by_their_speed() -> None:
+    alone, beside_equal, beside_double = (booked(*cluster(*degrees), 50) for degrees in ([1], [1, 1], [1, 2]))
+    assert beside_equal == pytest.approx(alone / 2)
+    assert beside_double == pytest.approx(alone / 3)
+
+
+def test_closed_instances_do_no_work_and_without_an_open_one_all_is_booked() -> None:
+    table, fleet = cluster(1, 1)
+    both = booked(table, fleet, 50)
+    fleet.update(registered("i-1", state=InstanceState.DRAINING).instance)
+    assert booked(table, fleet, 50) == pytest.approx(2 * both)
+    fleet.update(registered("i-0", state=InstanceState.DRAINING).instance)
+    assert booked(table, fleet, 50) == np.inf
+
+
+def test_longer_blocks_and_sequences_cost_more() -> None:
+    short, long = cluster(1), cluster(1, block_length=64)
+    assert booked(*long, 50) > 1.5 * booked(*short, 50)
+    short, long = cluster(1), cluster(1, prompt_tokens=400)
+    assert booked(*long, 0, recompute_steps=50) > 1.5 * booked(*short, 0, recompute_steps=50)
+
+
+def test_an_iteration_of_more_requests_takes_longer() -> None:
+    _, fleet = cluster(1)
+    latency = BatchLatency(fleet, tokens=128, block_length=32, recompute_share=0.1)
+    seconds = latency.seconds(np.zeros(9, np.int64), np.arange(9))
+    assert (np.diff(seconds) > 0).all()
+    cache_only = BatchLatency(fleet, tokens=128, block_length=32, recompute_share=0.0)
+    [eight] = cache_only.seconds(np.array([0]), np.array([8]))
+    assert eight == pytest.approx(8 * 0.032, rel=0.1)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+def test_a_wrong_profile_is_corrected(factor: float) -> None:
+    """Four cache steps of 32 tokens take 0.129 s by the profile. With it, the booked share is as wrong as before."""
+    table, fleet = cluster(1)
+    before = booked(table, fleet, 50)
+    iterate(table, fleet, factor * 0.129, 4000)
+    assert fleet.correction[0] == pytest.approx(factor, rel=0.02)
+    assert booked(table, fleet, 50) == pytest.approx(factor * before, rel=0.02)
+    latency = BatchLatency(fleet, tokens=128, block_length=32, recompute_share=0.0)
+    assert latency.seconds(np.array([0]), np.array([4]))[0] == pytest.approx(factor * 0.129, rel=0.1)
+
+
+def test_one_stalled_iteration_hardly_changes_the_correction() -> None:
+    table, fleet = cluster(1)
+    iterate(table, fleet, 0.129, 20)
+    iterate(table, fleet, 60.0, 4)
+    assert fleet.correction[0] < 1.1
+
+
+def test_the_pace_is_the_profiles_until_it_is_observed() -> None:
+    table, fleet = cluster(1)
+    [by_profile] = pace_s(np.array([0]), fleet)
+    assert by_profile == pytest.approx(4 * 0.032, rel=0.1)
+    iterate(table, fleet, 0.5, 2)
+    assert pace_s(np.array([0]), fleet)[0] == pytest.approx(0.5)
+
+
+def test_the_pace_follows_a_change_and_counts_iterations_that_a_request_sits_out() -> None:
+    table, fleet = cluster(1)
+    iterate(table, fleet, 0.5, 2)
+    iterate(table, fleet, 0.2, 300)
+    assert fleet.pace_s[0] == pytest.approx(0.2, rel=0.05)
+    first, second = table.ticket.nonzero()[0][:2]
+    for _ in range(150):
+        fleet.sent_batch[0] += 1
+        for rows in ([first, second], [first]):
+            iterate_at = table.last_result_s[first] + 0.2
+            table.pipeline.send(np.array(rows), np.full(len(rows), 0.9), np.full(len(rows), CACHE, np.int32), 0.0, 1)
+            observe_iterations(table, fleet, np.array(rows), np.full(len(rows), 0.2), iterate_at)
+            table.pipeline.complete(np.array(rows), np.zeros(len(rows), np.bool_))
+    assert 0.22 < fleet.pace_s[0] < 0.38
+
+
+def test_steps_of_policies_that_form_no_batches_are_not_observed() -> None:
+    table, fleet = cluster(1)
+    rows = table.ticket.nonzero()[0]
+    fleet.changed[0] = False
+    table.pipeline.send(rows, np.full(4, 0.9), np.full(4, CACHE, np.int32), NOW_S)
+    observe_iterations(table, fleet, rows, np.full(4, 0.5), NOW_S)
+    assert (fleet.changed[0], fleet.pace_s[0], fleet.correction[0]) == (False, 0.0, 1.0)
