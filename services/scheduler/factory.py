@@ -48,12 +48,15 @@ def build_core(
 
 
 def read_card(settings: SchedulerSettings, model: Path) -> PredictorCard | None:
-    """Read the predictor's card. Returns: None if the policy uses no estimates. Raises: BadInput if it is missing."""
-    if not find_policy(settings.policy).uses_estimates:
-        return None
+    """Read the predictor's card. A policy without estimates needs none; its mean rates then serve forecasts only.
+
+    Returns: None if the policy needs none and there is none. Raises: BadInput if it needs one.
+    """
     try:
         return read_predictor_card(Path(settings.predictor or model / "predictor"))
     except BadInput as error:
+        if not find_policy(settings.policy).uses_estimates:
+            return None
         need = f"the {settings.policy} policy needs it"
         hint = "make one with `dilaserve train-predictor`, or use another policy"
         raise BadInput(f"{error.message}; {need}: {hint}", "predictor") from None

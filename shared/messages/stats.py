@@ -4,6 +4,7 @@ import msgspec
 
 STATS_S = 1.0  # interval of messages
 WINDOW_S = 30.0  # window of rates, ratios and percentiles
+CURVE_TOKENS = tuple(32 * 2**i * j // 2 for i in range(10) for j in (2, 3))  # batch tokens, 32 to 24,576, of the curves
 
 
 class InstanceLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,12 +20,48 @@ class InstanceLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Load control's inputs (Algorithm 2) in the last cycle. Units: tokens to compute."""
+    """The inputs of the paper's load control (Algorithm 2) in its last run. Units: tokens to compute."""
 
     least_tokens: float  # of all active requests, each at its lowest allowed threshold
     committed_tokens: float  # of all active requests, each at its highest allowed threshold
     capacity_tokens: float  # of the instances within the mean SLO of active requests
-    throughput_tokens_per_s: float  # least_tokens / this: seconds of work before a new request
+    throughput_tokens_per_s: float
+
+
+class InstanceClass(msgspec.Struct, frozen=True, kw_only=True):
+    """The open instances with one latency profile and TP degree. The costs are corrected by what is observed."""
+
+    instances: int
+    requests: int  # on all of them
+    fewest_requests: int  # on one of them
+    max_requests: int  # the room of one of them
+    max_tokens: int
+    recompute_s: list[float]  # seconds of an iteration of recompute steps with each of CURVE_TOKENS
+    cache_s: list[float]  # seconds of an iteration of cache steps with each of CURVE_TOKENS
+
+
+class WorkGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Active requests with equal priority, similar deadlines and similar steps left. Lengths and steps are means."""
+
+    requests: int
+    steps: float  # left at the lowest threshold that the policy and the quality floor allow
+    recompute_steps: float  # of these
+    tokens: float  # prompt and output
+    block_length: float
+    due_in_s: float  # seconds from the message to the latest deadline; below 0: all are late
+    priority: int
+
+
+class ClusterWork(msgspec.Struct, frozen=True, kw_only=True):
+    """The basis of a latency forecast, under every policy."""
+
+    classes: list[InstanceClass]
+    groups: list[WorkGroup]
+    by_deadline: bool  # requests due earlier come first; false: all requests on an instance share its iterations
+    lowest_threshold: float  # that the policy uses
+    mean_steps_share: float  # steps of ended requests over those of a whole output at the mean rate
+    least_steps_share: float  # the same of easy requests; 0: unknown, at least one step runs
+    computing_share: float  # of the time since a request's first step, the share in which its iterations run
 
 
 class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,5 +108,6 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     cycle_mean_s: float | None  # duration of a decision cycle
     cycle_max_s: float | None  # longest of the last STATS_S
 
-    load: ClusterLoad | None = None  # None: no load control, or no active request
+    load: ClusterLoad | None = None  # None: the policy does not count tokens, or no request is active
+    work: ClusterWork | None = None  # None: no instance is open
     instances: list[InstanceLoad] = []

@@ -10,7 +10,8 @@ from services.predictor.metrics import PredictorMetrics
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.worker.monitoring.metrics import WorkerMetrics
-from tests.builders import instance, loaded_stats
+from shared.messages.stats import ClusterLoad
+from tests.builders import instance, scheduler_stats
 
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",), "info": ("_info",)}
 
@@ -31,7 +32,8 @@ def exported() -> list[Family]:
 
 def _registries() -> Iterator[CollectorRegistry]:
     scheduler = SchedulerMetrics()
-    scheduler.set_stats(loaded_stats(0.0, 1.0))
+    load = ClusterLoad(least_tokens=1, committed_tokens=2, capacity_tokens=3, throughput_tokens_per_s=1)
+    scheduler.set_stats(scheduler_stats(load=load))
     yield GatewayMetrics().registry
     yield scheduler.registry
     yield PredictorMetrics("v").registry

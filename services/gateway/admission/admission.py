@@ -65,10 +65,10 @@ class AdmissionController:
             message = f"this gateway has {self._max_active} requests in flight, its limit"
             raise ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
         if self._slo_admission is not None:
-            late_s = self._slo_admission.admit(request, self._monitor.stats, time.time())
-            if late_s > 0:
-                message = f"slo_ms: under this load the request would be {late_s:.1f} s late at the lowest threshold"
-                raise ApiError(429, message, param="slo_ms", code="slo_unattainable", retry_after_s=late_s)
+            wait_s = self._slo_admission.admit(request, self._monitor.stats, self._monitor.received_s, time.time())
+            if wait_s > 0:
+                message = "slo_ms: the request could not meet its SLO even at the lowest threshold"
+                raise ApiError(429, message, param="slo_ms", code="slo_unattainable", retry_after_s=wait_s)
 
 
 def key_of(http: HttpRequest) -> ApiKey:

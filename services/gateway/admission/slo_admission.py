@@ -1,51 +1,85 @@
-"""Whether a request can meet its SLO: its minimum latency under the load that the scheduler last published."""
+"""Whether a request can meet its SLO, by the work that the scheduler last published and that was admitted since."""
 
-import math
+from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from services.gateway.admission.forecast import Backlog, InstanceModel, RequestWork, instance_models
 from shared.arrays import unpack_int32
 from shared.messages.requests import Request
-from shared.messages.stats import STATS_S, SchedulerStats
+from shared.messages.stats import SchedulerStats
 from shared.text import round_up_to_blocks
 
-MAX_STATS_AGE_S = 3 * STATS_S
-MAX_LATE_S = 3600.0
+MAX_RETRY_S = 3600.0  # also for a request that does not fit an idle cluster: instances may be added
 
 
 class SloAdmission:
-    """Adds the work admitted since the scheduler published its load. Pure: load and time are arguments."""
+    """Follows the cluster's backlog. Pure: statistics and times are arguments."""
 
     def __init__(self, default_slo_s: float) -> None:
         self._default_slo_s = default_slo_s
         self._stats: SchedulerStats | None = None
-        self._admitted_tokens = 0.0  # tokens to compute for requests admitted since `_stats`
+        self._backlog = Backlog.of([], 0.0)
+        self._at_s = 0.0  # time of `_backlog`
 
-    def admit(self, request: Request, stats: SchedulerStats | None, now_s: float) -> float:
-        """`stats` are the latest. Returns: 0.0 if the request is admitted, else its minimum lateness in seconds."""
-        if stats is not self._stats:
-            self._stats, self._admitted_tokens = stats, 0.0
-        if stats is None or stats.load is None or not stats.tokens_per_step or stats.at_s < now_s - MAX_STATS_AGE_S:
+    def admit(self, request: Request, stats: SchedulerStats | None, received_s: float, now_s: float) -> float:
+        """`stats` are the latest, received at `received_s`.
+
+        Returns: 0.0 if the request is admitted, else the whole seconds after which it would be if nothing else arrived.
+        """
+        if stats is None or stats.work is None or not stats.tokens_per_step:
             return 0.0
-        request_tokens = min_tokens(request, stats)
-        ahead_tokens = max(0.0, stats.load.least_tokens) + self._admitted_tokens
-        throughput = stats.load.throughput_tokens_per_s
-        latency_s = (ahead_tokens + request_tokens) / throughput if throughput > 0 else math.inf
-        late_s = latency_s - (request.slo_s or self._default_slo_s)
-        if late_s > 0:
-            return min(late_s, MAX_LATE_S)
-        self._admitted_tokens += request_tokens
+        work = stats.work
+        if stats is not self._stats:
+            self._stats, self._at_s, self._backlog = stats, received_s, Backlog.of(work.groups, received_s)
+        models = instance_models(work, float(self._backlog.requests.sum()), caching=stats.caching)
+        self._backlog, self._at_s = _after(now_s - self._at_s, self._backlog, models), max(now_s, self._at_s)
+        easy, mean = (_work_of(request, stats, share) for share in (work.least_steps_share, work.mean_steps_share))
+        slo_s = request.slo_s or self._default_slo_s
+
+        def is_admitted_after(wait_s: float) -> bool:
+            ahead = _after(wait_s, self._backlog, models).ahead_of(request.priority)
+            if work.by_deadline:
+                ahead = ahead.due_within(self._at_s, self._at_s + wait_s + slo_s)
+            return any(model.earliest_end_s(easy, mean, ahead) <= slo_s for model in models)
+
+        if not is_admitted_after(0.0):
+            return _first_second(is_admitted_after)
+        self._backlog = self._backlog.with_request(mean, now_s + slo_s, request.priority)
         return 0.0
 
 
-def min_tokens(request: Request, stats: SchedulerStats) -> float:
-    """Tokens to compute for a whole request at the lowest threshold that its quality floor allows.
+def _after(seconds: float, backlog: Backlog, models: Sequence[InstanceModel]) -> Backlog:
+    """The backlog after a time without arrivals, at the fastest."""
+    if seconds <= 0:
+        return backlog
+    return backlog.advanced(max(model.rounds_within(seconds, backlog) for model in models))
 
-    Source: ReqLoad of Algorithms 2 and 4, as the scheduler's load control counts it.
-    """
+
+def _first_second(is_admitted_after: Callable[[float], bool]) -> float:
+    """The least whole number of seconds, at least 1 and at most MAX_RETRY_S."""
+    low, high = 0.0, 1.0
+    while not is_admitted_after(high):
+        if high >= MAX_RETRY_S:
+            return MAX_RETRY_S
+        low, high = high, min(2 * high, MAX_RETRY_S)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_admitted_after(middle) else (middle, high)
+    return high
+
+
+def _work_of(request: Request, stats: SchedulerStats, steps_share: float) -> RequestWork:
+    """A whole request at the lowest threshold that the policy and its quality floor allow; `steps_share`: of the steps
+    at the mean rate."""
+    lowest = stats.work.lowest_threshold if stats.work else 0.0
+    rate = float(np.interp(max(lowest, request.min_threshold), stats.thresholds, stats.tokens_per_step))
     output_tokens = round_up_to_blocks(request.output_tokens, request.block_length)
-    tokens = len(unpack_int32(request.prompt_ids or b"")) + output_tokens
-    allowed = [i for i, threshold in enumerate(stats.thresholds) if threshold >= request.min_threshold]
-    lowest = allowed[0] if allowed else len(stats.thresholds) - 1
-    blocks = output_tokens // request.block_length
-    steps = max(output_tokens / max(stats.tokens_per_step[lowest], 1e-9), blocks)
-    recompute_steps = blocks if stats.caching else steps
-    return recompute_steps * tokens + (steps - recompute_steps) * request.block_length
+    steps = max(steps_share * output_tokens / rate, 1.0)
+    blocks = max(min(steps_share, 1.0) * output_tokens / request.block_length, 1.0)
+    return RequestWork(
+        steps=steps,
+        recompute_steps=min(blocks, steps) if stats.caching else steps,
+        tokens=len(unpack_int32(request.prompt_ids or b"")) + output_tokens,
+        block_length=request.block_length,
+    )

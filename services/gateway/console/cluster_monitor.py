@@ -32,7 +32,7 @@ class ClusterMonitor:
         self._model_name = model_name
         self._readiness = readiness
         self._last_stats: SchedulerStats | None = None
-        self._received_s = 0.0  # Unix time of `_last_stats`
+        self.received_s = 0.0  # Unix time at which the last stats arrived
         self._loads: deque[LoadView] = deque(maxlen=MAX_LOADS)
         self._recent: dict[str, Outcome] = {}  # by request id, newest last
         self._ended = 0
@@ -70,7 +70,7 @@ class ClusterMonitor:
     @property
     def stats(self) -> SchedulerStats | None:
         """The leading scheduler's stats; None if none leads."""
-        return self._last_stats if time.time() - self._received_s < STATS_TIMEOUT_S else None
+        return self._last_stats if time.time() - self.received_s < STATS_TIMEOUT_S else None
 
     def recent(self, limit: int) -> list[Outcome]:
         """The most recently finished requests, newest first."""
@@ -105,8 +105,8 @@ class ClusterMonitor:
     async def _receive_stats(self, msg: Msg) -> None:
         stats = try_decode(msg, SchedulerStats)
         if stats is not None:
-            self._last_stats, self._received_s = stats, time.time()
-            self._loads.append(load_view(stats, self._received_s))
+            self._last_stats, self.received_s = stats, time.time()
+            self._loads.append(load_view(stats, self.received_s))
 
     async def _receive_outcome(self, msg: Msg) -> None:
         outcome = try_decode(msg, Outcome)

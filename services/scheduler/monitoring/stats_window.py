@@ -8,6 +8,7 @@ import numpy as np
 
 from services.scheduler import events as ev
 from services.scheduler.core import SchedulerCore
+from services.scheduler.monitoring.cluster_work import ServedShares, cluster_work
 from services.scheduler.state.request_table import NOWHERE
 from services.scheduler.state.totals import Totals
 from shared.messages.requests import OutcomeStatus
@@ -28,6 +29,7 @@ class StatsWindow:
         self._policy = policy
         self._num_waiting = num_waiting
         self._cycle_max_s: float | None = None
+        self._shares = ServedShares(core.settings)
         self._latencies: deque[tuple[float, float]] = deque()  # of completed requests: Unix time of the end, seconds
         self._history: deque[tuple[float, Totals]] = deque([(now_s, Totals())])  # Unix time and totals, oldest first
 
@@ -41,6 +43,7 @@ class StatsWindow:
             match command:
                 case ev.FinishRequest(status=OutcomeStatus.COMPLETED, stats=stats) if stats is not None:
                     self._latencies.append((now_s, stats.latency_s))
+                    self._shares.record(command, stats)
 
     def stats(self, now_s: float) -> SchedulerStats:
         """The message; `cycle_max_s` covers the time since the last message."""
@@ -74,6 +77,7 @@ class StatsWindow:
             cycle_mean_s=recent.cycle_s / recent.cycles if recent.cycles else None,
             cycle_max_s=cycle_max_s,
             load=core.load,
+            work=cluster_work(core, self._shares, now_s),
             instances=self._instances(),
         )
 

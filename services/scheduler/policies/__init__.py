@@ -47,9 +47,14 @@ class Policy(ABC):
     def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> ClusterLoad | None:  # noqa: ARG002
         """Run load control: when a request arrives, when an instance joins, changes or leaves, and periodically.
 
-        Returns: None if the policy has no load control or no request is active.
+        Returns: what it compared, if it counts tokens and a request is active.
         """
         return None
+
+    @property
+    def lowest_threshold(self) -> float:
+        """The lowest threshold of a request without a quality floor; 0: the lowest candidate."""
+        return 0.0
 
     @abstractmethod
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:

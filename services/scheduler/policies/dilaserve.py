@@ -14,9 +14,7 @@ from services.scheduler.algorithms.common_level import (
     level_at,
     steps_at,
 )
-from services.scheduler.algorithms.load_control import request_load
 from services.scheduler.algorithms.placement import place_by_deadline, step_latency
-from services.scheduler.algorithms.thresholds import candidate_of
 from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
 from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, MigrationPolicy, Policy, ThresholdChoice
 from services.scheduler.settings import SchedulerSettings
@@ -25,7 +23,6 @@ from services.scheduler.state.request_table import NOWHERE, RequestTable
 from services.scheduler.state.step_estimates import StepEstimates
 from services.scheduler.state.step_pipeline import IDLE, SENT
 from shared.arrays import Bool, Float64, Int32, Int64
-from shared.messages.stats import ClusterLoad
 from shared.messages.steps import RECOMPUTE
 
 PRICED_AT = 0.75  # of the range of candidates: the threshold at which work is priced
@@ -51,7 +48,7 @@ class DiLaServePolicy(Policy):
     _booked: float = 0.0  # share of the SLO window
     _latency: BatchLatency | None = None  # of the requests at the last run of load control
 
-    def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> ClusterLoad | None:
+    def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:
         """Set the common level by the busy-seconds that the requests have left, each as a share of its SLO."""
         lowest, highest = float(self.candidates[0]), float(self.candidates[-1])
         rows = table.ticket.nonzero()[0]
@@ -72,7 +69,6 @@ class DiLaServePolicy(Policy):
         table.level[rows] = level
         if self.guaranteed_priority is not None:
             table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
-        return self._cluster_load(rows, table, fleet) if len(rows) else None
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
         """Waiting requests by priority, then by deadline."""
@@ -118,18 +114,6 @@ class DiLaServePolicy(Policy):
         time_left_s = steps_at(steps_left, self.candidates, thresholds) * pace
         step_latency_s = fleet.recompute_latency_s(instances, fleet.tokens[instances])
         return ThresholdChoice(thresholds, np.maximum(allowed, thresholds), time_left_s, step_latency_s)
-
-    def _cluster_load(self, rows: Int64, table: RequestTable, fleet: Fleet) -> ClusterLoad:
-        tokens, block_lengths = table.tokens[rows].astype(float), table.block_length[rows].astype(float)
-        load = request_load(*self.estimates.remaining(rows), tokens, block_lengths)
-        throughput = fleet.throughput(float(tokens.mean()), float(block_lengths.mean()), caching=table.pipeline.caching)
-        least = load[np.arange(len(rows)), candidate_of(table.min_threshold[rows], self.candidates)]
-        return ClusterLoad(
-            least_tokens=float(least.sum()),
-            committed_tokens=float(steps_at(load, self.candidates, table.level[rows]).sum()),
-            capacity_tokens=float(throughput * table.slo_s[rows].mean()),
-            throughput_tokens_per_s=throughput,
-        )
 
     def _tight(self, rows: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
         """Whether a batch of all its requests is too slow for one of them, for every instance. Shapes: rows [n]."""

@@ -23,6 +23,10 @@ class FixedThresholdPolicy(Policy):
     moves: MigrationPolicy = MigrationPolicy.NEVER
     uses_estimates: bool = False
 
+    @property
+    def lowest_threshold(self) -> float:
+        return self.threshold
+
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:  # noqa: ARG002
         return place_first_come(rows, table, fleet, token_load)
 

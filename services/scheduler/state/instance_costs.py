@@ -45,6 +45,7 @@ class InstanceCosts(Columns):
     recompute_base_s: Float64  # of the iteration
     shared_launch_s: Float64  # typical saving of an iteration of both kinds
     correction: Float64  # observed / predicted time of an iteration
+    observed: Int64  # iterations that `correction` counts
     _shares: Bool  # whether it saves anything
     _shared_axes_s: Annotated[Float64, KINDS, SHARED_POINTS]  # by kind; see `SharedLaunch`
     _shared_s: Annotated[Float64, SHARED_POINTS, SHARED_POINTS]
@@ -72,6 +73,7 @@ class InstanceCosts(Columns):
         self._shared_axes_s[index], self._shared_s[index] = _shared_grid(cost.shared_launch)
         self._shares[index] = cost.shared_launch.saving_s.any()
         self.correction[index] = 1.0
+        self.observed[index] = 0
 
     def recompute_latency_s(self, instances: Instances, tokens: Amounts) -> Float64:
         """Latency of a recompute step with these batch tokens on each instance. Shapes: [n], [n] -> [n]."""
@@ -109,7 +111,11 @@ class InstanceCosts(Columns):
         known = (observed_s > 0) & (predicted_s > 0)
         of = instances[known]
         ratio = np.minimum(observed_s[known] / predicted_s[known], MAX_OBSERVED_RATIO * self.correction[of])
-        np.add.at(self.correction, of, CORRECTION_RATE * (ratio - self.correction[of]))
+        np.add.at(self.observed, of, 1)
+        error = ratio - self.correction[of]
+        # At first a profile that is too slow is corrected fast; a long iteration may be a stall
+        rate = np.where(error < 0, np.maximum(CORRECTION_RATE, 1.0 / self.observed[of]), CORRECTION_RATE)
+        np.add.at(self.correction, of, rate * error)
 
     def _part_seconds(self, instances: Int32 | Int64, kind: int, tokens: Amounts, keys: Amounts | None) -> Float64:
         latency_s = self._latency(instances, kind, tokens)

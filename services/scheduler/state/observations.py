@@ -12,11 +12,13 @@ MEASURED_BATCHES = 4  # the costs are corrected by one of this many iterations: 
 
 
 def observe_iterations(table: RequestTable, fleet: Fleet, rows: Int64, latency_s: Float64, now_s: float) -> None:
-    """Record the finished steps of `rows`, before the pipeline completes them; steps of no numbered batch do not count.
+    """Record the finished steps of `rows`, before the pipeline completes them; the pace is that of numbered batches.
     Units: latency_s [n], of the iteration that ran each step; 0: not measured."""
     pipeline, instances = table.pipeline, table.instance[rows]
     batches = pipeline.batch[rows]
     if not np.count_nonzero(batches):
+        if len(rows) and table.steps[rows[0]] % MEASURED_BATCHES == 0:
+            _observe_costs(table, fleet, rows, latency_s)
         return
     fleet.changed[instances] = True
     np.maximum.at(fleet.done_batch, instances, batches)

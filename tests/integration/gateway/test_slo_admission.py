@@ -1,4 +1,4 @@
-"""Requests that cannot meet their SLO are refused, by the load that the scheduler publishes."""
+"""Requests that cannot meet their SLO are refused, by the work that the scheduler publishes."""
 
 import time
 from typing import Any
@@ -8,7 +8,7 @@ import msgspec
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.text import TextModel
-from tests.builders import loaded_stats
+from tests.builders import work_group, working_stats
 from tests.support.gateway import running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import until
@@ -23,7 +23,8 @@ async def test_a_request_that_would_be_late_gets_a_429_with_retry_after(
         await gateway.until("ready")
 
         async def is_refused() -> bool:
-            await bus.publish(bus.subjects.stats("scheduler"), loaded_stats(time.time(), 100_000.0))
+            stats = working_stats(time.time(), groups=[work_group(requests=1250, steps=8.0)])
+            await bus.publish(bus.subjects.stats("scheduler"), stats)
             reply = await gateway.http.post("/v1/chat/completions", json=CHAT | {"slo_ms": 2000})
             if reply.status_code != 429:
                 return False

@@ -6,7 +6,8 @@ import pytest
 from services.scheduler.events import EstimatesReceived
 from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.scheduler.monitoring.stats_metrics import NAME
-from tests.builders import arrival, loaded_stats, scheduler_stats
+from shared.messages.stats import ClusterLoad
+from tests.builders import arrival, scheduler_stats
 from tests.support.scripted_cell import THRESHOLDS, ScriptedCell, make_cell
 
 
@@ -73,5 +74,6 @@ def test_the_latest_statistics_are_exported_unchanged() -> None:
     assert value(metrics, "estimates_total", source="fallback") == 3
     assert value(metrics, "instances", state="open") == 1
     assert value(metrics, "mean_threshold") is None
-    metrics.set_stats(loaded_stats(0.0, 100.0))
+    load = ClusterLoad(least_tokens=100, committed_tokens=200, capacity_tokens=300, throughput_tokens_per_s=50)
+    metrics.set_stats(scheduler_stats(load=load))
     assert value(metrics, "load_tokens", of="least") == 100
