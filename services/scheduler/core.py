@@ -171,7 +171,11 @@ class SchedulerCore:
         table = self.table
         table.block[row] += 1
         table.block_masks_left[row] = table.block_length[row]
-        if table.masks_left[row] == 0 or self._has_ended(row):
+        ended = table.masks_left[row] == 0
+        if not ended:
+            ended = self._has_ended(row)
+            self.estimates.learn_ending(ended=ended)
+        if ended:
             self._finish(row, OutcomeStatus.COMPLETED, now_s)
             return
         if self._decisions is not None and table.pipeline.state[row] == SENT:

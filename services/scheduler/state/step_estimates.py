@@ -19,6 +19,7 @@ from shared.predictor_features import state_features
 
 PRIOR_STEPS = 4.0  # weight of the cell's mean difficulty against a request's own steps
 MEAN_STEPS = 5000.0  # steps over which the cell's mean difficulty is averaged
+ENDING_WEIGHT = 0.02  # of one block in the moving share of texts that continue
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class StepEstimates:
     _learns: bool = True  # False: as in the paper, the one-shot estimate stays as it was at arrival
     _counted: tuple[int, float] = (0, 0.0)  # steps, and steps expected, that the mean difficulty contains
     _recent: tuple[float, float] = (MEAN_STEPS, MEAN_STEPS)  # these of the last steps
+    _continues: float = 1.0  # share of the texts that continue after a block, where further blocks follow
 
     def request(self) -> list[RequestEstimates]:
         """One command for all requests that need a new estimate; an empty list if none does."""
@@ -84,7 +86,8 @@ class StepEstimates:
         """Steps left, and how many of these are recompute steps.
 
         At least one step per block is left, and at most one per mask. The first step of each block is a recompute step,
-        and so is a step on an instance without the state; without a cache, all are. Shapes: rows [n] -> [n, c] each.
+        and so is a step on an instance without the state; without a cache, all are. Blocks that probably never run,
+        because the text ends before them, count by their probability. Shapes: rows [n] -> [n, c] each.
         """
         table = self._table
         blocks_left = self.blocks_left(rows)
@@ -92,16 +95,31 @@ class StepEstimates:
         steps_left -= (table.steps[rows] - table.estimate_step[rows])[:, None]
         np.maximum(steps_left, blocks_left[:, None], out=steps_left)
         np.minimum(steps_left, table.masks_left[rows][:, None], out=steps_left)
+        skipped: Float64 | int = 0
+        if self._continues < 1.0:
+            skipped = self._blocks_skipped(blocks_left)
+            steps_left -= skipped[:, None]
         if not table.pipeline.caching:
             return steps_left, steps_left
         begun = table.block_masks_left[rows] < table.block_length[rows]
         has_cache = begun & (table.state_instance[rows] != NOWHERE)
-        recompute_left: Float64 = np.minimum((blocks_left - has_cache)[:, None], steps_left)
+        recompute_left: Float64 = np.minimum((blocks_left - skipped - has_cache)[:, None], steps_left)
         return steps_left, recompute_left
 
     def blocks_left(self, rows: Int64) -> Int32:
         """Blocks with masks, the current one included. Shapes: [n] -> [n]."""
         return self._table.num_blocks[rows] - self._table.block[rows]
+
+    def learn_ending(self, *, ended: bool) -> None:
+        """Count a finished block that is not the last of its output: the text `ended` in it, or continues."""
+        if self._learns:
+            self._continues += ENDING_WEIGHT * ((not ended) - self._continues)
+
+    def _blocks_skipped(self, blocks_left: Int32) -> Float64:
+        """The expected number of blocks that do not run. A block of padding would take one step. Shapes: [n] -> [n]."""
+        further, share = blocks_left - 1, self._continues
+        skipped: Float64 = further - share * (1 - share**further) / (1 - share)
+        return skipped
 
     @property
     def mean_difficulty(self) -> float:

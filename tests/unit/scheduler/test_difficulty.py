@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.scheduler.events import Command, EstimatesReceived
 from shared.arrays import Float64
@@ -63,3 +65,30 @@ def test_a_new_request_begins_with_the_mean_difficulty_of_the_cell() -> None:
     cell.send(arrival("new", output_tokens=OUTPUT))
     factor = steps_left(cell, cell.core.table.row_of["new"])[-1] / OUTPUT
     assert 0.5 < factor < 0.6  # 10,240 steps; the mean began at 1
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_blocks_after_the_end_of_most_texts_hardly_count(caching: bool) -> None:
+    cell = make_cell({"a-1": 1}, policy="fixed", caching=caching)
+    cell.send(arrival("r", output_tokens=OUTPUT))
+    before, _ = cell.core.estimates.remaining(np.array([0]))
+    for _ in range(500):
+        cell.core.estimates.learn_ending(ended=True)
+    after, recomputes = cell.core.estimates.remaining(np.array([0]))
+    assert (before - after).tolist() == pytest.approx(np.full((1, 3), OUTPUT // BLOCK - 1), abs=0.01)
+    assert recomputes.tolist() == (pytest.approx(np.ones((1, 3)), abs=0.01) if caching else after.tolist())
+
+
+@given(
+    ended=st.lists(st.booleans(), max_size=200), output_blocks=st.integers(1, 40), finished_blocks=st.integers(0, 3)
+)
+def test_at_least_the_current_block_is_left(ended: list[bool], output_blocks: int, finished_blocks: int) -> None:
+    cell = make_cell({"a-1": 1}, policy="fixed", caching=True)
+    cell.send(arrival("r", output_tokens=BLOCK * output_blocks))
+    cell.core.table.block[0] = min(finished_blocks, output_blocks - 1)
+    blocks_left = output_blocks - cell.core.table.block[0]
+    for one in ended:
+        cell.core.estimates.learn_ending(ended=one)
+    steps, recomputes = cell.core.estimates.remaining(np.array([0]))
+    assert np.all(steps >= 1 - 1e-9)
+    assert np.all((recomputes >= 0) & (recomputes <= np.minimum(steps, blocks_left)))
