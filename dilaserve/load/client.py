@@ -72,14 +72,15 @@ async def run_load(
         async def send(number: int, arrival_s: float) -> LoadReply:
             await asyncio.sleep(start_s + arrival_s - time.perf_counter())
             request = load.request(number)
-            reply = await _send(client, request, _body(model, request, slo_s), arrival_s)
+            reply = await send_request(client, request, request_body(model, request, slo_s), arrival_s)
             on_reply(reply)
             return reply
 
         return await asyncio.gather(*(send(number, at_s) for number, at_s in enumerate(load.arrivals_s)))
 
 
-def _body(model: str, request: LoadRequest, slo_s: float | None) -> dict[str, Any]:
+def request_body(model: str, request: LoadRequest, slo_s: float | None) -> dict[str, Any]:
+    """The body of a request; `slo_s` is its SLO if the row has none."""
     body: dict[str, Any] = {"model": model, "priority": request.priority}
     if _is_chat(request):
         body["messages"] = [{"role": "user", "content": request.prompt}]
@@ -95,7 +96,10 @@ def _is_chat(request: LoadRequest) -> bool:
     return not request.raw and request.prompt_ids is None
 
 
-async def _send(client: httpx.AsyncClient, request: LoadRequest, body: dict[str, Any], arrival_s: float) -> LoadReply:
+async def send_request(
+    client: httpx.AsyncClient, request: LoadRequest, body: dict[str, Any], arrival_s: float
+) -> LoadReply:
+    """Send one request and wait for its reply; a failure is in the reply."""
     sent_s = time.perf_counter()
     try:
         path = "/v1/chat/completions" if _is_chat(request) else "/v1/completions"
