@@ -30,7 +30,7 @@ async def _run(
 
         async def turns() -> None:
             for number, row in waiting:
-                body = request_body(model, row, slo_s) | fields
+                body = {**request_body(model, row, slo_s), **fields}
                 replies[number] = await send_request(client, row, body, time.perf_counter() - start_s)
 
         await asyncio.gather(*(turns() for _ in range(concurrency)))

@@ -79,9 +79,7 @@ def test_blocks_after_the_end_of_most_texts_hardly_count(caching: bool) -> None:
     assert recomputes.tolist() == (pytest.approx(np.ones((1, 3)), abs=0.01) if caching else after.tolist())
 
 
-@given(
-    ended=st.lists(st.booleans(), max_size=200), output_blocks=st.integers(1, 40), finished_blocks=st.integers(0, 3)
-)
+@given(ended=st.lists(st.booleans(), max_size=200), output_blocks=st.integers(1, 40), finished_blocks=st.integers(0, 3))
 def test_at_least_the_current_block_is_left(ended: list[bool], output_blocks: int, finished_blocks: int) -> None:
     cell = make_cell({"a-1": 1}, policy="fixed", caching=True)
     cell.send(arrival("r", output_tokens=BLOCK * output_blocks))
