@@ -2,6 +2,13 @@
 
 import numpy as np
 
+from services.scheduler.algorithms.common_level import (
+    STEP_FACTOR,
+    STEP_MARGIN,
+    booked_share,
+    highest_within,
+    level_at,
+)
 from services.scheduler.algorithms.load_control import highest_allowed, request_load
 from services.scheduler.algorithms.thresholds import choose_thresholds, time_left_s
 from shared.arrays import Float64
@@ -29,3 +36,18 @@ def test_algorithm_2() -> None:
     assert load[0].tolist() == [7168, 9728, 15360]
     allowed = highest_allowed(load, np.zeros(3, np.int64), 512 / 0.030 * 2, guaranteed=np.zeros(3, np.bool_))
     assert [CANDIDATES[i] for i in allowed] == [0.9, 0.7, 0.5]
+
+
+def test_the_common_level() -> None:
+    each_share = 60 * 0.020 / 20 / 5.0
+    alone, shared = np.full(1, 25 * each_share), np.full(2, 25 * each_share)
+    levels = [level_at(booked_share(of), 0.5, 0.9) for of in (alone, shared)]
+    np.testing.assert_allclose(levels, [0.85, 0.9])
+    np.testing.assert_allclose([level_at(booked, 0.5, 0.9) for booked in (0.25, 0.45, 0.7)], [0.9, 0.7, 0.5])
+
+
+def test_a_lower_threshold_for_a_deadline() -> None:
+    max_steps = (np.array([1.0]) / 0.020 - STEP_MARGIN) / STEP_FACTOR
+    assert int(max_steps[0]) == 38
+    [chosen] = highest_within(STEPS_LEFT[None, :], np.array(CANDIDATES), max_steps)
+    assert np.floor(chosen * 100) / 100 == 0.7
