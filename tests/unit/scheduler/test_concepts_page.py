@@ -2,13 +2,7 @@
 
 import numpy as np
 
-from services.scheduler.algorithms.common_level import (
-    STEP_FACTOR,
-    STEP_MARGIN,
-    booked_share,
-    highest_within,
-    level_at,
-)
+from services.scheduler.algorithms.common_level import STEP_FACTOR, STEP_MARGIN, booked_share, highest_within, level_at
 from services.scheduler.algorithms.load_control import highest_allowed, request_load
 from services.scheduler.algorithms.thresholds import choose_thresholds, time_left_s
 from shared.arrays import Float64
