@@ -71,7 +71,7 @@ def test_no_request_that_sits_out_is_more_urgent_than_one_that_is_chosen(some: R
 
 
 @given(requests(joined=False))
-def test_a_batch_above_the_minimum_lasts_no_longer_than_its_most_urgent_request_affords(some: Requests) -> None:
+def test_a_larger_batch_is_as_short_as_its_most_urgent_request_needs(some: Requests) -> None:
     kept = some.within_pace()
     for index in set(some.group.tolist()):
         count = int(np.count_nonzero(kept & (some.group == index)))
