@@ -126,11 +126,10 @@ def test_requests_of_any_block_length_end(block_length: int, *, caching: bool) -
     assert [finish.output_ids.tolist() for finish in cell.finished] == [[10 + i for i in range(64)]] * 5
 
 
-def test_without_an_instance_requests_wait_and_the_load_is_finite() -> None:
+def test_without_an_instance_requests_wait_at_the_lowest_level() -> None:
     cell = make_cell({}, policy="dilaserve", caching=True)
     assert jobs_in(cell.send(arrival("r", slo_s=5.0))) == []
-    assert cell.core.load is not None
-    assert np.isfinite([cell.core.load.least_tokens, cell.core.load.committed_tokens]).all()
+    assert cell.core.table.level[cell.core.table.row_of["r"]] == 0.5
     cell.workers["a-1"] = ScriptedWorker("a-1", 4)
     cell.serve(cell.send(registered("a-1", profile=PROFILE)))
     assert len(cell.finished) == 1
