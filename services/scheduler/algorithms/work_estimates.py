@@ -12,7 +12,7 @@ from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float64, Int32, Int64
 
 BATCH_SHARE = 0.6  # assumed batch: this share of the requests that an instance has room for
-RECOMPUTE_BATCH_SHARE = 0.2  # of these, the recompute steps of an iteration
+RECOMPUTE_BATCH_SHARE = 0.2  # of these, the recompute steps of an iteration, if the other steps use the cache
 
 
 def booked_shares(
@@ -27,11 +27,14 @@ def booked_shares(
     slo_s = np.maximum(table.slo_s[rows], least_s)
     room = np.minimum(fleet.max_requests[instances], fleet.max_tokens[instances] / tokens.mean())
     batch = np.maximum(BATCH_SHARE * room, 1.0)
-    recompute_batch = np.maximum(RECOMPUTE_BATCH_SHARE * batch, 1.0)
+    recompute_batch, recompute_base_s = batch, fleet.recompute_base_s[instances]
+    if table.pipeline.caching:
+        recompute_batch = np.maximum(RECOMPUTE_BATCH_SHARE * batch, 1.0)
+        recompute_base_s = _recompute_base_s(instances, fleet)
     cache_rate, recompute_rate = cache_steps / slo_s, recompute_steps / slo_s
     share = cache_rate.sum() / batch * fleet.cache_base_s[instances]
     share += (cache_rate * table.block_length[rows]).sum() / BUCKET * fleet.cache_slope_s[instances]
-    share += recompute_rate.sum() / recompute_batch * _recompute_base_s(instances, fleet)
+    share += recompute_rate.sum() / recompute_batch * recompute_base_s
     share += (recompute_rate * tokens).sum() * fleet.recompute_slope_s[instances]
     corrected: Float64 = np.maximum(share * fleet.correction[instances], np.finfo(float).tiny)
     return corrected
@@ -45,8 +48,11 @@ class BatchLatency:
         each_s = (1 - recompute_share) * block_length / BUCKET * fleet.cache_slope_s
         each_s += recompute_share * tokens * fleet.recompute_slope_s
         self._recompute_share = recompute_share
-        self._base_s, self._each_s = fleet.cache_base_s * fleet.correction, each_s * fleet.correction
-        self._recompute_s = _recompute_base_s(ALL, fleet) * fleet.correction
+        base_s, recompute_base_s = fleet.cache_base_s, _recompute_base_s(ALL, fleet)
+        if recompute_share == 1.0:  # without a cache
+            base_s, recompute_base_s = fleet.recompute_base_s, np.zeros_like(recompute_base_s)
+        self._base_s, self._each_s = base_s * fleet.correction, each_s * fleet.correction
+        self._recompute_s = recompute_base_s * fleet.correction
 
     def seconds(self, instances: Int32 | Int64, requests: Int32 | Int64) -> Float64:
         """The latency with this number of requests. Shapes: [n], [n] -> [n]."""
