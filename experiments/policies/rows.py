@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.policies.ablations import PARTS
 from experiments.policies.points import POLICY
 from services.scheduler.settings import SchedulerSettings
 from simulator.scenario import PredictorName
@@ -38,10 +39,6 @@ def _own_order(threshold: float) -> System:
     return System(f"{POLICY}-{threshold:g}", settings, "oracle", constant=threshold)  # takes half the time of trained
 
 
-def _without(part: str, **settings: object) -> System:
-    return System(f"without-{part}", {"policy": POLICY, **settings})
-
-
 ROWS = (
     System(POLICY, {"policy": POLICY}),
     System("paper-margin-0", {"policy": "paper", "margin_steps": 0.0}),
@@ -52,6 +49,9 @@ ROWS = (
     System("oracle-estimates", {"policy": POLICY}, "oracle"),
     System("one-shot-estimates", {"policy": POLICY}, "one-shot"),
 )
-# The policy without one of its parts each: a name, and the settings that switch the part off
-ABLATIONS = (_without("load-control", load_control=False),)
+# The policy without one of its parts each
+ABLATIONS = (
+    System("without-load-control", {"policy": POLICY, "load_control": False}),
+    *(System(f"without-{part}", {"policy": f"without-{part}"}) for part in PARTS),
+)
 SYSTEMS: Mapping[str, System] = {row.name: row for row in (*ROWS, *ABLATIONS)}

@@ -3,7 +3,6 @@
 A policy is imported when it is built, so that a command that only needs the names starts quickly.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Literal, cast
@@ -21,7 +20,9 @@ class PolicyEntry:
     """One policy, and its requirements."""
 
     summary: str  # one line
-    builder: str  # MODULE:FUNCTION; the function takes the settings and the estimates and returns the policy
+    builder: (
+        str  # MODULE:FUNCTION or MODULE:CLASS.METHOD; it takes the settings and the estimates and returns the policy
+    )
     uses_estimates: bool = False  # needs the step predictor, and its card for the mean tokens per step
     learns_difficulty: bool = True  # a request's own steps correct its one-shot estimate
     needs_profile: bool = False  # serves only instances that register a latency profile
@@ -31,10 +32,10 @@ class PolicyEntry:
         return cast("Policy", resolve_name(self.builder)(settings, estimates))
 
 
-POLICIES: Mapping[str, PolicyEntry] = {
+POLICIES: dict[str, PolicyEntry] = {
     "dilaserve": PolicyEntry(
         summary="one threshold for all by the booked work, lower where a deadline needs it; batches are chosen",
-        builder="services.scheduler.policies.dilaserve:build",
+        builder="services.scheduler.policies.dilaserve:DiLaServePolicy.build",
         uses_estimates=True,
         needs_profile=True,
     ),

@@ -1,7 +1,7 @@
 """DiLaServe's policy: one common threshold by the booked work, lower where a deadline needs it, and chosen batches."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -48,6 +48,17 @@ class DiLaServePolicy(Policy):
     _booked: float = 0.0  # share of the SLO window
     _latency: BatchLatency | None = None  # of the requests at the last run of load control
 
+    @classmethod
+    def build(cls, settings: SchedulerSettings, estimates: StepEstimates) -> Self:
+        return cls(
+            candidates=np.array(settings.candidates),
+            estimates=estimates,
+            moves=settings.moves or MigrationPolicy.AT_RECOMPUTE,
+            uses_estimates=settings.estimates == "predictor",
+            load_control=settings.load_control,
+            guaranteed_priority=settings.guaranteed_priority,
+        )
+
     def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:
         """Set the common level by the busy-seconds that the requests have left, each as a share of its SLO."""
         lowest, highest = float(self.candidates[0]), float(self.candidates[-1])
@@ -73,7 +84,7 @@ class DiLaServePolicy(Policy):
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
         """Waiting requests by priority, then by deadline."""
         slo_s = table.slo_s[rows]
-        left_s = _time_left_s(rows, table, now_s)
+        left_s = time_left_s(rows, table, now_s)
         rank_s = np.where(left_s < 0, left_s + LATE_WINDOWS * slo_s, left_s)
         priority = table.priority[rows]
         if np.count_nonzero(priority):
@@ -93,7 +104,7 @@ class DiLaServePolicy(Policy):
         if latency is not None and np.count_nonzero(fleet.tight[instances]):
             needed_s = self._needed_pace_s(every, latency, table, now_s)
             chosen = within_pace(group, needed_s, is_joined, lambda of, number: latency.seconds(instances[of], number))
-        separates = fleet.shared_launch_s[instances] < MAX_SHARED_LAUNCH * fleet.recompute_base_s[instances]
+        separates = self._separates(instances, fleet)
         if np.count_nonzero(separates):
             kept = chosen.nonzero()[0]
             recomputes = self._recomputes(every[kept], is_joined[kept], table)
@@ -105,15 +116,27 @@ class DiLaServePolicy(Policy):
         instances = table.instance[rows]
         steps_left, _ = self.estimates.remaining(rows)
         pace = pace_s(instances, fleet)
-        left_s = _time_left_s(rows, table, now_s)
-        fitting = highest_within(steps_left, self.candidates, (left_s / pace - STEP_MARGIN) / STEP_FACTOR)
-        fitting[left_s < 0] = (self.candidates[0] + self.candidates[-1]) / 2
+        fitting = self._fitting(steps_left, time_left_s(rows, table, now_s), pace)
         allowed = table.level[rows]
         highest = np.minimum(fitting, allowed)
         thresholds = np.maximum(_rounded_down(highest, self.candidates), table.min_threshold[rows])
-        time_left_s = steps_at(steps_left, self.candidates, thresholds) * pace
+        left_s = steps_at(steps_left, self.candidates, thresholds) * pace
         step_latency_s = fleet.recompute_latency_s(instances, fleet.tokens[instances])
-        return ThresholdChoice(thresholds, np.maximum(allowed, thresholds), time_left_s, step_latency_s)
+        return ThresholdChoice(thresholds, np.maximum(allowed, thresholds), left_s, step_latency_s)
+
+    def _fitting(self, steps_left: Float64, left_s: Float64, pace: Float64) -> Float64:
+        """The highest threshold at which each request meets its deadline; once late, the middle of the range.
+
+        Shapes: steps_left [n, c], left_s (to the deadline) and pace [n] -> [n].
+        """
+        fitting = highest_within(steps_left, self.candidates, (left_s / pace - STEP_MARGIN) / STEP_FACTOR)
+        fitting[left_s < 0] = (self.candidates[0] + self.candidates[-1]) / 2
+        return fitting
+
+    def _separates(self, instances: Int64, fleet: Fleet) -> Bool:
+        """Whether each instance runs the two kinds of step in separate iterations, because these are cheaper, [k]."""
+        separates: Bool = fleet.shared_launch_s[instances] < MAX_SHARED_LAUNCH * fleet.recompute_base_s[instances]
+        return separates
 
     def _tight(self, rows: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
         """Whether a batch of all its requests is too slow for one of them, for every instance. Shapes: rows [n]."""
@@ -130,7 +153,7 @@ class DiLaServePolicy(Policy):
         """The pace at which each request meets its deadline at its lowest threshold; infinity if no batch is fast
         enough. Shapes: rows [n] -> [n]."""
         small_batch_s = latency.seconds(table.instance[rows], np.array(MIN_BATCH + 1))
-        needed_s = (_time_left_s(rows, table, now_s) - small_batch_s) / np.maximum(table.least_steps[rows], 1.0)
+        needed_s = (time_left_s(rows, table, now_s) - small_batch_s) / np.maximum(table.least_steps[rows], 1.0)
         needed_s[needed_s < small_batch_s] = np.inf
         return needed_s
 
@@ -156,7 +179,7 @@ def _groups(instances: Int32) -> tuple[Int64, Int64]:
     return different.astype(np.int64), group
 
 
-def _time_left_s(rows: Int64, table: RequestTable, now_s: float) -> Float64:
+def time_left_s(rows: Int64, table: RequestTable, now_s: float) -> Float64:
     """Seconds to each deadline. Shapes: [n] -> [n]."""
     left_s: Float64 = table.arrival_s[rows] + table.slo_s[rows] - now_s
     return left_s
@@ -168,14 +191,3 @@ def _rounded_down(thresholds: Float64, candidates: Float64) -> Float64:
     candidate = candidates[np.maximum(candidates.searchsorted(thresholds, "right") - 1, 0)]
     rounded: Float64 = np.maximum(np.floor(thresholds * 100 + 1e-6) / 100, candidate)
     return rounded
-
-
-def build(settings: SchedulerSettings, estimates: StepEstimates) -> DiLaServePolicy:
-    return DiLaServePolicy(
-        candidates=np.array(settings.candidates),
-        estimates=estimates,
-        moves=settings.moves or MigrationPolicy.AT_RECOMPUTE,
-        uses_estimates=settings.estimates == "predictor",
-        load_control=settings.load_control,
-        guaranteed_priority=settings.guaranteed_priority,
-    )
