@@ -9,7 +9,7 @@ from experiments.paper.study import Case, Comparison, Row, Study, main, widest_g
 
 RATES = {"gsm8k": (10, 13, 16, 19), "mmlu-pro": (15, 19, 23, 27), "mbpp": (12, 15, 18, 21)}
 SYSTEMS: tuple[System, ...] = ("DiLaServe", "Llumnix", "INFaaS")
-IN_HAND = "DiLaServe, a step in hand"  # the default when serving; the others are as in the paper
+IN_HAND = "DiLaServe, a step in hand"  # the others are as in the paper
 
 
 def cases() -> list[Case]:
