@@ -13,7 +13,7 @@ from shared.messages.stats import CURVE_TOKENS, ClusterWork, InstanceClass, Work
 
 MAX_ENDED = 256  # completed requests that the shares cover
 MIN_ENDED = 20  # fewer do not count
-EASY_QUANTILE = 0.1  # of completed requests: the share of steps that an easy request takes
+EASY_QUANTILE = 0.05  # of completed requests: the share of steps that an easy request takes
 PRIOR_SHARE = 0.5  # of an easy request, before MIN_ENDED have completed
 QUICK_QUANTILE = 0.75  # of completed requests: the computing share of a request that others hardly hold up
 MIN_COMPUTING_SHARE = 0.5

@@ -113,9 +113,9 @@ class InstanceCosts(Columns):
         ratio = np.minimum(observed_s[known] / predicted_s[known], MAX_OBSERVED_RATIO * self.correction[of])
         np.add.at(self.observed, of, 1)
         error = ratio - self.correction[of]
-        # At first a profile that is too slow is corrected fast; a long iteration may be a stall
-        rate = np.where(error < 0, np.maximum(CORRECTION_RATE, 1.0 / self.observed[of]), CORRECTION_RATE)
-        np.add.at(self.correction, of, rate * error)
+        mean_rate = 1.0 / self.observed[of]  # at first the mean of all; the first long ones may be stalls
+        rate = np.where(error < 0, mean_rate, np.minimum(mean_rate, CORRECTION_RATE * self.observed[of]))
+        np.add.at(self.correction, of, np.maximum(rate, CORRECTION_RATE) * error)
 
     def _part_seconds(self, instances: Int32 | Int64, kind: int, tokens: Amounts, keys: Amounts | None) -> Float64:
         latency_s = self._latency(instances, kind, tokens)

@@ -79,6 +79,14 @@ def test_a_correction_approaches_the_observed_ratio() -> None:
     assert made.correction[:2].tolist() == pytest.approx([1.0, 2.0], rel=0.001)
 
 
+def test_a_wrong_profile_is_corrected_within_a_few_iterations() -> None:
+    made = fleet(SUM, SUM)
+    for _ in range(10):
+        made.observe(np.array([0, 1]), np.array([0.02, 0.2]), np.array([0.1, 0.1]))
+    assert made.correction[0] == pytest.approx(0.2)
+    assert 1.5 < made.correction[1] <= 2.0
+
+
 def test_an_iteration_without_a_time_corrects_nothing() -> None:
     made = fleet(SUM)
     made.observe(np.zeros(2, dtype=np.int64), np.array([0.0, 0.1]), np.array([0.1, 0.0]))
