@@ -1,5 +1,6 @@
 """The embedded cluster for an experiment: `dilaserve up`, its chat endpoint and the messages on its bus."""
 
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from shared.bus.subjects import Subjects
 CELL = "cell0"
 SUBJECTS = Subjects(CELL)
 READY_S = 180.0
+PREDICTOR_ROWS = 100  # first rows of the held-out problems, from which the step predictor learnt
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,12 @@ def live_cluster(*options: object) -> Iterator[LiveCluster]:
             yield LiveCluster(url, read_addresses(data_dir).nats_url)
 
 
+def measure_profile(path: Path) -> None:
+    """Measure the latency profile of the demo model with one thread, as an instance of `live_cluster` has it."""
+    options = ("--threads", "1", "--max-tokens", "2048", "--dtype", "float32", "--repeats", "9", "--out", str(path))
+    subprocess.run([sys.executable, "-m", "dilaserve", "profile", "--model", str(DEMO_MODEL), *options], check=True)
+
+
 def is_ready(url: str) -> bool:
     """Whether the gateway at this URL reports that it is ready."""
     try:
@@ -57,6 +65,11 @@ def held_out_requests(output_tokens: int | None = None) -> list[LoadRequest]:
     """The demo model's held-out problems, with another output length if given."""
     rows = read_requests(DEMO_MODEL / "heldout.jsonl")
     return [msgspec.structs.replace(row, output_tokens=output_tokens or row.output_tokens) for row in rows]
+
+
+def unlearnt_requests(output_tokens: int | None = None) -> list[LoadRequest]:
+    """The held-out problems from which the demo model's step predictor did not learn either."""
+    return held_out_requests(output_tokens)[PREDICTOR_ROWS:]
 
 
 def chat_body(prompt: str, **options: object) -> dict[str, object]:
