@@ -88,7 +88,8 @@ def main(
     wanted = [int(number) for number in concurrency.split(",")]
     began_s = time.monotonic()
     if any(lacks_runs(results, number, runs) for number in wanted):
-        measure_profile(PROFILE)
+        if not results.at or not PROFILE.exists():
+            measure_profile(PROFILE)
         with live_cluster("--slots", 1, "--instances", "1x1", "--profile", PROFILE) as cluster:
             closed_loop(cluster.url, rows[:WARM_UP_ROWS], WARM_UP_CONCURRENCY, LOOSE_SLO_S, {})
             for number in wanted:
