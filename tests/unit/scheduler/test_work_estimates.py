@@ -117,7 +117,7 @@ def test_a_wrong_profile_is_corrected(factor: float) -> None:
 
 def test_one_stalled_iteration_hardly_changes_the_correction() -> None:
     table, fleet = cluster(1)
-    iterate(table, fleet, 0.129, 20)
+    iterate(table, fleet, 0.129, 400)
     iterate(table, fleet, 60.0, 4)
     assert fleet.correction[0] < 1.1
 
