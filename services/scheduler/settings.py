@@ -1,5 +1,6 @@
 """Settings of the scheduler."""
 
+from math import inf
 from typing import Annotated, Literal
 
 import msgspec
@@ -28,6 +29,7 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     margin_steps: Margin = 0.0  # steps of slack before a deadline (policy paper)
     moves: MigrationPolicy | None = None  # when a request may migrate; unset: as the policy has it
     guaranteed_priority: int | None = None  # requests of at least this priority keep all thresholds under load
+    key_weights: tuple[str, ...] = ()  # KEY=WEIGHT: shares of API keys under load; 1 if not named (policy dilaserve)
     lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps sent ahead of the last result
     step_timeout_s: Seconds = 60.0  # seconds after which an unanswered step goes to another instance
     stop_at_eos: bool = True  # skip the blocks after the one that holds the end of text
@@ -38,3 +40,19 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
         if not self.thresholds:
             raise BadInput("DILASERVE_THRESHOLDS must name at least one threshold", "thresholds")
         return tuple(sorted(set(self.thresholds)))
+
+    @property
+    def weight_of_key(self) -> dict[str, float]:
+        """The weights of the keys that have one. Raises: BadInput if an entry is malformed."""
+        weights = {}
+        for entry in self.key_weights:
+            key, _, text = entry.rpartition("=")
+            try:
+                weight = float(text)
+            except ValueError:
+                weight = 0.0
+            if not key or not 0 < weight < inf:
+                message = f"DILASERVE_KEY_WEIGHTS: {entry!r}; accepted is KEY=WEIGHT, with a weight above 0"
+                raise BadInput(message, "key_weights")
+            weights[key] = weight
+        return weights

@@ -30,6 +30,12 @@ def level_at(booked: float, lowest: float, highest: float) -> float:
     return float(np.interp(booked, BOOKED_KNOTS, (highest, (lowest + highest) / 2, lowest)))
 
 
+def levels_at(booked: Float64, lowest: float, highest: float) -> Float64:
+    """The level at each booked share. Shapes: [n] -> [n]."""
+    levels: Float64 = np.interp(booked, BOOKED_KNOTS, (highest, (lowest + highest) / 2, lowest))
+    return levels
+
+
 def steps_at(steps_left: Float64, candidates: Float64, thresholds: Float64) -> Float64:
     """The steps left at each request's threshold, interpolated between the candidates, and constant beyond them.
 

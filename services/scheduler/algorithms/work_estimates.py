@@ -40,6 +40,21 @@ def booked_shares(
     return corrected
 
 
+def request_parts(
+    rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet
+) -> Float64:
+    """The part of each request in what `booked_shares` adds up, by the costs of one open instance in full batches.
+    Shapes: [n] each -> [n], with the sum 1."""
+    [first] = fleet.open.nonzero()[0][:1]
+    batch = np.maximum(BATCH_SHARE * fleet.max_requests[first], 1.0)
+    cache_s = fleet.cache_base_s[first] / batch + table.block_length[rows] / BUCKET * fleet.cache_slope_s[first]
+    recompute_s = fleet.recompute_base_s[first] / batch + table.tokens[rows] * fleet.recompute_slope_s[first]
+    busy_s = np.maximum(cache_steps * cache_s + recompute_steps * recompute_s, np.finfo(float).tiny)
+    share = busy_s / np.maximum(table.slo_s[rows], busy_s)
+    parts: Float64 = share / share.sum()
+    return parts
+
+
 class BatchLatency:
     """Seconds of an iteration of several mean requests, of which `recompute_share` recompute, on every instance."""
 

@@ -1,6 +1,6 @@
 """DiLaServe's policy: one common threshold by the booked work, lower where a deadline needs it, and chosen batches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
@@ -15,8 +15,9 @@ from services.scheduler.algorithms.common_level import (
     steps_at,
 )
 from services.scheduler.algorithms.placement import place_by_deadline, step_latency
-from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
+from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s, request_parts
 from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, MigrationPolicy, Policy, ThresholdChoice
+from services.scheduler.policies.fair_keys import FairKeys
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
@@ -31,6 +32,10 @@ MAX_BOOKED_FOR_PACE = 0.5  # booked share above which batches are not cut for th
 # base that remains is shared by fewer recompute steps if each iteration has only those that came up
 MAX_SHARED_LAUNCH = 0.5
 URGENT_SHARE = 0.6  # of its SLO: a request with less time left may keep an instance free
+BEYOND_S = 1e5  # a request behind a whole share of its key's has the rank of a deadline this much later
+KEPT_PACE = 0.6  # of the pace at which a request keeps its level; it also sits out iterations of other requests
+KEPT_RANGE = 0.05  # of the range of candidates below the highest: levels in it are kept
+NO_LIMIT_S = 1e6  # a pace that no iteration exceeds
 LATE_WINDOWS = 4.0  # SLOs: a late request has the rank of a deadline this much later
 
 
@@ -45,6 +50,7 @@ class DiLaServePolicy(Policy):
     uses_estimates: bool = True
     load_control: bool = True
     guaranteed_priority: int | None = None
+    keys: FairKeys = field(default_factory=lambda: FairKeys({}))
     _booked: float = 0.0  # share of the SLO window
     _latency: BatchLatency | None = None  # of the requests at the last run of load control
 
@@ -57,6 +63,7 @@ class DiLaServePolicy(Policy):
             uses_estimates=settings.estimates == "predictor",
             load_control=settings.load_control,
             guaranteed_priority=settings.guaranteed_priority,
+            keys=FairKeys(settings.weight_of_key),
         )
 
     def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:
@@ -78,6 +85,10 @@ class DiLaServePolicy(Policy):
             fleet.tight[:] = self._tight(rows, self._latency, table, fleet, now_s)
         level = level_at(self._booked, lowest, highest) if self.load_control else highest
         table.level[rows] = level
+        self.keys.forget()
+        if self.load_control and len(table.keys) > 1 and np.isfinite(self._booked):
+            parts = request_parts(rows, steps - recompute_steps, recompute_steps, table, fleet)
+            self.keys.set_levels(rows, self._booked * parts, lowest, highest, table)
         if self.guaranteed_priority is not None:
             table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
 
@@ -86,6 +97,7 @@ class DiLaServePolicy(Policy):
         slo_s = table.slo_s[rows]
         left_s = time_left_s(rows, table, now_s)
         rank_s = np.where(left_s < 0, left_s + LATE_WINDOWS * slo_s, left_s)
+        rank_s += BEYOND_S * self.keys.shares_before(rows, rank_s, table)
         priority = table.priority[rows]
         if np.count_nonzero(priority):
             _, order = np.unique(-priority, return_inverse=True)
@@ -101,9 +113,9 @@ class DiLaServePolicy(Policy):
         instances, group = _groups(table.instance[every])
         chosen = np.ones(len(every), dtype=np.bool_)
         latency = self._latency
-        if latency is not None and np.count_nonzero(fleet.tight[instances]):
-            needed_s = self._needed_pace_s(every, latency, table, now_s)
-            chosen = within_pace(group, needed_s, is_joined, lambda of, number: latency.seconds(instances[of], number))
+        limit_s = None if latency is None else self._pace_limit_s(every, instances, latency, table, fleet, now_s)
+        if latency is not None and limit_s is not None:
+            chosen = within_pace(group, limit_s, is_joined, lambda of, number: latency.seconds(instances[of], number))
         separates = self._separates(instances, fleet)
         if np.count_nonzero(separates):
             kept = chosen.nonzero()[0]
@@ -156,6 +168,32 @@ class DiLaServePolicy(Policy):
         needed_s = (time_left_s(rows, table, now_s) - small_batch_s) / np.maximum(table.least_steps[rows], 1.0)
         needed_s[needed_s < small_batch_s] = np.inf
         return needed_s
+
+    def _pace_limit_s(
+        self, rows: Int64, instances: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float
+    ) -> Float64 | None:
+        """The slowest pace that each request allows; None if no request has a limit. Shapes: rows [n] -> [n]."""
+        is_tight = np.count_nonzero(fleet.tight[instances])
+        needed_s = self._needed_pace_s(rows, latency, table, now_s) if is_tight else None
+        if not self.keys.some_exceed:
+            return needed_s
+        kept_s = self._kept_pace_s(rows, latency, table, now_s)
+        return kept_s if needed_s is None else np.minimum(needed_s, kept_s)
+
+    def _kept_pace_s(self, rows: Int64, latency: BatchLatency, table: RequestTable, now_s: float) -> Float64:
+        """The pace at which each request of the highest level keeps it, so that keys above their share do not slow it
+        down; for others a value without effect, in the order of their deadlines. Shapes: [n] -> [n]."""
+        left_s = time_left_s(rows, table, now_s)
+        pace_s = 2 * NO_LIMIT_S + left_s
+        kept_from = self.candidates[-1] - KEPT_RANGE * (self.candidates[-1] - self.candidates[0])
+        above = (table.level[rows] >= kept_from).nonzero()[0]
+        if len(above):
+            kept = rows[above]
+            steps = steps_at(self.estimates.remaining(kept)[0], self.candidates, table.level[kept])
+            kept_s = left_s[above] / (STEP_FACTOR * steps + STEP_MARGIN)
+            possible = kept_s >= latency.seconds(table.instance[kept], np.array(MIN_BATCH))
+            pace_s[above] = np.where(possible, KEPT_PACE * kept_s, NO_LIMIT_S)  # the others come after them
+        return pace_s
 
     def _recomputes(self, rows: Int64, joined: Bool, table: RequestTable) -> Bool:
         """Whether the step of each in the batch is a recompute step. Shapes: rows and joined [n] -> [n]."""

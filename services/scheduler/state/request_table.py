@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 
 from services.scheduler.events import RequestArrived
+from services.scheduler.state.active_keys import ActiveKeys
 from services.scheduler.state.columns import Columns
 from services.scheduler.state.output_buffer import OutputBuffer
 from services.scheduler.state.step_pipeline import StepPipeline
@@ -91,6 +92,8 @@ class RequestTable(Columns):
     max_threshold_index: Int32  # index of the highest candidate threshold that load control allows
     least_steps: Float64  # left at the quality floor or the lowest candidate, at the last run of load control
     level: Float64  # highest threshold that load control allows, where it is not one of the candidates
+    key: Int32  # index of its API key in `keys`
+    booked: Float64  # share of the SLO window that its steps left take
 
     def __init__(self, candidates: int, capacity: int = 64, *, caching: bool = False) -> None:
         """`candidates` is c; `caching`: see StepPipeline."""
@@ -99,6 +102,7 @@ class RequestTable(Columns):
         self.outputs = OutputBuffer()
         self.entries: list[RequestEntry | None] = [None] * capacity
         self.row_of: dict[str, int] = {}  # by request id
+        self.keys = ActiveKeys()
         self._free = list(range(capacity - 1, -1, -1))
         self._tickets_issued = 0
 
@@ -129,6 +133,7 @@ class RequestTable(Columns):
         self.min_threshold[row] = arrived.request.min_threshold
         self.lowest_threshold[row] = 1.0
         self.output_start[row] = self.outputs.take(arrived.output_length)
+        self.key[row] = self.keys.add(arrived.request.key)
         self.entries[row] = RequestEntry(arrived)
         self.row_of[arrived.request.request_id] = row
         self.new_ticket(row)
@@ -136,6 +141,7 @@ class RequestTable(Columns):
 
     def remove(self, row: int) -> None:
         self.row_of.pop(self.entry(row).request_id)
+        self.keys.remove(int(self.key[row]))
         self.entries[row] = None
         self.ticket[row] = 0
         self.outputs.give_back(int(self.output_start[row]), int(self.output_length[row]))

@@ -1,0 +1,68 @@
+"""The share of the cluster that each API key may use, so that a burst of one key does not lower everybody's quality.
+
+While the level stays at the highest candidate, every key uses what it wants. Beyond that, keys above their fair share
+fall first. Arrays hold k keys; `parts` are their parts of the booked share of the SLO window.
+"""
+
+import numpy as np
+
+from services.scheduler.algorithms.common_level import BOOKED_KNOTS, levels_at
+from shared.arrays import Float64, Int32, Int64
+
+# In a full cluster a request stays longer, and so counts for longer: a key at its fair rate has up to this many times
+# the booked share that it would have if the cluster were not full.
+MAX_SLOWDOWN = 2.0
+# Keys of equal rates differ by chance in their present requests. Differences within this many standard deviations
+# (of a Poisson process) do not count: levels that follow chance are worth less than one level for the same work.
+CHANCE_DEVIATIONS = 2.0
+
+
+def fair_share(parts: Float64, weights: Float64, budget: float) -> float:
+    """The share per weight at which keys are cut so that all together use the budget: what light keys leave of it goes
+    to the others. Shapes: [k], weights above 0. Returns: infinity if no key is cut."""
+    if parts.sum() <= budget:
+        return np.inf
+    order = (parts / weights).argsort()
+    parts, weights = parts[order], weights[order]
+    used = np.concatenate([[0.0], np.cumsum(parts)[:-1]])  # by the lighter keys, [k]
+    fair = (budget - used) / np.cumsum(weights[::-1])[::-1]
+    return float(fair[(parts >= fair * weights).argmax()])
+
+
+def key_levels(parts: Float64, requests: Int64, weights: Float64, lowest: float, highest: float) -> Float64:
+    """The level of each key: the highest candidate up to its fair share; above, the level that all would have if each
+    used as much; the common level where the difference may be chance. Shapes: [k] each -> [k]."""
+    booked = float(parts.sum())
+    slowdown = np.clip(booked / BOOKED_KNOTS[-1], 1.0, MAX_SLOWDOWN)
+    used = _if_all_used(parts, weights, BOOKED_KNOTS[0] * float(slowdown))
+    differs = np.abs(used - booked) > CHANCE_DEVIATIONS * used / np.sqrt(np.maximum(requests, 1))
+    return levels_at(np.where(differs, used, booked), lowest, highest)
+
+
+def allowed_shares(parts: Float64, requests: Int64, weights: Float64) -> Float64:
+    """The fair share of each key that uses more than it by more than chance; infinity for the others, whose requests
+    come first. Shapes: [k] each -> [k]."""
+    used = _if_all_used(parts, weights, BOOKED_KNOTS[0])
+    exceeds = used - parts.sum() > CHANCE_DEVIATIONS * used / np.sqrt(np.maximum(requests, 1))
+    return np.where(exceeds, fair_share(parts, weights, BOOKED_KNOTS[0]) * weights, np.inf)
+
+
+def _if_all_used(parts: Float64, weights: Float64, budget: float) -> Float64:
+    """The booked share if all keys used as much as each, relative to their fair shares. Shapes: [k] each -> [k]."""
+    used: Float64 = BOOKED_KNOTS[0] * parts / (fair_share(parts, weights, budget) * weights)
+    return used
+
+
+def shares_before(key: Int32 | Int64, booked: Float64, rank: Float64, used: Float64, allowed: Float64) -> Float64:
+    """The use that comes before a request, as a multiple of its key's share, if the key uses it in the order of `rank`.
+
+    Shapes: key (its index), booked (share of the SLO window) and rank [n]; used, by other requests of each key, and
+    allowed [k]. -> [n]
+    """
+    order = np.lexsort((rank, key))
+    sorted_key, sorted_booked = key[order], booked[order]
+    before = np.cumsum(sorted_booked) - sorted_booked
+    first = sorted_key.searchsorted(sorted_key)
+    shares = np.empty(len(key))
+    shares[order] = (before - before[first] + used[sorted_key]) / allowed[sorted_key]
+    return shares
