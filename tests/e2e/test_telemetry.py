@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +67,9 @@ def scrape_until(urls: list[str], *names: str) -> Scraped:
     """Poll until these metrics, which change only after the request has ended, are above 0."""
     deadline_s = time.monotonic() + START_S
     while True:
-        metrics = scrape(urls)
+        metrics: Scraped = {}
+        with suppress(httpx.ConnectError):  # the reconfigurator may start after the first reply
+            metrics = scrape(urls)
         if all(metrics.get(name) for name in names):
             return metrics
         assert time.monotonic() < deadline_s, f"{names} stay at 0"
