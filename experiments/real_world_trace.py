@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from experiments.paper.files import PROFILE, STEPS
+from experiments.paper.files import PROFILE, ROOFLINE, STEPS
 from experiments.paper.result_cache import cached
 from experiments.paper.runs import POLICY
 from experiments.report import RESULTS, environment_header, markdown_table
@@ -35,7 +35,6 @@ from simulator.scenario import PredictorName, Scenario, simulate
 from simulator.steps_table import read_steps
 from simulator.workload import ArrivalTrace, constant_rate_trace, real_world_trace
 
-ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
 LASTING_COPIES = 3  # copies of each sample of a benchmark: one copy lasts 82 seconds, mostly while the queue fills
 LOW_LOAD_S = 45 * 60.0  # the paper's low-load period is the trace's first 45 minutes
 

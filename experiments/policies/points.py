@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.paper.files import PROFILE, STEPS
+from experiments.paper.files import PROFILE, ROOFLINE, STEPS
 from experiments.policies.arrivals import NEEDS, arrivals, first_requests, with_mixed_slos
 from services.scheduler.registry import DEFAULT_POLICY
 from shared.messages.steps import StepKind
@@ -16,7 +16,6 @@ from simulator.steps_table import StepsTable, read_steps
 from simulator.unloaded_latency import SLO_MULTIPLE, unloaded_latency_s
 from simulator.workload import ArrivalTrace
 
-ROOFLINE = PROFILE.with_name("h100-llada8b-roofline.csv")
 FULL_SCALE = 16  # instances at which the rates are stated
 SHARED_LAUNCH_S = 0.017  # of the main profile: fixed cost of a launch, which a merged iteration pays once
 ROOM_TOKENS = 8192  # of one batch, and of the requests on an instance
