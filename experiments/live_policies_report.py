@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from experiments.report import Report, target_list
-from experiments.standard_errors import mean_and_error, percent
+from experiments.standard_errors import mean_and_error, mean_difference, percent
 
 THRESHOLDS = "0.7,0.8,0.9"
 CONSTANTS = ("0.7", "0.8", "0.9")
@@ -83,10 +83,8 @@ def verdicts(results: PolicyResults, load: float) -> dict[str, bool]:
         if row in (DEFAULT, PAPER):
             continue
         pairs = [(run, own[run.number]) for run in results.of(row, load) if run.number in own]
-        gains = [
-            mean_and_error([getattr(run, name) - getattr(ours, name) for run, ours in pairs])
-            for name in ("slo_attainment", "exact_match")
-        ]
+        theirs, ours = measures([run for run, _ in pairs]), measures([run for _, run in pairs])
+        gains = [mean_difference(*values) for values in zip(theirs, ours, strict=True)]
         better = [gain > CERTAIN * error for gain, error in gains]
         worse = [gain < -CERTAIN * error for gain, error in gains]
         wins = (better[0] and not worse[1]) or (better[1] and not worse[0])

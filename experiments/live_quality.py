@@ -14,6 +14,7 @@ Standard errors: of a difference of exact match over the problems, each the mean
 threshold are the same in each run; of SLO met and its difference over the runs.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from dilaserve.load.workload import LoadRequest
 from experiments.closed_loop import closed_loop
 from experiments.live_cluster import LiveCluster, live_cluster, measure_profile, unlearnt_requests
 from experiments.report import RESULTS, Report, target_list
-from experiments.standard_errors import mean_and_error, percent
+from experiments.standard_errors import mean_difference, percent
 
 STORE = RESULTS / "live_quality.json"
 PROFILE = RESULTS / "live_quality_profile.csv"
@@ -87,6 +88,7 @@ def main(
         results = stored if stored.problems == len(rows) else results
     wanted = [int(number) for number in concurrency.split(",")]
     began_s = time.monotonic()
+    os.environ["DILASERVE_THREADS"] = "1"  # of the worker, as in the profile
     if any(lacks_runs(results, number, runs) for number in wanted):
         if not results.at or not PROFILE.exists():
             measure_profile(PROFILE)
@@ -181,9 +183,9 @@ def cells(concurrency: int, thresholds: str, runs: Sequence[LoopRun]) -> list[st
 def targets(concurrency: int, known: ConcurrencyRuns) -> dict[str, bool]:
     """Each target of one concurrency, and whether it is reached."""
     own, floor = known.runs[POLICY], known.runs[FLOOR]
-    match, match_error = mean_and_error(np.subtract(by_problem(own), by_problem(floor)).tolist())
+    match, match_error = mean_difference(by_problem(own), by_problem(floor))
     count = min(len(own), len(floor))
-    met, met_error = mean_and_error(np.subtract(slo_shares(own)[:count], slo_shares(floor)[:count]).tolist())
+    met, met_error = mean_difference(slo_shares(own)[:count], slo_shares(floor)[:count])
     return {
         f"concurrency {concurrency}: exact match {100 * match:+.1f} ± {100 * match_error:.1f} points against {FLOOR} "
         f"(target: at least -{MAX_MATCH_LOSS:g})": 100 * match >= -MAX_MATCH_LOSS,

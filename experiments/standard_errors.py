@@ -11,6 +11,11 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), error
 
 
+def mean_difference(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """The mean of the paired differences and its standard error. Shapes: both [runs], in the same order."""
+    return mean_and_error(np.subtract(ours, theirs).tolist())
+
+
 def percent(values: Sequence[float]) -> str:
     """The mean with its standard error, in percent."""
     mean, error = mean_and_error(values)

@@ -12,15 +12,15 @@ import numpy as np
 import typer
 
 from experiments.policies.arrivals import first_requests
-from experiments.policies.points import POINTS, POLICY
+from experiments.policies.points import FULL_SCALE, POINTS, POLICY
 from experiments.policies.rows import SYSTEMS, System
-from experiments.policies.runs import percent
+from experiments.policies.runs import Run, percent
 from experiments.policies.study import selected
 from experiments.report import RESULTS, Report
 from shared.arrays import Bool
 from simulator.lengths import DATA, benchmark_lengths
 from simulator.result import Records
-from simulator.scenario import Scenario, simulate
+from simulator.scenario import simulate
 from simulator.workload import ArrivalTrace, make_trace, sorted_by_arrival
 
 POINT = POINTS["gsm8k-16"]  # profile, steps table, lengths and SLO of both situations
@@ -29,7 +29,7 @@ OVERLOAD_RPS, OVERLOAD_REQUESTS = 1.4, 400  # on one instance: GSM8K 22, beyond 
 NEIGHBOUR_S = 30.0  # neighbours arrive within this time of the large request
 MAX_LATENCY_RATIO = 3.0  # of the large request to its neighbours
 TOP_THRESHOLD = 0.895  # mean threshold of the completed requests, above which the level stayed at 0.9
-CAPACITY_RPS = (6, 7, 8, 9, 10, 11, 12)  # of 16 instances
+CAPACITY_RPS = (6, 7, 8, 9, 10, 11, 12)  # of FULL_SCALE instances
 KEYS_S = 200.0
 OWN_SHARE, BURST_SHARE = 0.5, 2.5  # of the capacity: the first key's rate and the second's
 MAX_LOST_ATTAINMENT, MAX_LOST_ACCURACY = 1.0, 0.3  # points, of the first key against being alone
@@ -57,23 +57,11 @@ def keyed_trace(rps: Mapping[str, float], duration_s: float, seed: int, data: Pa
     return sorted_by_arrival(parts)
 
 
-def scenario(row: System, workload: ArrivalTrace, instances: int, seed: int) -> Scenario:
-    slo_s = POINT.slo_s(workload)
-    return Scenario(
-        profile=POINT.profile(),
-        steps=POINT.steps(),
-        instances=(1,) * instances,
-        settings=row.scheduler(),
-        predictor=row.predictor,
-        slo_s=slo_s,
-        seed=seed,
-    )
-
-
 def starvation(row: System, seed: int, data: Path) -> tuple[float, float]:
     """The latency of the large request, and the mean of its neighbours', in seconds."""
     workload, large = starvation_trace(seed, data)
-    records = simulate(scenario(row, first_requests(workload, large), 1, seed), workload)
+    scenario = Run(replace(POINT, instances=1), row, seed).scenario(first_requests(workload, large))
+    records = simulate(scenario, workload)
     near = np.abs(workload.arrival_s - workload.arrival_s[large]) <= NEIGHBOUR_S
     near[large] = False
     return float(records.latency_s[large]), float(records.latency_s[near].mean())
@@ -81,11 +69,11 @@ def starvation(row: System, seed: int, data: Path) -> tuple[float, float]:
 
 def capacity_rps(row: System, data: Path) -> float:
     """The highest rate of CAPACITY_RPS at which the thresholds stay at the top, for the point's instances."""
-    scale = POINT.instances / 16
+    scale = POINT.instances / FULL_SCALE
     sustained = 0.0
     for rps in CAPACITY_RPS:
         workload = keyed_trace({"only": rps * scale}, KEYS_S, 0, data)
-        records = simulate(scenario(row, workload, POINT.instances, 0), workload)
+        records = simulate(Run(POINT, row, 0).scenario(workload), workload)
         if float(np.average(records.mean_threshold, weights=workload.output_tokens)) < TOP_THRESHOLD:
             break
         sustained = rps * scale
@@ -99,7 +87,7 @@ def first_key(
     the scheduler knows no keys."""
     workload = keyed_trace(rps, KEYS_S, seed, data)
     served = workload if fair else replace(workload, key=np.full(len(workload), ""))
-    records = simulate(scenario(row, workload, POINT.instances, seed), served)
+    records = simulate(Run(POINT, row, seed).scenario(workload), served)
     part = workload.key == next(iter(rps))
     return *_quality(records, workload, part), float(records.latency_s[part].mean())
 

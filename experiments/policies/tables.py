@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Mapping, Sequence
+from math import isnan
 from pathlib import Path
 
 import msgspec
@@ -10,8 +11,9 @@ from experiments.policies.plots import draw
 from experiments.policies.points import POINTS, POLICY, Point
 from experiments.policies.rows import SYSTEMS
 from experiments.policies.runs import Figures
-from experiments.policies.verdicts import Difference, Means, difference, means, missed, wins
+from experiments.policies.verdicts import Means, means, missed, wins
 from experiments.report import Report, markdown_table
+from experiments.standard_errors import mean_difference
 
 Runs = Mapping[str, Sequence[Figures]]  # by row, in the order of the seeds
 NAME = "policies"  # of the files
@@ -82,8 +84,8 @@ def _row(row: str, score: Means, runs: Runs) -> list[str]:
 
 
 def _paired(row: Sequence[float], policy: Sequence[float]) -> str:
-    found: Difference = difference(row, policy)
-    return f"{found.mean:+.2f}" + ("" if found.error is None else f" ± {found.error:.2f}")
+    mean, error = mean_difference(row, policy)
+    return f"{mean:+.2f}" + ("" if isnan(error) else f" ± {error:.2f}")
 
 
 def write(found: Mapping[str, Runs], seeds: Sequence[int], skipped: Mapping[str, str], out: Path) -> None:

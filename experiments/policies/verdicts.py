@@ -25,14 +25,6 @@ class Means:
     cpu_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A row less the policy, on the same seeds: mean, and its standard error if there are several."""
-
-    mean: float
-    error: float | None
-
-
 def means(runs: Sequence[Figures]) -> Means:
     classes = runs[0].attainment_per_class if len(runs[0].attainment_per_class) > 1 else {}
     met = [run.accuracy_met for run in runs if run.accuracy_met is not None]
@@ -46,13 +38,6 @@ def means(runs: Sequence[Figures]) -> Means:
         p99_s=_mean([run.p99_s for run in runs]),
         cpu_s=_mean([run.cpu_s for run in runs]),
     )
-
-
-def difference(row: Sequence[float], policy: Sequence[float]) -> Difference:
-    """Shapes: both [seeds], in the same order."""
-    each = np.array(row) - np.array(policy)
-    error = float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else None
-    return Difference(float(each.mean()), error)
 
 
 def wins(constant: Means, policy: Means) -> bool:
