@@ -29,7 +29,7 @@ class PaperPolicy(Policy):
     guaranteed_priority: int | None = None
 
     def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> ClusterLoad | None:  # noqa: ARG002
-        """Adaptive load control over all requests; writes `max_threshold_index`.
+        """Adaptive load control over all requests; writes `level`.
 
         The window is the mean SLO of the active requests (the paper's extension to SLOs of their own).
         """
@@ -37,7 +37,7 @@ class PaperPolicy(Policy):
         if not len(rows):
             return None
         if not self.load_control:
-            table.max_threshold_index[rows] = len(self.candidates) - 1
+            table.level[rows] = self.candidates[-1]
             return None
         tokens = table.tokens[rows].astype(np.float64)
         block_lengths = table.block_length[rows].astype(np.float64)
@@ -49,11 +49,12 @@ class PaperPolicy(Policy):
         if self.guaranteed_priority is not None:
             guaranteed = table.priority[rows] >= self.guaranteed_priority
         lowest = candidate_of(table.min_threshold[rows], self.candidates)
-        table.max_threshold_index[rows] = highest_allowed(load, lowest, capacity, guaranteed)
+        highest = highest_allowed(load, lowest, capacity, guaranteed)
+        table.level[rows] = self.candidates[highest]
         each = np.arange(len(rows))
         return ClusterLoad(
             least_tokens=float(load[each, lowest].sum()),
-            committed_tokens=float(load[each, table.max_threshold_index[rows]].sum()),
+            committed_tokens=float(load[each, highest].sum()),
             capacity_tokens=capacity,
             throughput_tokens_per_s=throughput,
         )
@@ -75,7 +76,7 @@ class PaperPolicy(Policy):
         slo_left_s = table.arrival_s[rows] + table.slo_s[rows] - now_s - self.margin_steps * recompute_latency_s
         floor = table.min_threshold[rows]
         lowest = candidate_of(floor, self.candidates)
-        highest = np.maximum(table.max_threshold_index[rows], lowest)
+        highest = np.maximum(candidate_of(table.level[rows], self.candidates), lowest)
         chosen = choose_thresholds(left_s, slo_left_s, lowest, highest)
         thresholds, allowed = self.candidates[chosen], self.candidates[highest]
         above_all = floor > self.candidates[-1]  # then the floor is the threshold

@@ -89,9 +89,8 @@ class RequestTable(Columns):
     predicted_steps: Float64  # total, by the predictor's first answer; 0: no answer yet
     estimate_pending: Bool  # a request for a new estimate is sent
     estimate_masks_left: Int32  # masks left when the last estimate was requested
-    max_threshold_index: Int32  # index of the highest candidate threshold that load control allows
     least_steps: Float64  # left at the quality floor or the lowest candidate, at the last run of load control
-    level: Float64  # highest threshold that load control allows, where it is not one of the candidates
+    level: Float64  # highest threshold that load control allows
     key: Int32  # index of its API key in `keys`
     booked: Float64  # share of the SLO window that its steps left take
 

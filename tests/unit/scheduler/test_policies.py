@@ -68,10 +68,10 @@ def test_load_control_runs_periodically_and_when_a_request_arrives(later_s: floa
     cell.send(*[arrival(f"r{i}", slo_s=300.0) for i in range(60)])
     table = cell.core.table
     cell.send(*[RequestCancelled(f"r{i}") for i in range(59)])
-    assert table.max_threshold_index[table.row_of["r59"]] < len(THRESHOLDS) - 1
+    assert table.level[table.row_of["r59"]] < THRESHOLDS[-1]
     cell.now_s += later_s
     cell.send(*[arrival(name, slo_s=300.0) for name in came])
-    assert table.max_threshold_index[table.row_of["r59"]] == len(THRESHOLDS) - 1
+    assert table.level[table.row_of["r59"]] == THRESHOLDS[-1]
 
 
 def test_requests_of_guaranteed_priority_keep_all_thresholds() -> None:
@@ -79,8 +79,8 @@ def test_requests_of_guaranteed_priority_keep_all_thresholds() -> None:
     crowd = [arrival(f"r{i}", slo_s=30.0) for i in range(40)]
     cell.send(*crowd, arrival("vip", slo_s=30.0, priority=10))
     table = cell.core.table
-    assert table.max_threshold_index[table.row_of["vip"]] == len(THRESHOLDS) - 1
-    assert table.max_threshold_index[table.row_of["r39"]] == 0
+    assert table.level[table.row_of["vip"]] == THRESHOLDS[-1]
+    assert table.level[table.row_of["r39"]] == THRESHOLDS[0]
 
 
 def test_an_outcome_contains_the_decision_for_each_step_and_its_inputs() -> None:
