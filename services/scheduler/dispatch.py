@@ -160,8 +160,7 @@ class Dispatcher:
 
     def _recomputes(self, rows: Int64) -> Bool:
         """Whether each request's next step is a recompute step on every instance. Shapes: [n] -> [n]."""
-        at_start: Bool = self._table.block_masks_left[rows] == self._table.block_length[rows]
-        return at_start | (not self._table.pipeline.caching)
+        return self._table.begins_block(rows) | (not self._table.pipeline.caching)
 
     def _send_ahead(self, rows: Int64, now_s: float, chosen: ThresholdChoice | None = None) -> Int64:
         """Send the successor of each step in flight, so that the instance need not wait for the scheduler.

@@ -197,15 +197,10 @@ class DiLaServePolicy(Policy):
 
     def _recomputes(self, rows: Int64, joined: Bool, table: RequestTable) -> Bool:
         """Whether the step of each in the batch is a recompute step. Shapes: rows and joined [n] -> [n]."""
-        pipeline = table.pipeline
-        if not pipeline.caching:
-            return np.ones(len(rows), dtype=np.bool_)
-        begins = table.block_masks_left[rows] == table.block_length[rows]
-        moved = table.state_instance[rows] != table.instance[rows]
-        state = pipeline.state[rows]
-        recomputes: Bool = (state == IDLE) & (begins | moved)
-        recomputes |= joined & (state == SENT) & (pipeline.kind[rows] == RECOMPUTE)
-        return recomputes
+        state = table.pipeline.state[rows]
+        recomputes: Bool = (state == IDLE) & table.next_recomputes(rows)
+        recomputes |= joined & (state == SENT) & (table.pipeline.kind[rows] == RECOMPUTE)
+        return recomputes | (not table.pipeline.caching)
 
 
 def _groups(instances: Int32) -> tuple[Int64, Int64]:

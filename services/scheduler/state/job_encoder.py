@@ -14,7 +14,7 @@ from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_pipeline import SENT_ACROSS
 from shared.arrays import Int32, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.requests import Request
-from shared.messages.steps import RECOMPUTE, RequestState, StepJobs
+from shared.messages.steps import CACHE, RECOMPUTE, RequestState, StepJobs
 
 
 @dataclass(slots=True)
@@ -80,14 +80,8 @@ class JobEncoder:
         return commands
 
     def kinds(self, rows: Int64) -> Int32:
-        """StepKind of the next step of each. Shapes: [n] -> [n].
-
-        With a cache, the first step of a block rebuilds it, and so does a step on an instance without the state.
-        """
-        table = self._table
-        has_state = table.state_instance[rows] == table.instance[rows]
-        begins_block = table.block_masks_left[rows] == table.block_length[rows]
-        return np.where(has_state & ~begins_block, table.pipeline.successor_kind, RECOMPUTE).astype(np.int32)
+        """StepKind of the next step of each. Shapes: [n] -> [n]."""
+        return np.where(self._table.next_recomputes(rows), RECOMPUTE, CACHE).astype(np.int32)
 
     def _state(self, row: int) -> RequestState:
         table = self._table

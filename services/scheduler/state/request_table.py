@@ -175,6 +175,19 @@ class RequestTable(Columns):
         rows = np.minimum(tickets & ROW_MASK, self.capacity - 1)  # another row's ticket is never equal
         return np.where((self.ticket[rows] == tickets) & (tickets != 0), rows, -1)
 
+    def begins_block(self, rows: Int64) -> Bool:
+        """Whether nothing of the current block is unmasked. Shapes: [n] -> [n]."""
+        begins: Bool = self.block_masks_left[rows] == self.block_length[rows]
+        return begins
+
+    def next_recomputes(self, rows: Int64) -> Bool:
+        """Whether the next step of each placed, idle row is a recompute step: the first of a block, or one on an
+        instance without the state; without a cache, every step. Shapes: [n] -> [n]."""
+        if not self.pipeline.caching:
+            return np.ones(len(rows), dtype=np.bool_)
+        recomputes: Bool = self.begins_block(rows) | (self.state_instance[rows] != self.instance[rows])
+        return recomputes
+
     def output_ids(self, row: int) -> Int32:
         """A view of the output so far, [O], MASKED where it is masked; valid until the next request is added."""
         start = self.output_start[row]
