@@ -20,22 +20,9 @@ def booked_shares(
 ) -> Float64:
     """The share of the SLO window that the steps left of all requests take, if one instance alone ran them, for each
     open instance. Each request's busy-seconds count by its own SLO. Shapes: [n] each -> [k]."""
-    tokens = table.tokens[rows]
     instances = fleet.open.nonzero()[0]
-    step_s = (fleet.cache_base_s[instances] + fleet.cache_slope_s[instances]).min(initial=1.0)
-    least_s = (cache_steps + recompute_steps) * step_s  # a shorter SLO cannot be met: the request takes no more work
-    slo_s = np.maximum(table.slo_s[rows], least_s)
-    room = np.minimum(fleet.max_requests[instances], fleet.max_tokens[instances] / tokens.mean())
-    batch = np.maximum(BATCH_SHARE * room, 1.0)
-    recompute_batch, recompute_base_s = batch, fleet.recompute_base_s[instances]
-    if table.pipeline.caching:
-        recompute_batch = np.maximum(RECOMPUTE_BATCH_SHARE * batch, 1.0)
-        recompute_base_s = _recompute_base_s(instances, fleet)
-    cache_rate, recompute_rate = cache_steps / slo_s, recompute_steps / slo_s
-    share = cache_rate.sum() / batch * fleet.cache_base_s[instances]
-    share += (cache_rate * table.block_length[rows]).sum() / BUCKET * fleet.cache_slope_s[instances]
-    share += recompute_rate.sum() / recompute_batch * recompute_base_s
-    share += (recompute_rate * tokens).sum() * fleet.recompute_slope_s[instances]
+    rates = _rates(rows, cache_steps, recompute_steps, table, fleet).sum(axis=1)
+    share = rates @ _unit_seconds(instances, rows, table, fleet)
     corrected: Float64 = np.maximum(share * fleet.correction[instances], np.finfo(float).tiny)
     return corrected
 
@@ -43,16 +30,43 @@ def booked_shares(
 def request_parts(
     rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet
 ) -> Float64:
-    """The part of each request in what `booked_shares` adds up, by the costs of one open instance in full batches.
+    """The part of each request in what `booked_shares` adds up, by the costs of one open instance.
     Shapes: [n] each -> [n], with the sum 1."""
-    [first] = fleet.open.nonzero()[0][:1]
-    batch = np.maximum(BATCH_SHARE * fleet.max_requests[first], 1.0)
-    cache_s = fleet.cache_base_s[first] / batch + table.block_length[rows] / BUCKET * fleet.cache_slope_s[first]
-    recompute_s = fleet.recompute_base_s[first] / batch + table.tokens[rows] * fleet.recompute_slope_s[first]
-    busy_s = np.maximum(cache_steps * cache_s + recompute_steps * recompute_s, np.finfo(float).tiny)
-    share = busy_s / np.maximum(table.slo_s[rows], busy_s)
+    first = fleet.open.nonzero()[0][:1]
+    [unit_s] = _unit_seconds(first, rows, table, fleet).T
+    share = np.maximum(unit_s @ _rates(rows, cache_steps, recompute_steps, table, fleet), np.finfo(float).tiny)
     parts: Float64 = share / share.sum()
     return parts
+
+
+def _rates(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet) -> Float64:
+    """Of each request, per second of its SLO: cache steps, their blocks of BUCKET tokens, recompute steps, and their
+    tokens. Shapes: [n] each -> [4, n]."""
+    open_instances = fleet.open
+    step_s = (fleet.cache_base_s[open_instances] + fleet.cache_slope_s[open_instances]).min(initial=1.0)
+    least_s = (cache_steps + recompute_steps) * step_s  # a shorter SLO cannot be met: the request takes no more work
+    slo_s = np.maximum(table.slo_s[rows], least_s)
+    cache_rate, recompute_rate = cache_steps / slo_s, recompute_steps / slo_s
+    blocks = table.block_length[rows] / BUCKET
+    return np.stack([cache_rate, cache_rate * blocks, recompute_rate, recompute_rate * table.tokens[rows]])
+
+
+def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
+    """The busy-seconds of one of each of `_rates`, in a batch of the assumed size. Shapes: -> [4, k]."""
+    room = np.minimum(fleet.max_requests[instances], fleet.max_tokens[instances] / table.tokens[rows].mean())
+    batch = np.maximum(BATCH_SHARE * room, 1.0)
+    recompute_batch, recompute_base_s = batch, fleet.recompute_base_s[instances]
+    if table.pipeline.caching:
+        recompute_batch = np.maximum(RECOMPUTE_BATCH_SHARE * batch, 1.0)
+        recompute_base_s = _recompute_base_s(instances, fleet)
+    return np.stack(
+        [
+            fleet.cache_base_s[instances] / batch,
+            fleet.cache_slope_s[instances],
+            recompute_base_s / recompute_batch,
+            fleet.recompute_slope_s[instances],
+        ]
+    )
 
 
 class BatchLatency:
