@@ -6,7 +6,7 @@ import numpy as np
 
 from services.scheduler.algorithms.placement import place_by_deadline, place_first_come, step_latency
 from services.scheduler.algorithms.work_estimates import BatchLatency
-from services.scheduler.policies.dilaserve import DiLaServePolicy, time_left_s
+from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.registry import POLICIES, PolicyEntry
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
@@ -59,7 +59,7 @@ class WithoutReservation(DiLaServePolicy):
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
         none_urgent = np.zeros(len(rows), dtype=np.bool_)
-        left_s = time_left_s(rows, table, now_s)
+        left_s = table.time_left_s(rows, now_s)
         return place_by_deadline(rows, left_s, none_urgent, table, fleet, step_latency)
 
 

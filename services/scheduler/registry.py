@@ -41,7 +41,7 @@ POLICIES: dict[str, PolicyEntry] = {
     ),
     "paper": PolicyEntry(
         summary="DiLaServe as the paper describes it: no step in reserve",
-        builder="services.scheduler.policies.paper:build",
+        builder="services.scheduler.policies.paper:PaperPolicy.build",
         uses_estimates=True,
         learns_difficulty=False,
         needs_profile=True,

@@ -1,11 +1,11 @@
 """DiLaServe's policy: one common threshold by the booked work, lower where a deadline needs it, and chosen batches."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from services.scheduler.algorithms.batching import MIN_BATCH, of_one_kind, within_pace
+from services.scheduler.algorithms.batching import of_one_kind, within_pace
 from services.scheduler.algorithms.common_level import (
     STEP_FACTOR,
     STEP_MARGIN,
@@ -16,12 +16,13 @@ from services.scheduler.algorithms.common_level import (
 )
 from services.scheduler.algorithms.placement import place_by_deadline, step_latency
 from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s, request_parts
-from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, MigrationPolicy, Policy, ThresholdChoice
+from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, ThresholdChoice
+from services.scheduler.policies.adaptive import AdaptivePolicy
 from services.scheduler.policies.fair_keys import FairKeys
+from services.scheduler.policies.pace_limits import kept_pace_s, needed_pace_s
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
-from services.scheduler.state.step_estimates import StepEstimates
 from services.scheduler.state.step_pipeline import IDLE, SENT
 from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.steps import RECOMPUTE
@@ -33,38 +34,21 @@ MAX_BOOKED_FOR_PACE = 0.5  # booked share above which batches are not cut for th
 MAX_SHARED_LAUNCH = 0.5
 URGENT_SHARE = 0.6  # of its SLO: a request with less time left may keep an instance free
 BEYOND_S = 1e5  # a request behind a whole share of its key's has the rank of a deadline this much later
-KEPT_PACE = 0.6  # of the pace at which a request keeps its level; it also sits out iterations of other requests
-KEPT_RANGE = 0.05  # of the range of candidates below the highest: levels in it are kept
-NO_LIMIT_S = 1e6  # a pace that no iteration exceeds
 LATE_WINDOWS = 4.0  # SLOs: a late request has the rank of a deadline this much later
 
 
 @dataclass(slots=True, kw_only=True)
-class DiLaServePolicy(Policy):
-    """Units: thresholds ascending; guaranteed_priority is the lowest priority that keeps the full range."""
+class DiLaServePolicy(AdaptivePolicy):
+    """Writes the columns `level`, `least_steps` and `booked` of the table, and `tight` of the fleet."""
 
     forms_batches: ClassVar[bool] = True
-    candidates: Float64  # [c], the administrator's thresholds, ascending
-    estimates: StepEstimates
-    moves: MigrationPolicy = MigrationPolicy.AT_RECOMPUTE
-    uses_estimates: bool = True
-    load_control: bool = True
-    guaranteed_priority: int | None = None
     keys: FairKeys = field(default_factory=lambda: FairKeys({}))
     _booked: float = 0.0  # share of the SLO window
     _latency: BatchLatency | None = None  # of the requests at the last run of load control
 
     @classmethod
-    def build(cls, settings: SchedulerSettings, estimates: StepEstimates) -> Self:
-        return cls(
-            candidates=np.array(settings.candidates),
-            estimates=estimates,
-            moves=settings.moves or MigrationPolicy.AT_RECOMPUTE,
-            uses_estimates=settings.estimates == "predictor",
-            load_control=settings.load_control,
-            guaranteed_priority=settings.guaranteed_priority,
-            keys=FairKeys(settings.weight_of_key),
-        )
+    def own_fields(cls, settings: SchedulerSettings) -> dict[str, Any]:
+        return {"keys": FairKeys(settings.weight_of_key)}
 
     def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:
         """Set the common level by the busy-seconds that the requests have left, each as a share of its SLO."""
@@ -95,7 +79,7 @@ class DiLaServePolicy(Policy):
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
         """Waiting requests by priority, then by deadline."""
         slo_s = table.slo_s[rows]
-        left_s = time_left_s(rows, table, now_s)
+        left_s = table.time_left_s(rows, now_s)
         rank_s = np.where(left_s < 0, left_s + LATE_WINDOWS * slo_s, left_s)
         rank_s += BEYOND_S * self.keys.shares_before(rows, rank_s, table)
         priority = table.priority[rows]
@@ -128,7 +112,7 @@ class DiLaServePolicy(Policy):
         instances = table.instance[rows]
         steps_left, _ = self.estimates.remaining(rows)
         pace = pace_s(instances, fleet)
-        fitting = self._fitting(steps_left, time_left_s(rows, table, now_s), pace)
+        fitting = self._fitting(steps_left, table.time_left_s(rows, now_s), pace)
         allowed = table.level[rows]
         highest = np.minimum(fitting, allowed)
         thresholds = np.maximum(_rounded_down(highest, self.candidates), table.min_threshold[rows])
@@ -157,43 +141,20 @@ class DiLaServePolicy(Policy):
             return tight
         rows = rows[table.instance[rows] != NOWHERE]
         instances = table.instance[rows]
-        needed_s = self._needed_pace_s(rows, latency, table, now_s + LOAD_CONTROL_INTERVAL_S)
+        needed_s = needed_pace_s(rows, latency, table, now_s + LOAD_CONTROL_INTERVAL_S)
         tight[instances[needed_s < latency.seconds(instances, fleet.requests[instances])]] = True
         return tight
-
-    def _needed_pace_s(self, rows: Int64, latency: BatchLatency, table: RequestTable, now_s: float) -> Float64:
-        """The pace at which each request meets its deadline at its lowest threshold; infinity if no batch is fast
-        enough. Shapes: rows [n] -> [n]."""
-        small_batch_s = latency.seconds(table.instance[rows], np.array(MIN_BATCH + 1))
-        needed_s = (time_left_s(rows, table, now_s) - small_batch_s) / np.maximum(table.least_steps[rows], 1.0)
-        needed_s[needed_s < small_batch_s] = np.inf
-        return needed_s
 
     def _pace_limit_s(
         self, rows: Int64, instances: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float
     ) -> Float64 | None:
         """The slowest pace that each request allows; None if no request has a limit. Shapes: rows [n] -> [n]."""
         is_tight = np.count_nonzero(fleet.tight[instances])
-        needed_s = self._needed_pace_s(rows, latency, table, now_s) if is_tight else None
+        needed_s = needed_pace_s(rows, latency, table, now_s) if is_tight else None
         if not self.keys.some_exceed:
             return needed_s
-        kept_s = self._kept_pace_s(rows, latency, table, now_s)
+        kept_s = kept_pace_s(rows, self.estimates.remaining, self.candidates, latency, table, now_s)
         return kept_s if needed_s is None else np.minimum(needed_s, kept_s)
-
-    def _kept_pace_s(self, rows: Int64, latency: BatchLatency, table: RequestTable, now_s: float) -> Float64:
-        """The pace at which each request of the highest level keeps it, so that keys above their share do not slow it
-        down; for others a value without effect, in the order of their deadlines. Shapes: [n] -> [n]."""
-        left_s = time_left_s(rows, table, now_s)
-        pace_s = 2 * NO_LIMIT_S + left_s
-        kept_from = self.candidates[-1] - KEPT_RANGE * (self.candidates[-1] - self.candidates[0])
-        above = (table.level[rows] >= kept_from).nonzero()[0]
-        if len(above):
-            kept = rows[above]
-            steps = steps_at(self.estimates.remaining(kept)[0], self.candidates, table.level[kept])
-            kept_s = left_s[above] / (STEP_FACTOR * steps + STEP_MARGIN)
-            possible = kept_s >= latency.seconds(table.instance[kept], np.array(MIN_BATCH))
-            pace_s[above] = np.where(possible, KEPT_PACE * kept_s, NO_LIMIT_S)  # the others come after them
-        return pace_s
 
     def _recomputes(self, rows: Int64, joined: Bool, table: RequestTable) -> Bool:
         """Whether the step of each in the batch is a recompute step. Shapes: rows and joined [n] -> [n]."""
@@ -210,12 +171,6 @@ def _groups(instances: Int32) -> tuple[Int64, Int64]:
         return first, np.zeros(len(instances), dtype=np.int64)
     different, group = np.unique(instances, return_inverse=True)
     return different.astype(np.int64), group
-
-
-def time_left_s(rows: Int64, table: RequestTable, now_s: float) -> Float64:
-    """Seconds to each deadline. Shapes: [n] -> [n]."""
-    left_s: Float64 = table.arrival_s[rows] + table.slo_s[rows] - now_s
-    return left_s
 
 
 def _rounded_down(thresholds: Float64, candidates: Float64) -> Float64:

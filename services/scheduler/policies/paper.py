@@ -1,32 +1,31 @@
 """The paper's policy: deadline and cluster load decide a request's threshold; the fastest instance runs it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from services.scheduler.algorithms.load_control import highest_allowed, request_load
 from services.scheduler.algorithms.placement import place_first_come, step_latency
 from services.scheduler.algorithms.thresholds import candidate_of, choose_thresholds, time_left_s
-from services.scheduler.policies import MigrationPolicy, Policy, ThresholdChoice
+from services.scheduler.policies import ThresholdChoice
+from services.scheduler.policies.adaptive import AdaptivePolicy
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
-from services.scheduler.state.step_estimates import StepEstimates
-from shared.arrays import Float64, Int64
+from shared.arrays import Int64
 from shared.messages.stats import ClusterLoad
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperPolicy(Policy):
-    """Units: thresholds ascending; guaranteed_priority is the lowest priority that keeps the full range."""
+@dataclass(slots=True, kw_only=True)
+class PaperPolicy(AdaptivePolicy):
+    """Algorithms 1 to 5, with a reserve before the deadline (see `choose`)."""
 
-    candidates: Float64  # [c], the administrator's thresholds, ascending
-    estimates: StepEstimates
-    moves: MigrationPolicy = MigrationPolicy.AT_RECOMPUTE
-    uses_estimates: bool = True
-    load_control: bool = True
     margin_steps: float = 0.0
-    guaranteed_priority: int | None = None
+
+    @classmethod
+    def own_fields(cls, settings: SchedulerSettings) -> dict[str, Any]:
+        return {"margin_steps": settings.margin_steps}
 
     def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> ClusterLoad | None:  # noqa: ARG002
         """Adaptive load control over all requests; writes `level`.
@@ -73,7 +72,7 @@ class PaperPolicy(Policy):
         recompute_latency_s = fleet.recompute_latency_s(instances, fleet.tokens[instances])
         cache_latency_s = fleet.cache_latency_s(instances, fleet.requests[instances] * table.block_length[rows])
         left_s = time_left_s(*self.estimates.remaining(rows), recompute_latency_s, cache_latency_s)
-        slo_left_s = table.arrival_s[rows] + table.slo_s[rows] - now_s - self.margin_steps * recompute_latency_s
+        slo_left_s = table.time_left_s(rows, now_s) - self.margin_steps * recompute_latency_s
         floor = table.min_threshold[rows]
         lowest = candidate_of(floor, self.candidates)
         highest = np.maximum(candidate_of(table.level[rows], self.candidates), lowest)
@@ -83,15 +82,3 @@ class PaperPolicy(Policy):
         if np.count_nonzero(above_all):
             thresholds, allowed = (np.where(above_all, floor, some) for some in (thresholds, allowed))
         return ThresholdChoice(thresholds, allowed, left_s[np.arange(len(rows)), chosen], recompute_latency_s)
-
-
-def build(settings: SchedulerSettings, estimates: StepEstimates) -> PaperPolicy:
-    return PaperPolicy(
-        candidates=np.array(settings.candidates),
-        estimates=estimates,
-        moves=settings.moves or MigrationPolicy.AT_RECOMPUTE,
-        uses_estimates=settings.estimates == "predictor",
-        load_control=settings.load_control,
-        margin_steps=settings.margin_steps,
-        guaranteed_priority=settings.guaranteed_priority,
-    )

@@ -175,6 +175,11 @@ class RequestTable(Columns):
         rows = np.minimum(tickets & ROW_MASK, self.capacity - 1)  # another row's ticket is never equal
         return np.where((self.ticket[rows] == tickets) & (tickets != 0), rows, -1)
 
+    def time_left_s(self, rows: Int64, now_s: float) -> Float64:
+        """Seconds to each deadline, negative after it. Shapes: [n] -> [n]."""
+        left_s: Float64 = self.arrival_s[rows] + self.slo_s[rows] - now_s
+        return left_s
+
     def begins_block(self, rows: Int64) -> Bool:
         """Whether nothing of the current block is unmasked. Shapes: [n] -> [n]."""
         begins: Bool = self.block_masks_left[rows] == self.block_length[rows]
