@@ -91,11 +91,11 @@ class StatsWindow:
 
     def _instances(self) -> list[InstanceLoad]:
         fleet = self._core.fleet
+        ids = sorted(fleet.index_of)
+        indices = np.array([fleet.index_of[instance_id] for instance_id in ids], dtype=np.int64)
+        step_latency_s = fleet.recompute_latency_s(indices, fleet.tokens[indices])
+        columns = {name: getattr(fleet, name)[indices] for name in LOAD_COLUMNS} | {"step_latency_s": step_latency_s}
+        rows = zip(ids, *(column.tolist() for column in columns.values()), strict=True)
         return [
-            InstanceLoad(
-                instance_id=instance_id,
-                step_latency_s=float(fleet.recompute_latency_s(np.array([index]), fleet.tokens[[index]])[0]),
-                **{name: getattr(fleet, name)[index].item() for name in LOAD_COLUMNS},
-            )
-            for instance_id, index in sorted(fleet.index_of.items())
+            InstanceLoad(instance_id=instance_id, **dict(zip(columns, row, strict=True))) for instance_id, *row in rows
         ]
