@@ -7,7 +7,6 @@ what they add to large batches, and the request joins the instance that has the 
 Arrays hold g groups of equal requests.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -56,10 +55,6 @@ class Backlog:
         row = (1, work.steps, work.recompute_steps / work.steps, work.tokens, work.block_length, due_s, priority)
         return type(self)(*(np.append(column, value) for column, value in zip(self._columns(), row, strict=True)))
 
-    def emptied(self) -> Self:
-        """Without requests."""
-        return self._only(np.zeros(len(self.steps), dtype=np.bool_))
-
     def ahead_of(self, priority: int) -> Self:
         """The requests of this priority and above."""
         return self._only(self.priority >= priority)
@@ -91,62 +86,65 @@ class InstanceModel:
 
     def earliest_end_s(self, easy: RequestWork, mean: RequestWork, ahead: Backlog) -> float:
         """Seconds from now: those of the request alone, if it is an easy one, and the delay of a mean one by others."""
-        alone = ahead.emptied()
-        delay_s = self._latency_s(mean, ahead) - self._latency_s(mean, alone)
-        return self._latency_s(easy, alone) + delay_s / self.computing_share
+        amounts = np.column_stack([self._amounts(ahead), self._amounts_alone(mean)])
+        with_others_s = self._ends_s(np.append(np.minimum(ahead.steps, mean.steps), mean.steps), amounts)[-1]
+        delay_s = with_others_s - mean.steps * self._round_s(self._amounts_alone(mean))
+        return float(self._alone_s(easy) + delay_s / self.computing_share)
 
-    def _latency_s(self, own: RequestWork, ahead: Backlog) -> float:
-        """Computing seconds to the end of a request that starts now."""
-        ends_s = self._ends_s(np.append(np.minimum(ahead.steps, own.steps), own.steps), ahead, own)
+    def progress(self, ahead: Backlog) -> tuple[Float64, Float64]:
+        """Times from now, ascending, and the steps that each request ahead has made by then, at most all of its own.
+
+        Units: seconds, steps. Shapes: [g + 1] each.
+        """
+        ends_s = self._ends_s(ahead.steps, self._amounts(ahead)) / self.computing_share
+        return np.append(0.0, ends_s), np.append(0.0, np.sort(ahead.steps))
+
+    def _alone_s(self, own: RequestWork) -> Float64:
+        """Computing seconds of a request that shares no iteration."""
+        alone_s = own.steps * self._round_s(self._amounts_alone(own))
         if not self.caching:
-            return float(ends_s[-1])
+            return alone_s
         recompute_s, cache_s = self.costs.recompute_s, self.costs.cache_s
         extra_s = _interpolated(recompute_s, own.tokens) - _interpolated(cache_s, own.block_length)
-        return float(ends_s[-1] + own.recompute_steps * np.maximum(extra_s, 0.0))
+        return alone_s + own.recompute_steps * np.maximum(extra_s, 0.0)
 
-    def rounds_within(self, seconds: float, ahead: Backlog) -> float:
-        """The steps that each request ahead makes in this time; infinity if all end."""
-        ends_s = self._ends_s(ahead.steps, ahead, None) / self.computing_share
-        if seconds >= ends_s.max(initial=0.0):
-            return math.inf
-        order = ends_s.argsort(kind="stable")
-        return float(np.interp(seconds, np.append(0.0, ends_s[order]), np.append(0.0, ahead.steps[order])))
+    def _ends_s(self, rounds: Float64, amounts: Float64) -> Float64:
+        """The computing seconds after which each group has left, if it takes part in this number of rounds; ascending.
 
-    def _ends_s(self, rounds: Float64, ahead: Backlog, own: RequestWork | None) -> Float64:
-        """The computing seconds after which each group has left, if it takes part in this number of rounds.
-
-        Shapes: [n] -> [n]; the last is `own`.
+        Shapes: [n], [4, n] -> [n].
         """
         order = rounds.argsort(kind="stable")
-        length = np.diff(rounds[order], prepend=0.0)
-        amounts = self._amounts(ahead, own)[:, order]
-        left = amounts[:, ::-1].cumsum(axis=1)[:, ::-1]  # of all groups that have not left
-        ends_s = np.empty(len(rounds))
-        ends_s[order] = (length * self._round_s(*left)).cumsum()
+        ordered = rounds[order]
+        length = ordered - np.append(0.0, ordered)[:-1]
+        left = amounts[:, order[::-1]].cumsum(axis=1)[:, ::-1]  # of all groups that have not left
+        ends_s: Float64 = (length * self._round_s(left)).cumsum()
         return ends_s
 
-    def _amounts(self, ahead: Backlog, own: RequestWork | None) -> Float64:
-        """In a round, of each group and of `own`: requests, their tokens, and the tokens fed by cache steps and by
-        recompute steps. With a cache the recompute steps of `own` count as cache steps here. Shapes: [4, n]."""
+    def _amounts(self, ahead: Backlog) -> Float64:
+        """In a round, of each group: requests, their tokens, and the tokens fed by cache steps and by recompute steps.
+        Shapes: [4, g]."""
         cached = 1.0 - ahead.recompute_share if self.caching else np.zeros(len(ahead.steps))
-        amounts = np.stack(
+        amounts = np.array(
             [np.ones(len(cached)), ahead.tokens, cached * ahead.block_length, (1.0 - cached) * ahead.tokens]
         )
         amounts *= self.share * ahead.requests
-        if own is None:
-            return amounts
-        fed = (own.block_length, 0.0) if self.caching else (0.0, own.tokens)
-        return np.column_stack([amounts, (1.0, own.tokens, *fed)])
+        return amounts
 
-    def _round_s(self, requests: Float64, tokens: Float64, cache_tokens: Float64, recompute_tokens: Float64) -> Float64:
-        """Computing seconds of a round with these amounts. Shapes: [n] -> [n]."""
+    def _amounts_alone(self, own: RequestWork) -> Float64:
+        """As `_amounts` of one request; with a cache, its recompute steps count as cache steps. Shapes: [4]."""
+        return np.array([1.0, own.tokens, *((own.block_length, 0.0) if self.caching else (0.0, own.tokens))])
+
+    def _round_s(self, amounts: Float64) -> Float64:
+        """Computing seconds of a round with these amounts. Shapes: [4, n] -> [n]."""
+        requests, tokens, cache_tokens, recompute_tokens = amounts
         costs = self.costs
         fullness = np.maximum(requests / max(costs.max_requests, 1), tokens / max(costs.max_tokens, 1))
-        iterations = np.maximum(np.minimum(fullness, requests), 1.0)
+        iterations: Float64 = np.maximum(np.minimum(fullness, requests), 1.0)
         if not self.caching:
             return iterations * _interpolated(costs.recompute_s, recompute_tokens / iterations)
         token_s = float((np.array(costs.recompute_s) / TOKENS).min())  # of a recompute step in the cheapest batch
-        return iterations * _interpolated(costs.cache_s, cache_tokens / iterations) + token_s * recompute_tokens
+        recompute_s: Float64 = token_s * recompute_tokens
+        return recompute_s + iterations * _interpolated(costs.cache_s, cache_tokens / iterations)
 
 
 def instance_models(work: ClusterWork, requests: float, *, caching: bool) -> list[InstanceModel]:

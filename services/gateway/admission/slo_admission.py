@@ -1,5 +1,6 @@
 """Whether a request can meet its SLO, by the work that the scheduler last published and that was admitted since."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from shared.messages.requests import Request
 from shared.messages.stats import SchedulerStats
 from shared.text import round_up_to_blocks
 
-MAX_RETRY_S = 3600.0  # also for a request that does not fit an idle cluster: instances may be added
+MAX_RETRY_S = 3600  # also for a request that does not fit an idle cluster: instances may be added
 
 
 class SloAdmission:
@@ -33,40 +34,32 @@ class SloAdmission:
         if stats is not self._stats:
             self._stats, self._at_s, self._backlog = stats, received_s, Backlog.of(work.groups, received_s)
         models = instance_models(work, float(self._backlog.requests.sum()), caching=stats.caching)
-        self._backlog, self._at_s = _after(now_s - self._at_s, self._backlog, models), max(now_s, self._at_s)
+        backlog_after = _progress(self._backlog, models)
+        elapsed_s = max(now_s - self._at_s, 0.0)
         easy, mean = (_work_of(request, stats, share) for share in (work.least_steps_share, work.mean_steps_share))
         slo_s = request.slo_s or self._default_slo_s
 
         def is_admitted_after(wait_s: float) -> bool:
-            ahead = _after(wait_s, self._backlog, models).ahead_of(request.priority)
+            ahead = backlog_after(elapsed_s + wait_s).ahead_of(request.priority)
             if work.by_deadline:
                 ahead = ahead.due_within(self._at_s, self._at_s + wait_s + slo_s)
             return any(model.earliest_end_s(easy, mean, ahead) <= slo_s for model in models)
 
+        self._backlog, self._at_s = backlog_after(elapsed_s), self._at_s + elapsed_s
         if not is_admitted_after(0.0):
-            return _first_second(is_admitted_after)
+            return 1.0 + bisect_left(range(1, MAX_RETRY_S), True, key=is_admitted_after)
         self._backlog = self._backlog.with_request(mean, now_s + slo_s, request.priority)
         return 0.0
 
 
-def _after(seconds: float, backlog: Backlog, models: Sequence[InstanceModel]) -> Backlog:
-    """The backlog after a time without arrivals, at the fastest."""
-    if seconds <= 0:
-        return backlog
-    return backlog.advanced(max(model.rounds_within(seconds, backlog) for model in models))
+def _progress(backlog: Backlog, models: Sequence[InstanceModel]) -> Callable[[float], Backlog]:
+    """Returns: a function of seconds, the backlog after that time without arrivals, at the fastest."""
+    curves = [model.progress(backlog) for model in models]
 
+    def after(seconds: float) -> Backlog:
+        return backlog.advanced(max(float(np.interp(seconds, *curve)) for curve in curves))
 
-def _first_second(is_admitted_after: Callable[[float], bool]) -> float:
-    """The least whole number of seconds, at least 1 and at most MAX_RETRY_S."""
-    low, high = 0.0, 1.0
-    while not is_admitted_after(high):
-        if high >= MAX_RETRY_S:
-            return MAX_RETRY_S
-        low, high = high, min(2 * high, MAX_RETRY_S)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_admitted_after(middle) else (middle, high)
-    return high
+    return after
 
 
 def _work_of(request: Request, stats: SchedulerStats, steps_share: float) -> RequestWork:
