@@ -165,13 +165,13 @@ class IterationCost:
         for kind, fed, attended in parts:
             tokens[kind] += fed
             keys[kind] += attended
-        curves = {StepKind.RECOMPUTE: self.recompute, StepKind.CACHE: self.cache}
-        parts_s = [float(curve.seconds(tokens[kind], keys[kind])) for kind, curve in curves.items() if tokens[kind]]
-        if len(parts_s) < len(curves):
-            return sum(parts_s)
-        recompute_s, cache_s = parts_s
-        saving_s = float(self.shared_launch.seconds(np.array(cache_s), np.array(recompute_s)))
-        return max(recompute_s + cache_s - saving_s, cache_s, recompute_s)
+        seconds = self.seconds(
+            cache_tokens=tokens[StepKind.CACHE],
+            recompute_tokens=tokens[StepKind.RECOMPUTE],
+            cache_keys=keys[StepKind.CACHE],
+            recompute_keys=keys[StepKind.RECOMPUTE],
+        )
+        return float(seconds)
 
 
 def _between(axis: Float64, values: Float64) -> tuple[Int64, Int64, Float64]:
