@@ -35,9 +35,9 @@ class InstanceCosts(Columns):
     """Latency curves and coefficients by the index of the instance. An instance without a profile takes 1 s for each
     iteration."""
 
-    latency_s: Annotated[Float64, KINDS, POINTS]  # by step kind and bucket of tokens
-    _rise_s: Annotated[Float64, KINDS, POINTS]  # from each point to the next; 0 from the last
-    _keyless_s: Annotated[Float64, KINDS, POINTS]  # see `Curve`
+    # By bucket of tokens; first the latency of each step kind, then its part that does not depend on the keys
+    latency_s: Annotated[Float64, 2 * KINDS, POINTS]
+    _rise_s: Annotated[Float64, 2 * KINDS, POINTS]  # from each point to the next; 0 from the last
     key_s: Annotated[Float64, KINDS]  # seconds per key attended
     cache_slope_s: Float64  # of a request's block of 32 tokens
     cache_base_s: Float64  # of the iteration
@@ -63,7 +63,7 @@ class InstanceCosts(Columns):
         cost = _cost(instance)
         for kind, curve in ((RECOMPUTE, cost.recompute), (CACHE, cost.cache)):
             self.latency_s[index, kind] = curve.seconds(GRID_TOKENS)
-            self._keyless_s[index, kind] = curve.keyless_seconds(GRID_TOKENS)
+            self.latency_s[index, KINDS + kind] = curve.keyless_seconds(GRID_TOKENS)
             self.key_s[index, kind] = curve.key_s
         self._rise_s[index, :, :-1] = np.diff(self.latency_s[index])
         slope_s, self.cache_base_s[index] = _line(cost.cache, CACHE_RANGE_TOKENS)
@@ -120,12 +120,7 @@ class InstanceCosts(Columns):
     def _part_seconds(self, instances: Int32 | Int64, kind: int, tokens: Amounts, keys: Amounts | None) -> Float64:
         latency_s = self._latency(instances, kind, tokens)
         if keys is not None and (key_s := self.key_s[instances, kind]).any():
-            at = np.minimum(tokens / BUCKET, POINTS - 1)
-            low = at.astype(np.int64)
-            keyless_s = self._keyless_s[instances, kind, low]
-            keyless_s += (at - low) * (self._keyless_s[instances, kind, np.minimum(low + 1, POINTS - 1)] - keyless_s)
-            keyless_s *= np.maximum(tokens / MAX_GRID_TOKENS, 1.0)
-            latency_s = np.maximum(latency_s, keyless_s + key_s * keys)
+            latency_s = np.maximum(latency_s, self._latency(instances, KINDS + kind, tokens) + key_s * keys)
         return np.where(tokens > 0, latency_s, 0.0)
 
     def _shared_seconds(self, instances: Int32 | Int64, cache_s: Float64, recompute_s: Float64) -> Float64:
@@ -150,20 +145,21 @@ class InstanceCosts(Columns):
         width = np.where(high > low, axes[each, high] - axes[each, low], np.inf)
         return low, high, np.clip((values - axes[each, low]) / width, 0.0, 1.0)
 
-    def _latency(self, instances: Instances, kind: int, tokens: Amounts) -> Float64:
+    def _latency(self, instances: Instances, curve: int, tokens: Amounts) -> Float64:
         at: Float64 = tokens / BUCKET
         if np.count_nonzero(at > POINTS - 1):
-            last_s = self._latency(instances, kind, np.minimum(tokens, MAX_GRID_TOKENS))
+            last_s = self._latency(instances, curve, np.minimum(tokens, MAX_GRID_TOKENS))
             return last_s * np.maximum(at / (POINTS - 1), 1.0)
         low = at.astype(np.int64)
-        point = self._curve_at[kind][instances] + low
+        point = self._curve_at[curve][instances] + low
         latency_s: Float64 = self._flat_latency_s[point] + (at - low) * self._flat_rise_s[point]
         return latency_s
 
     def _flatten(self) -> None:
         """Make flat views of the curves, in which one index selects a point."""
-        first = np.arange(len(self.latency_s)) * (KINDS * POINTS)
-        self._curve_at = [first + kind * POINTS for kind in range(KINDS)]
+        num_curves = self.latency_s.shape[1]
+        first = np.arange(len(self.latency_s)) * (num_curves * POINTS)
+        self._curve_at = [first + curve * POINTS for curve in range(num_curves)]
         self._flat_latency_s, self._flat_rise_s = self.latency_s.reshape(-1), self._rise_s.reshape(-1)
 
 
