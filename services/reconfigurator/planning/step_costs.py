@@ -63,15 +63,17 @@ def step_costs(
         return {StepKind.RECOMPUTE: Steps(sequence, alone_s, alone_s)}
     keys = mix.keys_per_cached_token * batches
     cache_s = np.array([cost.seconds(cache_tokens=batches, cache_keys=keys) for cost in costs])
-    busy_s = np.array([_recompute_busy_s(*of_degree, batches, mix) for of_degree in zip(costs, cache_s, strict=True)])
+    of_degrees = zip(costs, alone_s, cache_s, strict=True)
+    busy_s = np.array([_recompute_busy_s(*of_degree, batches, mix) for of_degree in of_degrees])
     block = np.full(len(sequence), float(mix.block_length))
     return {StepKind.RECOMPUTE: Steps(sequence, alone_s, busy_s), StepKind.CACHE: Steps(block, cache_s, cache_s)}
 
 
-def _recompute_busy_s(cost: IterationCost, cache_s: Float64, batches: Float64, mix: StepMix) -> Float64:
+def _recompute_busy_s(
+    cost: IterationCost, alone_s: Float64, cache_s: Float64, batches: Float64, mix: StepMix
+) -> Float64:
     """Seconds that batches of recompute steps add, beside cache batches of the most tokens per second. Shapes: [B]."""
     best = int(np.argmax(batches / cache_s))
-    alone_s = cost.seconds(recompute_tokens=batches, recompute_keys=batches)
     merged_s = cost.seconds(
         recompute_tokens=batches,
         recompute_keys=batches,
