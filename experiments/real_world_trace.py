@@ -124,7 +124,7 @@ def _simulate(run: TraceRun) -> StudyResult:
         records = simulate(scenario, arriving, lambda count: progress.advance(bar, count))
     low = arriving.arrival_s < LOW_LOAD_S
     return StudyResult(
-        result=summarize(records, arriving, scenario.steps),
+        result=summarize(records, arriving),
         slo_s=scenario.default_slo_s(arriving),
         low_load_s=_mean_latency_s(records, low),
         high_load_s=_mean_latency_s(records, ~low),

@@ -69,17 +69,16 @@ class Records:
         """Weighted by tokens unmasked."""
         return _mean(np.linspace(0.0, 1.0, NUM_THRESHOLDS), self.tokens_at)
 
-    def accuracy(self, steps: StepsTable) -> float | None:
+    def accuracy(self) -> float | None:
         """Percent: the steps table's accuracy at the thresholds used, weighted by tokens unmasked."""
-        accuracy = steps.accuracy_at(np.linspace(0.0, 1.0, NUM_THRESHOLDS))
-        return None if accuracy is None else _mean(accuracy, self.tokens_at)
+        return None if self.accuracy_at is None else _mean(self.accuracy_at, self.tokens_at)
 
 
-def summarize(records: Records, workload: ArrivalTrace, steps: StepsTable) -> dict[str, Any]:
+def summarize(records: Records, workload: ArrivalTrace) -> dict[str, Any]:
     """RESULT.json; figures without data are None. Times are virtual seconds, `timeline` is by time of arrival;
     `accuracy`, 0..1, is expected from the steps table; `keys`, if requests have keys, holds figures by key."""
     completed = records.completed
-    accuracy = records.accuracy(steps)
+    accuracy = records.accuracy()
     result: dict[str, Any] = {
         **_outcomes(records, np.full(len(workload), fill_value=True)),
         "mean_threshold": records.mean_threshold_used(),

@@ -94,7 +94,7 @@ def simulate(
     )
     arriving, source = _workload(trace, workload, rps, data, seed)
     records = _run(scenario, arriving)
-    result = summarize(records, arriving, scenario.steps)
+    result = summarize(records, arriving)
     if out is not None:
         out.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     if plot is not None:

@@ -98,7 +98,7 @@ def _simulate(run: SimulationRun) -> dict[str, float]:
         seed=run.seed,
     )
     records = simulate(scenario, arriving)
-    result = summarize(records, arriving, steps)
+    result = summarize(records, arriving)
     return {
         "SLO attainment, %": 100 * result["slo_attainment"],
         "accuracy, %": 100 * result["accuracy"],

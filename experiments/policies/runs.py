@@ -14,7 +14,6 @@ from shared.arrays import Bool, Int64
 from simulator.lengths import DATA
 from simulator.result import Records
 from simulator.scenario import Scenario, simulate
-from simulator.steps_table import StepsTable
 from simulator.workload import ArrivalTrace
 
 CACHE = ROOT / "build" / "policies"  # delete it to run all again, as after a change to the simulator or the scheduler
@@ -77,15 +76,15 @@ class Run:
         arriving = self.point.arrivals(self.seed, DATA)
         scenario = self.scenario(arriving)
         records = simulate(scenario, arriving)
-        return figures_of(records, arriving, scenario.steps, scenario.slo_s or 0.0, time.process_time() - start_s)
+        return figures_of(records, arriving, scenario.slo_s or 0.0, time.process_time() - start_s)
 
 
-def figures_of(records: Records, arrived: ArrivalTrace, steps: StepsTable, slo_s: float, cpu_s: float) -> Figures:
+def figures_of(records: Records, arrived: ArrivalTrace, slo_s: float, cpu_s: float) -> Figures:
     met, latency_s = records.met, records.latency_s[records.completed]
     return Figures(
         requests=len(arrived),
         attainment=percent(met),
-        accuracy=records.accuracy(steps) or 0.0,
+        accuracy=records.accuracy() or 0.0,
         accuracy_met=float(records.accuracy_sum[met].sum() / arrived.output_tokens[met].sum()) if met.any() else None,
         attainment_longest=percent(met[longest(arrived)]),
         attainment_per_class={f"{slo:g}": percent(met[records.slo_s == slo]) for slo in np.unique(records.slo_s)},

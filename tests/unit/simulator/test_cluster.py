@@ -219,17 +219,17 @@ def test_under_load_dilaserve_meets_more_slos_than_a_fixed_threshold() -> None:
 def test_incomplete_requests_count_as_missed_slos() -> None:
     records = Records.empty(np.array([10.0, 10.0]))
     records.latency_s[0], records.mean_threshold[0], records.steps[0] = 4.0, 0.9, 20
-    result = summarize(records, arrivals(2), STEPS)
+    result = summarize(records, arrivals(2))
     assert (result["requests"], result["completed"], result["failed"], result["slo_attainment"]) == (2, 1, 1, 0.5)
     assert result["timeline"][0]["mean_threshold"] == pytest.approx(0.9)
 
 
 def test_the_result_has_the_figures_of_each_key() -> None:
-    assert "keys" not in summarize(Records.empty(np.array([10.0])), arrivals(1), STEPS)
+    assert "keys" not in summarize(Records.empty(np.array([10.0])), arrivals(1))
     table = replace(STEPS, accuracy=np.array([60.0, 80.0]))
     workload = replace(arrivals(6, every_s=20.0), key=np.array(["a", "b", "a", "", "a", "b"]))
     records = simulate(scenario(table), workload)
-    result = summarize(records, workload, table)
+    result = summarize(records, workload)
     assert {key: of_key["requests"] for key, of_key in result["keys"].items()} == {"": 1, "a": 3, "b": 2}
     assert result["keys"]["a"]["latency_s"]["mean"] == pytest.approx(records.latency_s[[0, 2, 4]].mean())
     assert result["keys"]["a"]["accuracy"] == pytest.approx(result["accuracy"]) == 0.8

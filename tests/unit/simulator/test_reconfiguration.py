@@ -58,7 +58,7 @@ def test_under_light_load_two_tp1_become_one_tp2_and_no_request_is_lost() -> Non
     assert [counts for _, counts in records.instances_at] == [{1: 1}, {1: 2}, {1: 1}, {}, {2: 1}]
     (stopped_s, _), (served_s, _) = records.instances_at[-2:]
     assert served_s - stopped_s == pytest.approx(SETTINGS.stop_s + SETTINGS.load_s, abs=0.1)
-    result = summarize(records, light(2), STEPS)
+    result = summarize(records, light(2))
     assert result["timeline"][-1]["instances_per_tp"] == {"2": 1}
     assert result["decisions"][0]["reason"]
 
