@@ -131,7 +131,7 @@ class ReconfigurationController:
             self._executor.give_way()
             await asyncio.wait([self._transition])
             running = await retry(self._launcher.running)
-            record = replace(record, before=sorted(running, key=lambda spec: (spec.node, spec.gpus)))
+            record = replace(record, before=sorted(running))
         await self._store(record)
         if record.state is PlanState.RUNNING:
             self._begin(record, group)

@@ -8,8 +8,8 @@ import msgspec
 NodeName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$")]
 
 
-class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of one instance. Equal specs are the same instance."""
+class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """The place of one instance, in the order of nodes and GPUs. Equal specs are the same instance."""
 
     node: NodeName
     gpus: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]  # GPU numbers on the node, ascending

@@ -6,7 +6,7 @@ launch awaited the one before. Because only the existing instances count, anothe
 actions.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from services.reconfigurator.planning.launch_order import next_launch, overlap
@@ -46,13 +46,13 @@ def next_action(
     Source: "Practical Consideration". Departure: launches that need no stop do not wait for one another.
     """
     staying = [spec for spec in running if spec in target and spec not in draining]
-    surplus = _sorted(spec for spec in running if spec not in staying)
+    surplus = sorted(spec for spec in running if spec not in staying)
     idle = [spec for spec in surplus if spec not in serving]
-    missing = _sorted(spec for spec in target if spec not in staying)
+    missing = sorted(spec for spec in target if spec not in staying)
     start, stops = next_launch(missing, surplus, idle) if missing else (None, [*idle, *surplus])
     if start and not stops:
         return StartInstance(start)
-    if started := _sorted(spec for spec in staying if spec not in serving):
+    if started := sorted(spec for spec in staying if spec not in serving):
         return AwaitReady(tuple(started))
     return StopInstance(stops[0]) if stops else None
 
@@ -65,7 +65,7 @@ def without_failed(
     for old in before:
         if old not in failed and not any(overlap(old, spec) for spec in kept):
             kept.append(old)
-    return _sorted(kept)
+    return sorted(kept)
 
 
 def can_resume(
@@ -78,7 +78,3 @@ def can_resume(
     nodes, whose GPUs now are `gpus`."""
     fits = all(spec.node in gpus and spec.gpus[-1] < gpus[spec.node] for spec in target)
     return fits and all(spec in target or spec in before for spec in running)
-
-
-def _sorted(specs: Iterable[InstanceSpec]) -> list[InstanceSpec]:
-    return sorted(specs, key=lambda spec: (spec.node, spec.gpus))

@@ -67,7 +67,7 @@ class Planner:
             reason="",
             classes=loads,
             tokens_per_step=tokens,
-            before=sorted(context.running, key=lambda spec: (spec.node, spec.gpus)),
+            before=sorted(context.running),
         )
         if not context.heading_for:
             return self._start_all(context, record)
