@@ -160,6 +160,8 @@ def _misinformed(point: Point) -> tuple[Point, ...]:
 
 
 VARIANTS = tuple(variant for point in BASE if point.name in VARIED for variant in _variants(point))
-ROBUSTNESS = tuple(variant for point in BASE if point.name in MISINFORMED for variant in _misinformed(point))
+ROBUSTNESS = {variant: point for point in BASE if point.name in MISINFORMED for variant in _misinformed(point)}
+# By point with a wrong profile: the same point with the right one
+RIGHT_PROFILE: Mapping[str, str] = {wrong.name: right.name for wrong, right in ROBUSTNESS.items()}
 POINTS: Mapping[str, Point] = {point.name: point for point in (*BASE, *VARIANTS, *ROBUSTNESS, WHOLE_TRACE)}
 QUICK_POINTS = ("step-2-20", "gsm8k-16", "roofline-44")

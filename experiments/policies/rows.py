@@ -11,6 +11,8 @@ from experiments.policies.points import POLICY
 from services.scheduler.settings import SchedulerSettings
 from simulator.scenario import PredictorName
 
+ONE_SHOT = "one-shot-estimates"  # the policy without a step predictor
+
 
 @dataclass(frozen=True, slots=True)
 class System:
@@ -47,7 +49,7 @@ ROWS = (
     *(_own_order(threshold) for threshold in _hundredths(50, 90, 10)),
     System("llumnix-0.9", {"policy": "llumnix", "threshold": 0.9}, "one-shot", constant=0.9),
     System("oracle-estimates", {"policy": POLICY}, "oracle"),
-    System("one-shot-estimates", {"policy": POLICY}, "one-shot"),
+    System(ONE_SHOT, {"policy": POLICY}, "one-shot"),
 )
 # The policy without one of its parts each
 ABLATIONS = (

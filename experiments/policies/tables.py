@@ -11,18 +11,19 @@ from experiments.policies.plots import draw
 from experiments.policies.points import POINTS, POLICY, Point
 from experiments.policies.rows import SYSTEMS
 from experiments.policies.runs import Figures
-from experiments.policies.verdicts import Means, means, missed, wins
-from experiments.report import Report, markdown_table
+from experiments.policies.verdicts import Means, means, missed, robustness, wins
+from experiments.report import Report, markdown_table, target_list
 from experiments.standard_errors import mean_difference
 
 Runs = Mapping[str, Sequence[Figures]]  # by row, in the order of the seeds
 NAME = "policies"  # of the files
 INTRODUCTION = """\
-Each run simulates 4 TP-1 instances at a quarter of the rate in the point's name, which is that of 16 instances. Lengths
-and arrivals of a seed are the same for all rows. Differences are paired by seed; their standard error follows after ±.
-A constant *wins* if it is at least 0.1 points better than the policy in attainment or accuracy, and not at least 0.1
-worse in the other. Accuracy is that of GSM8K in the steps table, at the thresholds used, weighted by tokens, whatever
-the workload is. The SLO is 5 times the mean latency of the workload's requests when each is alone."""
+Each run simulates 4 TP-1 instances at a quarter of the rate in the point's name, which is that of 16 instances; the
+whole trace has all 16. Lengths and arrivals of a seed are the same for all rows. Differences are paired by seed; their
+standard error follows after ±. A constant *wins* if it is at least 0.1 points better than the policy in attainment or
+accuracy, and not at least 0.1 worse in the other. Accuracy is that of GSM8K in the steps table, at the thresholds used,
+weighted by tokens, whatever the workload is. The SLO is 5 times the mean latency of the workload's requests when each
+is alone."""
 COLUMNS = (
     "row",
     "attainment, %",
@@ -37,9 +38,9 @@ COLUMNS = (
 )
 
 
-def section(name: str, runs: Runs) -> str:
+def section(name: str, runs: Runs, scores: Mapping[str, Means]) -> str:
     """The table of a point and its verdicts."""
-    point, scores = POINTS[name], {row: means(of_row) for row, of_row in runs.items()}
+    point = POINTS[name]
     first = next(iter(runs.values()))[0]
     load = f"{first.requests} requests, SLO {first.slo_s:.2f} s (first seed)."
     rows = [_row(row, scores[row], runs) for row in runs]
@@ -95,7 +96,10 @@ def write(found: Mapping[str, Runs], seeds: Sequence[int], skipped: Mapping[str,
     report.add(f"These runs took {hours:.2f} CPU hours together.")
     report.add(*(f"Skipped: {point}: there is no {file}." for point, file in skipped.items()))
     report.add(f"![Attainment against accuracy]({NAME}.png)")
-    report.add(*(section(point, rows) for point, rows in found.items()))
+    scores = {point: {row: means(of_row) for row, of_row in rows.items()} for point, rows in found.items()}
+    report.add(*(section(point, rows, scores[point]) for point, rows in found.items()))
+    if reached := robustness(scores):
+        report.add("## A wrong profile, and no step predictor", target_list(reached))
     report.write(out / f"{NAME}.md")
     with (out / f"{NAME}.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -104,6 +108,5 @@ def write(found: Mapping[str, Runs], seeds: Sequence[int], skipped: Mapping[str,
             for row, of_row in rows.items():
                 for seed, figures in zip(seeds, of_row, strict=True):
                     writer.writerow((point, row, seed, *msgspec.structs.astuple(figures)))
-    scores = {point: {row: means(of_row) for row, of_row in rows.items()} for point, rows in found.items()}
     if scores:
         draw(scores).savefig(out / f"{NAME}.png", dpi=100)

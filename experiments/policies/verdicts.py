@@ -5,10 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.policies.points import Target
+from experiments.policies.points import POLICY, RIGHT_PROFILE, Target
+from experiments.policies.rows import ONE_SHOT
 from experiments.policies.runs import Figures
 
 TOLERANCE = 0.1  # points of attainment or accuracy that count as a difference
+MAX_PROFILE_LOSS = 0.5  # points of attainment or accuracy that a wrong profile may cost
+MAX_ONE_SHOT_LOSS = 3.0  # points of attainment that one-shot estimates may cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ def means(runs: Sequence[Figures]) -> Means:
 
 def wins(constant: Means, policy: Means) -> bool:
     """Whether a constant is TOLERANCE better in attainment or accuracy, and not TOLERANCE worse in the other."""
-    gains = (constant.attainment - policy.attainment, constant.accuracy - policy.accuracy)
+    gains = _gains(constant, policy)
     return max(gains) >= TOLERANCE and min(gains) > -TOLERANCE
 
 
@@ -55,6 +58,31 @@ def missed(target: Target, policy: Means) -> list[str]:
     if target.mean_s is not None:
         parts["mean latency"] = target.mean_s - policy.mean_s
     return [f"{name} by {-over:.2f}" for name, over in parts.items() if over < 0]
+
+
+def robustness(scores: Mapping[str, Mapping[str, Means]]) -> dict[str, bool]:
+    """Each target of the policy with a wrong profile or with one-shot estimates, and whether it is reached.
+
+    `scores` by point and row; a target without its two runs is left out.
+    """
+    reached = {}
+    for point, rows in scores.items():
+        right = scores.get(RIGHT_PROFILE.get(point, ""), {})
+        if POLICY in rows and POLICY in right:
+            attainment, accuracy = _gains(rows[POLICY], right[POLICY])
+            text = f"{point}: attainment {attainment:+.2f}, accuracy {accuracy:+.2f} against the right profile"
+            is_reached = min(attainment, accuracy) >= -MAX_PROFILE_LOSS
+            reached[f"{text} (target: at least -{MAX_PROFILE_LOSS:g})"] = is_reached
+        if POLICY in rows and ONE_SHOT in rows:
+            attainment, _ = _gains(rows[ONE_SHOT], rows[POLICY])
+            text = f"{point}, {ONE_SHOT}: attainment {attainment:+.2f} (target: at least -{MAX_ONE_SHOT_LOSS:g})"
+            reached[text] = attainment >= -MAX_ONE_SHOT_LOSS
+    return reached
+
+
+def _gains(row: Means, other: Means) -> tuple[float, float]:
+    """Points of attainment and of accuracy by which a row is better."""
+    return row.attainment - other.attainment, row.accuracy - other.accuracy
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -11,12 +11,12 @@ from experiments.policies import runs as runs_module
 from experiments.policies.__main__ import STUDY_ROWS
 from experiments.policies.arrivals import LOOSE_SLO_S, TIGHT_SLO_S, arrivals, with_mixed_slos
 from experiments.policies.points import POINTS, POLICY, Target, recompute_intercept_s
-from experiments.policies.rows import ABLATIONS, SYSTEMS
+from experiments.policies.rows import ABLATIONS, ONE_SHOT, SYSTEMS
 from experiments.policies.runs import Figures, Run, longest
 from experiments.policies.scenarios import keyed_trace, starvation_trace
 from experiments.policies.study import by_point, runs_of, selected, simulate_all
 from experiments.policies.tables import verdicts, write
-from experiments.policies.verdicts import Means, means, missed, wins
+from experiments.policies.verdicts import Means, means, missed, robustness, wins
 from experiments.standard_errors import mean_difference
 from shared.errors import BadInput
 from simulator.lengths import DATA
@@ -71,6 +71,20 @@ def test_the_verdicts_of_a_point_name_winners_and_the_target() -> None:
     assert winners == "constants that win: infaas-0.7"
     assert target == "target 99.8 / 76.8: MISSED: attainment by 0.80"
     assert verdicts(POINTS["gsm8k-16"], {"infaas-0.7": score(1.0, 1.0)}) == [f"row {POLICY} is not run"]
+
+
+def test_a_wrong_profile_and_one_shot_estimates_may_cost_a_stated_part() -> None:
+    scores = {
+        "gsm8k-16": {POLICY: score(99.0, 77.0), ONE_SHOT: score(95.9, 77.0)},
+        "gsm8k-16-profile-slow": {POLICY: score(99.0, 76.4)},
+        "gsm8k-16-profile-fast": {POLICY: score(98.6, 77.2)},
+        "gsm8k-19-profile-fast": {POLICY: score(1.0, 1.0)},  # without the right profile's run
+    }
+    assert {name.split(":")[0]: reached for name, reached in robustness(scores).items()} == {
+        f"gsm8k-16, {ONE_SHOT}": False,
+        "gsm8k-16-profile-slow": False,
+        "gsm8k-16-profile-fast": True,
+    }
 
 
 @needs_data
