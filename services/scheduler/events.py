@@ -16,7 +16,7 @@ from shared.messages.steps import StepJobs, StepResults
 class RequestArrived:
     """A new request, tokenized and checked. `delivery` identifies its message on the bus."""
 
-    request: Request
+    request: Request  # live without its prompt, which is held as `prompt_ids` only
     prompt_ids: Int32  # [P]
     output_length: int  # tokens, whole blocks
     slo_s: float

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-import structlog
+from msgspec.structs import replace
 from nats.js.errors import NotFoundError
 
 from services.scheduler.events import RequestArrived
@@ -22,8 +22,6 @@ from shared.bus.errors import bus_errors
 from shared.messages.requests import Request
 from shared.retry import retry
 from shared.text import LONG_TEXT, TextModel
-
-log = structlog.get_logger(__name__)
 
 TRACE_HEADERS = ("traceparent", "tracestate")  # W3C trace context
 MAX_READS = 64  # requests whose message or state is read at a time
@@ -64,7 +62,7 @@ class RequestPreparer:
                 return None
         prompt_ids = await self._tokenize(message.request, arrival.output_tokens)
         return RequestArrived(
-            request=message.request,
+            request=replace(message.request, prompt=None, messages=None, prompt_ids=None),
             prompt_ids=prompt_ids,
             output_length=arrival.output_tokens,
             slo_s=arrival.slo_s,
