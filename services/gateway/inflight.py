@@ -16,17 +16,15 @@ import structlog
 from msgspec.structs import replace
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.js.errors import NotFoundError
 from opentelemetry import trace
 
 from services.gateway.api.errors import ApiError
 from services.gateway.bus_connection import BusConnection
 from shared.arrays import Float32, Int32, unpack_float32, unpack_int32
 from shared.bus.client import Bus, try_decode
-from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import message_kind
-from shared.errors import BadInput, QueueFull, RetryLater
+from shared.errors import QueueFull, RetryLater
 from shared.messages.instances import ModelCard
 from shared.messages.requests import Cancel, Guesses, Outcome, Progress, Request
 
@@ -227,14 +225,4 @@ def unpack_tokens(message: Progress, output_tokens: int, vocab_size: int) -> Ste
 
 async def find_outcome(bus: Bus, request_id: str) -> Outcome | None:
     """The stored outcome, or None. Raises: RetryLater if the bus does not answer."""
-    subjects = bus.subjects
-    with bus_errors("look up an outcome"):
-        try:
-            stored = await bus.js.get_last_msg(subjects.stream("OUTCOMES"), subjects.outcomes(request_id), direct=True)
-        except NotFoundError:
-            return None
-    try:
-        return decode(stored.data or b"", Outcome)
-    except BadInput as error:
-        log.warning("unreadable outcome", request_id=request_id, error=error.message)
-        return None
+    return await bus.last("OUTCOMES", bus.subjects.outcomes(request_id), Outcome)

@@ -14,7 +14,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, Header
+from nats.js.api import ConsumerConfig, Header, RawStreamMsg
 from nats.js.errors import APIError, BadRequestError, NotFoundError
 from nats.js.kv import KeyValue
 from opentelemetry import propagate
@@ -96,6 +96,18 @@ class Bus:
                     raise QueueFull(f"cannot store on {subject}: {error.description}") from error
                 if error.err_code != WRONG_LAST_SEQUENCE:
                     raise
+
+    async def last(self, stream: str, subject: str, kind: type[M]) -> M | None:
+        """The last message of a subject in the stream of the kind `stream`.
+
+        Returns: None if there is no valid one. Raises: RetryLater if the bus does not answer.
+        """
+        with bus_errors(f"read {subject}"):
+            try:
+                stored = await self.js.get_last_msg(self.subjects.stream(stream), subject, direct=True)
+            except NotFoundError:
+                return None
+        return try_decode(stored, kind)
 
     async def run_consumer(
         self,
@@ -188,10 +200,10 @@ async def _retry(action: str, call: Callable[[], Awaitable[T]], wait_initial_s: 
     return await retry(attempt, wait_initial_s=wait_initial_s)
 
 
-def try_decode(msg: Msg, kind: type[M]) -> M | None:
+def try_decode(msg: Msg | RawStreamMsg, kind: type[M]) -> M | None:
     """The decoded message; None, and a log line, if it is invalid."""
     try:
-        return decode(msg.data, kind)
+        return decode(msg.data or b"", kind)
     except BadInput as error:
         log.warning("invalid message dropped", subject=msg.subject, error=error.message)
         return None

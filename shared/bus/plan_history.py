@@ -2,16 +2,11 @@
 
 from contextlib import suppress
 
-import structlog
 from nats.js.errors import NotFoundError
 
-from shared.bus.client import Bus
-from shared.bus.codec import decode
+from shared.bus.client import Bus, try_decode
 from shared.bus.errors import bus_errors
-from shared.errors import BadInput
 from shared.messages.plans import PlanRecord
-
-log = structlog.get_logger(__name__)
 
 
 async def read_plans(bus: Bus, limit: int) -> list[PlanRecord]:
@@ -25,12 +20,9 @@ async def read_plans(bus: Bus, limit: int) -> list[PlanRecord]:
         state = (await bus.js.stream_info(stream)).state
         sequence = state.last_seq
         while len(records) < limit and sequence >= max(state.first_seq, 1):
-            try:
+            with suppress(NotFoundError):  # replaced by a later message on the same subject
                 message = await bus.js.get_msg(stream, sequence, direct=True)
-                records.append(decode(message.data or b"", PlanRecord))
-            except NotFoundError:  # replaced by a later message on the same subject
-                pass
-            except BadInput as error:
-                log.warning("invalid plan left out", number=sequence, error=error.message)
+                if (record := try_decode(message, PlanRecord)) is not None:
+                    records.append(record)
             sequence -= 1
     return sorted(records, key=lambda record: record.plan_id, reverse=True)

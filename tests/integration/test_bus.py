@@ -23,9 +23,13 @@ from tests.support.waiting import LIMIT_S, reached, until
 async def test_a_stored_outcome_is_read_back_by_its_request(bus: Bus) -> None:
     outcome = Outcome(request_id="r1", status=OutcomeStatus.COMPLETED, text="29")
     await bus.store(bus.subjects.outcomes("r1"), outcome)
-    stored = await bus.js.get_last_msg(bus.subjects.stream("OUTCOMES"), bus.subjects.outcomes("r1"))
-    assert stored.data is not None
-    assert decode(stored.data, Outcome) == outcome
+    assert await bus.last("OUTCOMES", bus.subjects.outcomes("r1"), Outcome) == outcome
+
+
+async def test_a_subject_without_a_valid_message_has_no_last_one(bus: Bus) -> None:
+    assert await bus.last("OUTCOMES", bus.subjects.outcomes("r1"), Outcome) is None
+    await bus.js.publish(bus.subjects.outcomes("r1"), b"{}")
+    assert await bus.last("OUTCOMES", bus.subjects.outcomes("r1"), Outcome) is None
 
 
 async def test_the_first_of_two_outcomes_of_a_request_is_kept(bus: Bus) -> None:

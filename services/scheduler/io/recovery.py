@@ -4,12 +4,9 @@ from typing import Self, TypeVar
 
 import msgspec
 import structlog
-from nats.js.errors import NotFoundError
 
 from shared.bus.client import Bus
-from shared.bus.codec import decode
-from shared.bus.errors import BUS_ERRORS
-from shared.errors import BadInput
+from shared.errors import RetryLater
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Outcome
 
@@ -44,11 +41,9 @@ class Recovery:
         return await self._last("CHECKPOINTS", self._bus.subjects.checkpoints(request_id), Checkpoint)
 
     async def _last(self, stream: str, subject: str, kind: type[M]) -> M | None:
+        """Without an answer of the bus, the request is served from its start."""
         try:
-            message = await self._bus.js.get_last_msg(self._bus.subjects.stream(stream), subject, direct=True)
-            return decode(message.data or b"", kind)
-        except NotFoundError:
-            return None
-        except (*BUS_ERRORS, BadInput) as error:
-            log.warning("earlier scheduler's message not readable", subject=subject, error=repr(error))
+            return await self._bus.last(stream, subject, kind)
+        except RetryLater as error:
+            log.warning("earlier scheduler's message not readable", error=str(error))
             return None
