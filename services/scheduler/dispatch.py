@@ -190,9 +190,11 @@ class Dispatcher:
         """Whether the first step of the next block may be sent along with a successor: the request cannot move there,
         and its tokens alone show whether the text has ended. Shapes: [n] -> [n]."""
         table, fleet = self._table, self._fleet
-        stays = self._policy.moves is MigrationPolicy.NEVER or np.count_nonzero(fleet.open) == 1
+        stays = self._policy.moves is MigrationPolicy.NEVER
         if self._policy.forms_batches:
-            stays = not self._some_deferred
+            stays |= not self._some_deferred  # such a policy moves a request only to make room for a waiting one
+        else:
+            stays |= np.count_nonzero(fleet.open) == 1
         has_next_block = table.block[rows] + 1 < table.num_blocks[rows]
         crosses: Bool = has_next_block & ~table.has_stop_strings[rows] & stays
         return crosses

@@ -42,12 +42,11 @@ def request_parts(
 def _rates(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet) -> Float64:
     """Of each request, per second of its SLO: cache steps, their blocks of BUCKET tokens, recompute steps, and their
     tokens. Shapes: [n] each -> [4, n]."""
-    open_instances = fleet.open
-    step_s = (fleet.cache_base_s[open_instances] + fleet.cache_slope_s[open_instances]).min(initial=1.0)
-    least_s = (cache_steps + recompute_steps) * step_s  # a shorter SLO cannot be met: the request takes no more work
-    slo_s = np.maximum(table.slo_s[rows], least_s)
-    cache_rate, recompute_rate = cache_steps / slo_s, recompute_steps / slo_s
     blocks = table.block_length[rows] / BUCKET
+    base_s, slope_s = (of[fleet.open].min(initial=1.0) for of in (fleet.cache_base_s, fleet.cache_slope_s))
+    least_s = (cache_steps + recompute_steps) * (base_s + blocks * slope_s)
+    slo_s = np.maximum(table.slo_s[rows], least_s)  # an SLO that no instance can meet is no unlimited load
+    cache_rate, recompute_rate = cache_steps / slo_s, recompute_steps / slo_s
     return np.stack([cache_rate, cache_rate * blocks, recompute_rate, recompute_rate * table.tokens[rows]])
 
 
@@ -90,9 +89,11 @@ class BatchLatency:
         return latency_s
 
 
-def pace_s(instances: Int32 | Int64, fleet: Fleet) -> Float64:
+def pace_s(rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
     """Seconds between two steps of a request: as observed, else an iteration of all requests. Shapes: [n] -> [n]."""
-    iteration_s = fleet.cache_base_s[instances] + fleet.requests[instances] * fleet.cache_slope_s[instances]
+    instances = table.instance[rows]
+    blocks = fleet.requests[instances] * table.block_length[rows] / BUCKET
+    iteration_s = fleet.cache_base_s[instances] + blocks * fleet.cache_slope_s[instances]
     return np.where(fleet.pace_s[instances] > 0, fleet.pace_s[instances], iteration_s)
 
 

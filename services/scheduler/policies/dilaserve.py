@@ -111,7 +111,7 @@ class DiLaServePolicy(AdaptivePolicy):
         """The common level, or the highest threshold below it at which the request meets its deadline."""
         instances = table.instance[rows]
         steps_left, _ = self.estimates.remaining(rows)
-        pace = pace_s(instances, fleet)
+        pace = pace_s(rows, table, fleet)
         fitting = self._fitting(steps_left, table.time_left_s(rows, now_s), pace)
         allowed = table.level[rows]
         highest = np.minimum(fitting, allowed)

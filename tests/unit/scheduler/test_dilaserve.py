@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.events import InstanceLost
+from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.dilaserve import DiLaServePolicy
+from services.scheduler.state.request_table import NOWHERE
+from services.scheduler.state.step_pipeline import SENT_ACROSS, SENT_AHEAD
 from shared.arrays import unpack_float32
 from tests.builders import arrival, scheduler_core
 from tests.support.scripted_cell import PROFILE, THRESHOLDS, ScriptedCell, jobs_in, make_cell, registered
@@ -124,6 +127,25 @@ def test_requests_of_any_block_length_end(block_length: int, *, caching: bool) -
     requests = [arrival(f"r{i}", block_length=block_length, slo_s=5.0) for i in range(5)]
     cell.serve(cell.send(*requests))
     assert [finish.output_ids.tolist() for finish in cell.finished] == [[10 + i for i in range(64)]] * 5
+
+
+@pytest.mark.parametrize(("moves", "state"), [("never", SENT_ACROSS), ("recompute", SENT_AHEAD)])
+def test_a_request_that_never_moves_crosses_blocks_while_another_waits(moves: str, state: int) -> None:
+    core = scheduler_core(
+        lambda estimates: DiLaServePolicy(
+            candidates=np.array(THRESHOLDS), estimates=estimates, moves=MigrationPolicy(moves)
+        ),
+        thresholds=THRESHOLDS,
+        tokens_per_step=(1.0,) * len(THRESHOLDS),
+        caching=True,
+        lookahead=1,
+    )
+    cell = ScriptedCell(core, {"a-1": ScriptedWorker()})
+    cell.send(registered("a-1", profile=PROFILE, max_batch_requests=1))
+    cell.send(arrival("runs", output_tokens=64, slo_s=1000.0), arrival("waits", output_tokens=64, slo_s=2000.0))
+    table = cell.core.table
+    assert table.instance[table.row_of["waits"]] == NOWHERE
+    assert table.pipeline.state[table.row_of["runs"]] == state
 
 
 def test_without_an_instance_requests_wait_at_the_lowest_level() -> None:

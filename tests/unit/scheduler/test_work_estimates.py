@@ -124,10 +124,15 @@ def test_one_stalled_iteration_hardly_changes_the_correction() -> None:
 
 def test_the_pace_is_the_profiles_until_it_is_observed() -> None:
     table, fleet = cluster(1)
-    [by_profile] = pace_s(np.array([0]), fleet)
+    [by_profile] = pace_s(np.array([0]), table, fleet)
     assert by_profile == pytest.approx(4 * 0.032, rel=0.1)
     iterate(table, fleet, 0.5, 2)
-    assert pace_s(np.array([0]), fleet)[0] == pytest.approx(0.5)
+    assert pace_s(np.array([0]), table, fleet)[0] == pytest.approx(0.5)
+
+
+def test_the_pace_of_long_blocks_is_slower() -> None:
+    paces = [pace_s(np.array([0]), *cluster(1, block_length=length))[0] for length in (32, 64)]
+    assert paces[1] == pytest.approx(2 * paces[0], rel=0.1)
 
 
 def test_the_pace_follows_a_change_and_counts_iterations_that_a_request_sits_out() -> None:
