@@ -19,7 +19,12 @@ from shared.arrays import Bool, Int64
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Works on one table and one fleet."""
+    """Works on one table and one fleet.
+
+    A policy that forms batches sends each instance at most two: the batch that runs, and with lookahead the next one.
+    Batches of an instance are numbered. `pipeline.batch` is that of a request's step in flight; a successor is of the
+    batch after it. The fleet has the numbers of the last batch sent and of the last one answered.
+    """
 
     _table: RequestTable
     _fleet: Fleet
@@ -27,7 +32,7 @@ class Dispatcher:
     _encoder: JobEncoder
     _decisions: DecisionLog | None
     _lookahead: int
-    _some_deferred: bool = False  # an instance had room for not all requests
+    _some_deferred: bool = False  # at the last placement a request found no room
 
     def place(self, now_s: float) -> None:
         """Place the idle requests that have no instance, may move, or must move.
@@ -73,63 +78,73 @@ class Dispatcher:
         ahead = rows[:0]
         if self._lookahead and self._stays_in_block():
             ahead = pipeline.without_successor()
-            same = choice if np.array_equal(ahead, rows) else None  # this cycle's choice also holds for the successors
-            ahead = self._send_ahead(ahead, now_s, same)
+            reused = choice if np.array_equal(ahead, rows) else None  # the choice also holds for the successors
+            ahead = self._send_ahead(ahead, now_s, reused)
         return self._encoder.encode(rows, ahead, now_s)
 
     def _send_batches(self, now_s: float) -> list[SendJobs]:
         """Choose a batch for each changed instance that lacks one: the batch to run now, and with lookahead the one
         after it. An idle request may join a batch that is not running yet."""
         table, fleet, pipeline = self._table, self._fleet, self._table.pipeline
-        changed = np.append(fleet.changed, False)  # NOWHERE is the last
+        changed = np.append(fleet.changed, False)  # the index NOWHERE, -1, reads the last
         rows = (changed[table.instance] & (table.ticket != 0)).nonzero()[0]
         fleet.changed.fill(False)
         if not len(rows):
             return self._encoder.encode(rows, rows, now_s)
         idle = pipeline.state[rows] == IDLE
-        first = rows[idle & (self._batches_begun(rows) == 0)]
-        if len(first):
-            first = first[self._policy.select(first, first[:0], table, fleet, now_s)]
-            fleet.sent_batch[list(set(table.instance[first].tolist()))] += 1
-            self._send(first, now_s)
+        run_now = rows[idle & (self._unanswered_batches(rows) == 0)]
+        if len(run_now):
+            run_now = run_now[self._policy.select(run_now, run_now[:0], table, fleet, now_s)]
+            self._begin_batches(run_now)
+            self._send(run_now, now_s)
         if not self._lookahead:
-            return self._encoder.encode(first, rows[:0], now_s)
-        second, ahead = self._join_next_batch(rows, now_s)
-        return self._encoder.encode(np.concatenate([first, second]), ahead, now_s)
+            return self._encoder.encode(run_now, rows[:0], now_s)
+        run_next, ahead = self._join_next_batch(rows, now_s)
+        return self._encoder.encode(np.concatenate([run_now, run_next]), ahead, now_s)
 
     def _join_next_batch(self, rows: Int64, now_s: float) -> tuple[Int64, Int64]:
         """Send steps for the batch after the running one. Returns: the rows of the next steps, and of successors."""
         table, fleet, pipeline = self._table, self._fleet, self._table.pipeline
-        state, begun, instances = pipeline.state[rows], self._batches_begun(rows), table.instance[rows]
-        idle, may_follow = state == IDLE, (state == SENT) & (begun == 1)
-        may_follow[may_follow] = self._has_successor(rows[may_follow])
-        may_join = (idle & (begun > 0)) | may_follow
-        covers = pipeline.batch[rows] + (state > SENT)
-        joined = rows[(state >= SENT) & (begun > 1) & (covers == fleet.sent_batch[instances])]
+        state, unanswered = pipeline.state[rows], self._unanswered_batches(rows)
+        idle, may_follow = state == IDLE, (state == SENT) & (unanswered == 1)
+        may_follow[may_follow] = self._may_send_successor(rows[may_follow])
+        may_join = (idle & (unanswered > 0)) | may_follow
+        is_joined = (state >= SENT) & (unanswered > 1)
+        is_joined &= self._last_batch(rows) == fleet.sent_batch[table.instance[rows]]
+        joined = rows[is_joined]
         candidates = rows[may_join]
         if not len(candidates):
             return candidates, candidates
         chosen = self._policy.select(candidates, joined, table, fleet, now_s)
-        begins = candidates[chosen & (begun[may_join] == 1)]
-        fleet.sent_batch[list(set(table.instance[begins].tolist()))] += 1
+        self._begin_batches(candidates[chosen & (unanswered[may_join] == 1)])
         chosen_idle = candidates[chosen & idle[may_join]]
         self._send(chosen_idle, now_s)
         return chosen_idle, self._send_ahead(candidates[chosen & ~idle[may_join]], now_s)
 
-    def _batches_begun(self, rows: Int64) -> Int64:
-        """The number of unanswered batches at the instance of each row: none, the running one, or two or more. `rows`
-        are all rows of their instances. Shapes: [n] -> [n], 0 to 2."""
+    def _begin_batches(self, rows: Int64) -> None:
+        """Number a new batch on each instance of these rows."""
+        self._fleet.sent_batch[list(set(self._table.instance[rows].tolist()))] += 1
+
+    def _last_batch(self, rows: Int64) -> Int64:
+        """The number of the last batch in which each row has a step: its successor's, if it has one. [n] -> [n]."""
+        pipeline = self._table.pipeline
+        batch: Int64 = pipeline.batch[rows] + (pipeline.state[rows] > SENT)
+        return batch
+
+    def _unanswered_batches(self, rows: Int64) -> Int64:
+        """The number of batches at the instance of each row without a result: 0, 1 (it runs), or 2 (and the next).
+
+        Pass all rows of each instance. Shapes: [n] -> [n].
+        """
         fleet, pipeline, instances = self._fleet, self._table.pipeline, self._table.instance[rows]
-        state, done = pipeline.state[rows], fleet.done_batch[instances]
-        last = pipeline.batch[rows] + (state > SENT)
-        live = (state >= SENT) & (last > done)
+        done, last = fleet.done_batch[instances], self._last_batch(rows)
         first = np.maximum(pipeline.batch[rows], done + 1)
+        waits = (pipeline.state[rows] >= SENT) & (last > done)
         lowest, highest = np.full(len(fleet.tokens), np.iinfo(np.int64).max), np.zeros(len(fleet.tokens), np.int64)
-        np.minimum.at(lowest, instances[live], first[live])
-        np.maximum.at(highest, instances[live], last[live])
-        begun = np.where(highest == 0, 0, np.where(highest > lowest, 2, 1))
-        number: Int64 = begun[instances]
-        return number
+        np.minimum.at(lowest, instances[waits], first[waits])
+        np.maximum.at(highest, instances[waits], last[waits])
+        unanswered: Int64 = np.where(highest == 0, 0, np.where(highest > lowest, 2, 1))[instances]
+        return unanswered
 
     def _send(self, rows: Int64, now_s: float) -> ThresholdChoice | None:
         """Send the next step of each idle row. Returns: the choice of their thresholds; None if there are no rows."""
@@ -168,7 +183,7 @@ class Dispatcher:
         `chosen` is the choice for `rows`, if it is made already. A successor binds the request to its instance for one
         more step. Returns: the rows that have a successor.
         """
-        may_send = self._has_successor(rows)
+        may_send = self._may_send_successor(rows)
         if not may_send.all():
             rows, chosen = rows[may_send], None
         if len(rows):
@@ -178,8 +193,8 @@ class Dispatcher:
                 self._decisions.record(rows, chosen, now_s, ahead=True)
         return rows
 
-    def _has_successor(self, rows: Int64) -> Bool:
-        """Whether the step after the one in flight can be sent ahead. Shapes: [n] -> [n]."""
+    def _may_send_successor(self, rows: Int64) -> Bool:
+        """Whether the step after the one in flight may be sent ahead. Shapes: [n] -> [n]."""
         table = self._table
         may: Bool = self._fleet.open[table.instance[rows]] & (
             self._may_cross(rows) | (table.block_masks_left[rows] > 1)
@@ -188,7 +203,7 @@ class Dispatcher:
 
     def _may_cross(self, rows: Int64) -> Bool:
         """Whether the first step of the next block may be sent along with a successor: the request cannot move there,
-        and its tokens alone show whether the text has ended. Shapes: [n] -> [n]."""
+        and has no stop strings, so that the instance knows when its text has ended. Shapes: [n] -> [n]."""
         table, fleet = self._table, self._fleet
         stays = self._policy.moves is MigrationPolicy.NEVER
         if self._policy.forms_batches:

@@ -9,14 +9,14 @@ import numpy as np
 
 from shared.arrays import Bool, Float64, Int64
 
-MIN_BATCH = 2  # requests of an iteration that are never held back for the sake of others
-RECOMPUTE_SHARE = 0.3  # of an instance's requests; from this share on, the recompute steps run
+MIN_BATCH = 2  # most urgent requests of an instance that always step
+RECOMPUTE_SHARE = 0.3  # of the steps to choose from; from this share on, the recompute steps run
 
 
 def within_pace(group: Int64, pace_s: Float64, joined: Bool, iteration_s: Callable[[Int64, Int64], Float64]) -> Bool:
     """The requests that may step: the most urgent of each instance, as many as its most urgent one can afford.
 
-    Shapes: pace_s [n], the longest iterations at which each request meets its deadline (infinity: it needs none);
+    Shapes: pace_s [n], the longest iteration that each request can afford (infinity: any);
     joined [n], requests that are in the batch already -> [n]. `iteration_s(group, requests)` is the latency of an
     iteration by its requests, [m], [m] -> [m].
     """

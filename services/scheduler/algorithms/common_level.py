@@ -1,5 +1,6 @@
-"""One confidence threshold for all requests, the level: it falls as the booked work fills the SLO window. A request
-that would miss its deadline at the level takes a lower threshold, at which it fits.
+"""One confidence threshold for all requests, the level: it falls as the booked share of the SLO window rises, which is
+the sum of all requests' busy-seconds left, each over its SLO. A request that would miss its deadline at the level takes
+a lower threshold, at which it fits.
 
 Accuracy is concave in the steps, so equal work buys more accuracy at one common level than at a mix of extremes.
 Arrays hold n requests, k instances and c candidate thresholds, ascending.
@@ -12,7 +13,7 @@ from shared.arrays import Float64
 # The booked share of the SLO window at which the level leaves the highest candidate, passes the middle of the range,
 # and reaches the lowest candidate.
 BOOKED_KNOTS = (0.25, 0.45, 0.70)
-STEP_FACTOR = 1.2  # reserve of a rescue: this many times the estimated steps left
+STEP_FACTOR = 1.2  # reserve before a deadline: this many times the estimated steps left
 STEP_MARGIN = 4.0  # and this many steps more
 
 
@@ -25,15 +26,15 @@ def booked_share(instance_shares: Float64) -> float:
     return 1.0 / speed if speed > 0 else np.inf
 
 
-def level_at(booked: float, lowest: float, highest: float) -> float:
-    """The common level at this booked share."""
-    return float(np.interp(booked, BOOKED_KNOTS, (highest, (lowest + highest) / 2, lowest)))
-
-
 def levels_at(booked: Float64, lowest: float, highest: float) -> Float64:
-    """The level at each booked share. Shapes: [n] -> [n]."""
+    """The common level at each booked share. Shapes: any -> the same."""
     levels: Float64 = np.interp(booked, BOOKED_KNOTS, (highest, (lowest + highest) / 2, lowest))
     return levels
+
+
+def level_at(booked: float, lowest: float, highest: float) -> float:
+    """The common level at one booked share."""
+    return float(levels_at(np.array([booked]), lowest, highest)[0])
 
 
 def steps_at(steps_left: Float64, candidates: Float64, thresholds: Float64) -> Float64:

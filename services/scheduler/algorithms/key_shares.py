@@ -9,8 +9,8 @@ import numpy as np
 from services.scheduler.algorithms.common_level import BOOKED_KNOTS, levels_at
 from shared.arrays import Float64, Int32, Int64
 
-# In a full cluster a request stays longer, and so counts for longer: a key at its fair rate has up to this many times
-# the booked share that it would have if the cluster were not full.
+# In a full cluster requests stay longer, so the booked share of a key at its fair rate rises, too: its fair share rises
+# with the load, up to this factor.
 MAX_SLOWDOWN = 2.0
 # Keys of equal rates differ by chance in their present requests. Differences within this many standard deviations
 # (of a Poisson process) do not count: levels that follow chance are worth less than one level for the same work.
@@ -18,8 +18,8 @@ CHANCE_DEVIATIONS = 2.0
 
 
 def fair_share(parts: Float64, weights: Float64, budget: float) -> float:
-    """The share per weight at which keys are cut so that all together use the budget: what light keys leave of it goes
-    to the others. Shapes: [k], weights above 0. Returns: infinity if no key is cut."""
+    """The max-min fair share per unit of weight: keys are cut at it so that all together use the budget, and what light
+    keys leave goes to the others. Shapes: [k], weights above 0. Returns: infinity if no key is cut."""
     if parts.sum() <= budget:
         return np.inf
     order = (parts / weights).argsort()
@@ -34,7 +34,7 @@ def key_levels(parts: Float64, requests: Int64, weights: Float64, lowest: float,
     used as much; the common level where the difference may be chance. Shapes: [k] each -> [k]."""
     booked = float(parts.sum())
     slowdown = np.clip(booked / BOOKED_KNOTS[-1], 1.0, MAX_SLOWDOWN)
-    used = _if_all_used(parts, weights, BOOKED_KNOTS[0] * float(slowdown))
+    used = _if_all_used_alike(parts, weights, BOOKED_KNOTS[0] * float(slowdown))
     differs = np.abs(used - booked) > CHANCE_DEVIATIONS * used / np.sqrt(np.maximum(requests, 1))
     return levels_at(np.where(differs, used, booked), lowest, highest)
 
@@ -42,13 +42,14 @@ def key_levels(parts: Float64, requests: Int64, weights: Float64, lowest: float,
 def allowed_shares(parts: Float64, requests: Int64, weights: Float64) -> Float64:
     """The fair share of each key that uses more than it by more than chance; infinity for the others, whose requests
     come first. Shapes: [k] each -> [k]."""
-    used = _if_all_used(parts, weights, BOOKED_KNOTS[0])
+    used = _if_all_used_alike(parts, weights, BOOKED_KNOTS[0])
     exceeds = used - parts.sum() > CHANCE_DEVIATIONS * used / np.sqrt(np.maximum(requests, 1))
     return np.where(exceeds, fair_share(parts, weights, BOOKED_KNOTS[0]) * weights, np.inf)
 
 
-def _if_all_used(parts: Float64, weights: Float64, budget: float) -> Float64:
-    """The booked share if all keys used as much as each, relative to their fair shares. Shapes: [k] each -> [k]."""
+def _if_all_used_alike(parts: Float64, weights: Float64, budget: float) -> Float64:
+    """The booked share that the cluster would have if every key exceeded its fair share by the same factor as this key.
+    Shapes: [k] each -> [k]."""
     used: Float64 = BOOKED_KNOTS[0] * parts / (fair_share(parts, weights, budget) * weights)
     return used
 

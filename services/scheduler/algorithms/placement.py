@@ -12,7 +12,7 @@ from services.scheduler.state.fleet import ALL, Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.arrays import Bool, Float64, Int32, Int64
 
-MIN_WAITING = 8  # requests without an instance below which filtering them costs more than placing them
+MIN_WAITING = 8  # requests without an instance; filtering fewer takes longer than placing them
 MIN_DISPLACEMENT_S = 1.0  # a request displaces those whose deadline is later by more than this
 Cost = Callable[[Fleet, Int64], Float64]
 
@@ -102,29 +102,29 @@ def place_by_deadline(
     """Place the waiting requests in the order of their deadlines. A request that finds no room displaces requests with
     later deadlines; an urgent request keeps an instance free until it fits, so that smaller ones do not starve it.
 
-    Source: Algorithm 3 (FindBestInstance) in another order. Shapes: rows, rank_s (deadlines, or whatever orders the
-    requests in seconds) and urgent [n] -> rows [m] in the order of placement, and the index of the instance of each, or
-    NOWHERE, [m]. Of `rows`, those with an instance may be displaced.
+    Of `rows`, those with an instance may be displaced. Source: Algorithm 3 (FindBestInstance) in another order.
+    Shapes: rows, rank_s (deadlines, or another order in seconds) and urgent [n] -> the rows that move [m], and each
+    one's instance index, or NOWHERE, [m].
     """
     waits = table.instance[rows] == NOWHERE
     if not np.count_nonzero(waits):
         return rows[:0], rows[:0]
     loads, placed = _Loads(fleet), table.instance[rows].astype(np.int64)
     _place_each(waits.nonzero()[0], rows, rank_s, urgent, placed, loads, table, cost)
-    left = waits & (placed == NOWHERE)
-    displaceable = ~waits & (rank_s > rank_s[left].min(initial=np.inf) + MIN_DISPLACEMENT_S)
+    unplaced = waits & (placed == NOWHERE)
+    displaceable = ~waits & (rank_s > rank_s[unplaced].min(initial=np.inf) + MIN_DISPLACEMENT_S)
     if np.count_nonzero(displaceable):
         for i in displaceable.nonzero()[0].tolist():
             loads.add(int(placed[i]), -int(table.tokens[rows[i]]))
         rank_s = np.where(displaceable, rank_s - MIN_DISPLACEMENT_S, rank_s)
         loads.reserved = NOWHERE
-        _place_each((left | displaceable).nonzero()[0], rows, rank_s, urgent, placed, loads, table, cost)
+        _place_each((unplaced | displaceable).nonzero()[0], rows, rank_s, urgent, placed, loads, table, cost)
     changed = placed != table.instance[rows]
     return rows[changed], placed[changed]
 
 
 def _place_each(
-    which: Int64, rows: Int64, rank_s: Float64, urgent: Bool, placed: Int64, loads: "_Loads", table: RequestTable,
+    which: Int64, rows: Int64, rank_s: Float64, urgent: Bool, placed: Int64, loads: _Loads, table: RequestTable,
     cost: Cost,
 ) -> None:  # fmt: skip
     """Write the instances of the requests `which`, indices into the arrays, to `placed`."""

@@ -1,4 +1,5 @@
-"""DiLaServe's policy: one common threshold by the booked work, lower where a deadline needs it, and chosen batches."""
+"""DiLaServe's policy: one threshold for all by the booked work, lower where a deadline needs it; it also chooses which
+requests step in each iteration."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -29,11 +30,11 @@ from shared.messages.steps import RECOMPUTE
 
 PRICED_AT = 0.75  # of the range of candidates: the threshold at which work is priced
 MAX_BOOKED_FOR_PACE = 0.5  # booked share above which batches are not cut for the sake of urgent requests
-# Share of a recompute step's base that an iteration of both kinds may save for separate ones to be the cheaper: the
-# base that remains is shared by fewer recompute steps if each iteration has only those that came up
+# The kinds of step run in separate iterations if merging them saves less than this share of a recompute iteration's
+# base: recompute steps can gather, and then share one base
 MAX_SHARED_LAUNCH = 0.5
-URGENT_SHARE = 0.6  # of its SLO: a request with less time left may keep an instance free
-BEYOND_S = 1e5  # a request behind a whole share of its key's has the rank of a deadline this much later
+URGENT_SHARE = 0.6  # of a request's SLO: with less time left it may keep an instance free; late ones, too
+OVER_SHARE_S = 1e5  # a request behind a whole share of its key's has the rank of a deadline this much later
 LATE_WINDOWS = 4.0  # SLOs: a late request has the rank of a deadline this much later
 
 
@@ -77,11 +78,11 @@ class DiLaServePolicy(AdaptivePolicy):
             table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
-        """Waiting requests by priority, then by deadline."""
+        """By priority, then by key share, then by deadline; late requests count as due LATE_WINDOWS SLOs later."""
         slo_s = table.slo_s[rows]
         left_s = table.time_left_s(rows, now_s)
         rank_s = np.where(left_s < 0, left_s + LATE_WINDOWS * slo_s, left_s)
-        rank_s += BEYOND_S * self.keys.shares_before(rows, rank_s, table)
+        rank_s += OVER_SHARE_S * self.keys.shares_before(rows, rank_s, table)
         priority = table.priority[rows]
         if np.count_nonzero(priority):
             _, order = np.unique(-priority, return_inverse=True)
@@ -116,9 +117,9 @@ class DiLaServePolicy(AdaptivePolicy):
         allowed = table.level[rows]
         highest = np.minimum(fitting, allowed)
         thresholds = np.maximum(_rounded_down(highest, self.candidates), table.min_threshold[rows])
-        left_s = steps_at(steps_left, self.candidates, thresholds) * pace
+        predicted_s = steps_at(steps_left, self.candidates, thresholds) * pace
         step_latency_s = fleet.recompute_latency_s(instances, fleet.tokens[instances])
-        return ThresholdChoice(thresholds, np.maximum(allowed, thresholds), left_s, step_latency_s)
+        return ThresholdChoice(thresholds, np.maximum(allowed, thresholds), predicted_s, step_latency_s)
 
     def _fitting(self, steps_left: Float64, left_s: Float64, pace: Float64) -> Float64:
         """The highest threshold at which each request meets its deadline; once late, the middle of the range.
@@ -135,7 +136,7 @@ class DiLaServePolicy(AdaptivePolicy):
         return separates
 
     def _tight(self, rows: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
-        """Whether a batch of all its requests is too slow for one of them, for every instance. Shapes: rows [n]."""
+        """For each instance: whether a batch of all its requests is too slow for one of them. Shapes: rows [n]."""
         tight = np.zeros(len(fleet.tokens), dtype=np.bool_)
         if self._booked > MAX_BOOKED_FOR_PACE:
             return tight
@@ -165,7 +166,7 @@ class DiLaServePolicy(AdaptivePolicy):
 
 
 def _groups(instances: Int32) -> tuple[Int64, Int64]:
-    """The different instances, and the index of each one's in these. Shapes: [n] -> [k], [n]."""
+    """The distinct instances, and for each row the index of its instance among them. Shapes: [n] -> [k], [n]."""
     first = instances[:1].astype(np.int64)
     if np.all(instances == first):  # most often the results of one instance arrived
         return first, np.zeros(len(instances), dtype=np.int64)

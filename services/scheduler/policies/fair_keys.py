@@ -1,4 +1,4 @@
-"""Fairness between the API keys of a policy with a common level: who falls below it first, and who waits."""
+"""Fairness between API keys: the keys whose thresholds fall first, and whose requests wait first."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ class FairKeys:
         table.level[rows] = key_levels(parts, requests, weights, lowest, highest)[table.key[rows]]
 
     def forget(self) -> None:
-        """All requests have one key."""
+        """Drop the shares: until the next `set_levels`, all requests count as one key's."""
         self._allowed = np.zeros(0)
 
     @property

@@ -10,13 +10,14 @@ from services.scheduler.algorithms.work_estimates import BatchLatency
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float64, Int64
 
-KEPT_PACE = 0.6  # of the pace at which a request keeps its level; it also sits out iterations of other requests
+KEPT_PACE = 0.6  # of the pace at which a request keeps its level, because it also sits out some iterations
 KEPT_RANGE = 0.05  # of the range of candidates below the highest: levels in it are kept
 NO_LIMIT_S = 1e6  # a pace that no iteration exceeds
 
 
 def needed_pace_s(rows: Int64, latency: BatchLatency, table: RequestTable, now_s: float) -> Float64:
-    """The pace at which each request meets its deadline at its lowest threshold; infinity if no batch is fast enough.
+    """The pace at which each request meets its deadline at its lowest threshold; infinity, so no limit, if no
+    batch is fast enough.
 
     Shapes: rows [n] -> [n].
     """

@@ -7,8 +7,8 @@ from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float64, Int64
 from shared.messages.steps import RECOMPUTE
 
-PACE_WEIGHT = 0.03  # of an iteration in the moving average of the pace
-MEASURED_BATCHES = 4  # the costs are corrected by one of this many iterations: the profile's error changes slowly
+PACE_WEIGHT = 0.03  # of one observation in the moving average of the pace
+MEASURE_EVERY = 4  # iterations; the others do not correct the costs, as a profile's error changes slowly
 
 
 def observe_iterations(table: RequestTable, fleet: Fleet, rows: Int64, latency_s: Float64, now_s: float) -> None:
@@ -17,13 +17,13 @@ def observe_iterations(table: RequestTable, fleet: Fleet, rows: Int64, latency_s
     pipeline, instances = table.pipeline, table.instance[rows]
     batches = pipeline.batch[rows]
     if not np.count_nonzero(batches):
-        if len(rows) and table.steps[rows[0]] % MEASURED_BATCHES == 0:
+        if len(rows) and table.steps[rows[0]] % MEASURE_EVERY == 0:
             _observe_costs(table, fleet, rows, latency_s)
         return
     fleet.changed[instances] = True
     np.maximum.at(fleet.done_batch, instances, batches)
     _observe_pace(table, fleet, rows, now_s)
-    measured = (batches % MEASURED_BATCHES == 0).nonzero()[0]
+    measured = (batches % MEASURE_EVERY == 0).nonzero()[0]
     if len(measured):
         _observe_costs(table, fleet, rows[measured], latency_s[measured])
 
