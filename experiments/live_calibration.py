@@ -127,7 +127,7 @@ def fit_profile(run: Sequence[RecordedIteration], slower: float = 0.0) -> tuple[
 
 def charge_s(iteration: RecordedIteration, profile: LatencyProfile, launch_s: float) -> float:
     """The time of an iteration in a simulation, in seconds."""
-    cost = profile.cost(1, launch_s)
+    cost = profile.with_shared_launch(launch_s).cost(1)
     return float(cost.seconds(cache_tokens=BLOCK * iteration.cached, recompute_tokens=iteration.recomputed_tokens))
 
 

@@ -79,17 +79,16 @@ class LatencyProfile:
         """Seconds of one step. Shapes: any -> the same. Raises: BadInput if the profile has no such rows."""
         return self._curve(tp, kind).seconds(batch_tokens)
 
-    def cost(self, tp: int, shared_launch_s: float = 0.0) -> IterationCost:
+    def cost(self, tp: int) -> IterationCost:
         """The cost of an iteration. Without cache rows a cache step counts as a recompute step of its tokens.
 
-        `shared_launch_s` is the time that an iteration of both kinds saves if the profile has no mixed rows.
         Raises: BadInput if the profile has no recompute rows for this TP degree.
         """
         recompute = self._curve(tp, StepKind.RECOMPUTE)
         cache = self.curves.get((tp, StepKind.CACHE), recompute)
         mixed = [row for row in self.rows if row.tp == tp and row.kind == MIXED]
         if not mixed:
-            return IterationCost(recompute, cache, SharedLaunch.constant(shared_launch_s))
+            return IterationCost(recompute, cache, SharedLaunch.constant(0.0))
         total, context, recomputed = (
             np.array([getattr(row, name) for row in mixed], dtype=np.float64)
             for name in ("batch_tokens", "context_tokens", "recompute_tokens")
@@ -111,13 +110,15 @@ class LatencyProfile:
 
     def with_shared_launch(self, saving_s: float) -> "LatencyProfile":
         """With mixed rows as if every iteration of both kinds saved `saving_s`, for TP degrees without such rows."""
+        if not saving_s:
+            return self
         measured = {row.tp for row in self.rows if row.kind == MIXED}
         added = [
             self._mixed_row(tp, saving_s)
             for tp in self.tp_degrees
             if tp not in measured and (tp, StepKind.CACHE) in self.curves
         ]
-        return LatencyProfile([*self.rows, *added]) if saving_s else self
+        return LatencyProfile([*self.rows, *added])
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[int, int, StepKind, float] | MeasuredLatency]) -> "LatencyProfile":
@@ -157,7 +158,8 @@ class LatencyProfile:
 
     def _mixed_row(self, tp: int, saving_s: float) -> MeasuredLatency:
         each = SHARED_LAUNCH_TOKENS
-        latency_s = float(self.cost(tp, saving_s).seconds(cache_tokens=each, recompute_tokens=each))
+        parts_s = [self.curves[tp, kind].seconds(each) for kind in StepKind]
+        latency_s = float(max(sum(parts_s) - saving_s, *parts_s))
         return MeasuredLatency(tp, 2 * each, MIXED, latency_s, recompute_tokens=each)
 
     def _curve(self, tp: int, kind: StepKind) -> Curve:

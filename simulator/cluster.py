@@ -52,7 +52,6 @@ class SimulatedCluster:
     _predictor: Predictor | None  # None: the scheduler's questions get no answer
     _profile: LatencyProfile
     _message_s: float  # seconds that each message takes
-    _shared_launch_s: float  # seconds; see `LatencyProfile.cost`
 
     def __post_init__(self) -> None:
         self.clock = VirtualClock()
@@ -93,7 +92,7 @@ class SimulatedCluster:
 
     def join(self, instance: Instance) -> None:
         """An instance is ready to serve."""
-        cost = self._profile.cost(instance.tp_degree, self._shared_launch_s)
+        cost = self._profile.cost(instance.tp_degree)
         self.instances[instance.instance_id] = SimulatedInstance(instance, cost, self._block_length)
         self.update(instance)
         self._record_instances()

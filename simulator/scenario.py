@@ -103,15 +103,14 @@ def simulate(
     outputs = SimulatedOutputs(workload.output_tokens, levels, model, confidences, step_random)
     slo_s = np.where(np.isnan(workload.slo_s), scenario.default_slo_s(workload), workload.slo_s)
     records = Records.empty(slo_s, scenario.steps)
-    cluster = SimulatedCluster(
-        workload, records, core, outputs, predictor, scenario.profile, scenario.message_s, scenario.shared_launch_s
-    )
-    make_instance = partial(_make_instance, scenario, count())
+    profile = scenario.profile.with_shared_launch(scenario.shared_launch_s)
+    cluster = SimulatedCluster(workload, records, core, outputs, predictor, profile, scenario.message_s)
+    make_instance = partial(_make_instance, scenario, profile, count())
     if scenario.reconfiguration is None:
         for tp in scenario.instances:
             cluster.join(make_instance(tp))
     else:
-        _start_reconfigurator(scenario, scenario.reconfiguration, cluster, make_instance)
+        _start_reconfigurator(scenario, scenario.reconfiguration, profile, cluster, make_instance)
     for failure in scenario.failures:
         cluster.clock.at(failure.at_s, partial(cluster.leave, f"sim{failure.instance}", LOSS_NOTICED_S))
     return cluster.run(on_finished)
@@ -131,12 +130,13 @@ def read_failures(texts: Sequence[str], instances: int) -> tuple[Failure, ...]:
 def _start_reconfigurator(
     scenario: Scenario,
     settings: SimulatedReconfiguration,
+    profile: LatencyProfile,
     cluster: SimulatedCluster,
     make_instance: Callable[[int], Instance],
 ) -> None:
     thresholds = scenario.settings.candidates
     specs = place(scenario.instances, settings.gpus_per_node)
-    degrees = [tp for tp in scenario.profile.tp_degrees if tp <= settings.gpus_per_node]
+    degrees = [tp for tp in profile.tp_degrees if tp <= settings.gpus_per_node]
     planner = Planner(
         nodes=nodes_of(specs, settings.gpus_per_node),
         planning=PlanningSettings(thresholds, degrees, DEFAULTS.batch_sizes, settings.rps_buffer),
@@ -145,7 +145,6 @@ def _start_reconfigurator(
         solver=DEFAULTS.solver,
         solve_s=settings.solve_s,
     )
-    profile = scenario.profile.with_shared_launch(scenario.shared_launch_s)
     SimulatedReconfigurator(settings, planner, profile, cluster, make_instance).start(specs)
 
 
@@ -178,10 +177,10 @@ def _card(steps: StepsTable) -> PredictorCard:
     )
 
 
-def _make_instance(scenario: Scenario, indices: Iterator[int], tp: int) -> Instance:
+def _make_instance(scenario: Scenario, profile: LatencyProfile, indices: Iterator[int], tp: int) -> Instance:
     kinds = (StepKind.RECOMPUTE, StepKind.CACHE) if scenario.caching else (StepKind.RECOMPUTE,)
     for kind in kinds:
-        scenario.profile.latency_s(tp, 1.0, kind)  # raises if the profile lacks it
+        profile.latency_s(tp, 1.0, kind)  # raises if the profile lacks it
     return Instance(
         instance_id=f"sim{next(indices)}",
         model=CARD,
@@ -189,7 +188,5 @@ def _make_instance(scenario: Scenario, indices: Iterator[int], tp: int) -> Insta
         device="simulated",
         max_batch_tokens=scenario.max_batch_tokens,
         max_batch_requests=scenario.max_batch_requests,
-        profile=(scenario.registered or scenario.profile.with_shared_launch(scenario.shared_launch_s))
-        .for_tp(tp)
-        .to_csv(),
+        profile=(scenario.registered or profile).for_tp(tp).to_csv(),
     )

@@ -25,7 +25,7 @@ def mixed(cached: int, recomputed: int, latency_s: float, keys: int = 0) -> Meas
 
 
 def cost(*rows: MeasuredLatency, shared_launch_s: float = 0.0) -> IterationCost:
-    return LatencyProfile.from_rows([*CURVES, *rows]).cost(1, shared_launch_s)
+    return LatencyProfile.from_rows([*CURVES, *rows]).with_shared_launch(shared_launch_s).cost(1)
 
 
 def seconds(of: IterationCost, cached: float, recomputed: float, keys: float = 0) -> float:
@@ -124,7 +124,7 @@ def costs(draw: st.DrawFn) -> IterationCost:
     sizes = st.tuples(st.integers(1, 4096), st.integers(1, 4096))
     for cached, recomputed in draw(st.sets(sizes, max_size=5)):
         rows.append(mixed(cached, recomputed, draw(st.floats(0.001, 0.5))))
-    return LatencyProfile.from_rows(rows).cost(1, draw(st.floats(0.0, 0.05)))
+    return LatencyProfile.from_rows(rows).with_shared_launch(draw(st.floats(0.0, 0.05))).cost(1)
 
 
 @given(costs(), tokens, tokens, tokens, tokens)

@@ -69,7 +69,7 @@ def test_the_isolated_mean_is_the_mean_latency_of_isolated_requests() -> None:
 @pytest.mark.parametrize("shared_launch_s", [0.0, 0.005])
 def test_a_mixed_iteration_costs_both_lookups_less_the_shared_launch(shared_launch_s: float) -> None:
     """Two recompute steps of 164 tokens and one cache step of 32."""
-    simulated = SimulatedInstance(instance(), PROFILE.cost(1, shared_launch_s), 32)
+    simulated = SimulatedInstance(instance(), PROFILE.with_shared_launch(shared_launch_s).cost(1), 32)
     recompute, cached = int(StepKind.RECOMPUTE), int(StepKind.CACHE)
     jobs = StepJobs(
         epoch=1,
