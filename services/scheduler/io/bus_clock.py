@@ -1,7 +1,7 @@
 """Corrects times by the differences between the clocks of producer, bus and scheduler.
 
 A deadline counts from a producer's time and is compared with the scheduler's. The bus stamps each message in between.
-Differences up to MAX_CLOCK_DIFFERENCE_S stay uncorrected, as they are mostly the delays of messages.
+Differences up to MAX_UNCORRECTED_S stay uncorrected, as they are mostly the delays of messages.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from shared.messages.requests import Request
 
 log = structlog.get_logger(__name__)
 
-MAX_CLOCK_DIFFERENCE_S = 0.25
+MAX_UNCORRECTED_S = 0.25
 MEASURE_S = 10.0  # interval of measurements
 
 
@@ -70,7 +70,7 @@ def arrival_time(request: Request, stored_s: float, ahead_s: float, now_s: float
 
 
 def _correction(difference_s: float, error_s: float = 0.0) -> float:
-    return difference_s if abs(difference_s) > MAX_CLOCK_DIFFERENCE_S + error_s else 0.0
+    return difference_s if abs(difference_s) > MAX_UNCORRECTED_S + error_s else 0.0
 
 
 class _StreamInfo(msgspec.Struct):

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.io.bus_clock import MAX_CLOCK_DIFFERENCE_S, arrival_time
+from services.scheduler.io.bus_clock import MAX_UNCORRECTED_S, arrival_time
 from shared.messages.requests import Request
 
 NOW_S = 1_000_000.0
 DELAY_S = 0.01  # from the publication to the storage
 WAITED_S = 3.0  # from the arrival to the publication
-clock_errors = st.floats(-5e5, 5e5).filter(lambda ahead_s: abs(ahead_s) > MAX_CLOCK_DIFFERENCE_S + DELAY_S)
+clock_errors = st.floats(-5e5, 5e5).filter(lambda ahead_s: abs(ahead_s) > MAX_UNCORRECTED_S + DELAY_S)
 
 
 def received(*, producer_ahead_s: float = 0.0, bus_ahead_s: float = 0.0, sends_time: bool = True) -> float:
