@@ -2,6 +2,8 @@
 
 import msgspec
 
+from shared.arrays import unpack_float32
+
 MAX_DECISIONS = 512  # recorded decisions per request
 
 
@@ -23,3 +25,8 @@ class StepDecisions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     batch_tokens: bytes = b""  # int32 [n], tokens of all requests on the instance
     batch_requests: bytes = b""  # int32 [n], requests on the instance
     step_latency_s: bytes = b""  # float32 [n], latency of a recompute step of that batch, by profile
+
+    @property
+    def first_sent_s(self) -> float | None:
+        """Time from arrival to the first step; None: an earlier scheduler sent it."""
+        return float(unpack_float32(self.at_s)[0]) if self.first_step == 0 else None

@@ -7,7 +7,7 @@ import numpy as np
 from services.scheduler.algorithms.common_level import steps_at
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import FinishRequest
-from shared.arrays import Float64, Int64, unpack_float32
+from shared.arrays import Float64, Int64
 from shared.messages.requests import ServingStats
 from shared.messages.stats import CURVE_TOKENS, ClusterWork, InstanceClass, WorkGroup
 
@@ -42,8 +42,8 @@ class ServedShares:
             steps = sum(use.steps for use in stats.thresholds)
             self._steps.append(steps / expected * stats.unmasked_tokens / finish.arrived.output_length)
         decisions = finish.decisions
-        if decisions is not None and decisions.first_step == 0 and stats.step_s:
-            served_s = stats.latency_s - float(unpack_float32(decisions.at_s)[0])  # since its first step was sent
+        if decisions is not None and (first_sent_s := decisions.first_sent_s) is not None and stats.step_s:
+            served_s = stats.latency_s - first_sent_s
             self._computing.append(stats.step_s / max(served_s, stats.step_s))
 
     @property

@@ -5,7 +5,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from services.scheduler.events import FinishRequest
 from services.scheduler.monitoring.stats_metrics import NAME, StatsCollector
-from shared.arrays import unpack_float32
 from shared.messages.requests import OutcomeStatus
 from shared.messages.stats import SchedulerStats
 from shared.metrics import SIZE_BUCKETS, TIME_BUCKETS
@@ -62,8 +61,8 @@ class SchedulerMetrics:
         stats, decisions = finish.stats, finish.decisions
         if finish.status is not OutcomeStatus.COMPLETED or stats is None:
             return
-        if decisions is not None and decisions.first_step == 0:
-            self.observe("first_step_seconds", float(unpack_float32(decisions.at_s)[0]))
+        if decisions is not None and (first_sent_s := decisions.first_sent_s) is not None:
+            self.observe("first_step_seconds", first_sent_s)
         self.observe("slo_slack_seconds", stats.slo_s - stats.latency_s)
         self.observe("request_steps", stats.steps)
         self.observe("request_recompute_steps", stats.recompute_steps)
