@@ -96,7 +96,8 @@ def simulate(
     model = scenario.replay or UnmaskingTables(scenario.steps)
     card = scenario.live[1] if scenario.live else _card(scenario.steps)
     core = build_core(settings, None, card, EPOCH, keeps_records=False, estimate_interval_s=ESTIMATE_INTERVAL_S)
-    predictor = _predictor(scenario, model, workload, prediction_random) if core.policy.uses_estimates else None
+    asks = core.policy.uses_estimates and settings.estimates == "predictor"
+    predictor = _predictor(scenario, model, workload, prediction_random) if asks else None
     confidences = _confidences(model, len(workload)) if predictor and scenario.predictor == "trained" else None
     # Difficulties have a random source of their own, so that they are the same under every policy
     levels = difficulty_random.integers(model.levels, size=len(workload))
@@ -150,9 +151,7 @@ def _start_reconfigurator(
 
 def _predictor(
     scenario: Scenario, model: UnmaskingTables | ReplayModel, workload: ArrivalTrace, random: np.random.Generator
-) -> Predictor | None:
-    if scenario.settings.estimates == "one-shot" or scenario.predictor == "one-shot":
-        return None
+) -> Predictor:
     thresholds = np.array(scenario.settings.candidates)
     if scenario.predictor != "trained":
         return oracle_predictor(model, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
