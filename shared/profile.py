@@ -98,6 +98,11 @@ class LatencyProfile:
         measured_s: Float64 = np.array([row.latency_s for row in mixed]) - deeper_s
         return IterationCost(recompute, cache, SharedLaunch.fit(cache_s, recompute_s, measured_s))
 
+    def require(self, tp: int, *, cached: bool) -> None:
+        """Raises: BadInput if the profile lacks rows of recompute steps or, with a cache, of cache steps."""
+        for kind in StepKind if cached else (StepKind.RECOMPUTE,):
+            self._curve(tp, kind)
+
     def for_tp(self, tp: int) -> "LatencyProfile":
         """The rows of one TP degree, as an instance registers them."""
         return LatencyProfile(row for row in self.rows if row.tp == tp)

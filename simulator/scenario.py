@@ -17,7 +17,6 @@ from services.scheduler.factory import build_core
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.messages.instances import Instance, ModelCard
-from shared.messages.steps import StepKind
 from shared.predictor_card import PredictorCard
 from shared.profile import LatencyProfile
 from simulator.cluster import SimulatedCluster
@@ -177,9 +176,7 @@ def _card(steps: StepsTable) -> PredictorCard:
 
 
 def _make_instance(scenario: Scenario, profile: LatencyProfile, indices: Iterator[int], tp: int) -> Instance:
-    kinds = (StepKind.RECOMPUTE, StepKind.CACHE) if scenario.caching else (StepKind.RECOMPUTE,)
-    for kind in kinds:
-        profile.latency_s(tp, 1.0, kind)  # raises if the profile lacks it
+    profile.require(tp, cached=scenario.caching)
     return Instance(
         instance_id=f"sim{next(indices)}",
         model=CARD,

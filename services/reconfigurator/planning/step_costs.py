@@ -53,9 +53,8 @@ def step_costs(
     profile: LatencyProfile, degrees: Sequence[int], batches: Float64, mix: StepMix, *, cached: bool
 ) -> dict[StepKind, Steps]:
     """The costs of each kind of step. Raises: BadInput if the profile lacks a needed TP degree or kind of step."""
-    for kind in StepKind if cached else (StepKind.RECOMPUTE,):
-        for degree in degrees:
-            profile.latency_s(degree, batches, kind)  # raises if the profile lacks it
+    for degree in degrees:
+        profile.require(degree, cached=cached)
     costs = [profile.cost(degree) for degree in degrees]
     alone_s = np.array([cost.seconds(recompute_tokens=batches, recompute_keys=batches) for cost in costs])
     sequence = mix.prompt + mix.output

@@ -13,7 +13,6 @@ from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import ParallelRunner
 from services.worker.profile.profiler import QUICK_PLAN, measure
 from shared.errors import BadInput
-from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile, read_profile, write_profile
 
 log = structlog.get_logger(__name__)
@@ -22,7 +21,7 @@ log = structlog.get_logger(__name__)
 def given_profile(path: Path, tp: int) -> LatencyProfile:
     """The rows of this TP degree. Raises: BadInput if the file cannot be read or lacks such rows."""
     profile = read_profile(path).for_tp(tp)
-    profile.latency_s(tp, 1, StepKind.RECOMPUTE)  # raises BadInput if there are no such rows
+    profile.require(tp, cached=False)
     return profile
 
 
