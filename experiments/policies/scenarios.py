@@ -14,12 +14,11 @@ import typer
 from experiments.policies.arrivals import first_requests
 from experiments.policies.points import FULL_SCALE, POINTS, POLICY
 from experiments.policies.rows import SYSTEMS, System
-from experiments.policies.runs import Run, percent
+from experiments.policies.runs import Run
 from experiments.policies.study import selected
 from experiments.report import RESULTS, Report
-from shared.arrays import Bool
 from simulator.lengths import DATA, benchmark_lengths
-from simulator.result import Records
+from simulator.result import summarize
 from simulator.scenario import simulate
 from simulator.workload import ArrivalTrace, make_trace, sorted_by_arrival
 
@@ -88,13 +87,8 @@ def first_key(
     workload = keyed_trace(rps, KEYS_S, seed, data)
     served = workload if fair else replace(workload, key=np.full(len(workload), ""))
     records = simulate(Run(POINT, row, seed).scenario(workload), served)
-    part = workload.key == next(iter(rps))
-    return *_quality(records, workload, part), float(records.latency_s[part].mean())
-
-
-def _quality(records: Records, workload: ArrivalTrace, part: Bool) -> tuple[float, float]:
-    accuracy = records.accuracy_sum[part].sum() / workload.output_tokens[part].sum()
-    return percent(records.met[part]), float(accuracy)
+    figures = summarize(records, workload)["keys"][next(iter(rps))]
+    return 100 * figures["slo_attainment"], 100 * figures["accuracy"], figures["latency_s"]["mean"]
 
 
 def report_burst(report: Report, row: System, capacity: float, seeds: Sequence[int]) -> None:
