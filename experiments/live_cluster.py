@@ -1,10 +1,11 @@
 """The embedded cluster for an experiment: `dilaserve up`, its chat endpoint and the messages on its bus."""
 
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,8 +48,14 @@ def live_cluster(*options: object) -> Iterator[LiveCluster]:
             yield LiveCluster(url, read_addresses(data_dir).nats_url)
 
 
+def one_instance(*options: object) -> AbstractContextManager[LiveCluster]:
+    """A cluster of one instance with one thread on any machine; sets DILASERVE_THREADS for all later programs."""
+    os.environ["DILASERVE_THREADS"] = "1"
+    return live_cluster("--slots", 1, "--instances", "1x1", *options)
+
+
 def measure_profile(path: Path) -> None:
-    """Measure the latency profile of the demo model with one thread, as an instance of `live_cluster` has it."""
+    """Measure the latency profile of the demo model with one thread, as the instance of `one_instance` has it."""
     options = ("--threads", "1", "--max-tokens", "2048", "--dtype", "float32", "--repeats", "9", "--out", str(path))
     subprocess.run([sys.executable, "-m", "dilaserve", "profile", "--model", str(DEMO_MODEL), *options], check=True)
 

@@ -19,7 +19,6 @@ falls steeply below 0.7 (models/demo/README.md).
 """
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,16 +27,16 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from dilaserve.load.client import LoadReply, run_load
 from dilaserve.load.summary import summarize
 from dilaserve.load.workload import LoadRequest, RequestLoad, poisson_arrivals
-from experiments.live_cluster import LiveCluster, live_cluster, measure_profile, unlearnt_requests
+from experiments.live_cluster import LiveCluster, measure_profile, one_instance, unlearnt_requests
 from experiments.live_policies_report import HIGHEST, ROWS, SLO_SCALE, LoadRun, PolicyResults, measures, write_report
 from experiments.report import RESULTS
 from experiments.standard_errors import mean_and_error
+from experiments.stored_runs import read_runs, write_runs
 
 STORE = RESULTS / "live_policies.json"
 PROFILE = RESULTS / "live_policies_profile.csv"
@@ -59,9 +58,10 @@ def main(
 ) -> None:
     """Print the table and the verdict, and write them with a plot."""
     duration, min_runs = (8.0, 2) if quick else (duration, MIN_RUNS)
-    os.environ["DILASERVE_THREADS"] = "1"  # of the workers
     wanted = [float(load) for load in loads.split(",")]
-    began_s, results = time.monotonic(), None if afresh else stored(out, duration)
+    began_s, results = time.monotonic(), None if afresh else read_runs(out, PolicyResults)
+    if results is not None and results.duration_s != duration:
+        results = None
     if results is None or any(lacks_runs(results, load, min_runs) for load in wanted):
         rows = unlearnt_requests(OUTPUT_TOKENS)
         if results is None or not PROFILE.exists():
@@ -75,7 +75,7 @@ def main(
 
             def save() -> None:
                 results.minutes = before + (time.monotonic() - began_s) / 60
-                store(results, out)
+                write_runs(out, results)
 
             save()
             end_s = began_s + 60 * minutes
@@ -84,8 +84,7 @@ def main(
 
 
 def start(policy: str, thresholds: str) -> AbstractContextManager[LiveCluster]:
-    options = ("--policy", policy, "--thresholds", thresholds, "--profile", PROFILE)
-    return live_cluster("--slots", 1, "--instances", "1x1", *options)
+    return one_instance("--policy", policy, "--thresholds", thresholds, "--profile", PROFILE)
 
 
 def calibrate(cluster: LiveCluster, rows: Sequence[LoadRequest], duration_s: float) -> PolicyResults:
@@ -174,22 +173,6 @@ def send(
 def report_failure(reply: LoadReply) -> None:
     if reply.error is not None:
         print(f"failed, sent at {reply.arrival_s:.1f} s: {reply.error}", file=sys.stderr, flush=True)
-
-
-def stored(path: Path, duration_s: float) -> PolicyResults | None:
-    """The stored runs of this duration; None if there are none."""
-    if not path.exists():
-        return None
-    try:
-        results = msgspec.json.decode(path.read_bytes(), type=PolicyResults)
-    except msgspec.ValidationError:  # of an earlier form
-        return None
-    return results if results.duration_s == duration_s else None
-
-
-def store(results: PolicyResults, path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ Standard errors: of a difference of exact match over the problems, each the mean
 threshold are the same in each run; of SLO met and its difference over the runs.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,9 +25,10 @@ import typer
 
 from dilaserve.load.workload import LoadRequest
 from experiments.closed_loop import closed_loop
-from experiments.live_cluster import LiveCluster, live_cluster, measure_profile, unlearnt_requests
+from experiments.live_cluster import LiveCluster, measure_profile, one_instance, unlearnt_requests
 from experiments.report import RESULTS, Report, target_list
 from experiments.standard_errors import mean_difference, percent
+from experiments.stored_runs import read_runs, write_runs
 
 STORE = RESULTS / "live_quality.json"
 PROFILE = RESULTS / "live_quality_profile.csv"
@@ -82,20 +82,18 @@ def main(
     """Print the table, and whether the targets are reached."""
     rows = unlearnt_requests(OUTPUT_TOKENS)
     rows, runs = (rows[:100], 1) if quick else (rows, runs)
-    results = QualityResults(problems=len(rows))
-    if out.exists() and not afresh:
-        stored = msgspec.json.decode(out.read_bytes(), type=QualityResults)
-        results = stored if stored.problems == len(rows) else results
+    results = None if afresh else read_runs(out, QualityResults)
+    if results is None or results.problems != len(rows):
+        results = QualityResults(problems=len(rows))
     wanted = [int(number) for number in concurrency.split(",")]
     began_s = time.monotonic()
-    os.environ["DILASERVE_THREADS"] = "1"  # of the worker, as in the profile
     if any(lacks_runs(results, number, runs) for number in wanted):
         if not results.at or not PROFILE.exists():
             measure_profile(PROFILE)
-        with live_cluster("--slots", 1, "--instances", "1x1", "--profile", PROFILE) as cluster:
+        with one_instance("--profile", PROFILE) as cluster:
             closed_loop(cluster.url, rows[:WARM_UP_ROWS], WARM_UP_CONCURRENCY, LOOSE_SLO_S, {})
             for number in wanted:
-                measure(cluster, rows, number, runs, results, lambda: store(results, out))
+                measure(cluster, rows, number, runs, results, lambda: write_runs(out, results))
     report(results, wanted, (time.monotonic() - began_s) / 60, out.with_suffix(".md"))
 
 
@@ -149,11 +147,6 @@ def run_once(
         mean_steps=float(np.mean([reply.steps for reply in replies])),
         duration_s=duration_s,
     )
-
-
-def store(results: QualityResults, path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(msgspec.json.encode(results))
 
 
 def by_problem(runs: Sequence[LoopRun]) -> list[float]:
