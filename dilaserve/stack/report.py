@@ -24,8 +24,8 @@ def _load(stats: SchedulerStats) -> Table:
     thresholds = ", ".join(f"{threshold:g}" for threshold in stats.thresholds)
     rows = {
         "policy": f"{stats.policy}, thresholds {thresholds}",
-        "requests": f"{stats.active} active, {stats.deferred} deferred; {stats.completed} completed, "
-        f"{stats.failed} failed, {stats.cancelled} cancelled",
+        "requests": f"{stats.active} active, {stats.deferred} deferred, {stats.waiting} waiting; "
+        f"{stats.completed} completed, {stats.failed} failed, {stats.cancelled} cancelled",
         "SLO attainment": percent(stats.slo_attainment),
         "mean threshold": number(stats.mean_threshold),
         "latency": f"p50 {number(stats.latency_p50_s)} s, p99 {number(stats.latency_p99_s)} s",

@@ -67,8 +67,8 @@ class Update(ResponseModel):
 
 def load_view(stats: SchedulerStats, received_s: float) -> LoadView:
     """`received_s` is Unix time."""
-    running = stats.active - stats.deferred
-    return LoadView.model_validate({**asdict(stats), "t_s": received_s, "running": running, "waiting": stats.deferred})
+    running, waiting = stats.active - stats.deferred, stats.deferred + stats.waiting
+    return LoadView.model_validate({**asdict(stats), "t_s": received_s, "running": running, "waiting": waiting})
 
 
 def node_views(instances: Iterable[Instance], loads: Iterable[InstanceLoad]) -> list[NodeView]:

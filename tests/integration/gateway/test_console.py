@@ -136,9 +136,10 @@ async def test_plans_are_reported_with_their_reasons(bus: Bus, lonely_gateway: R
 
 async def test_the_load_is_that_of_the_schedulers_stats(bus: Bus, gateway: RunningGateway) -> None:
     while not (update := await first_update(gateway))["cluster"]["policy"]:
-        await bus.publish(bus.subjects.stats("scheduler"), scheduler_stats(rps=3.0, active=5, deferred=2))
+        stats = scheduler_stats(rps=3.0, active=5, deferred=2, waiting=7)
+        await bus.publish(bus.subjects.stats("scheduler"), stats)
     load = update["loads"][-1]
-    assert (load["rps"], load["running"], load["waiting"]) == (3.0, 3, 2)
+    assert (load["rps"], load["running"], load["waiting"]) == (3.0, 3, 2 + 7)
     assert update["cluster"]["policy"] == "dilaserve"
     [instance] = update["cluster"]["nodes"][0]["instances"]
     assert (instance["requests"], instance["tokens"], instance["step_latency_ms"]) == (4, 300, 12.0)
