@@ -93,8 +93,8 @@ def _classes(core: SchedulerCore) -> list[InstanceClass]:
     tokens = np.array(CURVE_TOKENS)
     classes = []
     for (_, profile), members in sorted(of_class.items()):
-        known = fleet.observed[members] >= MIN_OBSERVED
-        correction = float((fleet.correction[members] * np.where(known, 1.0, UNCONFIRMED_SHARE)).min())
+        corrections, known = fleet.correction[members], fleet.observed[members] >= MIN_OBSERVED
+        correction = float(corrections[known].min() if known.any() else UNCONFIRMED_SHARE * corrections.min())
         if not profile:  # the costs are not known
             correction = 0.0
         first = np.full(len(tokens), members[0])
@@ -122,7 +122,7 @@ def _groups(core: SchedulerCore, now_s: float) -> list[WorkGroup]:
     thresholds = np.maximum(table.min_threshold[rows], core.policy.lowest_threshold)
     candidates = np.array(core.settings.thresholds)
     steps, recompute_steps = (steps_at(left, candidates, thresholds) for left in core.estimates.remaining(rows))
-    due_in_s = table.arrival_s[rows] + table.slo_s[rows] - now_s
+    due_in_s = table.time_left_s(rows, now_s)
     keys = (table.priority[rows] * OCTAVES + _octaves(due_in_s)) * OCTAVES + _octaves(steps)
     _, of_row, requests = np.unique(keys, return_inverse=True, return_counts=True)
     latest_s = np.full(len(requests), -np.inf)

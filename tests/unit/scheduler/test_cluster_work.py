@@ -16,7 +16,7 @@ from shared.messages.requests import Request
 from shared.messages.stats import CURVE_TOKENS, ClusterWork
 from tests import builders
 from tests.builders import arrival
-from tests.support.scripted_cell import ScriptedCell, draining, make_cell
+from tests.support.scripted_cell import ScriptedCell, draining, make_cell, registered
 
 
 def work_of(cell: ScriptedCell, shares: ServedShares | None = None) -> ClusterWork:
@@ -60,6 +60,16 @@ def test_similar_requests_share_a_group_and_late_ones_have_their_own() -> None:
     cell.now_s += 1.0
     groups = sorted(work_of(cell).groups, key=lambda group: group.due_in_s)
     assert [(group.requests, group.due_in_s) for group in groups] == [(1, -0.5), (5, pytest.approx(9.4))]
+
+
+def test_a_new_instance_does_not_lower_the_confirmed_costs_of_its_kind() -> None:
+    cell = make_cell({"a-1": 1})
+    for _ in range(MIN_OBSERVED):
+        cell.core.fleet.observe(np.array([0]), np.array([1.0]), np.array([1.0]))
+    before = work_of(cell).classes[0].recompute_s
+    cell.send(registered("b-1"))
+    [both] = work_of(cell).classes
+    assert (both.instances, both.recompute_s) == (2, before)
 
 
 def test_a_profile_counts_in_full_once_iterations_confirm_it() -> None:
