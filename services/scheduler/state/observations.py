@@ -23,7 +23,7 @@ def observe_iterations(table: RequestTable, fleet: Fleet, rows: Int64, latency_s
     fleet.changed[instances] = True
     np.maximum.at(fleet.done_batch, instances, batches)
     _observe_pace(table, fleet, rows, now_s)
-    measured = (batches % MEASURE_EVERY == 0).nonzero()[0]
+    measured = (fleet.done_batch[instances] % MEASURE_EVERY == 0).nonzero()[0]  # all steps of an iteration, or none
     if len(measured):
         _observe_costs(table, fleet, rows[measured], latency_s[measured])
 

@@ -55,6 +55,13 @@ class _Columns:
     stats: Float32  # [n, 5]
     missing: Int64
 
+    def complete_latency_s(self, index: Int64) -> Float64:
+        """The latency of the iteration of each of these steps, if they are all of its steps, else 0. [n] -> [n]."""
+        answered = np.bincount(self.instances)
+        selected = np.bincount(self.instances[index], minlength=len(answered))
+        latency_s: Float64 = (selected == answered)[self.instances[index]] * self.latency_s[index]
+        return latency_s
+
     def select(self, index: Int64) -> "_Columns":
         """These steps only, in ascending order; `missing` stays."""
         kept = np.zeros(len(self.tickets), dtype=np.bool_)
@@ -130,7 +137,9 @@ class ResultDecoder:
         self, columns: _Columns, rows: Int64, index: Int64, failures: list[StepFailure], now_s: float
     ) -> AppliedResults:
         table = self._table
+        measured_s = columns.latency_s
         if len(index) < len(columns.tickets):
+            measured_s = columns.complete_latency_s(index)
             columns = columns.select(index)
         owner = np.arange(len(rows)).repeat(columns.counts)  # [tokens], index into `rows`
         positions, tokens, confidences = columns.positions, columns.tokens, columns.confidences
@@ -143,7 +152,7 @@ class ResultDecoder:
             newly = np.bincount(owner, minlength=len(rows)).astype(np.int32)
         table.outputs.tokens[table.output_start[of_tokens] + positions] = tokens
         moved, stalled = rows[table.state_instance[rows] != table.instance[rows]], rows[newly == 0]
-        observe_iterations(table, self._fleet, rows, columns.latency_s, now_s)
+        observe_iterations(table, self._fleet, rows, measured_s, now_s)
         self._advance(rows, newly)
         table.step_s[rows] += columns.latency_s
         table.confidence_stats[rows] = columns.stats

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -262,4 +263,18 @@ def test_an_arrival_joins_a_batch_of_recompute_steps_that_waits() -> None:
     cell.deliver_jobs("a-1")
     submit(cell, 4)
     assert sent(cell) == [("r4", 3)]
+    finish_all(cell)
+
+
+def test_an_iteration_with_a_cancelled_request_does_not_correct_the_costs() -> None:
+    """The scheduler no longer knows all that it computed."""
+    cell = EngineCell(caching=True, lookahead=0, moves=MigrationPolicy.NEVER)
+    cell.start_worker("a-1")
+    submit(cell, 1, 2)
+    run(cell)
+    cell.results[0] = msgspec.structs.replace(cell.results[0], latency_s=100.0)
+    cell.cycle([ev.RequestCancelled("r1")])
+    cell.deliver_results()
+    assert cell.core.table.steps[row_of(cell, "r2")] == 1
+    assert cell.core.fleet.correction[0] == 1.0
     finish_all(cell)

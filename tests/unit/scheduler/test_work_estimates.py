@@ -159,3 +159,14 @@ def test_steps_without_a_batch_correct_the_costs_only() -> None:
     observe_iterations(table, fleet, rows, np.full(4, 0.5), NOW_S)
     assert (fleet.changed[0], fleet.pace_s[0]) == (False, 0.0)
     assert fleet.correction[0] > 1.0
+
+
+def test_an_iteration_counts_whole_if_some_steps_are_of_an_earlier_batch() -> None:
+    """The instance runs a late step job with its next batch."""
+    table, fleet = cluster(1)
+    rows = table.ticket.nonzero()[0]
+    for batches in ([3, 3, 3, 4], [8, 7, 7, 7]):
+        table.pipeline.send(rows, np.full(4, 0.9), np.full(4, CACHE, np.int32), NOW_S, np.array(batches))
+        observe_iterations(table, fleet, rows, np.full(4, 0.129), NOW_S)
+    assert fleet.observed[0] == 2
+    assert fleet.correction[0] == pytest.approx(1.0, rel=0.01)
