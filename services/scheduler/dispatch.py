@@ -41,7 +41,8 @@ class Dispatcher:
         the drain time.
         """
         table, fleet = self._table, self._fleet
-        if not len(table):
+        if self._policy.forms_batches and not self._some_must_move():
+            self._some_deferred = False
             return
         rows = ((table.ticket != 0) & (table.pipeline.state == IDLE)).nonzero()[0]
         instances = table.instance[rows]
@@ -56,6 +57,12 @@ class Dispatcher:
         if len(rows):
             self._move(*self._policy.place(rows, table, fleet, now_s))
         self._some_deferred = bool((table.instance[rows] == NOWHERE).any())
+
+    def _some_must_move(self) -> bool:
+        """Whether a request waits for an instance, or must leave its own."""
+        table, fleet = self._table, self._fleet
+        waits = (table.instance == NOWHERE) & (table.ticket != 0)
+        return bool(np.count_nonzero(waits) or np.count_nonzero(fleet.requests[~fleet.open]))
 
     def _move(self, rows: Int64, instances: Int64) -> None:
         """Put each row on its instance; NOWHERE: on none."""
@@ -86,8 +93,7 @@ class Dispatcher:
         """Choose a batch for each changed instance that lacks one: the batch to run now, and with lookahead the one
         after it. An idle request may join a batch that is not running yet."""
         table, fleet, pipeline = self._table, self._fleet, self._table.pipeline
-        changed = np.append(fleet.changed, False)  # the index NOWHERE, -1, reads the last
-        rows = (changed[table.instance] & (table.ticket != 0)).nonzero()[0]
+        rows = self._rows_on(fleet.changed.nonzero()[0])
         fleet.changed.fill(False)
         if not len(rows):
             return self._encoder.encode(rows, rows, now_s)
@@ -101,6 +107,17 @@ class Dispatcher:
             return self._encoder.encode(run_now, rows[:0], now_s)
         run_next, ahead = self._join_next_batch(rows, now_s)
         return self._encoder.encode(np.concatenate([run_now, run_next]), ahead, now_s)
+
+    def _rows_on(self, instances: Int64) -> Int64:
+        """The rows of all requests on these instances."""
+        if len(instances) == 1:  # most often the results of one instance arrived
+            placed = self._table.instance == instances[0]
+        else:
+            among = np.zeros(len(self._fleet.tokens) + 1, dtype=np.bool_)  # the index NOWHERE, -1, reads the last
+            among[instances] = True
+            placed = among[self._table.instance]
+        rows: Int64 = (placed & (self._table.ticket != 0)).nonzero()[0]
+        return rows
 
     def _join_next_batch(self, rows: Int64, now_s: float) -> tuple[Int64, Int64]:
         """Send steps for the batch after the running one. Returns: the rows of the next steps, and of successors."""

@@ -40,8 +40,8 @@ class StepEstimates:
         """One command for all requests that need a new estimate; an empty list if none does."""
         table = self._table
         newly_unmasked = table.estimate_masks_left - table.masks_left
-        due = (table.ticket != 0) & ~table.estimate_pending & (newly_unmasked >= self._granularity)
-        rows: Int64 = due.nonzero()[0]
+        rows: Int64 = (newly_unmasked >= self._granularity).nonzero()[0]
+        rows = rows[(table.ticket[rows] != 0) & ~table.estimate_pending[rows]]
         if not len(rows):
             return []
         table.estimate_pending[rows] = True
