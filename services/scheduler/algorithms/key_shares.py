@@ -33,25 +33,31 @@ def key_levels(parts: Float64, requests: Int64, weights: Float64, lowest: float,
     """The level of each key: the highest candidate up to its fair share; above, the level that all would have if each
     used as much; the common level where the difference may be chance. Shapes: [k] each -> [k]."""
     booked = float(parts.sum())
-    slowdown = np.clip(booked / BOOKED_KNOTS[-1], 1.0, MAX_SLOWDOWN)
-    used = _if_all_used_alike(parts, weights, BOOKED_KNOTS[0] * float(slowdown))
-    differs = np.abs(used - booked) > CHANCE_DEVIATIONS * used / np.sqrt(np.maximum(requests, 1))
+    # The booked share if every key exceeded its fair share by the same factor as this key
+    used = BOOKED_KNOTS[0] * parts / (fair_share(parts, weights, _budget(booked)) * weights)
+    differs = np.abs(used - booked) > _chance(used, requests)
     return levels_at(np.where(differs, used, booked), lowest, highest)
 
 
 def allowed_shares(parts: Float64, requests: Int64, weights: Float64) -> Float64:
     """The fair share of each key that uses more than it by more than chance; infinity for the others, whose requests
-    come first. Shapes: [k] each -> [k]."""
-    used = _if_all_used_alike(parts, weights, BOOKED_KNOTS[0])
-    exceeds = used - parts.sum() > CHANCE_DEVIATIONS * used / np.sqrt(np.maximum(requests, 1))
-    return np.where(exceeds, fair_share(parts, weights, BOOKED_KNOTS[0]) * weights, np.inf)
+    come first, and for all if there are no others. Shapes: [k] each -> [k]."""
+    fair = fair_share(parts, weights, _budget(float(parts.sum()))) * weights
+    exceeds = parts - fair > _chance(parts, requests)
+    if np.all(exceeds | (requests == 0)):
+        return np.full(len(parts), np.inf)
+    return np.where(exceeds, fair, np.inf)
 
 
-def _if_all_used_alike(parts: Float64, weights: Float64, budget: float) -> Float64:
-    """The booked share that the cluster would have if every key exceeded its fair share by the same factor as this key.
-    Shapes: [k] each -> [k]."""
-    used: Float64 = BOOKED_KNOTS[0] * parts / (fair_share(parts, weights, budget) * weights)
-    return used
+def _budget(booked: float) -> float:
+    """The booked share up to which no key is cut."""
+    return BOOKED_KNOTS[0] * float(np.clip(booked / BOOKED_KNOTS[-1], 1.0, MAX_SLOWDOWN))
+
+
+def _chance(share: Float64, requests: Int64) -> Float64:
+    """The difference of a key's booked share that may be chance. Shapes: [k] each -> [k]."""
+    deviation: Float64 = CHANCE_DEVIATIONS * share / np.sqrt(np.maximum(requests, 1))
+    return deviation
 
 
 def shares_before(key: Int32 | Int64, booked: Float64, rank: Float64, used: Float64, allowed: Float64) -> Float64:

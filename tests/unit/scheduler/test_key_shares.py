@@ -127,3 +127,14 @@ def test_the_index_of_a_key_is_its_own_while_it_has_requests(changes: list[tuple
         assert {keys.names[index] for index in indices} <= {name}
         assert len(set(indices)) <= 1
     assert len(keys) == sum(bool(indices) for indices in active.values())
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_the_few_requests_of_a_light_key_come_before_a_backlog(requests: int) -> None:
+    """However little the light key uses, so that the backlog is nearly the whole load."""
+    allowed = allowed_shares(np.array([0.01 * requests, 12.0]), np.array([requests, 600]), np.ones(2))
+    assert np.isfinite(allowed).tolist() == [False, True]
+
+
+def test_keys_that_are_all_above_their_shares_wait_in_one_order() -> None:
+    assert np.isinf(allowed_shares(np.array([6.0, 7.0, 0.0]), np.array([300, 310, 0]), np.ones(3))).all()
