@@ -95,10 +95,8 @@ class StepEstimates:
         steps_left -= (table.steps[rows] - table.estimate_step[rows])[:, None]
         np.maximum(steps_left, blocks_left[:, None], out=steps_left)
         np.minimum(steps_left, table.masks_left[rows][:, None], out=steps_left)
-        skipped: Float64 | int = 0
-        if self._continues < 1.0:
-            skipped = self._blocks_skipped(blocks_left)
-            steps_left -= skipped[:, None]
+        skipped = self._blocks_skipped(blocks_left)
+        steps_left -= skipped[:, None]
         if not table.pipeline.caching:
             return steps_left, steps_left
         begun = table.block_masks_left[rows] < table.block_length[rows]
@@ -118,6 +116,8 @@ class StepEstimates:
     def _blocks_skipped(self, blocks_left: Int32) -> Float64:
         """The expected number of blocks that do not run. A block of padding would take one step. Shapes: [n] -> [n]."""
         further, share = blocks_left - 1, self._continues
+        if share == 1.0:
+            return np.zeros(len(further))
         skipped: Float64 = further - share * (1 - share**further) / (1 - share)
         return skipped
 
@@ -139,7 +139,10 @@ class StepEstimates:
             table.steps_left[rows] = table.output_length[rows, None] / self._tokens_per_step
             table.estimate_step[rows] = 0
             return
-        table.steps_left[rows] = (self._difficulty(rows) * table.masks_left[rows])[:, None] / self._tokens_per_step
+        skipped = self._blocks_skipped(self.blocks_left(rows))
+        masks = table.masks_left[rows] - skipped * table.block_length[rows]
+        steps_left = (self._difficulty(rows) * masks)[:, None] / self._tokens_per_step
+        table.steps_left[rows] = steps_left + skipped[:, None]  # one step of padding each, which `remaining` subtracts
         table.estimate_step[rows] = table.steps[rows]
 
     def learn(self, rows: Int64) -> None:

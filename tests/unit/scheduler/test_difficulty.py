@@ -79,6 +79,15 @@ def test_blocks_after_the_end_of_most_texts_hardly_count(caching: bool) -> None:
     assert recomputes.tolist() == (pytest.approx(np.ones((1, 3)), abs=0.01) if caching else after.tolist())
 
 
+def test_a_new_request_takes_the_steps_of_the_blocks_that_probably_run() -> None:
+    """The mean difficulty is that of text, not of the padding after it."""
+    cell = make_cell({"a-1": 1}, policy="fixed")
+    for _ in range(500):
+        cell.core.estimates.learn_ending(ended=True)
+    cell.send(arrival("r", output_tokens=OUTPUT))
+    assert steps_left(cell).tolist() == pytest.approx((BLOCK * MEAN_STEPS_PER_TOKEN).tolist(), rel=0.01)
+
+
 @given(ended=st.lists(st.booleans(), max_size=200), output_blocks=st.integers(1, 40), finished_blocks=st.integers(0, 3))
 def test_at_least_the_current_block_is_left(ended: list[bool], output_blocks: int, finished_blocks: int) -> None:
     cell = make_cell({"a-1": 1}, policy="fixed", caching=True)
