@@ -18,27 +18,15 @@ class _Entry(msgspec.Struct):
     answer: msgspec.Raw
 
 
-def cached(key: object, kind: type[T], compute: Callable[[], T], directory: Path = CACHE, *, again: bool = False) -> T:
-    """The stored result for the key, or else the result of `compute`, which is then stored; `again`: compute anyway."""
-    found = None if again else stored(key, kind, directory)
-    if found is not None:
-        return found
-    result, file = compute(), _file(key, directory)
+def cached(key: object, kind: type[T], compute: Callable[[], T], directory: Path = CACHE) -> T:
+    """The stored result for the key, or else the result of `compute`, which is then stored."""
+    encoded = msgspec.json.encode(key)
+    file = directory / f"{hashlib.sha256(encoded).hexdigest()[:20]}.json"
+    if file.exists():
+        return msgspec.json.decode(msgspec.json.decode(file.read_bytes(), type=_Entry).answer, type=kind)
+    result = compute()
     directory.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".part")
-    encoded = msgspec.Raw(msgspec.json.encode(key))
-    partial.write_bytes(msgspec.json.encode(_Entry(encoded, msgspec.Raw(msgspec.json.encode(result)))))
+    partial.write_bytes(msgspec.json.encode(_Entry(msgspec.Raw(encoded), msgspec.Raw(msgspec.json.encode(result)))))
     partial.rename(file)
     return result
-
-
-def stored(key: object, kind: type[T], directory: Path = CACHE) -> T | None:
-    """The stored result for the key; None if there is none."""
-    file = _file(key, directory)
-    if not file.exists():
-        return None
-    return msgspec.json.decode(msgspec.json.decode(file.read_bytes(), type=_Entry).answer, type=kind)
-
-
-def _file(key: object, directory: Path) -> Path:
-    return directory / f"{hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:20]}.json"

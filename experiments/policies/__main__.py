@@ -2,8 +2,9 @@
 
     python -m experiments.policies [--points 'gsm8k*'] [--rows 'infaas*,dilaserve'] [--seeds 0,1,2] [--quick] [--final]
 
-Each finished run is stored in build/policies, so the command can be stopped, and resumes where it stopped. `--final`
-runs the seeds that guided no choice, and writes the report into the repository.
+Each finished run is stored in policies.csv beside the report, so the command can be stopped, and resumes where it
+stopped. The report has all stored runs of these seeds. `--final` runs the seeds that guided no choice, and writes the
+files into the repository.
 """
 
 from pathlib import Path
@@ -14,6 +15,7 @@ import typer
 from experiments.paper.files import QUICK
 from experiments.policies.points import POINTS, QUICK_POINTS
 from experiments.policies.rows import ROWS, SYSTEMS
+from experiments.policies.store import RunStore
 from experiments.policies.study import by_point, runs_of, selected, simulate_all
 from experiments.policies.tables import NAME, write
 from experiments.report import RESULTS
@@ -39,11 +41,11 @@ def main(
     numbers = [int(seed) for seed in given.split(",")]
     names = selected(POINTS, ",".join(QUICK_POINTS) if quick and points == "*" else points)
     skipped = {name: file for name in names if (file := POINTS[name].missing_data(DATA))}
-    runs = runs_of([name for name in names if name not in skipped], selected(SYSTEMS, rows), numbers)
-    simulate_all(runs, jobs, again=again)
     directory = out or (RESULTS if final else QUICK / NAME)
-    directory.mkdir(parents=True, exist_ok=True)
-    write(by_point(runs), numbers, skipped, directory)
+    store = RunStore(directory / f"{NAME}.csv")
+    wanted = runs_of([name for name in names if name not in skipped], selected(SYSTEMS, rows), numbers)
+    simulate_all(wanted, store, jobs, again=again)
+    write(by_point(runs_of(list(POINTS), list(SYSTEMS), numbers), store), numbers, skipped, directory)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """One simulated run of a row at a load point, and its figures."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from experiments.paper.files import ROOT
-from experiments.paper.result_cache import cached, stored
 from experiments.policies.points import Point
 from experiments.policies.rows import System
 from shared.arrays import Bool, Int64
@@ -15,8 +13,6 @@ from simulator.lengths import DATA
 from simulator.result import Records
 from simulator.scenario import Scenario, simulate
 from simulator.workload import ArrivalTrace
-
-CACHE = ROOT / "build" / "policies"  # delete it to run all again, as after a change to the simulator or the scheduler
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,19 +39,6 @@ class Run:
     row: System
     seed: int
 
-    def identity(self) -> dict[str, object]:
-        """The simulated cell, without the names of the point and the row, and without the targets."""
-        load = {name: value for name, value in asdict(self.point).items() if name not in ("name", "target", "rows")}
-        return {"load": load, "settings": dict(self.row.settings), "predictor": self.row.predictor, "seed": self.seed}
-
-    def figures(self, *, again: bool = False) -> Figures:
-        """From the cache if it holds them, unless they are wanted `again`."""
-        return cached(self.identity(), Figures, self._simulate, CACHE, again=again)
-
-    def stored(self) -> Figures | None:
-        """From the cache; None if it does not hold them."""
-        return stored(self.identity(), Figures, CACHE)
-
     def scenario(self, arriving: ArrivalTrace) -> Scenario:
         point, row = self.point, self.row
         return Scenario(
@@ -71,7 +54,7 @@ class Run:
             max_batch_tokens=point.room_tokens,
         )
 
-    def _simulate(self) -> Figures:
+    def simulate(self) -> Figures:
         start_s = time.process_time()
         arriving = self.point.arrivals(self.seed, DATA)
         scenario = self.scenario(arriving)

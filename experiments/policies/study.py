@@ -1,4 +1,4 @@
-"""The cells of the study: which runs are asked for, simulated in parallel, read back from the cache."""
+"""The cells of the study: which runs are asked for, simulated in parallel, and stored."""
 
 import multiprocessing
 import os
@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from experiments.policies.points import POINTS
 from experiments.policies.rows import SYSTEMS
 from experiments.policies.runs import Figures, Run
+from experiments.policies.store import RunStore
 from experiments.policies.tables import Runs
 from shared.errors import BadInput
 
@@ -33,28 +34,25 @@ def runs_of(points: Sequence[str], rows: Sequence[str], seeds: Sequence[int]) ->
     ]
 
 
-def simulate_all(runs: Sequence[Run], jobs: int, *, again: bool) -> None:
-    """Simulate the runs that are not stored, `jobs` at a time; print one line for each."""
-    left = [run for run in runs if again or run.stored() is None]
+def simulate_all(runs: Sequence[Run], store: RunStore, jobs: int, *, again: bool) -> None:
+    """Simulate the runs that are not stored, `jobs` at a time, and store them; print one line for each."""
+    left = [run for run in runs if again or store.get(run) is None]
     print(f"{len(runs) - len(left)} of {len(runs)} runs are stored", flush=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each process has one core
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        running = {pool.submit(_simulate, run, again): run for run in left}
+        running = {pool.submit(run.simulate): run for run in left}
         for number, done in enumerate(as_completed(running), 1):
             run, found = running[done], done.result()
+            store.add(run, found)
             figures = f"{found.attainment:.2f} / {found.accuracy:.2f} / {found.mean_s:.2f} s, CPU {found.cpu_s:.0f} s"
             print(f"{number}/{len(left)} {run.point.name}, {run.row.name}, seed {run.seed}: {figures}", flush=True)
 
 
-def _simulate(run: Run, again: bool) -> Figures:
-    return run.figures(again=again)
-
-
-def by_point(runs: Sequence[Run]) -> dict[str, Runs]:
+def by_point(runs: Sequence[Run], store: RunStore) -> dict[str, Runs]:
     """The stored figures by point and row; rows without all of their seeds are left out."""
     found: dict[str, dict[str, list[Figures]]] = {}
     for run in runs:
-        figures = run.stored()
+        figures = store.get(run)
         if figures is not None:
             found.setdefault(run.point.name, {}).setdefault(run.row.name, []).append(figures)
     seeds = len({run.seed for run in runs})

@@ -1,11 +1,8 @@
 """The report: for each load point a table, and whether a constant wins and the target is reached."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from math import isnan
 from pathlib import Path
-
-import msgspec
 
 from experiments.policies.plots import draw
 from experiments.policies.points import POINTS, POLICY, Point
@@ -90,7 +87,7 @@ def _paired(row: Sequence[float], policy: Sequence[float]) -> str:
 
 
 def write(found: Mapping[str, Runs], seeds: Sequence[int], skipped: Mapping[str, str], out: Path) -> None:
-    """Write DIR/policies.md, .csv with one line per run, and .png."""
+    """Write DIR/policies.md and .png."""
     hours = sum(run.cpu_s for rows in found.values() for of_row in rows.values() for run in of_row) / 3600
     report = Report("Policies compared at many load points", INTRODUCTION, f"Seeds: {', '.join(map(str, seeds))}.")
     report.add(f"These runs took {hours:.2f} CPU hours together.")
@@ -101,12 +98,5 @@ def write(found: Mapping[str, Runs], seeds: Sequence[int], skipped: Mapping[str,
     if reached := robustness(scores):
         report.add("## A wrong profile, and no step predictor", target_list(reached))
     report.write(out / f"{NAME}.md")
-    with (out / f"{NAME}.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("point", "row", "seed", *Figures.__struct_fields__))
-        for point, rows in found.items():
-            for row, of_row in rows.items():
-                for seed, figures in zip(seeds, of_row, strict=True):
-                    writer.writerow((point, row, seed, *msgspec.structs.astuple(figures)))
     if scores:
         draw(scores).savefig(out / f"{NAME}.png", dpi=100)

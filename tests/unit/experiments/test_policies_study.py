@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.policies import runs as runs_module
 from experiments.policies.__main__ import STUDY_ROWS
 from experiments.policies.arrivals import LOOSE_SLO_S, TIGHT_SLO_S, arrivals, with_mixed_slos
 from experiments.policies.points import POINTS, POLICY, Target, recompute_intercept_s
 from experiments.policies.rows import ABLATIONS, ONE_SHOT, SYSTEMS
 from experiments.policies.runs import Figures, Run, longest
 from experiments.policies.scenarios import keyed_trace, starvation_trace
+from experiments.policies.store import RunStore
 from experiments.policies.study import by_point, runs_of, selected, simulate_all
 from experiments.policies.tables import verdicts, write
 from experiments.policies.verdicts import Means, means, missed, robustness, wins
@@ -128,15 +128,6 @@ def test_the_shared_launch_of_the_main_profile_is_near_its_recompute_intercept()
     assert POINTS["gsm8k-16"].shared_launch_s() == 0
 
 
-def test_different_cells_have_different_identities() -> None:
-    every = [Run(point, row, seed) for point in POINTS.values() for row in SYSTEMS.values() for seed in (0, 1)]
-    assert all(run.row.scheduler().policy for run in every)
-    assert len({str(run.identity()) for run in every}) == len(every)
-    renamed = replace(POINTS["gsm8k-16"], name="other", target=None)
-    row = SYSTEMS[POLICY]
-    assert Run(renamed, row, 0).identity() == Run(POINTS["gsm8k-16"], row, 0).identity()
-
-
 def test_names_are_selected_by_patterns() -> None:
     assert selected(SYSTEMS, "infaas-0.9,paper*") == ["paper-margin-0", "paper-margin-1", "infaas-0.9"]
     with pytest.raises(BadInput, match="'typo' matches none"):
@@ -144,35 +135,52 @@ def test_names_are_selected_by_patterns() -> None:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Run]:
-    """Two short runs, whose results are stored in an empty directory."""
-    monkeypatch.setattr(runs_module, "CACHE", tmp_path / "cache")
+def store(tmp_path: Path) -> RunStore:
+    return RunStore(tmp_path / "runs" / "policies.csv")
+
+
+@pytest.fixture
+def small() -> list[Run]:
+    """Two short runs."""
     point = replace(POINTS["gsm8k-16"], requests=8)
     return [Run(point, SYSTEMS[row], 0) for row in ("infaas-0.7", "infaas-0.8")]
 
 
-def test_stored_runs_are_not_simulated_again(small: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_runs_are_not_simulated_again(small: list[Run], store: RunStore) -> None:
     first, second = small
-    found = first.figures()
-    assert (first.stored(), second.stored()) == (found, None)
-    assert second.figures().accuracy > found.accuracy  # 0.8 against 0.7
-    monkeypatch.setattr("experiments.policies.runs.simulate", None)  # not called again
-    assert first.figures() == found
-    simulate_all(small, jobs=1, again=False)
+    store.add(first, figures(12.0, 34.0))
+    simulate_all(small, store, jobs=1, again=False)
+    found = store.get(second)
+    assert found is not None
+    assert found.requests == 8
+    assert store.get(first) == figures(12.0, 34.0)
+    simulate_all(small[:1], store, jobs=1, again=True)
+    assert store.get(first) != figures(12.0, 34.0)
 
 
-def test_the_report_holds_the_rows_with_all_seeds(small: list[Run], tmp_path: Path) -> None:
+@pytest.mark.parametrize("accuracy_met", [None, 77.25])
+def test_a_new_store_on_the_same_file_has_the_runs(
+    small: list[Run], store: RunStore, tmp_path: Path, accuracy_met: float | None
+) -> None:
+    given = figures(99.1234, accuracy_met=accuracy_met, attainment_per_class={"6.6": 98.5, "39.6": 100.0})
+    store.add(small[1], figures())
+    store.add(small[0], given)
+    read = RunStore(tmp_path / "runs" / "policies.csv")
+    assert [read.get(run) for run in small] == [given, figures()]
+    assert read.get(replace(small[0], seed=1)) is None
+
+
+def test_the_report_holds_the_rows_with_all_seeds(small: list[Run], store: RunStore, tmp_path: Path) -> None:
     for run in small:
-        run.figures()
+        store.add(run, run.simulate())
     incomplete = [replace(run, seed=seed) for run in small for seed in (0, 1)]
-    assert by_point(incomplete) == {}
-    found = by_point(small)
+    assert by_point(incomplete, store) == {}
+    found = by_point(small, store)
     assert list(found["gsm8k-16"]) == ["infaas-0.7", "infaas-0.8"]
     write(found, [0], {"servegen-20": "FILE"}, tmp_path)
     report = (tmp_path / "policies.md").read_text()
     assert "8 requests" in report
     assert "Skipped: servegen-20: there is no FILE" in report
-    assert (tmp_path / "policies.csv").read_text().count("\n") == 3
     assert (tmp_path / "policies.png").read_bytes().startswith(b"\x89PNG")
 
 
