@@ -1,10 +1,11 @@
 """The default policy without one of its parts each, for the ablation; importing the module registers them."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from services.scheduler.algorithms.placement import place_by_deadline, place_first_come, step_latency
+from services.scheduler.algorithms.placement import place_first_come, step_latency
 from services.scheduler.algorithms.work_estimates import BatchLatency
 from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.registry import POLICIES, PolicyEntry
@@ -55,12 +56,25 @@ class WithoutDeadlineOrder(DiLaServePolicy):
 
 @dataclass(slots=True, kw_only=True)
 class WithoutReservation(DiLaServePolicy):
-    """By deadline, but no instance is kept free for an urgent request."""
+    """No instance is kept free for an urgent request."""
 
-    def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
-        none_urgent = np.zeros(len(rows), dtype=np.bool_)
-        left_s = table.time_left_s(rows, now_s)
-        return place_by_deadline(rows, left_s, none_urgent, table, fleet, step_latency)
+    urgent_share: ClassVar[float] = -np.inf
+
+
+@dataclass(slots=True, kw_only=True)
+class WithoutAgeing(DiLaServePolicy):
+    """Late requests come first, as their deadlines do."""
+
+    late_windows: ClassVar[float] = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class WithoutCorrection(DiLaServePolicy):
+    """Iterations are expected to take as long as the profile states."""
+
+    def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:
+        fleet.correction.fill(1.0)
+        super(WithoutCorrection, self).control(table, fleet, now_s)
 
 
 PARTS: dict[str, type[DiLaServePolicy]] = {
@@ -69,6 +83,9 @@ PARTS: dict[str, type[DiLaServePolicy]] = {
     "cut": WithoutCut,
     "deadline-order": WithoutDeadlineOrder,
     "reservation": WithoutReservation,
+    "ageing": WithoutAgeing,
+    "correction": WithoutCorrection,
+    "difficulty": DiLaServePolicy,
 }
 for part, policy in PARTS.items():
     POLICIES[f"without-{part}"] = PolicyEntry(
@@ -76,4 +93,5 @@ for part, policy in PARTS.items():
         builder=f"{__name__}:{policy.__name__}.build",
         uses_estimates=True,
         needs_profile=True,
+        learns_difficulty=part != "difficulty",
     )

@@ -55,5 +55,6 @@ ROWS = (
 ABLATIONS = (
     System("without-load-control", {"policy": POLICY, "load_control": False}),
     *(System(f"without-{part}", {"policy": f"without-{part}"}) for part in PARTS),
+    System("without-difficulty-one-shot", {"policy": "without-difficulty"}, "one-shot"),
 )
 SYSTEMS: Mapping[str, System] = {row.name: row for row in (*ROWS, *ABLATIONS)}

@@ -33,9 +33,7 @@ MAX_BOOKED_FOR_PACE = 0.5  # booked share above which batches are not cut for th
 # The kinds of step run in separate iterations if merging them saves less than this share of a recompute iteration's
 # base: recompute steps can gather, and then share one base
 MAX_SHARED_LAUNCH = 0.5
-URGENT_SHARE = 0.6  # of a request's SLO: with less time left it may keep an instance free; late ones, too
 OVER_SHARE_S = 1e5  # a request behind a whole share of its key's has the rank of a deadline this much later
-LATE_WINDOWS = 4.0  # SLOs: a late request has the rank of a deadline this much later
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +41,10 @@ class DiLaServePolicy(AdaptivePolicy):
     """Writes the columns `level`, `least_steps` and `booked` of the table, and `tight` of the fleet."""
 
     forms_batches: ClassVar[bool] = True
+    urgent_share: ClassVar[float] = (
+        0.6  # of an SLO: with less time left a request may keep an instance free; if late, too
+    )
+    late_windows: ClassVar[float] = 4.0  # SLOs: a late request has the rank of a deadline this much later
     keys: FairKeys = field(default_factory=lambda: FairKeys({}))
     _booked: float = 0.0  # share of the SLO window
     _latency: BatchLatency | None = None  # of the requests at the last run of load control
@@ -78,16 +80,16 @@ class DiLaServePolicy(AdaptivePolicy):
             table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
-        """By priority, then by key share, then by deadline; late requests count as due LATE_WINDOWS SLOs later."""
+        """By priority, then by key share, then by deadline; late requests count as due `late_windows` SLOs later."""
         slo_s = table.slo_s[rows]
         left_s = table.time_left_s(rows, now_s)
-        rank_s = np.where(left_s < 0, left_s + LATE_WINDOWS * slo_s, left_s)
+        rank_s = np.where(left_s < 0, left_s + self.late_windows * slo_s, left_s)
         rank_s += OVER_SHARE_S * self.keys.shares_before(rows, rank_s, table)
         priority = table.priority[rows]
         if np.count_nonzero(priority):
             _, order = np.unique(-priority, return_inverse=True)
             rank_s += order * (2 * np.abs(rank_s).max() + 1e6)
-        return place_by_deadline(rows, rank_s, left_s < URGENT_SHARE * slo_s, table, fleet, step_latency)
+        return place_by_deadline(rows, rank_s, left_s < self.urgent_share * slo_s, table, fleet, step_latency)
 
     def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
         """The most urgent requests, as many as the pace of the most urgent allows, and one kind of step."""
