@@ -20,4 +20,4 @@ def read_runs(path: Path, kind: type[T]) -> T | None:
 
 def write_runs(path: Path, runs: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1))
+    path.write_bytes(msgspec.json.encode(runs) + b"\n")
