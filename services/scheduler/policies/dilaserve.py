@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from services.scheduler.algorithms.batching import of_one_kind, within_pace
+from services.scheduler.algorithms.batching import of_one_kind, punctual_first, within_pace
 from services.scheduler.algorithms.common_level import (
     STEP_FACTOR,
     STEP_MARGIN,
@@ -41,13 +41,13 @@ class DiLaServePolicy(AdaptivePolicy):
     """Writes the columns `level`, `least_steps` and `booked` of the table, and `tight` of the fleet."""
 
     forms_batches: ClassVar[bool] = True
-    urgent_share: ClassVar[float] = (
-        0.6  # of an SLO: with less time left a request may keep an instance free; if late, too
-    )
+    # Of an SLO: with less time left a request may keep an instance free; a late one, too
+    urgent_share: ClassVar[float] = 0.6
     late_windows: ClassVar[float] = 4.0  # SLOs: a late request has the rank of a deadline this much later
     keys: FairKeys = field(default_factory=lambda: FairKeys({}))
     _booked: float = 0.0  # share of the SLO window
     _latency: BatchLatency | None = None  # of the requests at the last run of load control
+    _some_late: bool = False  # at the last run of load control
 
     @classmethod
     def own_fields(cls, settings: SchedulerSettings) -> dict[str, Any]:
@@ -68,6 +68,7 @@ class DiLaServePolicy(AdaptivePolicy):
             recompute_share = float(recompute_steps.sum() / steps.sum())
             tokens, block_length = float(table.tokens[rows].mean()), float(table.block_length[rows].mean())
             self._latency = BatchLatency(fleet, tokens, block_length, recompute_share)
+            self._some_late = bool(np.any(self._is_late(rows, table, now_s)))
             self._booked = booked_share(booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet))
             fleet.tight[:] = self._tight(rows, self._latency, table, fleet, now_s)
         level = level_at(self._booked, lowest, highest) if self.load_control else highest
@@ -92,23 +93,42 @@ class DiLaServePolicy(AdaptivePolicy):
         return place_by_deadline(rows, rank_s, left_s < self.urgent_share * slo_s, table, fleet, step_latency)
 
     def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
-        """The most urgent requests, as many as the pace of the most urgent allows, and one kind of step."""
+        """The most urgent requests, as many as the pace of the most urgent allows, and one kind of step. Late
+        requests sit out while others of an instance with much room can be in time."""
         every = np.concatenate([rows, joined]) if len(joined) else rows
         if len(every) == 1:
             return np.ones(1, dtype=np.bool_)[: len(rows)]
         is_joined = np.arange(len(every)) >= len(rows)
         instances, group = _groups(table.instance[every])
-        chosen = np.ones(len(every), dtype=np.bool_)
+        if not self._some_late:
+            return self._batch(every, instances, group, is_joined, table, fleet, now_s)[: len(rows)]
+        late = self._is_late(every, table, now_s) & _has_much_room(instances, fleet)[group]
+        steps = punctual_first(group, late, table.priority[every], is_joined)
+        steps[steps] = self._batch(every[steps], instances, group[steps], is_joined[steps], table, fleet, now_s)
+        return steps[: len(rows)]
+
+    def _batch(
+        self, rows: Int64, instances: Int64, group: Int64, joined: Bool, table: RequestTable, fleet: Fleet, now_s: float
+    ) -> Bool:
+        """Which requests step, without regard to late ones. Shapes: instances [k], group (index of each request's
+        instance) and joined [n] -> [n]."""
+        chosen = np.ones(len(rows), dtype=np.bool_)
         latency = self._latency
-        limit_s = None if latency is None else self._pace_limit_s(every, instances, latency, table, fleet, now_s)
+        limit_s = None if latency is None else self._pace_limit_s(rows, instances, latency, table, fleet, now_s)
         if latency is not None and limit_s is not None:
-            chosen = within_pace(group, limit_s, is_joined, lambda of, number: latency.seconds(instances[of], number))
+            chosen = within_pace(group, limit_s, joined, lambda of, number: latency.seconds(instances[of], number))
         separates = self._separates(instances, fleet)
         if np.count_nonzero(separates):
             kept = chosen.nonzero()[0]
-            recomputes = self._recomputes(every[kept], is_joined[kept], table)
-            chosen[kept] = of_one_kind(group[kept], recomputes, is_joined[kept], separates)
-        return chosen[: len(rows)]
+            recomputes = self._recomputes(rows[kept], joined[kept], table)
+            chosen[kept] = of_one_kind(group[kept], recomputes, joined[kept], separates)
+        return chosen
+
+    def _is_late(self, rows: Int64, table: RequestTable, now_s: float) -> Bool:
+        """Whether each request is late, by less than the time after which it is served like others. Shapes: [n]."""
+        left_s = table.time_left_s(rows, now_s)
+        late: Bool = (left_s < 0) & (left_s > -self.late_windows * table.slo_s[rows])
+        return late
 
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
         """The common level, or the highest threshold below it at which the request meets its deadline."""
@@ -174,6 +194,14 @@ def _groups(instances: Int32) -> tuple[Int64, Int64]:
         return first, np.zeros(len(instances), dtype=np.int64)
     different, group = np.unique(instances, return_inverse=True)
     return different.astype(np.int64), group
+
+
+def _has_much_room(instances: Int64, fleet: Fleet) -> Bool:
+    """Whether requests occupy at most half of the room of each instance: then a late request, which keeps its place
+    while it sits out, hinders no other. Shapes: [k]."""
+    much: Bool = 2 * fleet.requests[instances] <= fleet.max_requests[instances]
+    much &= 2 * fleet.tokens[instances] <= fleet.max_tokens[instances]
+    return much
 
 
 def _rounded_down(thresholds: Float64, candidates: Float64) -> Float64:

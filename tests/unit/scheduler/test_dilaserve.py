@@ -12,7 +12,7 @@ from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.state.request_table import NOWHERE
 from services.scheduler.state.step_pipeline import SENT_ACROSS, SENT_AHEAD
-from shared.arrays import unpack_float32
+from shared.arrays import unpack_float32, unpack_int64
 from tests.builders import arrival, scheduler_core
 from tests.support.scripted_cell import PROFILE, THRESHOLDS, ScriptedCell, jobs_in, make_cell, registered
 from tests.support.scripted_worker import ScriptedWorker
@@ -93,6 +93,19 @@ def test_a_late_request_uses_at_most_the_middle_of_the_range() -> None:
     cell = cell_of()
     cell.now_s += 10.0
     assert thresholds(cell, arrival("r", slo_s=5.0)) == [0.7]
+
+
+@pytest.mark.parametrize(("priority", "expected"), [(0, {"other"}), (1, {"late", "other"})])
+def test_a_late_request_sits_out_while_another_can_be_in_time(priority: int, expected: set[str]) -> None:
+    cell = cell_of()
+    commands = cell.send(arrival("late", slo_s=1.0, priority=priority), arrival("other", slo_s=100.0))
+    cell.now_s += 2.0
+    commands = cell.answer(commands)
+    [sent] = jobs_in(commands)
+    rows = cell.core.table.rows_of_tickets(unpack_int64(sent.jobs.tickets)).tolist()
+    assert {cell.core.table.entry(row).request_id for row in rows} == expected
+    cell.serve(commands)
+    assert not len(cell.core.table)
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.62, 0.95, 1.0])
