@@ -30,12 +30,12 @@ MIN_DISK_GIB = 2.0
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The result of one check. `fix` is empty if `ok`. `name` is the public name in `doctor --json`."""
+    """The result of one check, as `doctor --json` prints it. `fix` is empty if `ok`."""
 
-    subject: str = msgspec.field(name="what")
+    subject: str
     ok: bool
-    detail: str = msgspec.field(name="said")
-    fix: str = msgspec.field(default="", name="mend")
+    detail: str
+    fix: str = ""
 
 
 def machine() -> list[Finding]:

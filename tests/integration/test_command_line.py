@@ -155,7 +155,7 @@ def test_doctor_reports_problems_with_fixes(
         options = ["--data-dir", tmp_path, "--port", taken.getsockname()[1], "--model", tiny_model_dir]
         assert run(["doctor", "--json", "--profile", str(tmp_path / "none.csv"), *map(str, options)]) == 1
     report = json.loads(capsys.readouterr().out)
-    wrong = {finding["what"]: finding["mend"] for finding in report["findings"] if not finding["ok"]}
+    wrong = {finding["subject"]: finding["fix"] for finding in report["findings"] if not finding["ok"]}
     assert set(wrong) == {"latency profile", "model", "port"}
     assert "weights missing" in wrong["model"]
     assert "dilaserve profile" in wrong["latency profile"]
