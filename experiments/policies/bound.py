@@ -83,18 +83,23 @@ def highest_accuracy(load: FluidLoad, accuracy: Float64, instances: int) -> floa
     Shapes: accuracy [c].
     """
     groups, candidates = range(len(load.tokens)), range(len(accuracy))
-    slots = [(g, slot) for g in groups for slot in range(int(load.arrives[g]), int(load.due[g]) + 1)]
+    slots = [range(first, last + 1) for first, last in zip(load.arrives.tolist(), load.due.tolist(), strict=True)]
     of_slot: dict[int, list[int]] = {}
-    for g, slot in slots:
-        of_slot.setdefault(slot, []).append(g)
+    for g in groups:
+        for slot in slots[g]:
+            of_slot.setdefault(slot, []).append(g)
     m = pyo.ConcreteModel("bound")
     m.share = pyo.Var(groups, candidates, domain=pyo.NonNegativeReals, doc="of the group, served at a candidate")
-    m.served = pyo.Var(slots, domain=pyo.NonNegativeReals, doc="busy-seconds of a group in a slot")
+    m.served = pyo.Var(
+        [(g, slot) for g in groups for slot in slots[g]],
+        domain=pyo.NonNegativeReals,
+        doc="busy-seconds of a group in a slot",
+    )
     m.all_served = pyo.Constraint(groups, rule=lambda m, g: sum(m.share[g, c] for c in candidates) == 1)
     m.work = pyo.Constraint(
         groups,
         rule=lambda m, g: (
-            sum(m.served[g, slot] for slot in range(int(load.arrives[g]), int(load.due[g]) + 1))
+            sum(m.served[g, slot] for slot in slots[g])
             == sum(float(load.busy_s[g, c]) * m.share[g, c] for c in candidates)
         ),
     )
