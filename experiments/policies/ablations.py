@@ -65,7 +65,7 @@ class WithoutReservation(DiLaServePolicy):
 class WithoutAgeing(DiLaServePolicy):
     """Late requests come first, as their deadlines do."""
 
-    late_windows: ClassVar[float] = 0.0
+    late_slos: ClassVar[float] = 0.0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -35,29 +35,29 @@ def key_levels(parts: Float64, requests: Int64, weights: Float64, lowest: float,
     booked = float(parts.sum())
     # The booked share if every key exceeded its fair share by the same factor as this key
     used = BOOKED_KNOTS[0] * parts / (fair_share(parts, weights, _budget(booked)) * weights)
-    differs = np.abs(used - booked) > _chance(used, requests)
+    differs = np.abs(used - booked) > _noise_margin(used, requests)
     return levels_at(np.where(differs, used, booked), lowest, highest)
 
 
 def allowed_shares(parts: Float64, requests: Int64, weights: Float64) -> Float64:
-    """The fair share of each key that uses more than it by more than chance; infinity for the others, whose requests
-    come first, and for all if there are no others. Shapes: [k] each -> [k]."""
+    """The limit of each key: its fair share if it clearly exceeds it, else infinity: the key has no limit and comes
+    first. No key has a limit if all with requests exceed theirs. Shapes: [k] each -> [k]."""
     fair = fair_share(parts, weights, _budget(float(parts.sum()))) * weights
-    exceeds = parts - fair > _chance(parts, requests)
+    exceeds = parts - fair > _noise_margin(parts, requests)
     if np.all(exceeds | (requests == 0)):
         return np.full(len(parts), np.inf)
     return np.where(exceeds, fair, np.inf)
 
 
 def _budget(booked: float) -> float:
-    """The booked share up to which no key is cut."""
+    """The booked share that the keys divide; it rises with the load, as MAX_SLOWDOWN states."""
     return BOOKED_KNOTS[0] * float(np.clip(booked / BOOKED_KNOTS[-1], 1.0, MAX_SLOWDOWN))
 
 
-def _chance(share: Float64, requests: Int64) -> Float64:
-    """The difference of a key's booked share that may be chance. Shapes: [k] each -> [k]."""
-    deviation: Float64 = CHANCE_DEVIATIONS * share / np.sqrt(np.maximum(requests, 1))
-    return deviation
+def _noise_margin(share: Float64, requests: Int64) -> Float64:
+    """Differences in a key's booked share up to this may be chance. Shapes: [k] each -> [k]."""
+    margin: Float64 = CHANCE_DEVIATIONS * share / np.sqrt(np.maximum(requests, 1))
+    return margin
 
 
 def shares_before(key: Int32 | Int64, booked: Float64, rank: Float64, used: Float64, allowed: Float64) -> Float64:

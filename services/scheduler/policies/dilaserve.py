@@ -41,13 +41,13 @@ class DiLaServePolicy(AdaptivePolicy):
     """Writes the columns `level`, `least_steps` and `booked` of the table, and `tight` of the fleet."""
 
     forms_batches: ClassVar[bool] = True
-    # Of an SLO: with less time left a request may keep an instance free; a late one, too
+    # Part of its SLO: placement may reserve an instance for a request with less time left, or a late one
     urgent_share: ClassVar[float] = 0.6
-    late_windows: ClassVar[float] = 4.0  # SLOs: a late request has the rank of a deadline this much later
+    late_slos: ClassVar[float] = 4.0  # a late request is served as if it were due this much later, in its SLOs
     keys: FairKeys = field(default_factory=lambda: FairKeys({}))
     _booked: float = 0.0  # share of the SLO window
     _latency: BatchLatency | None = None  # of the requests at the last run of load control
-    _some_late: bool = False  # at the last run of load control
+    _some_deferrable: bool = False  # at the last run of load control
 
     @classmethod
     def own_fields(cls, settings: SchedulerSettings) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class DiLaServePolicy(AdaptivePolicy):
             recompute_share = float(recompute_steps.sum() / steps.sum())
             tokens, block_length = float(table.tokens[rows].mean()), float(table.block_length[rows].mean())
             self._latency = BatchLatency(fleet, tokens, block_length, recompute_share)
-            self._some_late = bool(np.any(self._is_late(rows, table, now_s)))
+            self._some_deferrable = bool(np.any(self._is_deferrable(rows, table, now_s)))
             self._booked = booked_share(booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet))
             fleet.tight[:] = self._tight(rows, self._latency, table, fleet, now_s)
         level = level_at(self._booked, lowest, highest) if self.load_control else highest
@@ -81,10 +81,10 @@ class DiLaServePolicy(AdaptivePolicy):
             table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
-        """By priority, then by key share, then by deadline; late requests count as due `late_windows` SLOs later."""
+        """By priority, then by key share, then by deadline; late requests count as due `late_slos` SLOs later."""
         slo_s = table.slo_s[rows]
         left_s = table.time_left_s(rows, now_s)
-        rank_s = np.where(left_s < 0, left_s + self.late_windows * slo_s, left_s)
+        rank_s = np.where(left_s < 0, left_s + self.late_slos * slo_s, left_s)
         rank_s += OVER_SHARE_S * self.keys.shares_before(rows, rank_s, table)
         priority = table.priority[rows]
         if np.count_nonzero(priority):
@@ -93,16 +93,16 @@ class DiLaServePolicy(AdaptivePolicy):
         return place_by_deadline(rows, rank_s, left_s < self.urgent_share * slo_s, table, fleet, step_latency)
 
     def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
-        """The most urgent requests, as many as the pace of the most urgent allows, and one kind of step. Late
-        requests sit out while others of an instance with much room can be in time."""
+        """The most urgent requests, as many as the strictest pace limit allows, and one kind of step where that is
+        cheaper. On an instance that is at most half full, late requests wait for those that are not late."""
         every = np.concatenate([rows, joined]) if len(joined) else rows
         if len(every) == 1:
             return np.ones(1, dtype=np.bool_)[: len(rows)]
         is_joined = np.arange(len(every)) >= len(rows)
         instances, group = _groups(table.instance[every])
-        if not self._some_late:
+        if not self._some_deferrable:
             return self._batch(every, instances, group, is_joined, table, fleet, now_s)[: len(rows)]
-        late = self._is_late(every, table, now_s) & _has_much_room(instances, fleet)[group]
+        late = self._is_deferrable(every, table, now_s) & _at_most_half_full(instances, fleet)[group]
         steps = punctual_first(group, late, table.priority[every], is_joined)
         steps[steps] = self._batch(every[steps], instances, group[steps], is_joined[steps], table, fleet, now_s)
         return steps[: len(rows)]
@@ -110,7 +110,7 @@ class DiLaServePolicy(AdaptivePolicy):
     def _batch(
         self, rows: Int64, instances: Int64, group: Int64, joined: Bool, table: RequestTable, fleet: Fleet, now_s: float
     ) -> Bool:
-        """Which requests step, without regard to late ones. Shapes: instances [k], group (index of each request's
+        """Which requests step, if late ones count like others. Shapes: instances [k], group (index of each request's
         instance) and joined [n] -> [n]."""
         chosen = np.ones(len(rows), dtype=np.bool_)
         latency = self._latency
@@ -124,10 +124,10 @@ class DiLaServePolicy(AdaptivePolicy):
             chosen[kept] = of_one_kind(group[kept], recomputes, joined[kept], separates)
         return chosen
 
-    def _is_late(self, rows: Int64, table: RequestTable, now_s: float) -> Bool:
-        """Whether each request is late, by less than the time after which it is served like others. Shapes: [n]."""
+    def _is_deferrable(self, rows: Int64, table: RequestTable, now_s: float) -> Bool:
+        """Whether each request is late by less than `late_slos`; later still it is served like others. Shapes: [n]."""
         left_s = table.time_left_s(rows, now_s)
-        late: Bool = (left_s < 0) & (left_s > -self.late_windows * table.slo_s[rows])
+        late: Bool = (left_s < 0) & (left_s > -self.late_slos * table.slo_s[rows])
         return late
 
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
@@ -196,12 +196,12 @@ def _groups(instances: Int32) -> tuple[Int64, Int64]:
     return different.astype(np.int64), group
 
 
-def _has_much_room(instances: Int64, fleet: Fleet) -> Bool:
-    """Whether requests occupy at most half of the room of each instance: then a late request, which keeps its place
-    while it sits out, hinders no other. Shapes: [k]."""
-    much: Bool = 2 * fleet.requests[instances] <= fleet.max_requests[instances]
-    much &= 2 * fleet.tokens[instances] <= fleet.max_tokens[instances]
-    return much
+def _at_most_half_full(instances: Int64, fleet: Fleet) -> Bool:
+    """Whether at most half of each instance's room for requests and tokens is in use: then a late request that waits
+    in its place blocks no arrival. Shapes: [k]."""
+    half_full: Bool = 2 * fleet.requests[instances] <= fleet.max_requests[instances]
+    half_full &= 2 * fleet.tokens[instances] <= fleet.max_tokens[instances]
+    return half_full
 
 
 def _rounded_down(thresholds: Float64, candidates: Float64) -> Float64:
