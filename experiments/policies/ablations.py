@@ -77,6 +77,13 @@ class WithoutCorrection(DiLaServePolicy):
         super(WithoutCorrection, self).control(table, fleet, now_s)
 
 
+@dataclass(slots=True, kw_only=True)
+class WithoutLateness(DiLaServePolicy):
+    """Late requests do not lower the level."""
+
+    lateness: ClassVar[float] = 0.0
+
+
 PARTS: dict[str, type[DiLaServePolicy]] = {
     "rescue": WithoutRescue,
     "separation": WithoutSeparation,
@@ -84,6 +91,7 @@ PARTS: dict[str, type[DiLaServePolicy]] = {
     "deadline-order": WithoutDeadlineOrder,
     "reservation": WithoutReservation,
     "ageing": WithoutAgeing,
+    "lateness": WithoutLateness,
     "correction": WithoutCorrection,
     "difficulty": DiLaServePolicy,
 }

@@ -12,6 +12,7 @@ from services.scheduler.algorithms.common_level import (
     STEP_MARGIN,
     booked_share,
     highest_within,
+    lateness_factor,
     level_at,
     steps_at,
 )
@@ -44,6 +45,7 @@ class DiLaServePolicy(AdaptivePolicy):
     # Part of its SLO: placement may reserve an instance for a request with less time left, or a late one
     urgent_share: ClassVar[float] = 0.6
     late_slos: ClassVar[float] = 4.0  # a late request is served as if it were due this much later, in its SLOs
+    lateness: ClassVar[float] = 5.0  # added to the factor on the booked share if all requests are late
     keys: FairKeys = field(default_factory=lambda: FairKeys({}))
     _booked: float = 0.0  # share of the SLO window
     _latency: BatchLatency | None = None  # of the requests at the last run of load control
@@ -68,15 +70,19 @@ class DiLaServePolicy(AdaptivePolicy):
             recompute_share = float(recompute_steps.sum() / steps.sum())
             tokens, block_length = float(table.tokens[rows].mean()), float(table.block_length[rows].mean())
             self._latency = BatchLatency(fleet, tokens, block_length, recompute_share)
-            self._some_deferrable = bool(np.any(self._is_deferrable(rows, table, now_s)))
-            self._booked = booked_share(booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet))
+            late = rows[self._is_deferrable(rows, table, now_s)]
+            self._some_deferrable = len(late) > 0
+            planned = booked_share(booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet))
+            self._booked = planned * float(lateness_factor(self.lateness, len(late), len(rows)))
             fleet.tight[:] = self._tight(rows, self._latency, table, fleet, now_s)
         level = level_at(self._booked, lowest, highest) if self.load_control else highest
         table.level[rows] = level
         self.keys.forget()
         if self.load_control and len(table.keys) > 1 and np.isfinite(self._booked):
             parts = request_parts(rows, steps - recompute_steps, recompute_steps, table, fleet)
-            self.keys.set_levels(rows, self._booked * parts, lowest, highest, table)
+            counts = (np.bincount(table.key[some], minlength=len(table.keys)) for some in (late, rows))
+            factors = lateness_factor(self.lateness, *counts)[table.key[rows]]
+            self.keys.set_levels(rows, planned * parts * factors, lowest, highest, table)
         if self.guaranteed_priority is not None:
             table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
 

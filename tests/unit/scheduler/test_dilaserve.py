@@ -95,6 +95,22 @@ def test_a_late_request_uses_at_most_the_middle_of_the_range() -> None:
     assert thresholds(cell, arrival("r", slo_s=5.0)) == [0.7]
 
 
+def levels_beside_late(late: int) -> set[float]:
+    """Of ten requests in time, beside this number of late ones."""
+    cell = cell_of()
+    cell.now_s += 20.0
+    requests = [arrival(f"r{i}", slo_s=200.0) for i in range(10)]
+    cell.send(*requests, *[arrival(f"late{i}", slo_s=19.0) for i in range(late)])
+    table = cell.core.table
+    return {round(float(table.level[table.row_of[request.request.request_id]]), 6) for request in requests}
+
+
+def test_late_requests_lower_the_common_level() -> None:
+    assert levels_beside_late(0) == levels_beside_late(1) == {0.9}
+    [level] = levels_beside_late(3)
+    assert 0.5 < level < 0.9
+
+
 @pytest.mark.parametrize(("priority", "expected"), [(0, {"other"}), (1, {"late", "other"})])
 def test_a_late_request_sits_out_while_another_can_be_in_time(priority: int, expected: set[str]) -> None:
     cell = cell_of()
