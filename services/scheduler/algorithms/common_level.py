@@ -14,7 +14,7 @@ from shared.arrays import Float64, Int64
 # and reaches the lowest candidate.
 BOOKED_KNOTS = (0.25, 0.45, 0.70)
 STEP_FACTOR = 1.2  # reserve before a deadline: this many times the estimated steps left
-STEP_MARGIN = 1.0  # and this number of steps more
+STEP_MARGIN = 2.0  # and this number of steps more
 
 
 def booked_share(instance_shares: Float64) -> float:

@@ -30,7 +30,7 @@ from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.steps import RECOMPUTE
 
 PRICED_AT = 0.75  # of the range of candidates: the threshold at which work is priced
-MAX_BOOKED_FOR_PACE = 0.5  # booked share above which batches are not cut for the sake of urgent requests
+MAX_BOOKED_FOR_PACE = 0.7  # booked share above which batches are not cut for the sake of urgent requests
 # The kinds of step run in separate iterations if merging them saves less than this share of a recompute iteration's
 # base: recompute steps can gather, and then share one base
 MAX_SHARED_LAUNCH = 0.5

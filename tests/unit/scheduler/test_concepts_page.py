@@ -41,7 +41,7 @@ def test_the_common_level() -> None:
 
 
 def test_a_lower_threshold_for_a_deadline() -> None:
-    max_steps = (np.array([0.94]) / 0.020 - STEP_MARGIN) / STEP_FACTOR
+    max_steps = (np.array([0.96]) / 0.020 - STEP_MARGIN) / STEP_FACTOR
     assert int(max_steps[0]) == 38
     [chosen] = highest_within(STEPS_LEFT[None, :], np.array(CANDIDATES), max_steps)
     assert np.floor(chosen * 100) / 100 == 0.7
