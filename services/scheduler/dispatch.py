@@ -154,9 +154,12 @@ class Dispatcher:
         Pass all rows of each instance. Shapes: [n] -> [n].
         """
         fleet, pipeline, instances = self._fleet, self._table.pipeline, self._table.instance[rows]
+        waits = pipeline.state[rows] >= SENT
+        if not np.count_nonzero(waits):
+            return np.zeros(len(rows), dtype=np.int64)
         done, last = fleet.done_batch[instances], self._last_batch(rows)
         first = np.maximum(pipeline.batch[rows], done + 1)
-        waits = (pipeline.state[rows] >= SENT) & (last > done)
+        waits &= last > done
         lowest, highest = np.full(len(fleet.tokens), np.iinfo(np.int64).max), np.zeros(len(fleet.tokens), np.int64)
         np.minimum.at(lowest, instances[waits], first[waits])
         np.maximum.at(highest, instances[waits], last[waits])

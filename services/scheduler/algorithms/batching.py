@@ -48,6 +48,8 @@ def of_one_kind(group: Int64, recomputes: Bool, joined: Bool, separates: Bool) -
 
     Shapes: recomputes and joined [n]: as in `within_pace`; separates [k]: whether it runs the kinds separately. -> [n]
     """
+    if np.count_nonzero(recomputes) in (0, len(recomputes)):
+        return np.ones(len(group), dtype=np.bool_)
     k = len(separates)
     requests = np.bincount(group, minlength=k)
     gathered = np.bincount(group[recomputes], minlength=k) >= RECOMPUTE_SHARE * requests

@@ -65,10 +65,10 @@ def steps_at(steps_left: Float64, candidates: Float64, thresholds: Float64) -> F
 def highest_within(steps_left: Float64, candidates: Float64, max_steps: Float64) -> Float64:
     """The highest threshold, interpolated between the candidates, at which the steps left are at most `max_steps`; the
     lowest candidate where none fits. Shapes: steps_left [n, c], max_steps [n] -> [n]."""
+    if np.count_nonzero(steps_left > max_steps[:, None]) == 0:
+        return np.full(len(steps_left), candidates[-1])
     steps = np.maximum.accumulate(steps_left, axis=1)  # an estimate may fall as the threshold rises
     fitting = (steps <= max_steps[:, None]).sum(axis=1)
-    if np.all(fitting == len(candidates)):
-        return np.full(len(steps), candidates[-1])
     each, last = np.arange(len(steps)), len(candidates) - 1
     low, high = np.maximum(fitting - 1, 0), np.minimum(fitting, last)
     fewest = steps[each, low]

@@ -92,9 +92,12 @@ class BatchLatency:
 def pace_s(rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
     """Seconds between two steps of a request: as observed, else an iteration of all requests. Shapes: [n] -> [n]."""
     instances = table.instance[rows]
+    observed_s: Float64 = fleet.pace_s[instances]
+    if np.count_nonzero(observed_s) == len(rows):
+        return observed_s
     blocks = fleet.requests[instances] * table.block_length[rows] / BUCKET
     iteration_s = fleet.cache_base_s[instances] + blocks * fleet.cache_slope_s[instances]
-    return np.where(fleet.pace_s[instances] > 0, fleet.pace_s[instances], iteration_s)
+    return np.where(observed_s > 0, observed_s, iteration_s)
 
 
 def _recompute_base_s(instances: Int64 | slice, fleet: Fleet) -> Float64:

@@ -196,7 +196,7 @@ class DiLaServePolicy(AdaptivePolicy):
 def _groups(instances: Int32) -> tuple[Int64, Int64]:
     """The distinct instances, and for each row the index of its instance among them. Shapes: [n] -> [k], [n]."""
     first = instances[:1].astype(np.int64)
-    if np.all(instances == first):  # most often the results of one instance arrived
+    if np.count_nonzero(instances != first) == 0:  # most often the results of one instance arrived
         return first, np.zeros(len(instances), dtype=np.int64)
     different, group = np.unique(instances, return_inverse=True)
     return different.astype(np.int64), group

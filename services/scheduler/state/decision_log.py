@@ -50,11 +50,11 @@ class DecisionLog:
             fleet.requests[instances],
         )
         at = table.steps[rows] - table.first_step[rows] + ahead
-        values = np.empty((len(rows), len(COLUMNS)), dtype=np.float32)
-        for i, column in enumerate(columns):
-            values[:, i] = column
-        kept = (at < MAX_DECISIONS).nonzero()[0]
-        self._log[rows[kept], at[kept]] = values[kept]
+        values = np.array(columns, dtype=np.float32).T
+        if at.max(initial=0) >= MAX_DECISIONS:
+            kept = (at < MAX_DECISIONS).nonzero()[0]
+            rows, at, values = rows[kept], at[kept], values[kept]
+        self._log[rows, at] = values
 
     def move_to_next_block(self, row: int) -> None:
         """Correct the record of the step in flight: it was sent ahead, and is the first step of a block."""

@@ -31,11 +31,11 @@ def observe_iterations(table: RequestTable, fleet: Fleet, rows: Int64, latency_s
 def _observe_pace(table: RequestTable, fleet: Fleet, rows: Int64, now_s: float) -> None:
     last_s = table.last_result_s[rows]
     table.last_result_s[rows] = now_s
-    again = (last_s > 0) & (table.state_instance[rows] == table.instance[rows])
-    instances = table.instance[rows[again]]
-    steps = np.bincount(instances)
+    instances = table.instance[rows]
+    again = (last_s > 0) & (table.state_instance[rows] == instances)
+    steps = np.bincount(instances, again)
     seen = steps.nonzero()[0]
-    mean_s = np.bincount(instances, now_s - last_s[again])[seen] / steps[seen]
+    mean_s = np.bincount(instances, (now_s - last_s) * again)[seen] / steps[seen]
     known_s = fleet.pace_s[seen]
     fleet.pace_s[seen] = np.where(known_s > 0, known_s + PACE_WEIGHT * (mean_s - known_s), mean_s)
 
