@@ -118,17 +118,19 @@ class DiLaServePolicy(AdaptivePolicy):
     ) -> Bool:
         """Which requests step, if late ones count like others. Shapes: instances [k], group (index of each request's
         instance) and joined [n] -> [n]."""
-        chosen = np.ones(len(rows), dtype=np.bool_)
-        latency = self._latency
+        latency, separates = self._latency, self._separates(instances, fleet)
         limit_s = None if latency is None else self._pace_limit_s(rows, instances, latency, table, fleet, now_s)
-        if latency is not None and limit_s is not None:
-            chosen = within_pace(group, limit_s, joined, lambda of, number: latency.seconds(instances[of], number))
-        separates = self._separates(instances, fleet)
-        if np.count_nonzero(separates):
-            kept = chosen.nonzero()[0]
-            recomputes = self._recomputes(rows[kept], joined[kept], table)
-            chosen[kept] = of_one_kind(group[kept], recomputes, joined[kept], separates)
+        if latency is None or limit_s is None:
+            return self._of_one_kind(rows, group, joined, separates, table)
+        chosen = within_pace(group, limit_s, joined, lambda of, number: latency.seconds(instances[of], number))
+        chosen[chosen] = self._of_one_kind(rows[chosen], group[chosen], joined[chosen], separates, table)
         return chosen
+
+    def _of_one_kind(self, rows: Int64, group: Int64, joined: Bool, separates: Bool, table: RequestTable) -> Bool:
+        """Which requests step, as in `of_one_kind`, if the kinds run separately anywhere. Shapes: as in `_batch`."""
+        if not np.count_nonzero(separates):
+            return np.ones(len(rows), dtype=np.bool_)
+        return of_one_kind(group, self._recomputes(rows, joined, table), joined, separates)
 
     def _is_deferrable(self, rows: Int64, table: RequestTable, now_s: float) -> Bool:
         """Whether each request is late by less than `late_slos`; later still it is served like others. Shapes: [n]."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
-from shared.arrays import Float64, Int64
+from shared.arrays import Float64, Int32, Int64
 from shared.messages.steps import RECOMPUTE
 
 PACE_WEIGHT = 0.03  # of one observation in the moving average of the pace
@@ -20,18 +20,21 @@ def observe_iterations(table: RequestTable, fleet: Fleet, rows: Int64, latency_s
         if len(rows) and table.steps[rows[0]] % MEASURE_EVERY == 0:
             _observe_costs(table, fleet, rows, latency_s)
         return
-    fleet.changed[instances] = True
+    seen = np.bincount(instances).nonzero()[0]
+    fleet.changed[seen] = True
     np.maximum.at(fleet.done_batch, instances, batches)
-    _observe_pace(table, fleet, rows, now_s)
-    measured = (fleet.done_batch[instances] % MEASURE_EVERY == 0).nonzero()[0]  # all steps of an iteration, or none
-    if len(measured):
-        _observe_costs(table, fleet, rows[measured], latency_s[measured])
+    _observe_pace(table, fleet, rows, instances, now_s)
+    measured = seen[fleet.done_batch[seen] % MEASURE_EVERY == 0]
+    if len(measured) == len(seen):
+        _observe_costs(table, fleet, rows, latency_s)
+    elif len(measured):
+        kept = (fleet.done_batch[instances] % MEASURE_EVERY == 0).nonzero()[0]  # all steps of an iteration, or none
+        _observe_costs(table, fleet, rows[kept], latency_s[kept])
 
 
-def _observe_pace(table: RequestTable, fleet: Fleet, rows: Int64, now_s: float) -> None:
+def _observe_pace(table: RequestTable, fleet: Fleet, rows: Int64, instances: Int32, now_s: float) -> None:
     last_s = table.last_result_s[rows]
     table.last_result_s[rows] = now_s
-    instances = table.instance[rows]
     again = (last_s > 0) & (table.state_instance[rows] == instances)
     steps = np.bincount(instances, again)
     seen = steps.nonzero()[0]

@@ -95,8 +95,10 @@ class StepEstimates:
         steps_left -= (table.steps[rows] - table.estimate_step[rows])[:, None]
         np.maximum(steps_left, blocks_left[:, None], out=steps_left)
         np.minimum(steps_left, table.masks_left[rows][:, None], out=steps_left)
-        skipped = self._blocks_skipped(blocks_left)
-        steps_left -= skipped[:, None]
+        skipped: Float64 | float = 0.0
+        if self._continues < 1.0:
+            skipped = self._blocks_skipped(blocks_left)
+            steps_left -= skipped[:, None]
         if not table.pipeline.caching:
             return steps_left, steps_left
         begun = table.block_masks_left[rows] < table.block_length[rows]
