@@ -188,7 +188,7 @@ def main() -> None:
             result = measure(instances, messages)
             rate = result.items_per_s
             each = (
-                f"{1e6 * result.seconds / max(count, 1):.1f}"
+                f"{1e6 * result.seconds / count:.1f}" if count else "-"
                 for count in (result.items, result.cycles, result.requests)
             )
             report.add_row(instances, REQUESTS_PER_INSTANCE * instances, messages, f"{rate:,.0f}", *each)

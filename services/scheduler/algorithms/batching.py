@@ -52,10 +52,12 @@ def of_one_kind(group: Int64, recomputes: Bool, joined: Bool, separates: Bool) -
         return np.ones(len(group), dtype=np.bool_)
     k = len(separates)
     requests = np.bincount(group, minlength=k)
-    gathered = np.bincount(group[recomputes], minlength=k) >= RECOMPUTE_SHARE * requests
-    has_joined = np.bincount(group[joined], minlength=k)
-    recomputes_joined = np.bincount(group[joined & recomputes], minlength=k)
-    runs_recompute = np.where(has_joined > 0, recomputes_joined == has_joined, gathered)
-    is_mixed = (recomputes_joined > 0) & (recomputes_joined < has_joined)
-    fits: Bool = (recomputes == runs_recompute[group]) | ~separates[group] | is_mixed[group]
-    return fits | joined
+    runs_recompute = np.bincount(group[recomputes], minlength=k) >= RECOMPUTE_SHARE * requests
+    runs_both = ~separates
+    if np.count_nonzero(joined):
+        has_joined = np.bincount(group[joined], minlength=k)
+        recomputes_joined = np.bincount(group[joined & recomputes], minlength=k)
+        runs_recompute = np.where(has_joined > 0, recomputes_joined == has_joined, runs_recompute)
+        runs_both |= (recomputes_joined > 0) & (recomputes_joined < has_joined)
+    fits: Bool = (recomputes == runs_recompute[group]) | runs_both[group] | joined
+    return fits

@@ -191,7 +191,8 @@ class DiLaServePolicy(AdaptivePolicy):
         """Whether the step of each in the batch is a recompute step. Shapes: rows and joined [n] -> [n]."""
         state = table.pipeline.state[rows]
         recomputes: Bool = (state == IDLE) & table.next_recomputes(rows)
-        recomputes |= joined & (state == SENT) & (table.pipeline.kind[rows] == RECOMPUTE)
+        if np.count_nonzero(joined):
+            recomputes |= joined & (state == SENT) & (table.pipeline.kind[rows] == RECOMPUTE)
         return recomputes | (not table.pipeline.caching)
 
 
