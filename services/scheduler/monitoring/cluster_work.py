@@ -97,6 +97,8 @@ def _classes(core: SchedulerCore) -> list[InstanceClass]:
         correction = float(corrections[known].min() if known.any() else UNCONFIRMED_SHARE * corrections.min())
         if not profile:  # the costs are not known
             correction = 0.0
+        if not fleet.requests[members].any():
+            correction = min(correction, 1.0)  # a high one was learnt under load: if all are refused, none corrects it
         first = np.full(len(tokens), members[0])
         recompute_s = correction * fleet.recompute_latency_s(first, tokens)
         cache_s = correction * fleet.cache_latency_s(first, tokens)

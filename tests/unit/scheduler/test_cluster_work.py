@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from services.scheduler.events import RequestCancelled
 from services.scheduler.monitoring.cluster_work import (
     MIN_ENDED,
     MIN_OBSERVED,
@@ -70,6 +71,19 @@ def test_a_new_instance_does_not_lower_the_confirmed_costs_of_its_kind() -> None
     cell.send(registered("b-1"))
     [both] = work_of(cell).classes
     assert (both.instances, both.recompute_s) == (2, before)
+
+
+def test_an_idle_kind_of_instance_costs_at_most_its_profile() -> None:
+    """Iterations under load took three times as long; with no request, no iteration would correct that."""
+    cell = make_cell({"a-1": 1})
+    cell.send(arrival("r"))
+    for _ in range(MIN_OBSERVED):
+        cell.core.fleet.observe(np.array([0]), np.array([3.0]), np.array([1.0]))
+    loaded = work_of(cell).classes[0].recompute_s
+    cell.send(RequestCancelled("r"))
+    idle = work_of(cell).classes[0].recompute_s
+    assert np.array(idle) * float(cell.core.fleet.correction[0]) == pytest.approx(np.array(loaded))
+    assert cell.core.fleet.correction[0] > 1.5
 
 
 def test_a_profile_counts_in_full_once_iterations_confirm_it() -> None:
