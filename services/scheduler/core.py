@@ -48,6 +48,7 @@ class CoreSettings:
     granularity: int = 8  # newly unmasked tokens between two estimates of the steps left
     lookahead: int = 0  # steps sent to an instance before the result of the previous step is read: 0 or 1
     end_ids: tuple[int, ...] = ()  # tokens that end a text, as in `text_ended`
+    vocab_size: int = 1 << 31  # tokens are below it
     step_timeout_s: float = 60.0  # time after which an unanswered step is sent to another instance
     keeps_records: bool = True  # whether to keep decisions and checkpoints; a simulation needs neither
     learns_difficulty: bool = True  # whether a request's own steps correct its one-shot estimate
@@ -69,7 +70,10 @@ class SchedulerCore:
         )
         self.policy = make_policy(self.estimates)
         self._text_ended = text_ended
-        self._decoder = ResultDecoder(settings.epoch, candidates, 1 / means, self.table, self.fleet, self.totals)
+        vocabulary = settings.vocab_size, settings.mask_token_id
+        self._decoder = ResultDecoder(
+            settings.epoch, *vocabulary, candidates, 1 / means, self.table, self.fleet, self.totals
+        )
         end_ids = pack_int32(settings.end_ids)
         encoder = JobEncoder(settings.epoch, settings.mask_token_id, end_ids, self.table, self.fleet)
         self._decisions = DecisionLog(self.table, self.fleet) if settings.keeps_records else None
@@ -125,7 +129,7 @@ class SchedulerCore:
         row = self.table.add(arrived)
         self._next_load_control_s = 0.0
         if arrived.checkpoint is not None:
-            resume(self.table, row, arrived.checkpoint)
+            resume(self.table, row, arrived.checkpoint, self.settings.vocab_size, self.settings.mask_token_id)
             if self._has_ended(row):  # the previous scheduler stopped before it checked
                 self._finish(row, OutcomeStatus.COMPLETED, now_s)
                 return
@@ -144,6 +148,8 @@ class SchedulerCore:
         for row in applied.stalled.tolist():
             error = f"instance {self.fleet.instance_id(self.table.instance[row])} ran a step that unmasked nothing"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
+        for row in applied.refused.tolist():
+            self._refuse_result(row, now_s)
         if len(applied.missing):
             self._forget_states(applied.missing)
         for failure in applied.failures:
@@ -202,6 +208,14 @@ class SchedulerCore:
         for row in rows.tolist():
             self.table.new_ticket(row)
 
+    def _refuse_result(self, row: int, now_s: float) -> None:
+        """Run a step again, on another instance if there is one: its result was invalid."""
+        index = int(self.table.instance[row])
+        request_id, instance_id = self.table.entry(row).request_id, self.fleet.instance_id(index)
+        log.warning("invalid step result", request_id=request_id, step=int(self.table.steps[row]), instance=instance_id)
+        self.fleet.unresponsive[index] = self.fleet.changed[index] = True
+        self._retry(row, now_s)
+
     def _lose_instance(self, instance_id: str, now_s: float) -> None:
         table, index = self.table, self.fleet.remove(instance_id)
         if index is None:
@@ -235,7 +249,7 @@ class SchedulerCore:
         table.estimate_pending[row] = False
         table.new_ticket(row)
         if table.attempts[row] >= MAX_ATTEMPTS:
-            error = f"no instance could run step {table.steps[row]}: {MAX_ATTEMPTS} tries went unanswered"
+            error = f"no instance could run step {table.steps[row]}: {MAX_ATTEMPTS} tries had no valid answer"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
 
     def _finish(self, row: int, status: OutcomeStatus, now_s: float, error: str = "") -> None:

@@ -11,6 +11,8 @@ from shared.errors import BadInput
 from shared.predictor_card import PredictorCard, read_predictor_card
 from shared.text import TextModel
 
+NO_TOKEN = -1
+
 
 def build_core(
     settings: SchedulerSettings,
@@ -31,12 +33,13 @@ def build_core(
     ending_text = text if settings.stop_at_eos else None
     core_settings = CoreSettings(
         epoch=epoch,
-        mask_token_id=text.card.mask_token_id if text else 0,
+        mask_token_id=text.card.mask_token_id if text else NO_TOKEN,
         thresholds=thresholds,
         tokens_per_step=tuple(means.tolist()),
         caching=settings.cache != "none",
         granularity=card.update_granularity if card else 1,
         lookahead=settings.lookahead,
+        vocab_size=text.card.vocab_size if text else 1 << 31,
         end_ids=tuple(sorted(ending_text.end_ids)) if ending_text else (),
         step_timeout_s=settings.step_timeout_s,
         keeps_records=keeps_records,

@@ -5,12 +5,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import structlog
 from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from shared.bus.client import Bus, last_token, try_decode
 from shared.bus.subjects import HEARTBEAT_S, INSTANCE_TTL_S
 from shared.messages.instances import Instance
+
+log = structlog.get_logger(__name__)
 
 REPLACED_TTL_S = 2 * HEARTBEAT_S  # silence after which an instance is lost if a newer one has its name
 
@@ -60,6 +63,9 @@ class InstanceWatch:
             return
         instance = try_decode(msg, Instance)
         if instance is None:
+            return
+        if instance.instance_id != instance_id:
+            log.warning("registration under another id dropped", subject=msg.subject, instance=instance.instance_id)
             return
         if not self.accept(instance):
             self._remove(instance_id)

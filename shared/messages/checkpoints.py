@@ -1,6 +1,10 @@
 """The state of a request at its last block boundary, from which the next scheduler continues."""
 
+from typing import Annotated
+
 import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]  # as in the scheduler's columns
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -10,12 +14,12 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     output_ids: bytes  # int32 [blocks done x block length]
-    block_length: int  # tokens
-    steps: int  # completed denoising steps
-    recompute_steps: int
+    block_length: Count  # tokens
+    steps: Count  # completed denoising steps
+    recompute_steps: Count
     threshold_tokens: float  # sum of the thresholds used, over unmasked tokens
     lowest_threshold: float
-    migrations: int
+    migrations: Count
     instances: list[str]  # instances that ran a step, in order of first use
     last_instance: str = ""  # the instance that ran the last step
     step_s: float = 0.0  # total time of the iterations that ran its steps

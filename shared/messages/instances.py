@@ -1,8 +1,12 @@
 """Registration and control of instances."""
 
 import enum
+from typing import Annotated
 
 import msgspec
+
+InstanceId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$(?!\n)")]  # one token of a subject
+Tokens = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
 class InstanceState(enum.StrEnum):
@@ -15,7 +19,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about the served model that other services need."""
 
     name: str
-    max_length: int  # tokens, prompt and output together
+    max_length: Tokens  # prompt and output together
     mask_token_id: int
     eos_token_id: int
     vocab_size: int
@@ -28,16 +32,16 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     renewal; deleted at a clean exit.
     """
 
-    instance_id: str
+    instance_id: InstanceId
     model: ModelCard
-    tp_degree: int
+    tp_degree: Annotated[int, msgspec.Meta(ge=1, le=1024)]
     state: InstanceState = InstanceState.READY
     node: str = "local"
     gpus: list[int] = []
     device: str = "cpu"
-    max_batch_tokens: int = 8192
-    max_batch_requests: int = 64
-    cache_tokens: int = 0  # capacity of its KV cache; 0: no cache, or unknown
+    max_batch_tokens: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = 8192
+    max_batch_requests: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)] = 64
+    cache_tokens: Tokens = 0  # capacity of its KV cache; 0: no cache, or unknown
     profile: str = ""  # latency profile of its TP degree, in the form of PROFILE.csv; empty: none
     requests: int = 0  # number of requests that it holds
     drain_until_s: float = 0.0  # Unix time, seconds; until then it keeps requests whose move costs a step

@@ -5,8 +5,11 @@ A *ticket* is the number of one attempt at a request; tickets increase within an
 """
 
 import enum
+from typing import Annotated
 
 import msgspec
+
+Ticket = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class StepKind(enum.IntEnum):
@@ -58,7 +61,7 @@ class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StepFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A step that can never run. The scheduler fails the request with this message."""
 
-    ticket: int
+    ticket: Ticket
     message: str
 
 

@@ -9,7 +9,7 @@ from opentelemetry import propagate, trace
 
 from services.scheduler.events import EstimatesFailed, EstimatesReceived, RequestEstimates
 from services.scheduler.io.event_queue import EventQueue
-from shared.arrays import pack_float32, pack_int32, unpack_float32
+from shared.arrays import Float64, pack_float32, pack_int32, unpack_float32
 from shared.bus.client import Bus, trace_headers
 from shared.bus.codec import decode, encode
 from shared.bus.errors import BUS_ERRORS
@@ -54,7 +54,7 @@ class PredictorClient:
         try:
             reply = await self._call(encode(message), command)
             answer = unpack_float32(decode(reply.data, StepsLeft).steps_left)
-            steps_left = answer.reshape(len(command.tickets), self._count).astype(np.float64)
+            steps_left = _finite(answer.reshape(len(command.tickets), self._count).astype(np.float64))
         except (*BUS_ERRORS, BadInput, ValueError) as error:
             loop = asyncio.get_running_loop()
             if loop.time() >= self._unavailable_until_s:
@@ -71,3 +71,10 @@ class PredictorClient:
         with tracer.start_as_current_span("ask predictor", context=context, kind=kind, attributes=attributes):
             subject, headers = self._bus.subjects.predict, trace_headers()
             return await self._bus.nc.request(subject, payload, timeout=ANSWER_TIMEOUT_S, headers=headers)
+
+
+def _finite(steps_left: Float64) -> Float64:
+    """Raises: ValueError if an estimate is not a number, or infinite. Shapes: any -> the same."""
+    if not np.isfinite(steps_left).all():
+        raise ValueError("an estimate is not finite")
+    return steps_left

@@ -1,8 +1,13 @@
 """A request's state at a block boundary: taken from its row, and restored into one."""
 
+import numpy as np
+import structlog
+
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import pack_int32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
+
+log = structlog.get_logger(__name__)
 
 COLUMNS = ("steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "migrations", "step_s")
 
@@ -26,9 +31,13 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
     )
 
 
-def resume(table: RequestTable, row: int, checkpoint: Checkpoint) -> None:
+def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: int, mask_token_id: int) -> None:
     """Restore finished blocks into a new row. A checkpoint that does not match the request is ignored: it belongs to an
-    earlier request with the same id."""
+    earlier request with the same id. A damaged one is ignored, too: the request starts again."""
+    reason = _damage(checkpoint, vocab_size, mask_token_id)
+    if reason:
+        log.warning("checkpoint ignored", request_id=table.entry(row).request_id, reason=reason)
+        return
     output_ids = unpack_int32(checkpoint.output_ids)
     length, done = int(table.block_length[row]), len(output_ids)
     if checkpoint.block_length != length or done % length or done >= table.output_length[row]:
@@ -45,3 +54,18 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint) -> None:
         table.steps_at[row], table.tokens_at[row] = steps_at, tokens_at
     table.entry(row).served_by.extend(checkpoint.instances)
     table.entry(row).last_instance = checkpoint.last_instance
+
+
+def _damage(checkpoint: Checkpoint, vocab_size: int, mask_token_id: int) -> str:
+    """Why the checkpoint cannot be used; empty if it can."""
+    columns = checkpoint.output_ids, checkpoint.steps_at, checkpoint.tokens_at
+    if any(len(column) % 4 for column in columns):
+        return "a column is not of int32"
+    output_ids, *counts = (unpack_int32(column) for column in columns)
+    if np.count_nonzero(output_ids.view(np.uint32) >= vocab_size) or np.count_nonzero(output_ids == mask_token_id):
+        return "a token is outside the vocabulary"
+    if any(np.count_nonzero(column < 0) for column in counts):
+        return "a count is negative"
+    if not np.isfinite([checkpoint.threshold_tokens, checkpoint.lowest_threshold, checkpoint.step_s]).all():
+        return "a number is not finite"
+    return ""

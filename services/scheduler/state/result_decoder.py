@@ -11,6 +11,7 @@ from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.observations import observe_iterations
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
+from services.scheduler.state.result_checks import check_lengths, invalid_steps, measured_s
 from services.scheduler.state.step_pipeline import SENT
 from services.scheduler.state.totals import Totals
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
@@ -29,6 +30,7 @@ class AppliedResults:
     rows: Int64  # [n]
     moved: Int64  # [k], the rows whose previous step ran on another instance, or did not exist
     stalled: Int64  # [j], the rows without an unmasked token: the instance is faulty
+    refused: Int64  # [r], other rows, whose result is invalid: the instance is faulty
     ends: Int64  # [n], end of each row's slice
     positions: Int32  # [tokens]
     tokens: Int32  # [tokens]
@@ -76,6 +78,8 @@ class ResultDecoder:
     """Applies results of one epoch to the table."""
 
     _epoch: int
+    _vocab_size: int
+    _mask_token_id: int
     _thresholds: Float64  # [c], the candidates, ascending; tokens and steps are counted for each
     _steps_per_token: Float64  # [c], the mean of each
     _table: RequestTable
@@ -90,7 +94,7 @@ class ResultDecoder:
             if message.epoch != self._epoch or message.instance_id not in self._fleet.index_of:
                 continue
             try:
-                _check(message)
+                check_lengths(message)
             except ValueError as error:
                 log.warning("malformed results dropped", instance=message.instance_id, error=str(error))
             else:
@@ -101,13 +105,25 @@ class ResultDecoder:
             return None
         columns = self._columns(good)
         rows, index = self._awaited(columns)
-        return self._unmask(columns, rows, index, failures, now_s)
+        refused = rows[:0]
+        invalid = invalid_steps(
+            columns.counts,
+            columns.tokens,
+            columns.confidences,
+            columns.stats,
+            vocab_size=self._vocab_size,
+            mask_token_id=self._mask_token_id,
+        )
+        if invalid is not None:
+            refused = rows[invalid[index]]
+            rows, index = rows[~invalid[index]], index[~invalid[index]]
+        return self._unmask(columns, rows, index, refused, failures, now_s)
 
     def _columns(self, messages: Sequence[StepResults]) -> _Columns:
         """The columns of all messages, concatenated."""
         counts = [len(message.tickets) // 8 for message in messages]
         instances = np.array([self._fleet.index_of[message.instance_id] for message in messages])
-        latency_s = np.array([message.latency_s for message in messages])
+        latency_s = np.array([measured_s(message) for message in messages])
         return _Columns(
             instances.repeat(counts),
             latency_s.repeat(counts),
@@ -134,7 +150,7 @@ class ResultDecoder:
         return rows[index], index
 
     def _unmask(
-        self, columns: _Columns, rows: Int64, index: Int64, failures: list[StepFailure], now_s: float
+        self, columns: _Columns, rows: Int64, index: Int64, refused: Int64, failures: list[StepFailure], now_s: float
     ) -> AppliedResults:
         table = self._table
         measured_s = columns.latency_s
@@ -157,7 +173,9 @@ class ResultDecoder:
         table.step_s[rows] += columns.latency_s
         table.confidence_stats[rows] = columns.stats
         ends = newly.cumsum(dtype=np.int64)
-        return AppliedResults(rows, moved, stalled, ends, positions, tokens, confidences, columns.missing, failures)
+        return AppliedResults(
+            rows, moved, stalled, refused, ends, positions, tokens, confidences, columns.missing, failures
+        )
 
     def _unmaskable(self, rows: Int64, positions: Int32) -> Bool:
         """Whether each position may be unmasked: it is masked, and in the row's current block."""
@@ -191,18 +209,6 @@ class ResultDecoder:
         table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], thresholds)
         table.state_instance[rows] = table.instance[rows]
         pipeline.complete(rows, table.block_masks_left[rows] == 0)
-
-
-def _check(results: StepResults) -> None:
-    """Raises: ValueError if the columns do not match."""
-    n, odd = divmod(len(results.tickets), 8)
-    if odd or not len(results.steps) == len(results.counts) == len(results.confidence_stats) / 5 == 4 * n:
-        raise ValueError("columns differ in length")
-    total = 4 * sum(memoryview(results.counts).cast("I"))  # unsigned: a negative count becomes too large
-    if not len(results.positions) == len(results.tokens) == len(results.confidences) == total:
-        raise ValueError("the token columns do not match the counts")
-    if len(results.missing) % 8:
-        raise ValueError("`missing` is not a column of int64")
 
 
 def group_by_distinct_instances(messages: Iterable[StepResults]) -> list[list[StepResults]]:

@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -87,3 +88,32 @@ async def test_rejected_and_unreadable_registrations_are_absent() -> None:
     await cell.heartbeat("i-1", model=model_card(name="x"))
     await cell.receive("i-2", b"\xc1")
     assert cell.present() == cell.updated == []
+
+
+async def test_a_registration_under_another_id_is_absent() -> None:
+    cell = Cell()
+    await cell.receive("i-1", encode(instance("other-1")))
+    assert cell.present() == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_batch_requests": 1 << 40},
+        {"max_batch_requests": 0},
+        {"max_batch_tokens": -1},
+        {"cache_tokens": 1 << 31},
+        {"tp_degree": 0},
+    ],
+)
+async def test_a_registration_with_an_impossible_capacity_is_absent(fields: dict[str, int]) -> None:
+    cell = Cell()
+    await cell.heartbeat("i-1", **fields)
+    assert cell.present() == []
+
+
+@pytest.mark.parametrize("instance_id", ["a.b-1", "a b", "", "x" * 129, "a\n"])
+async def test_an_instance_id_is_one_token_of_a_subject(instance_id: str) -> None:
+    cell = Cell()
+    await cell.receive(instance_id.rpartition(".")[2], encode(instance(instance_id)))
+    assert cell.present() == []

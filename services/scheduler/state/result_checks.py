@@ -1,0 +1,43 @@
+"""Checks of step results where they enter the scheduler: a worker's fault costs at most the requests that it ran."""
+
+import numpy as np
+
+from shared.arrays import Bool, Float32, Int32
+from shared.messages.steps import StepResults
+
+MAX_ITERATION_S = 3600.0  # a longer latency is an error
+
+
+def check_lengths(results: StepResults) -> None:
+    """Raises: ValueError if the columns do not match."""
+    n, odd = divmod(len(results.tickets), 8)
+    if odd or not len(results.steps) == len(results.counts) == len(results.confidence_stats) / 5 == 4 * n:
+        raise ValueError("columns differ in length")
+    total = 4 * sum(memoryview(results.counts).cast("I"))  # unsigned: a negative count becomes too large
+    if not len(results.positions) == len(results.tokens) == len(results.confidences) == total:
+        raise ValueError("the token columns do not match the counts")
+    if len(results.missing) % 8:
+        raise ValueError("`missing` is not a column of int64")
+
+
+def measured_s(results: StepResults) -> float:
+    """The seconds of the iteration; 0, as not measured, if they are out of range or not a number."""
+    return results.latency_s if 0.0 <= results.latency_s <= MAX_ITERATION_S else 0.0
+
+
+def invalid_steps(
+    counts: Int32, tokens: Int32, confidences: Float32, stats: Float32, *, vocab_size: int, mask_token_id: int
+) -> Bool | None:
+    """The steps with the mask, a token outside 0..vocab_size-1, or a value that is not finite; None: no step has one.
+
+    Shapes: counts [n], tokens and confidences [sum of counts], stats [n, 5] -> [n].
+    """
+    bad_tokens = tokens.view(np.uint32) >= vocab_size  # a negative token becomes too large
+    bad_tokens |= tokens == mask_token_id
+    bad_tokens |= ~np.isfinite(confidences)
+    bad_stats = ~np.isfinite(stats)
+    if np.count_nonzero(bad_tokens) + np.count_nonzero(bad_stats) == 0:
+        return None
+    owner = np.arange(len(counts)).repeat(counts)
+    invalid: Bool = bad_stats.any(axis=1) | (np.bincount(owner, bad_tokens, minlength=len(counts)) > 0)
+    return invalid

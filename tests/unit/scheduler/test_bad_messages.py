@@ -1,0 +1,149 @@
+"""Invalid messages of workers and invalid checkpoints cost at most the progress of their own requests."""
+
+import dataclasses
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.scheduler.core import MAX_ATTEMPTS, SchedulerCore
+from services.scheduler.events import FinishRequest, SaveCheckpoint, SendJobs
+from services.scheduler.state.output_buffer import MASKED
+from shared.arrays import pack_float32, pack_int32, unpack_float32, unpack_int32
+from shared.messages.requests import OutcomeStatus
+from shared.messages.steps import StepFailure, StepResults
+from tests.builders import ARRIVAL_S, EPOCH, MASK_ID, arrival, registered, scheduler_core
+from tests.support.scripted_worker import ScriptedWorker
+
+VOCAB = 10_000
+
+
+def core_with(*instances: str) -> SchedulerCore:
+    core = scheduler_core(vocab_size=VOCAB, end_ids=())
+    core.cycle([registered(name) for name in instances], ARRIVAL_S)
+    return core
+
+
+def jobs_of(commands: list[object]) -> list[SendJobs]:
+    return [command for command in commands if isinstance(command, SendJobs) and command.jobs.tickets]
+
+
+def with_first(results: StepResults, column: str, value: float) -> StepResults:
+    """The results with another first value in a column of tokens, confidences or statistics."""
+    values = (unpack_int32 if column == "tokens" else unpack_float32)(getattr(results, column)).copy()
+    values[0] = value
+    packed = pack_int32(values) if column == "tokens" else pack_float32(values)
+    return msgspec.structs.replace(results, **{column: packed})
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("tokens", -5),
+        ("tokens", VOCAB),
+        ("tokens", MASK_ID),
+        ("confidences", np.nan),
+        ("confidences", np.inf),
+        ("confidence_stats", np.nan),
+    ],
+)
+def test_an_invalid_value_costs_only_its_own_requests_step(column: str, value: float) -> None:
+    core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
+    [sent] = jobs_of(core.cycle([arrival("bad"), arrival("good")], ARRIVAL_S))  # type: ignore[arg-type]
+    core.cycle([with_first(worker.run(sent.jobs), column, value)], ARRIVAL_S)
+    table = core.table
+    bad, good = (table.row_of[name] for name in ("bad", "good"))
+    assert (table.steps[bad], table.steps[good]) == (0, 1)
+    assert (table.attempts[bad], table.attempts[good]) == (1, 0)
+    assert (table.output_ids(bad) == MASKED).all()
+
+
+def test_a_request_with_only_invalid_results_fails_after_its_attempts() -> None:
+    core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
+    commands = core.cycle([arrival("r")], ARRIVAL_S)
+    for _ in range(MAX_ATTEMPTS):
+        [sent] = jobs_of(commands)  # type: ignore[arg-type]
+        commands = core.cycle([with_first(worker.run(sent.jobs), "tokens", -1)], ARRIVAL_S)
+    [finish] = [command for command in commands if isinstance(command, FinishRequest)]
+    assert finish.status is OutcomeStatus.FAILED
+    assert "no valid answer" in finish.error
+
+
+def test_after_an_invalid_result_the_step_runs_on_another_instance() -> None:
+    core, worker = core_with("a-1", "b-1"), ScriptedWorker("a-1", per_step=4)
+    [sent] = jobs_of(core.cycle([arrival("r")], ARRIVAL_S))  # type: ignore[arg-type]
+    results = msgspec.structs.replace(worker.run(sent.jobs), instance_id=sent.instance_id)
+    [again] = jobs_of(core.cycle([with_first(results, "tokens", -1)], ARRIVAL_S))  # type: ignore[arg-type]
+    assert again.instance_id != sent.instance_id
+
+
+@pytest.mark.parametrize("latency_s", [float("nan"), float("inf"), -1.0, 1e300])
+def test_an_impossible_latency_does_not_reach_the_statistics(latency_s: float) -> None:
+    core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
+    [sent] = jobs_of(core.cycle([arrival("r")], ARRIVAL_S))  # type: ignore[arg-type]
+    core.cycle([msgspec.structs.replace(worker.run(sent.jobs), latency_s=latency_s)], ARRIVAL_S)
+    row = core.table.row_of["r"]
+    assert (core.table.steps[row], core.table.step_s[row]) == (1, 0.0)
+
+
+bytes_of_any_length = st.binary(max_size=48)
+
+
+@given(
+    results=st.builds(
+        StepResults,
+        instance_id=st.sampled_from(["a-1", "unknown"]),
+        epoch=st.sampled_from([EPOCH, 0]),
+        tickets=bytes_of_any_length,
+        steps=bytes_of_any_length,
+        counts=bytes_of_any_length,
+        positions=bytes_of_any_length,
+        tokens=bytes_of_any_length,
+        confidences=bytes_of_any_length,
+        confidence_stats=bytes_of_any_length,
+        missing=bytes_of_any_length,
+        failures=st.lists(st.builds(StepFailure, ticket=st.integers(0, 2**63 - 1), message=st.text()), max_size=2),
+        latency_s=st.floats(),
+    ),
+    keeps=st.sets(st.sampled_from(["tickets", "steps", "counts", "positions", "tokens", "confidences"])),
+)
+def test_no_result_ends_the_scheduler_or_writes_an_invalid_token(results: StepResults, keeps: set[str]) -> None:
+    """Some columns are those of a valid answer, the others are arbitrary bytes."""
+    core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
+    [sent] = jobs_of(core.cycle([arrival("r"), arrival("s")], ARRIVAL_S))  # type: ignore[arg-type]
+    valid = worker.run(sent.jobs)
+    core.cycle([msgspec.structs.replace(results, **{name: getattr(valid, name) for name in keeps})], ARRIVAL_S)
+    written = core.table.outputs.tokens[core.table.outputs.tokens != MASKED]
+    assert ((written >= 0) & (written < VOCAB) & (written != MASK_ID)).all()
+
+
+def saved_checkpoint() -> SaveCheckpoint:
+    """That of a request with two blocks, after the first one."""
+    core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=32)
+    [sent] = jobs_of(core.cycle([arrival("r", output_tokens=64)], ARRIVAL_S))  # type: ignore[arg-type]
+    [saved] = [c for c in core.cycle([worker.run(sent.jobs)], ARRIVAL_S) if isinstance(c, SaveCheckpoint)]
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("output_ids", b"odd"),
+        ("output_ids", pack_int32([-5] * 32)),
+        ("output_ids", pack_int32([VOCAB] * 32)),
+        ("output_ids", pack_int32([MASK_ID] * 32)),
+        ("steps_at", b"\x00"),
+        ("tokens_at", pack_int32([-1])),
+        ("step_s", float("nan")),
+        ("threshold_tokens", float("inf")),
+    ],
+)
+def test_a_damaged_checkpoint_costs_only_the_progress_that_it_held(column: str, value: object) -> None:
+    checkpoint = saved_checkpoint().checkpoint
+    for damaged, blocks in ((False, 1), (True, 0)):
+        core = core_with("a-1")
+        stored = msgspec.structs.replace(checkpoint, **{column: value}) if damaged else checkpoint
+        core.cycle([dataclasses.replace(arrival("r", output_tokens=64), checkpoint=stored)], ARRIVAL_S)
+        assert core.table.block[core.table.row_of["r"]] == blocks
