@@ -25,6 +25,7 @@ from services.scheduler.state.step_estimates import StepEstimates
 from services.scheduler.state.step_pipeline import SENT
 from services.scheduler.state.totals import Totals
 from shared.arrays import Int32, Int64, pack_int32
+from shared.messages.instances import Instance
 from shared.messages.requests import OutcomeStatus, Progress
 from shared.messages.stats import ClusterLoad
 from shared.messages.steps import StepResults
@@ -109,15 +110,14 @@ class SchedulerCore:
             case ev.StepsLost():
                 self.fleet.synchronized.fill(False)
                 for row in self.table.pipeline.in_flight().tolist():
-                    self._retry(row, now_s)
+                    self._retry(row, now_s, is_charged=False)
             case ev.RequestArrived():
                 self._add_request(event, now_s)
             case ev.RequestCancelled(request_id):
                 if request_id in self.table.row_of:
                     self._finish(self.table.row_of[request_id], OutcomeStatus.CANCELLED, now_s)
             case ev.InstanceUpdated(instance):
-                self.fleet.update(instance)
-                self._next_load_control_s = 0.0
+                self._update_instance(instance, now_s)
             case ev.InstanceLost(instance_id):
                 self._lose_instance(instance_id, now_s)
             case ev.EstimatesReceived(tickets, steps, steps_left):
@@ -216,7 +216,13 @@ class SchedulerCore:
         self.fleet.unresponsive[index] = self.fleet.changed[index] = True
         self._retry(row, now_s)
 
-    def _lose_instance(self, instance_id: str, now_s: float) -> None:
+    def _update_instance(self, instance: Instance, now_s: float) -> None:
+        if self.fleet.has_reconnected(instance):  # its last results may be lost
+            self._lose_instance(instance.instance_id, now_s, is_charged=False)
+        self.fleet.update(instance)
+        self._next_load_control_s = 0.0
+
+    def _lose_instance(self, instance_id: str, now_s: float, *, is_charged: bool = True) -> None:
         table, index = self.table, self.fleet.remove(instance_id)
         if index is None:
             return
@@ -225,7 +231,7 @@ class SchedulerCore:
         self._next_load_control_s = 0.0
         log.warning("instance lost", instance=instance_id, requests=len(rows))
         for row in rows.tolist():
-            self._retry(row, now_s)
+            self._retry(row, now_s, is_charged=is_charged)
 
     def _expire(self, now_s: float) -> None:
         """Take back steps that were not answered in time."""
@@ -239,10 +245,11 @@ class SchedulerCore:
             self.fleet.unresponsive[table.instance[row]] = True
             self._retry(row, now_s)
 
-    def _retry(self, row: int, now_s: float) -> None:
-        """Take a request from an instance that does not answer; its unmasked tokens are kept."""
+    def _retry(self, row: int, now_s: float, *, is_charged: bool = True) -> None:
+        """Take a request from an instance that does not answer; its unmasked tokens are kept. `is_charged`: an attempt
+        counts, because the request may be the cause."""
         table = self.table
-        if table.pipeline.state[row] >= SENT:
+        if is_charged and table.pipeline.state[row] >= SENT:
             table.attempts[row] += 1
         self._dispatcher.remove(row)
         table.pipeline.take_back(row)

@@ -56,7 +56,8 @@ class WorkerService:
         """
         steps, consumer = self._bus.subjects.stream("STEPS"), step_consumer(self._bus.subjects, self._instance_id)
         await self._bus.nc.subscribe(self._bus.subjects.control(self._instance_id), cb=self._receive_control)
-        consuming = asyncio.ensure_future(self._bus.run_consumer(steps, consumer, self._receive_jobs))
+        consuming = asyncio.ensure_future(self._bus.run_consumer(steps, consumer, self._receive_jobs, is_own=True))
+        self._bus.reconnects.subscribe(self._registration.count_connection)
         registering = asyncio.ensure_future(self._registration.run())
         computing = asyncio.ensure_future(self._compute())
         running_deferred = asyncio.ensure_future(self._deferred.run())

@@ -24,6 +24,7 @@ from shared.bus import subjects as declared
 from shared.bus.codec import decode, encode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.pull_consumer import consume
+from shared.bus.reconnects import PING_S, Reconnects, limit_unanswered_time
 from shared.bus.subjects import Subjects
 from shared.errors import BadInput, QueueFull, RetryLater
 from shared.retry import WAIT_INITIAL_S, retry
@@ -43,8 +44,9 @@ SET_UP_CHECK_S = 0.5  # interval of checks for streams lost in a server restart
 class Bus:
     """One connection to the bus, for one cell. `nc` and `js` are public for subscriptions."""
 
-    def __init__(self, client: Client, cell: str, alive_file: str = "") -> None:
+    def __init__(self, client: Client, cell: str, reconnects: Reconnects, alive_file: str = "") -> None:
         self.nc = client
+        self.reconnects = reconnects
         self.js: JetStreamContext = client.jetstream(timeout=10)
         self.subjects = Subjects(cell)
         self._alive = asyncio.create_task(_keep_alive_file(Path(alive_file))) if alive_file else None
@@ -55,7 +57,12 @@ class Bus:
 
         `alive_file`, if given, is touched while the event loop runs.
         """
-        connection_log = _ConnectionLog()
+        connection_log, reconnects = _ConnectionLog(), Reconnects()
+
+        async def reconnected() -> None:
+            await connection_log.connected()
+            limit_unanswered_time(client)
+            reconnects.report()
 
         async def connect() -> Client:
             try:
@@ -66,8 +73,10 @@ class Bus:
                     reconnect_time_wait=0.25,
                     allow_reconnect=True,
                     error_cb=connection_log.error,
-                    reconnected_cb=connection_log.connected,
+                    reconnected_cb=reconnected,
                     connect_timeout=2,
+                    ping_interval=PING_S,
+                    max_outstanding_pings=2,
                     drain_timeout=DRAIN_TIMEOUT_S,
                 )
             except (*BUS_ERRORS, OSError) as error:
@@ -75,7 +84,8 @@ class Bus:
 
         client = await retry(connect)
         await connection_log.connected()
-        return cls(client, cell, alive_file)
+        limit_unanswered_time(client)
+        return cls(client, cell, reconnects, alive_file)
 
     async def publish(self, subject: str, message: msgspec.Struct, headers: Mapping[str, str] | None = None) -> None:
         """Publish without waiting for storage (progress, step messages, cancels)."""
@@ -115,20 +125,35 @@ class Bus:
         config: ConsumerConfig,
         handle: Callable[[Msg], Awaitable[None]],
         before_create: Callable[[], Awaitable[None]] | None = None,
+        *,
+        is_own: bool = False,
     ) -> None:
         """Pass each message of a stream to `handle` as it arrives, until cancelled. Creates the consumer at the start
-        and CONSUMER_RETRY_S after a loss, each time after `before_create`."""
+        and CONSUMER_RETRY_S after a loss, each time after `before_create`.
+
+        `is_own`: no other process uses the consumer. After a reconnect it is created again: messages that the old
+        connection lost are delivered again, and so are those that are not acknowledged yet.
+        """
+        name, is_first = str(config.durable_name), True
 
         async def create() -> None:
             if before_create is not None:
                 await before_create()
+            if is_own and not is_first:
+                with suppress(NotFoundError):
+                    await self.js.delete_consumer(stream, name)
             await self.js.add_consumer(stream, config)
 
         while True:  # each loss starts a new back-off
             await _retry(f"create the consumer of {stream}", create, CONSUMER_RETRY_S)
+            is_first = False
+            consuming = consume(self.nc, stream, name, handle)
             try:
                 with bus_errors(f"consume {stream}"):
-                    await consume(self.nc, stream, str(config.durable_name), handle)
+                    if is_own:
+                        await self.reconnects.run_until_next(consuming)
+                        continue
+                    await consuming
             except RetryLater as error:
                 log.warning("consumer lost", stream=stream, error=str(error))
             await asyncio.sleep(CONSUMER_RETRY_S)

@@ -46,6 +46,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 0  # number of requests that it holds
     drain_until_s: float = 0.0  # Unix time, seconds; until then it keeps requests whose move costs a step
     heartbeat: int = 0  # number of renewals
+    connections: int = 1  # to the bus so far; if it rises, results may be lost
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 from shared.bus.client import Bus
 from shared.bus.subjects import request_consumer
 from tests.support.nats import NatsServer
+from tests.support.tcp_proxy import TcpProxy
 
 LIMIT_S = 20.0
 
@@ -84,3 +85,48 @@ async def connected(server: NatsServer, name: str) -> AsyncIterator[Bus]:
         yield bus
     finally:
         await bus.close()
+
+
+async def test_messages_that_a_broken_connection_lost_are_delivered_again(nats_server: NatsServer, bus: Bus) -> None:
+    proxy = TcpProxy(nats_server.port)
+    url = f"nats://127.0.0.1:{await proxy.start()}"
+    behind_proxy = await Bus.connect(url, bus.subjects.cell, name="consumer")
+    reconnected = asyncio.Event()
+    behind_proxy.reconnects.subscribe(reconnected.set)
+    stream = bus.subjects.stream("REQUESTS")
+    arrived: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def handle(msg: Msg) -> None:
+        arrived.put_nowait(msg.data)
+
+    task = asyncio.ensure_future(behind_proxy.run_consumer(stream, request_consumer(1), handle, is_own=True))
+    try:
+        await bus.js.publish(bus.subjects.requests, b"before")
+        assert await asyncio.wait_for(arrived.get(), LIMIT_S) == b"before"
+        proxy.silence()
+        await bus.js.publish(bus.subjects.requests, b"lost")
+        await asyncio.wait_for(proxy.has_dropped(b"lost"), LIMIT_S)
+        proxy.reset()
+        await asyncio.wait_for(reconnected.wait(), LIMIT_S)
+        again = [await asyncio.wait_for(arrived.get(), LIMIT_S) for _ in range(2)]
+        assert again == [b"before", b"lost"]
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await behind_proxy.close()
+        await proxy.stop()
+
+
+async def test_a_silent_connection_is_replaced_within_seconds(nats_server: NatsServer, bus: Bus) -> None:
+    """The server's bytes are lost without a reset."""
+    proxy = TcpProxy(nats_server.port)
+    url = f"nats://127.0.0.1:{await proxy.start()}"
+    behind_proxy = await Bus.connect(url, bus.subjects.cell, name="silent")
+    reconnected = asyncio.Event()
+    behind_proxy.reconnects.subscribe(reconnected.set)
+    try:
+        proxy.silence()
+        await asyncio.wait_for(reconnected.wait(), LIMIT_S)
+    finally:
+        await behind_proxy.close()
+        await proxy.stop()

@@ -25,6 +25,7 @@ from shared.text import read_model_card
 from tests.support.nats import NatsServer
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.services import service, stop
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import reached, until
 
 LIMIT_S = 20.0
@@ -351,3 +352,22 @@ def test_an_invalid_setting_prints_one_line_and_exits(cluster: Cluster) -> None:
     [line] = cluster.log.read_text().splitlines()
     assert "DILASERVE_THRESHOLD='3'" in line
     assert "<= 1" in line
+
+
+async def test_requests_that_a_broken_connection_lost_are_served(cluster: Cluster, nats_server: NatsServer) -> None:
+    await cluster.bus.set_up()
+    proxy = TcpProxy(nats_server.port)
+    settings = cluster.settings | {"nats_url": f"nats://127.0.0.1:{await proxy.start()}"}
+    with service("scheduler", settings, cluster.log) as process:
+        async with cluster.instance():
+            await cluster.outcome(Request(request_id="before", prompt="2+2=", output_tokens=32))
+            proxy.silence()
+            requests = [Request(request_id=f"lost-{i}", prompt="2+2=", output_tokens=32) for i in range(5)]
+            waiting = [asyncio.ensure_future(cluster.outcome(request)) for request in requests]
+            await asyncio.wait_for(proxy.has_dropped(b"lost-4"), LIMIT_S)
+            proxy.reset()
+            outcomes = await asyncio.gather(*waiting)
+            assert {outcome.status for outcome in outcomes} == {OutcomeStatus.COMPLETED}
+            await until(cluster.all_acknowledged)
+        await asyncio.to_thread(stop, process)  # it disconnects through the proxy
+    await proxy.stop()

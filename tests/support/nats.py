@@ -19,6 +19,10 @@ class NatsServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def port(self) -> int:
+        return self._port
+
+    @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self._port}"
 

@@ -94,7 +94,9 @@ class RequestConsumer:
         async with self._tasks:
             self._tasks.create_task(self._clock.run())
             self._tasks.create_task(self._promote())
-            await self._bus.run_consumer(stream, request_consumer(epoch), self._receive, before_create=evict_superseded)
+            await self._bus.run_consumer(
+                stream, request_consumer(epoch), self._receive, before_create=evict_superseded, is_own=True
+            )
 
     async def subscribe_cancels(self) -> None:
         await self._bus.nc.subscribe(self._bus.subjects.cancel("*"), cb=self._receive_cancel)

@@ -57,6 +57,11 @@ class Fleet(InstanceCosts):
         self.max_requests[index] = instance.max_batch_requests
         return index
 
+    def has_reconnected(self, instance: Instance) -> bool:
+        """Whether the instance is known with an earlier connection to the bus."""
+        known = self.instances[self.index_of[instance.instance_id]] if instance.instance_id in self.index_of else None
+        return known is not None and known.connections != instance.connections
+
     def remove(self, instance_id: str) -> int | None:
         """Forget an instance. Returns: its former index; None if it is unknown."""
         index = self.index_of.pop(instance_id, None)

@@ -34,6 +34,10 @@ class Registration:
         except BUS_ERRORS as error:
             log.warning("registration not renewed", error=repr(error))
 
+    def count_connection(self) -> None:
+        """The next renewal reports another connection: results of the last one may be lost."""
+        self.instance = replace(self.instance, connections=self.instance.connections + 1)
+
     async def run(self) -> None:
         """Renew every HEARTBEAT_S until cancelled."""
         while True:

@@ -407,7 +407,9 @@ def test_steps_that_the_bus_has_lost_are_sent_again_at_once() -> None:
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
 
 
-@pytest.mark.parametrize("away", [[InstanceLost("a-1"), registered("a-1")], [StepsLost()]])
+@pytest.mark.parametrize(
+    "away", [[InstanceLost("a-1"), registered("a-1")], [StepsLost()], [registered("a-1", connections=2)]]
+)
 def test_after_a_loss_of_the_instance_or_the_bus_old_tickets_are_forgotten(away: list[Event]) -> None:
     core = scheduler_core()
     [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
@@ -416,6 +418,17 @@ def test_after_a_loss_of_the_instance_or_the_bus_old_tickets_are_forgotten(away:
     assert before < state.ticket < again.jobs.forget_below
     [then] = of_kind(core.cycle([Worker("a-1").run(again.jobs)], 100.2), SendJobs)
     assert then.jobs.forget_below == 0
+
+
+@pytest.mark.parametrize("lost", ["steps", "connection"])
+def test_a_connection_that_breaks_again_and_again_charges_no_request(lost: str) -> None:
+    core = scheduler_core()
+    commands = core.cycle([registered("a-1"), arrival("r")], 100.0)
+    for number in range(2 * MAX_ATTEMPTS):
+        event = StepsLost() if lost == "steps" else registered("a-1", connections=2 + number)
+        commands = core.cycle([event], 100.1 + number)
+    [finish] = serve(core, {"a-1": Worker("a-1")}, commands)
+    assert finish.status is OutcomeStatus.COMPLETED
 
 
 def test_a_cancelled_request_ends_and_is_dropped_on_its_instance() -> None:
