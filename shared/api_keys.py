@@ -18,9 +18,14 @@ class ApiKey:
     max_priority: int = MAX_PRIORITY
     created_at: datetime | None = None
     revoked_at: datetime | None = None
+    operator: bool = False  # sees the requests of all keys
+
+    def may_see(self, owner: str) -> bool:
+        """Whether it may read a request with the key `owner`."""
+        return self.operator or self.key_id == owner
 
 
-ANONYMOUS = ApiKey(key_id="", name="anyone")  # every client of a gateway without `auth`
+ANONYMOUS = ApiKey(key_id="", name="anyone", operator=True)  # every client of a gateway without `auth`
 
 
 def hash_secret(secret: str) -> str:

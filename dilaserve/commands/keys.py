@@ -34,6 +34,7 @@ def create(
         int | None, typer.Option(min=1, max=MAX_LIMIT, help="Requests in flight; default: no limit.")
     ] = None,
     max_priority: Annotated[int, typer.Option(min=-100, max=100, help="Highest priority of its requests.")] = 0,
+    operator: Annotated[bool, typer.Option("--operator", help="Let it see the requests of all keys.")] = False,
     data_dir: DataDir = Path(".data"),
     database_url: DatabaseUrl = None,
     json: Json = False,
@@ -42,7 +43,9 @@ def create(
     from shared.database.key_store import create_key  # noqa: PLC0415
 
     limits = (requests_per_minute, concurrency, max_priority)
-    key, secret = _in_database(database_url, data_dir, lambda engine: create_key(engine, name, *limits))
+    key, secret = _in_database(
+        database_url, data_dir, lambda engine: create_key(engine, name, *limits, operator=operator)
+    )
     if json:
         typer.echo(msgspec.json.encode(asdict(key) | {"secret": secret}))
     else:
@@ -63,11 +66,12 @@ def list_keys(*, data_dir: DataDir = Path(".data"), database_url: DatabaseUrl = 
     if json:
         typer.echo(msgspec.json.encode({"keys": found}))
         return
-    table = Table("key", "name", "requests/min", "in flight", "max priority", "created", "revoked", box=None)
+    table = Table("key", "name", "requests/min", "in flight", "max priority", "role", "created", "revoked", box=None)
     for key in found:
         rate, concurrency = key.requests_per_minute or "any", key.concurrency or "any"
+        role = "operator" if key.operator else ""
         times = [f"{at:%Y-%m-%d %H:%M}" if at else "" for at in (key.created_at, key.revoked_at)]
-        table.add_row(key.key_id, escape(key.name), str(rate), str(concurrency), str(key.max_priority), *times)
+        table.add_row(key.key_id, escape(key.name), str(rate), str(concurrency), str(key.max_priority), role, *times)
     open_console().print(table)
 
 

@@ -15,12 +15,17 @@ PREFIX = "dls-"
 
 
 async def create_key(
-    engine: AsyncEngine, name: str, requests_per_minute: int | None, concurrency: int | None, max_priority: int
+    engine: AsyncEngine,
+    name: str,
+    requests_per_minute: int | None = None,
+    concurrency: int | None = None,
+    max_priority: int = 0,
+    *,
+    operator: bool = False,
 ) -> tuple[ApiKey, str]:
     """Returns: the key and its secret, which is not stored."""
-    key = ApiKey(
-        secrets.token_hex(4), name, requests_per_minute, concurrency, max_priority, created_at=datetime.now(UTC)
-    )
+    limits = (requests_per_minute, concurrency, max_priority)
+    key = ApiKey(secrets.token_hex(4), name, *limits, created_at=datetime.now(UTC), operator=operator)
     secret = PREFIX + secrets.token_urlsafe(32)
     async with engine.begin() as connection:
         await connection.execute(insert(ApiKeyRow).values(**asdict(key), secret_hash=hash_secret(secret)))

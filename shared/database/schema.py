@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 import structlog
-from sqlalchemy import Connection, DateTime, Float, Integer, MetaData, Text, make_url, text
+from sqlalchemy import Connection, DateTime, Float, Integer, MetaData, Text, false, make_url, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -128,6 +128,7 @@ class ApiKeyRow(Base):
     requests_per_minute: Mapped[int | None]  # None: no limit
     concurrency: Mapped[int | None]  # requests in flight; None: no limit
     max_priority: Mapped[int]  # highest priority that its requests may have
+    operator: Mapped[bool] = mapped_column(server_default=false())  # sees the requests of all keys
 
 
 def open_database(url: str) -> AsyncEngine:

@@ -125,6 +125,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stats: ServingStats | None = None  # None: no step ran
     decisions: StepDecisions | None = None  # None: no step ran
     error: OutcomeError | None = None
+    key: str = ""  # of the request; empty: none, or the request ended before it was decoded
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -123,6 +123,12 @@ async def test_a_request_is_acknowledged_after_its_outcome_is_stored(shared: Clu
         await until(shared.all_acknowledged)
 
 
+async def test_an_outcome_has_the_key_of_its_request(shared: Cluster) -> None:
+    async with shared.instance():
+        outcome = await shared.outcome(Request(request_id=f"keyed-{next(numbers)}", prompt="hi", key="alice"))
+    assert (outcome.status, outcome.key) == (OutcomeStatus.COMPLETED, "alice")
+
+
 async def test_a_json_request_without_client_library_is_answered_in_json(
     shared: Cluster, nats_server: NatsServer
 ) -> None:

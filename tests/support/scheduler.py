@@ -101,11 +101,12 @@ class AnsweringScheduler:
         prompt_tokens = len(unpack_int32(request.prompt_ids or b""))
         if self.status is not OutcomeStatus.COMPLETED:
             error = OutcomeError(message=f"the test chose {self.status.value}", field="messages")
-            return Outcome(request_id=request.request_id, status=self.status, error=error)
+            return Outcome(request_id=request.request_id, status=self.status, error=error, key=request.key)
         finished = self.text.finish(output_ids, request.stop)
         latency_s = time.time() - (request.arrival_s or 0.0)
         return Outcome(
             request_id=request.request_id,
+            key=request.key,
             status=self.status,
             text=finished.text,
             finish_reason=finished.finish_reason,

@@ -13,6 +13,7 @@ from nats.js.api import DeliverPolicy
 from services.gateway.console.cluster_view import ClusterView, LoadView, Update, load_view, node_views
 from services.gateway.readiness import Readiness
 from services.gateway.stream_reader import read_stream
+from shared.api_keys import ApiKey
 from shared.bus.client import Bus, try_decode
 from shared.bus.errors import BUS_ERRORS
 from shared.errors import RetryLater
@@ -72,9 +73,10 @@ class ClusterMonitor:
         """The leading scheduler's stats; None if none leads."""
         return self._last_stats if time.time() - self.received_s < STATS_TIMEOUT_S else None
 
-    def recent(self, limit: int) -> list[Outcome]:
-        """The most recently finished requests, newest first."""
-        return list(islice(reversed(self._recent.values()), limit))
+    def recent(self, limit: int, key: ApiKey) -> list[Outcome]:
+        """The most recently finished requests that the key may see, newest first."""
+        visible = (outcome for outcome in reversed(self._recent.values()) if key.may_see(outcome.key))
+        return list(islice(visible, limit))
 
     def cluster(self) -> ClusterView:
         """The state of the cell."""

@@ -52,6 +52,7 @@ class OutcomeStore:
             stats=finish.stats,
             decisions=finish.decisions,
             error=OutcomeError(message=finish.error) if finish.error else None,
+            key=arrived.request.key,
         )
         self._write(outcome, arrived.delivery)
 

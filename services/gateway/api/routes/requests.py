@@ -3,9 +3,10 @@
 import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from msgspec.structs import replace
 
+from services.gateway.admission.admission import key_of
 from services.gateway.api.errors import ApiError
 from services.gateway.api.replies import ChatFormat, TextFormat, usage
 from services.gateway.api.response_models import List, RequestSummary, Serving, StoredRequest, StoredRequestError, Usage
@@ -23,17 +24,20 @@ def request_routes(context: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/requests")
 
     @router.get("", response_model_exclude_unset=True)
-    async def list_requests(limit: Annotated[int, Query(ge=1, le=MAX_RECENT)] = 50) -> List[RequestSummary]:
-        """The most recently finished requests, newest first."""
-        shortened = (replace(outcome, text=outcome.text[:PREVIEW_LENGTH]) for outcome in context.monitor.recent(limit))
+    async def list_requests(
+        http: Request, limit: Annotated[int, Query(ge=1, le=MAX_RECENT)] = 50
+    ) -> List[RequestSummary]:
+        """The API key's most recently finished requests, newest first; an operator's key lists those of all keys."""
+        outcomes = context.monitor.recent(limit, key_of(http))
+        shortened = (replace(outcome, text=outcome.text[:PREVIEW_LENGTH]) for outcome in outcomes)
         return List(object="list", data=[RequestSummary(**_fields(outcome)) for outcome in shortened])
 
     @router.get("/{name}", response_model_exclude_unset=True)
-    async def get_request(name: str) -> StoredRequest:
+    async def get_request(http: Request, name: str) -> StoredRequest:
         """The outcome of a request; `name` is the id of the request or of its reply."""
         request_id = name.removeprefix(ChatFormat.id_prefix).removeprefix(TextFormat.id_prefix)
         outcome = await find_outcome(context.connection.bus, request_id) if REQUEST_ID.fullmatch(request_id) else None
-        if outcome is None:
+        if outcome is None or not key_of(http).may_see(outcome.key):
             raise ApiError(404, "no request with this id has ended in the last day", param="id", code="not_found")
         return StoredRequest(
             object="dilaserve.request",
