@@ -15,6 +15,7 @@ import uvloop
 from services.gateway.admission.admission import AdmissionController
 from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.idempotency import IdempotencyKeys
+from services.gateway.api.web_guard import SECURITY_HEADERS, WebGuard
 from services.gateway.app import build_app
 from services.gateway.app_context import AppContext
 from services.gateway.batches.batch_consumer import BatchConsumer
@@ -23,6 +24,7 @@ from services.gateway.batches.batch_store import BatchStore
 from services.gateway.batches.file_store import FileStore
 from services.gateway.bus_connection import BusConnection
 from services.gateway.console.cluster_monitor import ClusterMonitor
+from services.gateway.http_protocol import BoundedHttpProtocol
 from services.gateway.inflight import InFlightRequests
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
@@ -93,7 +95,13 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     api_keys = open_api_keys(settings)
     context = build_context(settings, text, api_keys)
     config = uvicorn.Config(
-        build_app(context), lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=2
+        WebGuard(build_app(context), settings),
+        http=BoundedHttpProtocol,
+        headers=SECURITY_HEADERS,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=2,
     )
     server = Server(config)
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
@@ -124,7 +132,7 @@ def build_context(settings: GatewaySettings, text: TextModel, api_keys: "ApiKeyC
         connection=connection,
         admission=AdmissionController(api_keys, inflight, monitor, settings.max_active_requests, slo_admission),
         idempotency=IdempotencyKeys(connection),
-        files=FileStore(connection),
+        files=FileStore(connection, settings.max_files_per_key, settings.max_file_bytes_per_key),
         batches=BatchStore(connection),
         readiness=readiness,
         inflight=inflight,

@@ -8,10 +8,14 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     model_name: str = ""  # model name in the API; empty: the directory's name
     host: str = "127.0.0.1"  # address of the REST API
     port: OptionalPort = 8000  # port of the REST API; 0: any free port
+    allowed_hosts: tuple[str, ...] = ()  # names that clients may use for the gateway, or `*`; empty: by `host`
+    allowed_origins: tuple[str, ...] = ()  # other web sites' origins that may call the API (CORS), or `*`; empty: none
     auth: bool = False  # require an API key from clients
     database_url: str = ""  # Postgres with the API keys (postgresql://...); required with `auth`
     max_active_requests: Positive = 4096  # requests in flight; further requests are refused with 429
     shed: bool = False  # refuse with 429 a request that cannot meet its SLO at its lowest threshold
     default_slo_s: Seconds = 5.0  # SLO in seconds that `shed` assumes for a request without one; as the scheduler's
+    max_files_per_key: Positive = 1000  # stored files of an API key, results of batches included
+    max_file_bytes_per_key: Positive = 1 << 30  # bytes of the stored files of an API key, results of batches included
     request_timeout_s: Seconds = 600.0  # seconds after which a request without an outcome is cancelled
     drain_timeout_s: Seconds = 30.0  # seconds that open requests have to finish after SIGTERM

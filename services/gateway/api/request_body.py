@@ -12,36 +12,51 @@ from services.gateway.api.errors import ApiError
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 PART_TIMEOUT_S = 60.0  # between two parts of a body
+MIN_BYTES_PER_S = 16_384  # slowest mean rate of a body after the first PART_TIMEOUT_S
 
 B = TypeVar("B", bound=BaseModel)
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
-    """Raises: ApiError as `bounded`; pydantic's ValidationError if the body is not a `kind`."""
+    """Raises: ApiError as `check_content_type` and `bounded`; pydantic's ValidationError if it is not a `kind`."""
+    check_content_type(request, "application/json")
     data = bytearray()
     async for part in bounded(request, MAX_BODY_BYTES):
         data += part
     return kind.model_validate_json(bytes(data))
 
 
+def check_content_type(request: Request, accepted: str) -> None:
+    """Raises: ApiError 415. A form of another web site can post text/plain without asking, but no JSON."""
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if sent != accepted:
+        message = f"the body needs the header 'Content-Type: {accepted}'"
+        raise ApiError(415, message, code="unsupported_content_type")
+
+
 async def bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes]:
     """The parts of the body.
 
     Raises: ApiError 413 if it is too large, declared or not; 400 if it is incomplete; 408 after PART_TIMEOUT_S without
-    a part.
+    a part, or if it arrives more slowly than MIN_BYTES_PER_S.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise too_large(max_bytes)
-    size, parts = 0, request.stream()
+    size, parts, now_s = 0, request.stream(), asyncio.get_running_loop().time
+    start_s = now_s()
     while True:
+        due_s = min(now_s(), start_s + size / MIN_BYTES_PER_S) + PART_TIMEOUT_S
         try:
-            async with asyncio.timeout(PART_TIMEOUT_S):
+            async with asyncio.timeout_at(due_s):
                 part = await anext(parts, None)
         except ClientDisconnect:
             raise ApiError(400, "the body is incomplete") from None
         except TimeoutError:
-            message, close = f"no part of the body arrived for {PART_TIMEOUT_S:g} s", {"Connection": "close"}
+            message, close = (
+                f"the body arrived too slowly: {size} bytes in {now_s() - start_s:.0f} s",
+                {"Connection": "close"},
+            )
             raise ApiError(408, message, code="timeout", headers=close) from None
         if part is None:
             return

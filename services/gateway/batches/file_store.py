@@ -4,6 +4,7 @@ import asyncio
 import io
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -27,8 +28,22 @@ ACCESS_TIMEOUT_S = 30.0  # the chunks of a deleted file, or an unavailable bus, 
 class FileStore:
     """Every method raises RetryLater if the bus does not answer."""
 
-    def __init__(self, connection: BusConnection) -> None:
+    def __init__(self, connection: BusConnection, max_files: int, max_bytes: int) -> None:
         self._connection = connection
+        self._max_files = max_files  # of one owner
+        self._max_bytes = max_bytes
+        self._uploading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by owner
+
+    async def upload(self, content: bytes, filename: str, owner: str) -> FileObject:
+        """Store a client's file. Raises: ApiError as `add`; 413 if the owner's files would exceed a limit."""
+        async with self._uploading[owner]:  # so that concurrent uploads count each other
+            files = await self.owned_by(owner)
+            if len(files) >= self._max_files:
+                raise _no_room(f"this key has {len(files)} files; its maximum is {self._max_files}")
+            size = sum(file.bytes for file in files) + len(content)
+            if size > self._max_bytes:
+                raise _no_room(f"the files of this key would have {size} bytes; its maximum is {self._max_bytes}")
+            return await self.add(content, filename, "batch", owner)
 
     async def add(self, content: bytes, filename: str, purpose: str, owner: str) -> FileObject:
         """Raises: ApiError 400 if the file is empty."""
@@ -85,6 +100,10 @@ class FileStore:
                     yield store
                 except NotFoundError:
                     raise not_found("file", file_id, "file_id") from None
+
+
+def _no_room(message: str) -> ApiError:
+    return ApiError(413, f"{message}; delete files first", param="file", code="storage_limit_exceeded")
 
 
 def _read(info: ObjectInfo) -> StoredFile | None:

@@ -14,12 +14,14 @@ from tests.support.tiny_model import MAX_LENGTH
 
 USER = {"role": "user", "content": "hi"}
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [USER]}
+JSON_START = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 PLAIN: dict[str, Any] = {"model": "tiny-llada", "prompt": "hi"}
 
 
 async def refused(gateway: RunningGateway, path: str, *, status: int = 400, **sent: Any) -> dict[str, Any]:
     """The error object of a reply, which must be an error."""
-    reply = await gateway.http.post(path, **sent)
+    headers = {"Content-Type": "application/json"} if "content" in sent else {}
+    reply = await gateway.http.post(path, **{"headers": headers} | sent)
     assert reply.status_code == status, reply.text
     assert set(reply.json()) == {"error"}
     error: dict[str, Any] = reply.json()["error"]
@@ -171,13 +173,41 @@ async def test_a_client_that_stops_sending_its_body_is_disconnected(
     url = httpx.URL(lonely_gateway.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     try:
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n{")
+        writer.write(JSON_START + b"Content-Length: 100\r\n\r\n{")
         async with asyncio.timeout(LIMIT_S):
             reply = await reader.read()  # until it is closed
     finally:
         writer.close()
     assert reply.startswith(b"HTTP/1.1 408 ")
-    assert b"no part of the body arrived" in reply
+    assert b"the body arrived too slowly: 1 bytes" in reply
+
+
+async def test_a_body_that_arrives_slowly_in_many_parts_is_refused(
+    lonely_gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.api.request_body.PART_TIMEOUT_S", 0.5)
+    url = httpx.URL(lonely_gateway.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    replied = asyncio.create_task(reader.read())
+    try:
+        writer.write(JSON_START + b"Content-Length: 100000\r\n\r\n")
+        async with asyncio.timeout(LIMIT_S):
+            while not replied.done():
+                writer.write(b" ")
+                await asyncio.wait({replied}, timeout=0.05)
+    finally:
+        writer.close()
+    assert replied.result().startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_body_that_is_not_declared_as_json_is_refused(lonely_gateway: RunningGateway) -> None:
+    for declared in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+        for path in ("/v1/chat/completions", "/v1/completions", "/v1/batches"):
+            sent = {"content": b"{}", "headers": {"Content-Type": declared}}
+            error = await refused(lonely_gateway, path, status=415, **sent)
+            assert "Content-Type: application/json" in error["message"]
+    error = await refused(lonely_gateway, "/v1/files", status=415, json={})
+    assert "Content-Type: multipart/form-data" in error["message"]
 
 
 async def test_unknown_paths_and_methods_get_the_same_format(lonely_gateway: RunningGateway) -> None:

@@ -134,6 +134,42 @@ async def test_requests_beyond_the_rate_limit_are_rejected(guarded: RunningGatew
     assert 1 <= int(replies[2].headers["retry-after"]) <= 30
 
 
+async def test_uploads_and_batches_count_against_the_rate_limit(guarded: RunningGateway, engine: AsyncEngine) -> None:
+    _, secret = await create_key(engine, "uploading", 2)
+    sent: dict[str, Any] = {"files": {"file": ("a.jsonl", b"{}")}, "data": {"purpose": "batch"}}
+    batch = {"input_file_id": "file-none", "endpoint": PATH, "completion_window": "24h"}
+    uploads = [await guarded.http.post("/v1/files", headers=bearing(secret), **sent) for _ in range(3)]
+    assert [reply.status_code for reply in uploads] == [200, 200, 429]
+    assert uploads[2].headers["retry-after"]
+    created = await guarded.http.post("/v1/batches", headers=bearing(secret), json=batch)
+    assert error_of(created) == (429, "rate_limit_exceeded")
+
+
+async def test_a_key_sees_its_own_requests_and_an_operator_sees_all(
+    guarded: RunningGateway, postgres: PostgresServer, engine: AsyncEngine
+) -> None:
+    _, alice = await create_key(engine, "alice")
+    _, bob = await create_key(engine, "bob")
+    operator = json.loads(await keys_command(postgres, "create", "operator", "--operator", "--json"))["secret"]
+    ids = {secret: (await complete(guarded, secret)).headers["x-request-id"] for secret in (alice, bob)}
+
+    async def visible(secret: str) -> tuple[set[str], set[str]]:
+        """The ids of the list, and those that can be fetched."""
+        listed = (await guarded.http.get("/v1/requests?limit=500", headers=bearing(secret))).json()["data"]
+        fetched = [await guarded.http.get(f"/v1/requests/{name}", headers=bearing(secret)) for name in ids.values()]
+        assert {reply.status_code for reply in fetched} <= {200, 404}
+        return {row["id"] for row in listed}, {reply.json()["id"] for reply in fetched if reply.status_code == 200}
+
+    async def operator_lists_both() -> bool:
+        return set(ids.values()) <= (await visible(operator))[0]
+
+    await until(operator_lists_both)
+    assert await visible(alice) == ({ids[alice]}, {ids[alice]})
+    assert await visible(bob) == ({ids[bob]}, {ids[bob]})
+    assert (await visible(operator))[1] == set(ids.values())
+    assert "operator" in await keys_command(postgres, "list")
+
+
 async def test_requests_beyond_the_concurrency_limit_are_rejected(
     guarded: RunningGateway, engine: AsyncEngine, scheduler: AnsweringScheduler, hold: asyncio.Event
 ) -> None:

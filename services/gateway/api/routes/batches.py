@@ -11,7 +11,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from services.gateway.admission.admission import key_of
 from services.gateway.api.errors import ApiError, not_found
 from services.gateway.api.openapi import FILE_FORM, json_body
-from services.gateway.api.request_body import bounded, read_body
+from services.gateway.api.request_body import bounded, check_content_type, read_body
 from services.gateway.api.request_models import BatchBody
 from services.gateway.api.response_models import BatchList, BatchObject, DeletedFile, FileObject, Page
 from services.gateway.app_context import AppContext
@@ -29,8 +29,9 @@ def file_routes(context: AppContext) -> APIRouter:
     @router.post("", openapi_extra=FILE_FORM)
     async def add_file(http: Request) -> FileObject:
         """Upload a file of requests, one per line. It is kept for 30 days."""
+        context.admission.check_rate(key_of(http))
         filename, content = await _read_upload(http)
-        return await context.files.add(content, filename, "batch", key_of(http).key_id)
+        return await context.files.upload(content, filename, key_of(http).key_id)
 
     @router.get("")
     async def list_files(
@@ -71,6 +72,7 @@ def batch_routes(context: AppContext) -> APIRouter:
     @router.post("", openapi_extra=json_body(BatchBody))
     async def add_batch(http: Request) -> BatchObject:
         """Serve every line of a file within a day, at low priority."""
+        context.admission.check_rate(key_of(http))
         owner, body = key_of(http).key_id, await read_body(http, BatchBody)
         await context.files.get(body.input_file_id, owner)
         return batch_object(await context.batches.create(owner, body.endpoint, body.input_file_id, body.metadata or {}))
@@ -108,8 +110,7 @@ def _after(items: list[L], after: str | None) -> list[L]:
 
 async def _read_upload(http: Request) -> tuple[str, bytes]:
     """Name and content of the form's file. Raises: ApiError naming the wrong field."""
-    if not http.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise ApiError(400, "the body must be a multipart/form-data form", code="invalid_type")
+    check_content_type(http, "multipart/form-data")
     try:
         form = await MultiPartParser(http.headers, bounded(http, MAX_FILE_BYTES)).parse()
     except (MultiPartException, KeyError) as error:

@@ -11,9 +11,7 @@ from starlette.types import Scope
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "console" / "static"
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",  # revalidated by ETag, so no file is stale after an upgrade
+    "Cache-Control": "no-cache"  # revalidated by ETag, so no file is stale after an upgrade
 }
 
 

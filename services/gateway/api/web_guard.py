@@ -1,0 +1,80 @@
+"""Protects the API from web pages of other sites that run in a client's browser: DNS rebinding, cross-site requests."""
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from services.gateway.api.errors import MAX_NAME_LENGTH, ApiError
+from services.gateway.settings import GatewaySettings
+
+ANY = "*"
+LOOPBACK_NAME = "localhost"
+SECURITY_HEADERS = [  # of every response
+    ("Content-Security-Policy", "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    ("X-Content-Type-Options", "nosniff"),
+]
+
+
+class WebGuard:
+    """Refuses a foreign `Host` or `Origin` with 403 before any route runs, and adds the headers of CORS."""
+
+    def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
+        hosts = settings.allowed_hosts or (() if is_loopback(settings.host) else (ANY,))
+        self._hosts = frozenset(host.lower() for host in hosts) | {LOOPBACK_NAME}
+        self._app = app
+        if self._origins:
+            self._app = CORSMiddleware(
+                app,
+                allow_origins=sorted(self._origins),
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["X-Request-Id", "Retry-After"],
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._check(Headers(scope=scope))
+            except ApiError as error:
+                await JSONResponse(error.body(), error.status)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, headers: Headers) -> None:
+        """Raises: ApiError 403 if the host or the origin is not allowed."""
+        host = headers.get("host", "").lower()
+        if not self._is_host_allowed(host):
+            message = f"the host {host[:MAX_NAME_LENGTH]!r} is not allowed; DILASERVE_ALLOWED_HOSTS lists allowed names"
+            raise ApiError(403, message, code="host_not_allowed")
+        origin = headers.get("origin", "").lower()
+        if origin and not {origin, ANY} & {f"http://{host}", f"https://{host}", *self._origins}:
+            message = f"the origin {origin[:MAX_NAME_LENGTH]!r} is not allowed; DILASERVE_ALLOWED_ORIGINS lists others"
+            raise ApiError(403, message, code="origin_not_allowed")
+
+    def _is_host_allowed(self, host: str) -> bool:
+        """An address is always allowed: rebinding needs a name. So is an absent host, which no browser sends."""
+        if not host or ANY in self._hosts:
+            return True
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self._hosts or _is_address(name)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listening address accepts connections of this machine only."""
+    return host == LOOPBACK_NAME or (_is_address(host) and ip_address(host).is_loopback)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,98 @@
+"""Limits on a connection before its request is complete, which uvicorn does not have."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+MAX_HEADER_BYTES = 65_536  # larger headers are refused; the last PART_BYTES of data may exceed it
+PART_BYTES = 16_384  # data is parsed in parts of this size
+HEADER_TIMEOUT_S = 10.0  # from the connection, or the first byte of a later header, to the header's end
+LINGER_S = (
+    1.0  # between an answer and the end: closing with unread data resets the connection, which discards the answer
+)
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """Answers 431 and 408, and closes the connection.
+
+    Without a complete header the parser keeps all that arrived and copies it again with each part: an endless header
+    would use the processor alone. Chunk extensions and trailers of a body are bounded as the header is.
+    """
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._unparsed_bytes = 0  # since the last header or part of a body
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._in_header = True  # or before it
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_header_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_header_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), PART_BYTES):
+            part = data[start : start + PART_BYTES]
+            self._unparsed_bytes += len(part)  # the parser's callbacks set it to 0
+            super().data_received(part)
+            if self.transport.is_closing():
+                return
+            if self._unparsed_bytes > MAX_HEADER_BYTES:
+                self._refuse(431, f"the header is larger than {MAX_HEADER_BYTES} bytes")
+                return
+        if self._in_header and self._header_timer is None:
+            self._start_header_timer()
+
+    def on_message_begin(self) -> None:
+        self._in_header = True
+        self._unparsed_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_header = False
+        self._unparsed_bytes = 0
+        self._stop_header_timer()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed_bytes = 0
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        self._in_header = not self.pipeline  # also where the rest of a refused body is still arriving
+        super().on_response_complete()
+
+    def _start_header_timer(self) -> None:
+        self._header_timer = self.loop.call_later(HEADER_TIMEOUT_S, self._header_is_late)
+
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _header_is_late(self) -> None:
+        if self._is_serving():  # the next header waits for this response
+            self._start_header_timer()
+        else:
+            self._refuse(408, f"the header did not arrive within {HEADER_TIMEOUT_S:g} s")
+
+    def _is_serving(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer, unless a response is in progress, and close the connection."""
+        self._stop_header_timer()
+        if self._is_serving():
+            self.transport.abort()
+            return
+        body = f'{{"error": {{"message": "{message}", "type": "invalid_request_error", "param": null, "code": '
+        body += '"header_too_large"}}' if status == 431 else '"timeout"}}'
+        headers = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.pause_reading()
+        self.transport.write(STATUS_LINE[status] + headers.encode() + body.encode())
+        self.transport.write_eof()
+        self._header_timer = self.loop.call_later(LINGER_S, self.transport.close)

@@ -1,0 +1,146 @@
+"""Connections that send too much, too slowly or nothing are closed; those that wait for the gateway are not."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from services.gateway import http_protocol
+from services.gateway.http_protocol import MAX_HEADER_BYTES
+from tests.support.gateway import LIMIT_S, RunningGateway
+from tests.support.scheduler import AnsweringScheduler
+
+TIMEOUT_S = 0.3
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+STREAM = json.dumps({"model": "tiny-llada", "prompt": "hi", "stream": True}).encode()
+POST = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n" % len(STREAM)
+)
+
+
+@pytest.fixture
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "HEADER_TIMEOUT_S", TIMEOUT_S)
+
+
+@contextlib.asynccontextmanager
+async def connected(gateway: RunningGateway) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection; the block has LIMIT_S."""
+    url = httpx.URL(gateway.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            yield reader, writer
+    finally:
+        writer.close()
+
+
+async def reply_to_endless(gateway: RunningGateway, start: bytes, part: bytes, pause_s: float = 0.0) -> bytes:
+    """Send `start`, then `part` again and again until the connection is closed. Returns: all that was received."""
+    async with connected(gateway) as (reader, writer):
+        received = bytearray()
+
+        async def receive() -> None:
+            with contextlib.suppress(ConnectionError):
+                while data := await reader.read(65_536):
+                    received.extend(data)
+
+        closed = asyncio.create_task(receive())
+        writer.write(start)
+        with contextlib.suppress(ConnectionError):
+            while not closed.done():
+                writer.write(part)
+                await writer.drain()
+                await asyncio.wait({closed}, timeout=pause_s)
+        await closed
+        return bytes(received)
+
+
+@pytest.mark.parametrize("start", [GET + b"X-Endless: ", GET, b"GET /"], ids=["value", "fields", "path"])
+async def test_an_endless_header_is_refused(lonely_gateway: RunningGateway, start: bytes) -> None:
+    part = b"X-More: 1\r\n" * 1_000 if start == GET else b"x" * 10_000
+    async with connected(lonely_gateway) as (reader, writer):
+        writer.write(start + part * (2 * MAX_HEADER_BYTES // len(part)))
+        reply = await reader.read()
+    assert reply.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "header_too_large"
+
+
+async def test_an_endless_header_ends_its_connection(lonely_gateway: RunningGateway) -> None:
+    await reply_to_endless(lonely_gateway, GET + b"X-Endless: ", b"x" * 65_536)
+    assert (await lonely_gateway.http.get("/health")).status_code == 200
+
+
+async def test_an_endless_trailer_ends_its_connection(lonely_gateway: RunningGateway) -> None:
+    start = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    start += b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nX-Endless: "
+    assert b"200 OK" not in await reply_to_endless(lonely_gateway, start, b"x" * 65_536)
+
+
+async def test_a_large_header_within_the_limit_is_accepted(lonely_gateway: RunningGateway) -> None:
+    reply = await lonely_gateway.http.get("/health", headers={"X-Large": "x" * (MAX_HEADER_BYTES - 1_000)})
+    assert reply.status_code == 200
+
+
+async def test_a_header_that_arrives_slowly_is_refused(lonely_gateway: RunningGateway, short_timeout: None) -> None:
+    reply = await reply_to_endless(lonely_gateway, GET, b"X-Slow: 1\r\n", pause_s=TIMEOUT_S / 10)
+    assert reply.startswith(b"HTTP/1.1 408 ")
+    assert b"the header did not arrive within" in reply
+
+
+async def test_idle_connections_are_closed(lonely_gateway: RunningGateway, short_timeout: None) -> None:
+    async with connected(lonely_gateway) as (reader, _):
+        assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_empty_lines_do_not_keep_a_connection_open(lonely_gateway: RunningGateway, short_timeout: None) -> None:
+    reply = await reply_to_endless(lonely_gateway, GET + b"\r\n", b"\r\n", pause_s=TIMEOUT_S / 10)
+    assert reply.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_the_rest_of_a_refused_body_does_not_keep_a_connection_open(
+    lonely_gateway: RunningGateway, short_timeout: None
+) -> None:
+    start = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
+    reply = await reply_to_endless(lonely_gateway, start, b"x", pause_s=TIMEOUT_S / 10)
+    assert reply.startswith(b"HTTP/1.1 404 ")
+
+
+async def test_a_connection_serves_requests_one_after_another(
+    lonely_gateway: RunningGateway, short_timeout: None
+) -> None:
+    async with connected(lonely_gateway) as (reader, writer):
+        for _ in range(4):
+            writer.write(GET + b"\r\n")
+            assert b"200 OK" in await reader.readuntil(b"}")
+            await asyncio.sleep(TIMEOUT_S / 2)  # as a client that pauses between requests
+
+
+async def test_a_stream_that_outlasts_the_header_timeout_is_served_whole(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, short_timeout: None
+) -> None:
+    scheduler.hold = asyncio.Event()
+    async with connected(gateway) as (reader, writer):
+        writer.write(POST + STREAM + b"GET /health HTTP/1.1\r\n")  # the next header begins and waits
+        await scheduler.served.get()
+        await asyncio.sleep(3 * TIMEOUT_S)
+        scheduler.hold.set()
+        stream = await reader.readuntil(b"data: [DONE]")
+    assert stream.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_stream_is_whole_for_a_client_that_reads_slowly(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, short_timeout: None
+) -> None:
+    async with connected(gateway) as (reader, writer):
+        writer.write(POST + STREAM)
+        await scheduler.served.get()
+        stream = b""
+        while b"data: [DONE]" not in stream:
+            stream += await reader.read(100)
+            await asyncio.sleep(TIMEOUT_S / 5)
+    assert b"HTTP/1.1 200 " in stream
