@@ -77,6 +77,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _header_is_late(self) -> None:
         if self._is_serving():  # the next header waits for this response
             self._start_header_timer()
+        elif self.headers is None:  # nothing has arrived: an answer could be taken for that to a later request
+            self.transport.close()
         else:
             self._refuse(408, f"the header did not arrive within {HEADER_TIMEOUT_S:g} s")
 

@@ -1,6 +1,13 @@
 """Settings of the gateway."""
 
+from typing import Annotated
+
+import msgspec
+
 from shared.settings import OptionalPort, Positive, Seconds, ServiceSettings
+
+HostName = Annotated[str, msgspec.Meta(pattern=r"^(\*|[A-Za-z0-9._-]+)$")]
+WebOrigin = Annotated[str, msgspec.Meta(pattern=r"^(\*|https?://[^/\s]+)$")]
 
 
 class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
@@ -8,8 +15,8 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     model_name: str = ""  # model name in the API; empty: the directory's name
     host: str = "127.0.0.1"  # address of the REST API
     port: OptionalPort = 8000  # port of the REST API; 0: any free port
-    allowed_hosts: tuple[str, ...] = ()  # names that clients may use for the gateway, or `*`; empty: by `host`
-    allowed_origins: tuple[str, ...] = ()  # other web sites' origins that may call the API (CORS), or `*`; empty: none
+    allowed_hosts: tuple[HostName, ...] = ()  # names that clients may use for the gateway, or `*`; empty: by `host`
+    allowed_origins: tuple[WebOrigin, ...] = ()  # web sites whose pages may call the API (CORS), or `*`
     auth: bool = False  # require an API key from clients
     database_url: str = ""  # Postgres with the API keys (postgresql://...); required with `auth`
     max_active_requests: Positive = 4096  # requests in flight; further requests are refused with 429

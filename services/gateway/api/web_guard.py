@@ -1,5 +1,6 @@
 """Protects the API from web pages of other sites that run in a client's browser: DNS rebinding, cross-site requests."""
 
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ from services.gateway.api.errors import MAX_NAME_LENGTH, ApiError
 from services.gateway.settings import GatewaySettings
 
 ANY = "*"
+MAX_HOST_LENGTH = 512  # characters that are read: a bound on the cached hosts
 LOOPBACK_NAME = "localhost"
 SECURITY_HEADERS = [  # of every response
     ("Content-Security-Policy", "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
@@ -23,7 +25,7 @@ class WebGuard:
     """Refuses a foreign `Host` or `Origin` with 403 before any route runs, and adds the headers of CORS."""
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
-        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
+        self._origins = frozenset(origin.lower() for origin in settings.allowed_origins)
         hosts = settings.allowed_hosts or (() if is_loopback(settings.host) else (ANY,))
         self._hosts = frozenset(host.lower() for host in hosts) | {LOOPBACK_NAME}
         self._app = app
@@ -60,10 +62,7 @@ class WebGuard:
         """An address is always allowed: rebinding needs a name. So is an absent host, which no browser sends."""
         if not host or ANY in self._hosts:
             return True
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
+        name = _name_of(host[:MAX_HOST_LENGTH])
         return name in self._hosts or _is_address(name)
 
 
@@ -72,6 +71,16 @@ def is_loopback(host: str) -> bool:
     return host == LOOPBACK_NAME or (_is_address(host) and ip_address(host).is_loopback)
 
 
+@lru_cache(maxsize=1024)
+def _name_of(host: str) -> str:
+    """The name or address of a `Host` header, without its port; empty if it is invalid."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+@lru_cache(maxsize=1024)
 def _is_address(host: str) -> bool:
     try:
         ip_address(host)

@@ -94,7 +94,7 @@ async def test_a_header_that_arrives_slowly_is_refused(lonely_gateway: RunningGa
 
 async def test_idle_connections_are_closed(lonely_gateway: RunningGateway, short_timeout: None) -> None:
     async with connected(lonely_gateway) as (reader, _):
-        assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+        assert await reader.read() == b""
 
 
 async def test_empty_lines_do_not_keep_a_connection_open(lonely_gateway: RunningGateway, short_timeout: None) -> None:
