@@ -36,12 +36,14 @@ def profile(
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import default_model_name  # noqa: PLC0415
     from shared.profile import LatencyProfile, RowKind, kind_name, write_profile  # noqa: PLC0415
+    from shared.urls import without_credentials  # noqa: PLC0415
 
     configure_logs("profile", level="warning")
     degrees = sorted(set(read_integers("--tp", tp)))
     check_file("--out", out)
     if database_url is not None:
-        asyncio.run(check_answers(postgres_answers, database_url, f"--database-url {database_url}: Postgres"))
+        shown = without_credentials(database_url)
+        asyncio.run(check_answers(postgres_answers, database_url, f"--database-url {shown}: Postgres"))
     plan = full_plan(max_tokens, repeats)
     measured = LatencyProfile()
     measured_on = ""

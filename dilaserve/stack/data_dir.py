@@ -46,7 +46,11 @@ def lock_directory(data_dir: Path) -> Iterator[None]:
 
 
 def write_addresses(data_dir: Path, addresses: Addresses) -> None:
-    (data_dir / "stack.json").write_bytes(msgspec.json.encode(addresses))
+    """Only the owner can read the file: the addresses may hold passwords."""
+    remove_addresses(data_dir)  # a file of an earlier version keeps its permissions
+    descriptor = os.open(data_dir / "stack.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(addresses))
 
 
 def read_addresses(data_dir: Path) -> Addresses:

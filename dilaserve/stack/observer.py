@@ -15,6 +15,7 @@ from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
 from shared.messages.instances import Instance
 from shared.messages.stats import STATS_S, SchedulerStats
+from shared.urls import without_credentials
 
 ANSWER_TIMEOUT_S = 2 * STATS_S  # for the scheduler and the bus
 
@@ -70,7 +71,7 @@ class ClusterObserver:
 @asynccontextmanager
 async def open_observer(url: str, nats_url: str, cell: str) -> AsyncIterator[ClusterObserver]:
     """Raises: BadInput if the NATS server does not answer."""
-    await check_answers(nats_answers, nats_url, f"NATS at {nats_url}")
+    await check_answers(nats_answers, nats_url, f"NATS at {without_credentials(nats_url)}")
     bus = await Bus.connect(nats_url, cell, name="status")
     try:
         observer = ClusterObserver(bus, url)

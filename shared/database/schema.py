@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from shared.errors import BadInput
+from shared.urls import without_credentials
 
 log = structlog.get_logger(__name__)
 
@@ -138,7 +139,9 @@ def open_database(url: str) -> AsyncEngine:
     except (ArgumentError, ValueError):  # ValueError: the port is not a number
         parsed = None
     if parsed is None or parsed.get_backend_name() != "postgresql":
-        raise BadInput(f"not a database URL: {url}; accepted: postgresql://USER:PASSWORD@HOST:PORT/NAME")
+        raise BadInput(
+            f"not a database URL: {without_credentials(url)}; accepted: postgresql://USER:PASSWORD@HOST:PORT/NAME"
+        )
     if unknown := parsed.query.keys() - signature(asyncpg.connect).parameters.keys():
         raise BadInput(f"unknown parameter {min(unknown)} in the database URL; for TLS use ?ssl=require")
     return create_async_engine(

@@ -1,0 +1,39 @@
+"""The file with the addresses of a stack, and their report by `dilaserve doctor`."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from dilaserve.stack import checks
+from dilaserve.stack.data_dir import Addresses, read_addresses, write_addresses
+
+ADDRESSES = Addresses(url="http://h:1", nats_url="nats://u:secret@h:2", database_url="postgresql://u:secret@h/d")
+
+
+def test_only_the_owner_can_read_the_addresses(tmp_path: Path) -> None:
+    file = tmp_path / "stack.json"
+    file.write_text("of an earlier version")
+    file.chmod(0o644)
+    write_addresses(tmp_path, ADDRESSES)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert read_addresses(tmp_path) == ADDRESSES
+
+
+async def test_doctor_shows_no_password_of_the_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dilaserve.stack.probes.ANSWER_TIMEOUT_S", 0.01)  # no server answers
+    nobody = "127.0.0.1:1"
+    write_addresses(
+        tmp_path,
+        Addresses(
+            url=f"http://{nobody}",
+            nats_url=f"nats://u:secret@{nobody}",
+            database_url=f"postgresql://u:secret@{nobody}/d",
+        ),
+    )
+    details = [finding.detail for finding in await checks.stack(tmp_path, 0)]
+    assert details == [
+        f"nats://{nobody} does not answer",
+        f"postgresql://{nobody}/d does not answer",
+        f"http://{nobody} does not answer",
+    ]

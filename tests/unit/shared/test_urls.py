@@ -1,0 +1,21 @@
+"""Addresses without their secrets."""
+
+import pytest
+
+from shared.urls import without_credentials
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("nats://gateway:secret@host:4222", "nats://host:4222"),
+        ("nats://token@host:4222", "nats://host:4222"),
+        ("nats://a:secret@h1,nats://b:secret@h2:4222", "nats://h1,nats://h2:4222"),
+        ("nats://a:se,cr@et@host", "nats://host"),
+        ("postgresql+asyncpg://me:secret@/name?host=/run/a@b", "postgresql+asyncpg:///name?host=/run/a@b"),
+        ("postgresql://host/name?user=me&password=secret&ssl=1", "postgresql://host/name?user=me&password=***&ssl=1"),
+        ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
+    ],
+)
+def test_a_url_is_shown_without_its_credentials(url: str, shown: str) -> None:
+    assert without_credentials(url) == shown
