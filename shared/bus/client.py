@@ -28,6 +28,7 @@ from shared.bus.reconnects import PING_S, Reconnects, limit_unanswered_time
 from shared.bus.subjects import Subjects
 from shared.errors import BadInput, QueueFull, RetryLater
 from shared.retry import WAIT_INITIAL_S, retry
+from shared.urls import without_credentials
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +39,7 @@ CONSUMER_RETRY_S = 1.0  # wait before a lost consumer is created again; longer o
 WRONG_LAST_SEQUENCE = 10071  # the server's error code for an unexpected sequence
 NOT_STORED = 10077  # the server's error code for a stream at its bound, and for other failures to store
 TOUCH_S = 5.0  # interval of touches of the liveness file
-SET_UP_CHECK_S = 0.5  # interval of checks for streams lost in a server restart
+SET_UP_CHECK_S = 0.5  # interval of checks for lost streams
 
 
 class Bus:
@@ -57,7 +58,7 @@ class Bus:
 
         `alive_file`, if given, is touched while the event loop runs.
         """
-        connection_log, reconnects = _ConnectionLog(), Reconnects()
+        connection_log, reconnects, shown = _ConnectionLog(), Reconnects(), without_credentials(url)
 
         async def reconnected() -> None:
             await connection_log.connected()
@@ -80,7 +81,9 @@ class Bus:
                     drain_timeout=DRAIN_TIMEOUT_S,
                 )
             except (*BUS_ERRORS, OSError) as error:
-                raise RetryLater(f"cannot connect to the bus at {url}: {str(error) or type(error).__name__}") from error
+                raise RetryLater(
+                    f"cannot connect to the bus at {shown}: {str(error) or type(error).__name__}"
+                ) from error
 
         client = await retry(connect)
         await connection_log.connected()
@@ -185,17 +188,32 @@ class Bus:
         await _retry("set up the cell's streams", self.set_up)
 
     async def keep_set_up(self, on_loss: Callable[[], None]) -> None:
-        """Until cancelled, repeat `set_up` after a server restart lost the in-memory streams, then call `on_loss`."""
+        """Until cancelled, repeat `set_up` after a stream or bucket of the cell was lost: deleted, or in the memory of
+        a server that restarted. Then call `on_loss` if step messages were lost with it."""
         while True:
             await asyncio.sleep(SET_UP_CHECK_S)
             try:
-                await self.js.stream_info(self.subjects.stream("STEPS"))
-            except NotFoundError:
-                await self.ensure_set_up()  # completes a partial set-up too
-                log.info("streams set up again after a restart of the server")
-                on_loss()
+                missing = declared.stream_names(self.subjects) - await self._stream_names()
             except BUS_ERRORS:
                 continue  # the server is unavailable
+            if missing:
+                await self.ensure_set_up()  # completes a partial set-up too
+                log.warning("streams set up again", lost=sorted(missing))
+                if not missing.isdisjoint(map(self.subjects.stream, ("STEPS", "STEP_RESULTS"))):
+                    on_loss()
+
+    async def _stream_names(self) -> set[str]:
+        """The names of all streams of the account. Raises: bus errors."""
+        names = set[str]()
+        while True:
+            request = msgspec.json.encode({"offset": len(names)})
+            reply = await self.nc.request("$JS.API.STREAM.NAMES", request, timeout=10)
+            page = msgspec.json.decode(reply.data, type=_StreamNames)
+            if page.error is not None:
+                raise APIError.from_error(page.error)
+            names.update(page.streams or ())
+            if not page.streams or len(names) >= page.total:
+                return names
 
     async def close(self) -> None:
         """Disconnect, after sending pending messages if the server is available."""
@@ -250,6 +268,14 @@ def trace_context(msg: Msg) -> Context:
 def last_token(subject: str) -> str:
     """The last token of a subject: a request or an instance."""
     return subject.rpartition(".")[2]
+
+
+class _StreamNames(msgspec.Struct, frozen=True):
+    """One page of the server's list of streams; `streams` is None if there are none."""
+
+    total: int = 0
+    streams: list[str] | None = None
+    error: dict[str, object] | None = None
 
 
 class _ConnectionLog:

@@ -139,6 +139,15 @@ def object_stores(subjects: Subjects) -> list[ObjectStoreConfig]:
     return [ObjectStoreConfig(bucket=subjects.files_store, ttl=FILE_AGE_S, storage=StorageType.FILE)]
 
 
+def stream_names(subjects: Subjects) -> set[str]:
+    """The names of the streams that hold the streams, buckets and object stores of one cell."""
+    return {
+        *(str(stream.name) for stream in streams(subjects)),
+        *(f"KV_{bucket.bucket}" for bucket in buckets(subjects)),
+        *(f"OBJ_{store.bucket}" for store in object_stores(subjects)),
+    }
+
+
 def request_consumer(epoch: int) -> ConsumerConfig:
     """The scheduler's consumer of REQUESTS, one per epoch. A new leader deletes the earlier ones: the bus then delivers
     every unacknowledged request again, and ignores the acknowledgements of a superseded leader. It receives

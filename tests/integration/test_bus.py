@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from shared.bus.client import Bus
 from shared.bus.codec import decode
-from shared.bus.subjects import MAX_UNFINISHED_REQUESTS
+from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
 from shared.errors import QueueFull
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Request
 from shared.tasks import cancel
@@ -120,6 +120,24 @@ async def test_lost_streams_are_set_up_again_completely(bus: Bus, monkeypatch: p
         async with asyncio.timeout(LIMIT_S):
             await again.wait()
         assert (await (await bus.js.key_value(forgotten)).status()).bucket == forgotten
+    finally:
+        await cancel([keeping])
+
+
+async def test_every_stream_and_bucket_is_created_again_after_its_deletion(bus: Bus) -> None:
+    lost = asyncio.Event()
+    keeping = asyncio.ensure_future(bus.keep_set_up(on_loss=lost.set))
+    names = stream_names(bus.subjects)
+
+    async def all_exist() -> bool:
+        return names <= {str(info.config.name) for info in await bus.js.streams_info()}
+
+    steps = {bus.subjects.stream("STEPS"), bus.subjects.stream("STEP_RESULTS")}
+    try:
+        for name in sorted(names - steps):
+            await bus.js.delete_stream(name)
+            await until(all_exist)
+        assert not lost.is_set()  # no step was lost
     finally:
         await cancel([keeping])
 

@@ -322,7 +322,8 @@ async def test_an_unstorable_outcome_loses_no_request_and_does_not_block_a_stop(
     requests = subjects.stream("REQUESTS")
     with service("scheduler", cluster.settings, cluster.log) as process:
         await reached(lambda: "leading" in cluster.log.read_text())
-        await js.delete_stream(subjects.stream("OUTCOMES"))
+        outcomes = (await js.stream_info(subjects.stream("OUTCOMES"))).config
+        await js.update_stream(outcomes.evolve(max_msg_size=1))  # refuses every outcome
         await cluster.bus.store(subjects.requests, Request(request_id="no-prompt"))
         await reached(lambda: "cannot store on" in cluster.log.read_text())
         [consumer] = await js.consumers_info(requests)
