@@ -17,19 +17,22 @@ MIN_DISPLACEMENT_S = 1.0  # a request displaces those whose deadline is later by
 Cost = Callable[[Fleet, Int64], Float64]
 
 
-def place_first_come(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -> tuple[Int64, Int64]:
+def place_first_come(
+    rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost, min_gain: float = 0.0
+) -> tuple[Int64, Int64]:
     """Place by priority, then arrival: `place_in_order` for the rows that may find room.
 
     Shapes: rows [n] -> rows [m] in the order of service, and the index of the instance of each, or NOWHERE, [m].
     """
     rows = table.in_order(rows[may_find_room(rows, table, fleet)])
-    return rows, place_in_order(rows, table, fleet, cost)
+    return rows, place_in_order(rows, table, fleet, cost, min_gain)
 
 
-def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -> Int64:
+def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost, min_gain: float = 0.0) -> Int64:
     """The open instance of least `cost` with room, for each row in turn; without one, the row stays where it is.
 
-    Among instances of equal cost a request stays on its own, otherwise the one with the fewest tokens is chosen.
+    Among instances of equal cost a request stays on its own, otherwise the one with the fewest tokens is chosen. It
+    leaves its own only for a cost that is lower by more than the share `min_gain`.
     Source: Algorithm 3, FindBestInstance. `cost(fleet, tokens)` is the cost of each instance for a batch of `tokens`,
     which include the request. Shapes: rows [n] -> [n], indices of instances or NOWHERE.
     """
@@ -46,7 +49,7 @@ def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost) -
         fits = loads.fits(tokens, is_retry=is_retry)
         if np.count_nonzero(fits):
             costs = np.where(fits, cost(fleet, loads.tokens + tokens), np.inf)
-            placed[i] = _cheapest(costs, loads.tokens, current)
+            placed[i] = _cheapest(costs, loads.tokens, current, min_gain)
             if not waits and placed[i] != current:
                 max_tokens = inf
         elif waits and not (is_retry and loads.some_unresponsive):
@@ -183,9 +186,9 @@ def token_load(_fleet: Fleet, tokens: Int64) -> Float64:
     return tokens.astype(np.float64)
 
 
-def _cheapest(cost: Float64, tokens: Int64, current: int) -> int:
+def _cheapest(cost: Float64, tokens: Int64, current: int, min_gain: float = 0.0) -> int:
     least = cost[cost.argmin()]
-    if current != NOWHERE and cost[current] == least:
+    if current != NOWHERE and cost[current] * (1 - min_gain) <= least:
         return current
     equals = (cost == least).nonzero()[0]
     return int(equals[tokens[equals].argmin()])

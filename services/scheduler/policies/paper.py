@@ -13,7 +13,7 @@ from services.scheduler.policies.adaptive import AdaptivePolicy
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
-from shared.arrays import Int64
+from shared.arrays import Float64, Int64
 from shared.messages.stats import ClusterLoad
 
 
@@ -30,7 +30,7 @@ class PaperPolicy(AdaptivePolicy):
     def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> ClusterLoad | None:  # noqa: ARG002
         """Adaptive load control over all requests; writes `level`.
 
-        The window is the mean SLO of the active requests (the paper's extension to SLOs of their own).
+        The window is the mean SLO of the active requests (the paper's extension to SLOs of their own): see `window_s`.
         """
         rows = table.active()
         if not len(rows):
@@ -43,7 +43,7 @@ class PaperPolicy(AdaptivePolicy):
         load = request_load(*self.estimates.remaining(rows), tokens, block_lengths)
         n = len(rows)
         throughput = fleet.throughput(tokens.sum() / n, block_lengths.sum() / n, caching=table.pipeline.caching)
-        capacity = float(throughput * table.slo_s[rows].sum() / n)
+        capacity = throughput * self.window_s(table.slo_s[rows])
         guaranteed = np.zeros(len(rows), dtype=np.bool_)
         if self.guaranteed_priority is not None:
             guaranteed = table.priority[rows] >= self.guaranteed_priority
@@ -57,6 +57,10 @@ class PaperPolicy(AdaptivePolicy):
             capacity_tokens=capacity,
             throughput_tokens_per_s=throughput,
         )
+
+    def window_s(self, slo_s: Float64) -> float:
+        """The SLO window, from the SLOs of the active requests."""
+        return float(slo_s.mean())
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:  # noqa: ARG002
         return place_first_come(rows, table, fleet, step_latency)

@@ -99,3 +99,16 @@ def test_rows_filtered_before_placement_would_find_no_room(
     of_all = place_in_order(asking, table, fleet, token_load)
     assert (of_all[~may] == NOWHERE).all()
     assert of_all[may].tolist() == place_in_order(asking[may], table, fleet, token_load).tolist()
+
+
+@pytest.mark.parametrize(("min_gain", "instance"), [(0.0, 1), (0.1, 1), (0.2, 0)])
+def test_a_request_leaves_its_instance_only_for_a_sufficient_gain(min_gain: float, instance: int) -> None:
+    """With the request, its own instance has 200 tokens; the other would have 170."""
+    table, fleet = RequestTable(candidates=1), Fleet()
+    for index, tokens in enumerate((72, 42)):
+        fleet.update(limited(f"i-{index}", 1000, 0, 10).instance)
+        fleet.add_load(index, tokens, requests=1)
+    row = table.add(arrival("r", prompt_tokens=64, output_tokens=64))
+    table.instance[row] = 0
+    fleet.add_load(0, int(table.tokens[row]), requests=1)
+    assert place_in_order(np.array([row]), table, fleet, token_load, min_gain).tolist() == [instance]
