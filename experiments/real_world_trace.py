@@ -1,10 +1,10 @@
 """The paper's 16-GPU evaluation on the real-world trace in virtual time, and variants of its assumptions.
 
-    python -m experiments.real_world_trace --seeds 0,1,2,3,4
+    python -m experiments.real_world_trace
 
 One day of BurstGPT's conversations compressed into two hours, ShareGPT's lengths, LLaDA-8B on H100. Each finished run
 is cached in build/paper, so the command can be stopped and restarted, or run in parts: `--studies`, `--systems`,
-`--seeds`.
+`--seeds`. The studies on reconfiguration have seeds that no other study has: they guided no rule of the planner.
 """
 
 import resource
@@ -23,20 +23,27 @@ from rich.progress import Progress
 from experiments.paper.files import PROFILE, ROOFLINE, STEPS
 from experiments.paper.result_cache import cached
 from experiments.paper.runs import POLICY
+from experiments.policies.arrivals import STEP_S, arrivals
 from experiments.report import RESULTS, environment_header, markdown_table
-from services.scheduler.registry import PolicyName
+from experiments.standard_errors import mean_difference
+from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
-from simulator.lengths import DATA, benchmark_lengths, sharegpt_lengths
+from simulator.lengths import DATA
 from simulator.plot import draw_timelines, write_figure
 from simulator.reconfiguration import SimulatedReconfiguration
 from simulator.result import Records, summarize
 from simulator.scenario import PredictorName, Scenario, simulate
 from simulator.steps_table import read_steps
-from simulator.workload import ArrivalTrace, constant_rate_trace, real_world_trace
+from simulator.workload import ArrivalTrace
 
 LASTING_COPIES = 3  # copies of each sample of a benchmark: one copy lasts 82 seconds, mostly while the queue fills
-LOW_LOAD_S = 45 * 60.0  # the paper's low-load period is the trace's first 45 minutes
+TRACE, STEP = "trace", "step"
+LOW_LOAD_S = {TRACE: 45 * 60.0, STEP: STEP_S}  # the paper's low-load period is the trace's first 45 minutes
+FRESH_SEEDS = (10, 11, 12, 13, 14)
+SEEDS = {"peak20": (0, 1, 2), "reconfigure": FRESH_SEEDS, "step": FRESH_SEEDS}  # by study; the others have seed 0
+RECONFIGURATIONS = ("reconfigure", "step")
+DEFAULT, RECONFIGURED = "default policy", ", reconfigured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +54,7 @@ class TraceRun:
     seed: int
     policy: PolicyName
     rps: float = 20.0  # peak rate of the trace
-    lengths: str = "sharegpt"  # or a benchmark, at a constant rate
+    workload: str = TRACE  # or STEP, or a benchmark at a constant rate
     copies: int = 1  # copies of each sample of the benchmark
     roofline: bool = False
     load_control: bool = True
@@ -70,19 +77,25 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def studies(seed: int) -> dict[str, list[TraceRun]]:
     """The runs of each study, by its name."""
-    systems = [TraceRun(system=name, policy=policy, seed=seed) for name, policy in POLICY.items()]
-    [dilaserve] = [run for run in systems if run.system == "DiLaServe"]
+    policies = [(DEFAULT, DEFAULT_POLICY), *POLICY.items()]
+    systems = [TraceRun(system=name, policy=policy, seed=seed) for name, policy in policies]
+    default, dilaserve, *_ = systems
 
     def gsm8k(copies: int) -> list[TraceRun]:
-        run = replace(dilaserve, rps=16.0, lengths="gsm8k", copies=copies)
+        run = replace(dilaserve, rps=16.0, workload="gsm8k", copies=copies)
         without = replace(run, system="without load control", load_control=False)
         return [run, without, replace(run, system="fixed threshold", policy="infaas")]
+
+    def reconfigured(workload: str) -> list[TraceRun]:
+        static = [replace(run, workload=workload) for run in (default, dilaserve)]
+        return static + [replace(run, system=run.system + RECONFIGURED, reconfigure=True) for run in static]
 
     return {
         "peak20": systems,
         "peak10": [replace(run, rps=10.0) for run in systems],
         "roofline": [replace(run, roofline=True) for run in systems],
-        "reconfigure": [dilaserve, replace(dilaserve, system="DiLaServe, reconfigured", reconfigure=True)],
+        "reconfigure": reconfigured(TRACE),
+        "step": reconfigured(STEP),
         "margin": [dilaserve, replace(dilaserve, system="DiLaServe, a step in hand", margin_steps=1.0)],
         "gsm8k": gsm8k(copies=1),
         "gsm8k_lasting": gsm8k(LASTING_COPIES),
@@ -96,9 +109,7 @@ def outcome(run: TraceRun) -> StudyResult:
 
 def workload(run: TraceRun) -> ArrivalTrace:
     random = np.random.default_rng(run.seed)
-    if run.lengths == "sharegpt":
-        return real_world_trace(sharegpt_lengths(DATA), run.rps, random)
-    return constant_rate_trace(benchmark_lengths(run.lengths, DATA), run.rps, random, run.copies)
+    return arrivals(run.workload, run.rps, random, DATA, copies=run.copies)
 
 
 def _simulate(run: TraceRun) -> StudyResult:
@@ -122,7 +133,7 @@ def _simulate(run: TraceRun) -> StudyResult:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(f"{run.system}, seed {run.seed}", total=len(arriving))
         records = simulate(scenario, arriving, lambda count: progress.advance(bar, count))
-    low = arriving.arrival_s < LOW_LOAD_S
+    low = arriving.arrival_s < LOW_LOAD_S.get(run.workload, 0.0)
     return StudyResult(
         result=summarize(records, arriving),
         slo_s=scenario.default_slo_s(arriving),
@@ -147,7 +158,7 @@ def figures(outcomes: Sequence[StudyResult]) -> dict[str, float]:
         "lowest": 100 * min(r["slo_attainment"] for r in result),
         "highest": 100 * max(r["slo_attainment"] for r in result),
         "mean latency, s": float(np.mean([r["latency_s"]["mean"] for r in result])),
-        "first 45 min": float(np.mean([one.low_load_s for one in outcomes])),
+        "low load": float(np.mean([one.low_load_s for one in outcomes])),
         "later": float(np.mean([one.high_load_s for one in outcomes])),
         "P99, s": float(np.mean([r["latency_s"]["p99"] for r in result])),
         "threshold": float(np.mean([r["mean_threshold"] for r in result])),
@@ -177,6 +188,23 @@ def by_seed(found: Mapping[str, Sequence[StudyResult]]) -> str:
     return "Attainment by seed, %: " + "; ".join(f"{name} {', '.join(values)}" for name, values in each.items()) + "."
 
 
+def cost_of_reconfiguration(found: Mapping[str, Sequence[StudyResult]]) -> str:
+    """Means over seeds of the differences between the same runs with and without reconfiguration, as a list."""
+    return "".join(
+        f"\n- {name}: {_difference(found[name], found[name + RECONFIGURED])}" for name in (DEFAULT, "DiLaServe")
+    )
+
+
+def _difference(static: Sequence[StudyResult], changed: Sequence[StudyResult]) -> str:
+    met_static, met_changed = ([100 * one.result["slo_attainment"] for one in some] for some in (static, changed))
+    gained, error = mean_difference(met_changed, met_static)
+    faster = [100 * (1 - b.low_load_s / a.low_load_s) for a, b in zip(static, changed, strict=True)]
+    return (
+        f"reconfiguration changes attainment by {gained:+.2f} ± {error:.2f} points, and makes the low-load period "
+        f"{np.mean(faster):.1f} % faster"
+    )
+
+
 def read_report(file: Path) -> dict[str, str]:
     """The sections of the report by study; the text before the first has the key ''."""
     first, *sections = (file.read_text("utf-8") if file.exists() else "# The real-world trace").split("\n## ")
@@ -192,24 +220,30 @@ def write_report(file: Path, report: Mapping[str, str]) -> None:
 
 def main(
     *,
-    seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated.")] = "0",
+    seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated; default: those of each study.")] = "",
     only: Annotated[str, typer.Option("--studies", help="Studies, comma-separated; default: all.")] = "",
     systems: Annotated[str, typer.Option(help="Systems, separated by semicolons; default: all.")] = "",
     out: Annotated[Path, typer.Option(help="Directory of the report and the plot.")] = RESULTS,
 ) -> None:
     """Run the studies, or read their cached runs, and update their sections of the report."""
+    write_studies(seeds, only, systems, out)
+
+
+def write_studies(seeds: str = "", only: str = "", systems: str = "", out: Path = RESULTS) -> None:
+    """See `main`, without its defaults."""
     file = out / "real_world_trace.md"
     report = read_report(file)
-    numbers = [int(seed) for seed in seeds.split(",")]
     for name in only.split(",") if only else studies(0):
         found: dict[str, list[StudyResult]] = {}
-        for seed in numbers:
+        for seed in map(int, seeds.split(",")) if seeds else SEEDS.get(name, (0,)):
             for run in studies(seed)[name]:
                 if not systems or run.system in systems.split(";"):
                     found.setdefault(run.system, []).append(outcome(run))
         if not found:
             raise typer.BadParameter(f"the study {name} has none of the systems {systems}")
         report[name] = f"{environment_header()}\n\n{table(found)}\n\n{by_seed(found)}"
+        if name in RECONFIGURATIONS and not systems:
+            report[name] += f"\n{cost_of_reconfiguration(found)}"
         print(f"{name}\n\n{report[name]}", flush=True)
         write_report(file, report)
         if not systems:

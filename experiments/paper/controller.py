@@ -44,6 +44,7 @@ STUDY = Study(
     cases=cases,
     panels=Panels(x="x", y=("SLO attainment, %", "accuracy, %"), line="system", facet="over"),
     compare=compare,
+    verdict="reproduced in virtual time: both parts are needed",
     remarks=(
         "The fixed threshold is 0.9, with INFaaS's dispatching. Accuracy is in points of the steps table, which loses "
         "more below 0.7 than the paper's own figure shows."

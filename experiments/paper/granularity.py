@@ -42,6 +42,7 @@ STUDY = Study(
     cases=cases,
     panels=Panels(x="instances", y=("mean latency, s", "migrations"), line="system"),
     compare=compare,
+    verdict="reproduced in virtual time, with a smaller effect",
     remarks=(
         f"Mean latency with migration at any step, divided by that at recompute steps only; GSM8K, {RPS_PER_INSTANCE} "
         f"RPS and {REQUESTS_PER_INSTANCE} requests per instance (the paper does not state its rate)."

@@ -49,6 +49,7 @@ STUDY = Study(
     cases=cases,
     panels=Panels(x="RPS", y=("SLO attainment, %", "accuracy, %"), line="system", facet="length"),
     compare=compare,
+    verdict="reproduced in virtual time",
     remarks=(
         "The paper does not state its lengths: 2, 5 and 8 examples, and outputs of 128, 256 and 512 tokens are ours. "
         "Prompts with 2 or 8 examples are scaled 5-shot prompts, an example being 18.2 % of one. Tokens unmasked per "

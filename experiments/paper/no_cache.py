@@ -44,6 +44,7 @@ STUDY = Study(
     cases=cases,
     panels=Panels(x="x", y=("SLO attainment, %", "accuracy, %"), line="system", facet="over"),
     compare=compare,
+    verdict="reproduced in virtual time",
     remarks=(
         f"{REQUESTS} requests per run, because the cluster sustains a lower rate; the SLO is a multiple of the "
         "isolated latency without a cache. The tokens unmasked per step were measured without a cache."

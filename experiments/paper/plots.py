@@ -1,7 +1,8 @@
 """Line plots in panels: one row per figure, one column per value of the facet."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isnan
 
 from matplotlib.figure import Figure
 
@@ -17,6 +18,7 @@ class Panels:
     line: str
     facet: str | None = None  # None: one column
     steps: bool = False  # each value holds until the next
+    labels: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # by facet, of its axes, where they differ
 
 
 def draw(panels: Panels, rows: Sequence[Mapping[str, Value]]) -> Figure:
@@ -31,12 +33,18 @@ def draw(panels: Panels, rows: Sequence[Mapping[str, Value]]) -> Figure:
                 line = [row for row in shown if row[panels.line] == name]
                 style = {"drawstyle": "steps-post"} if panels.steps else {"marker": "o", "markersize": 4}
                 axis.plot([row[panels.x] for row in line], [row[key] for row in line], label=str(name), **style)
+            if all(isinstance(value := row[key], float) and isnan(value) for row in shown):
+                axis.set_axis_off()  # the facet has no such figure
+                continue
             axis.grid(alpha=0.3)
             if "attainment" in key:
                 axis.set_ylim(0, 104)
-            if column == 0:
+            if facet in panels.labels:
+                axis.set_ylabel(panels.labels[str(facet)][1])
+                axis.legend(fontsize="small")
+            elif column == 0:
                 axis.set_ylabel(key)
         axes[0, column].set_title(f"{panels.facet} {facet}" if isinstance(facet, float | int) else facet, fontsize=10)
-        axes[-1, column].set_xlabel(panels.x)
+        axes[-1, column].set_xlabel(panels.labels[str(facet)][0] if facet in panels.labels else panels.x)
     axes[0, 0].legend(fontsize="small")
     return figure

@@ -71,6 +71,7 @@ STUDY = Study(
     measure=measure,
     panels=Panels(x="estimate", y=("error, %",), line="thresholds", facet="figure"),
     compare=compare,
+    verdict="reproduced in virtual time",
     remarks=(
         "Mean relative error of the steps left over the steps of 100 simulated requests outside the training set. "
         "The cost of predictions (in the paper 20 % of a step, per token and on the hot path) and the errors with a "

@@ -2,6 +2,10 @@
 
 from experiments.report import RESULTS
 
+VERDICT = (
+    "reproduced in virtual time: attainment far above the baselines' at a small cost in accuracy, and reconfiguration "
+    "makes low load faster"
+)
 PAPER = """## Real-world workload
 
 The paper: "Real-World Workload", its table and the timeline. Run it alone: `python -m experiments.real_world_trace`.

@@ -98,6 +98,7 @@ STUDY = Study(
     measure=measure,
     panels=Panels(x="minute", y=("instances",), line="TP degree", facet="peak RPS", steps=True),
     compare=compare,
+    verdict="reproduced: the paper plans without serving, too",
     remarks=(
         "As in the paper the trace is fed to the workload statistics, and nothing is served. Every 10 minutes a plan "
         "is made for the arrivals of the last 5 minutes (with a safety buffer of 10 %) and accepted if an objective "

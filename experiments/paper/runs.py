@@ -2,30 +2,57 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import nan
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from experiments.paper.files import PROFILE, STEPS
+from experiments.paper.files import DREAM_PROFILE, DREAM_STEPS, PROFILE, STEPS
 from experiments.paper.result_cache import cached
+from experiments.paper.variants import AT_ASSIGNMENT, AT_RANDOM, LLUMNIX_WITH_HYSTERESIS, SMALLEST_SLO, WITH_HYSTERESIS
+from experiments.policies.arrivals import arrivals, first_requests, with_mixed_slos
 from services.scheduler.policies import MigrationPolicy
-from services.scheduler.registry import PolicyName
+from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import Int64
 from shared.instance_counts import read_instance_counts
 from shared.profile import read_profile
-from simulator.lengths import BLOCK, DATA, Lengths, benchmark_lengths
+from simulator.lengths import BENCHMARKS, BLOCK, DATA, Lengths, benchmark_lengths, sharegpt_lengths
 from simulator.result import summarize
 from simulator.scenario import PredictorName, Scenario, simulate
 from simulator.steps_table import read_steps
 from simulator.unloaded_latency import unloaded_latency_s
-from simulator.workload import ArrivalTrace, constant_rate_trace, make_trace
+from simulator.workload import ArrivalTrace, constant_rate_trace
 
 GSM8K_SHOTS = 5  # examples in the prompts of the data file
+SHAREGPT = "sharegpt"  # its lengths, at a constant rate
 SHOT_SHARE = 0.182  # share of one example in GSM8K's 5-shot prompt; by characters, mean over questions and answers
 
-System = Literal["DiLaServe", "Llumnix", "INFaaS"]
+System = Literal[
+    "DiLaServe",
+    "default policy",
+    "Llumnix",
+    "INFaaS",
+    "at assignment",
+    "smallest SLO",
+    "with hysteresis",
+    "Llumnix with hysteresis",
+    "at random",
+]
+# The paper's three, which the studies compare
 POLICY: Mapping[System, PolicyName] = {"DiLaServe": "paper", "Llumnix": "llumnix", "INFaaS": "infaas"}
+POLICIES: Mapping[System, PolicyName] = {
+    **POLICY,
+    "default policy": DEFAULT_POLICY,
+    "at assignment": AT_ASSIGNMENT,
+    "smallest SLO": SMALLEST_SLO,
+    "with hysteresis": WITH_HYSTERESIS,
+    "Llumnix with hysteresis": LLUMNIX_WITH_HYSTERESIS,
+    "at random": AT_RANDOM,
+}
+Model = Literal["LLaDA", "Dream"]
+INPUTS: Mapping[Model, tuple[Path, Path]] = {"LLaDA": (PROFILE, STEPS), "Dream": (DREAM_PROFILE, DREAM_STEPS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,40 +60,50 @@ class SimulationRun:
     """The defaults are the paper's. Units: rps in requests/s, lengths in tokens."""
 
     system: System = "DiLaServe"
+    model: Model = "LLaDA"
     rps: float
-    benchmark: str = "gsm8k"
+    benchmark: str = "gsm8k"  # or a workload of experiments/policies/arrivals.py; sharegpt: its lengths at one rate
     shots: int = GSM8K_SHOTS  # examples in GSM8K's prompts
     prompt_tokens: int | None = None  # length of every prompt; None: the benchmark's
-    output_tokens: int = 256
-    requests: int = 1319
+    output_tokens: int = 256  # of a benchmark's requests
+    requests: int | None = 1319  # None: all of the workload
     cluster: str = "16x1"
     cache: bool = True
     load_control: bool = True
+    threshold: float = 0.9  # of a policy with one threshold
     margin_steps: float = 0.0  # reserved before the deadline: none, as in the paper
     predictor: PredictorName = "trained"
     moves: MigrationPolicy | None = None  # None: the policy's own
     slo_multiple: float = 5.0  # SLO over the mean latency of a request alone on a TP-1 instance
+    mixed_slos: bool = False  # half of the requests with a tight SLO, half with a loose one
     seed: int = 0
 
 
 def figures(run: SimulationRun) -> Mapping[str, float]:
-    """The figures of a run, by column of the tables."""
+    """The figures of a run, by column of the tables; NaN: the model has no such figure."""
     named = replace(run, rps=float(run.rps), slo_multiple=float(run.slo_multiple))  # 5 is 5.0
-    return cached(named, dict[str, float], lambda: _simulate(run))
+    found = cached(named, dict[str, float | None], lambda: _simulate(run))
+    return {name: nan if value is None else value for name, value in found.items()}
 
 
 def workload(run: SimulationRun) -> ArrivalTrace:
-    """The run's number of the benchmark's requests in random order, with Poisson arrivals."""
-    lengths = run_lengths(run)
+    """The first requests of the workload. A benchmark's come in random order, with Poisson arrivals."""
     random = np.random.default_rng(run.seed)
-    copies = -(-run.requests // len(lengths.prompt_tokens))
-    arriving = constant_rate_trace(lengths, run.rps, random, copies)
-    part = slice(run.requests)
-    return make_trace(arriving.arrival_s[part], arriving.prompt_tokens[part], arriving.output_tokens[part])
+    if run.benchmark in BENCHMARKS or run.benchmark == SHAREGPT:
+        lengths = run_lengths(run)
+        copies = -(-(run.requests or 1) // len(lengths.prompt_tokens))
+        arriving = constant_rate_trace(lengths, run.rps, random, copies)
+    else:
+        arriving = arrivals(run.benchmark, run.rps, random, DATA)
+    if run.requests is not None:
+        arriving = first_requests(arriving, run.requests)
+    return with_mixed_slos(arriving, random) if run.mixed_slos else arriving
 
 
 def run_lengths(run: SimulationRun) -> Lengths:
     """The benchmark's lengths, with the run's number of examples or fixed length."""
+    if run.benchmark == SHAREGPT:
+        return sharegpt_lengths(DATA)
     of_benchmark = benchmark_lengths(run.benchmark, DATA)
     prompts: Int64 = of_benchmark.prompt_tokens
     if run.prompt_tokens is not None:
@@ -77,9 +114,10 @@ def run_lengths(run: SimulationRun) -> Lengths:
     return Lengths(prompts, np.full(len(prompts), run.output_tokens), of_benchmark.source)
 
 
-def _simulate(run: SimulationRun) -> dict[str, float]:
+def _simulate(run: SimulationRun) -> dict[str, float | None]:
     arriving = workload(run)
-    profile, steps = read_profile(PROFILE), read_steps(STEPS)
+    profile_file, steps_file = INPUTS[run.model]
+    profile, steps = read_profile(profile_file), read_steps(steps_file)
     slo_s = run.slo_multiple * unloaded_latency_s(arriving, profile, steps, caching=run.cache)
     scenario = Scenario(
         profile=profile,
@@ -87,7 +125,8 @@ def _simulate(run: SimulationRun) -> dict[str, float]:
         instances=read_instance_counts(run.cluster, "cluster"),
         settings=SchedulerSettings(
             model="simulated",
-            policy=POLICY[run.system],
+            policy=POLICIES[run.system],
+            threshold=run.threshold,
             cache="dual" if run.cache else "none",
             load_control=run.load_control,
             margin_steps=run.margin_steps,
@@ -99,9 +138,10 @@ def _simulate(run: SimulationRun) -> dict[str, float]:
     )
     records = simulate(scenario, arriving)
     result = summarize(records, arriving)
+    accuracy = records.accuracy()
     return {
         "SLO attainment, %": 100 * result["slo_attainment"],
-        "accuracy, %": 100 * result["accuracy"],
+        "accuracy, %": accuracy,
         "mean threshold": result["mean_threshold"],
         "mean latency, s": result["latency_s"]["mean"],
         "P99 latency, s": result["latency_s"]["p99"],

@@ -4,14 +4,16 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from experiments.paper.files import QUICK, ROOT
 from experiments.paper.plots import Panels, draw
+from experiments.paper.result_cache import used_cpu_s
 from experiments.paper.runs import SimulationRun, figures
 from experiments.report import markdown_table
 
@@ -32,6 +34,7 @@ class Study:
     source: str  # where in the paper
     panels: Panels
     compare: Callable[[Sequence[Row]], list[Comparison]]
+    verdict: str  # whether it reproduces the paper, and if not, the cause; without a figure of its own
     remarks: str  # differences from the paper, and their reasons
     cases: Callable[[], Sequence[Case]] = tuple  # the simulations
     measure: Callable[[bool], list[Row]] | None = None  # in place of simulations; the argument is whether to be quick
@@ -42,7 +45,7 @@ def simulate_cases(cases: Sequence[Case], *, quick: bool) -> list[Row]:
     """One row per case; prints a line of progress for each."""
     rows: list[Row] = []
     for number, (labels, run) in enumerate(cases, 1):
-        smaller = replace(run, requests=min(run.requests, QUICK_REQUESTS)) if quick else run
+        smaller = replace(run, requests=min(run.requests or QUICK_REQUESTS, QUICK_REQUESTS)) if quick else run
         found = figures(smaller)
         rows.append({**labels, **found})
         text = ", ".join(f"{name} {show(value)}" for name, value in labels.items())
@@ -76,8 +79,10 @@ def gains(rows: Sequence[Row], than: str, system: str = "DiLaServe") -> list[Gai
 
 def widest_gain(rows: Sequence[Row], than: str, system: str = "DiLaServe", least: float = -inf) -> str:
     """The widest gain in attainment where accuracy changes by at least `least` points, and that change."""
-    best = max((gain for gain in gains(rows, than, system) if gain.accuracy >= least), key=lambda gain: gain.attainment)
-    return f"{best.attainment:+.1f} points, accuracy {best.accuracy:+.1f} points there"
+    allowed = [gain for gain in gains(rows, than, system) if isnan(gain.accuracy) or gain.accuracy >= least]
+    best = max(allowed, key=lambda gain: gain.attainment)
+    accuracy = "not known" if isnan(best.accuracy) else f"{best.accuracy:+.1f} points there"
+    return f"{best.attainment:+.1f} points, accuracy {accuracy}"
 
 
 def settings(row: Row) -> dict[str, Value]:
@@ -93,9 +98,11 @@ def number(row: Row, key: str) -> float:
 
 
 def show(value: Value) -> str:
-    """The text of a table's cell."""
+    """The text of a table's cell; a figure that does not exist is a dash."""
     if isinstance(value, str):
         return value
+    if isnan(value):
+        return "-"
     if value == int(value):
         return f"{value:.0f}"
     return f"{value:.3f}" if abs(value) < 1 else f"{value:.1f}"
@@ -111,7 +118,7 @@ def section(study: Study, rows: Sequence[Row], image: str) -> str:
     compared = markdown_table(("figure", "paper", "here"), study.compare(rows))
     return (
         f"## {study.title}\n\nThe paper: {study.source}. Run it alone: `python -m experiments.paper.{study.name}`.\n\n"
-        f"{compared}\n\n{study.remarks}\n\n"
+        f"{compared}\n\n**Verdict**: {study.verdict}.\n\n{study.remarks}\n\n"
         f"![{study.title}]({image})\n\n<details><summary>All figures</summary>\n\n"
         f"{markdown(study.table(rows))}\n\n</details>\n"
     )
@@ -119,6 +126,7 @@ def section(study: Study, rows: Sequence[Row], image: str) -> str:
 
 def make(study: Study, out: Path, *, quick: bool) -> str:
     """Measure, write DIR/experiments/results/paper/NAME.csv and DIR/docs/paper/NAME.png. Returns: the section."""
+    before_s = used_cpu_s()
     measured = study.measure(quick) if study.measure else simulate_cases(study.cases(), quick=quick)
     rows = [_rounded(row) for row in measured]
     images = out / "docs" / "paper"
@@ -128,6 +136,7 @@ def make(study: Study, out: Path, *, quick: bool) -> str:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+    write_cpu_minutes(out, study.name, (used_cpu_s() - before_s) / 60)
     draw(study.panels, rows).savefig(images / f"{study.name}.png", dpi=100)
     return section(study, rows, _image(study))
 
@@ -141,8 +150,24 @@ def stored(study: Study, out: Path) -> str | None:
     return section(study, rows, _image(study))
 
 
+def read_cpu_minutes(out: Path) -> dict[str, float]:
+    """CPU minutes of each study that was run, by name."""
+    file = _results(out) / "cpu_minutes.json"
+    return msgspec.json.decode(file.read_bytes(), type=dict[str, float]) if file.exists() else {}
+
+
+def write_cpu_minutes(out: Path, study: str, minutes: float) -> None:
+    found = read_cpu_minutes(out) | {study: round(minutes, 1)}
+    encoded = msgspec.json.format(msgspec.json.encode(found, order="sorted"))
+    (_results(out) / "cpu_minutes.json").write_bytes(encoded + b"\n")
+
+
+def _results(out: Path) -> Path:
+    return out / "experiments" / "results" / "paper"
+
+
 def _csv(study: Study, out: Path) -> Path:
-    return out / "experiments" / "results" / "paper" / f"{study.name}.csv"
+    return _results(out) / f"{study.name}.csv"
 
 
 def _image(study: Study) -> str:

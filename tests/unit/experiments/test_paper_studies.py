@@ -1,14 +1,16 @@
 """The pure parts of the paper's studies: workloads, comparisons, tables, result cache."""
 
 import csv
+from math import isnan, nan
 from pathlib import Path
 
 import pytest
 
-from experiments.paper import controller, reconfiguration
+from experiments.paper import controller, introduction, migration, reconfiguration
+from experiments.paper.benchmark_rates import MODELS
 from experiments.paper.plots import Panels
 from experiments.paper.result_cache import cached
-from experiments.paper.runs import SimulationRun, run_lengths, workload
+from experiments.paper.runs import SimulationRun, figures, run_lengths, workload
 from experiments.paper.study import Row, Study, gains, make, markdown, widest_gain
 
 
@@ -22,6 +24,20 @@ ROWS = [row("DiLaServe", 1, 99, 79), row("DiLaServe", 2, 95, 77), row("INFaaS", 
 def test_a_gain_is_between_two_systems_at_the_same_setting() -> None:
     assert [gain.attainment for gain in gains(ROWS, "INFaaS")] == [1, 55]
     assert widest_gain(ROWS, "INFaaS") == "+55.0 points, accuracy -2.0 points there"
+
+
+def test_a_model_without_accuracies_has_gains_in_attainment_alone() -> None:
+    rows = [row("DiLaServe", 1, 95, nan), row("INFaaS", 1, 40, nan)]
+    assert widest_gain(rows, "INFaaS", least=-1.0) == "+55.0 points, accuracy not known"
+    assert markdown(rows).count("| - |") == 2
+
+
+def test_dream_takes_more_steps_than_llada_and_has_no_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiments.paper.runs.cached", lambda _key, _kind, compute: compute())
+    llada, dream = (figures(SimulationRun(system="INFaaS", model=model, rps=2, requests=40)) for model in MODELS)
+    assert dream["mean steps"] > 1.5 * llada["mean steps"]
+    assert not isnan(llada["accuracy, %"])
+    assert isnan(dream["accuracy, %"])
 
 
 def test_a_run_has_its_number_of_requests_at_its_rate() -> None:
@@ -58,6 +74,7 @@ def test_a_study_writes_its_table_and_plot_and_reports_both(tmp_path: Path) -> N
         measure=lambda quick: ROWS[: 2 if quick else 4],
         panels=Panels(x="RPS", y=("SLO attainment, %",), line="system"),
         compare=lambda rows: [("gain", "+56.6 points", widest_gain(rows, "INFaaS"))],
+        verdict="reproduced",
         remarks="None.",
     )
     section = make(study, tmp_path, quick=False)
@@ -89,3 +106,28 @@ def test_the_controller_is_compared_part_by_part() -> None:
         "+30.0 points, accuracy -1.0 points there",
         "-1.0 points",
     ]
+
+
+def test_steps_saved_and_the_gain_of_a_high_tp_degree_are_compared() -> None:
+    def point(figure: str, line: str, setting: float, x: float, y: float) -> Row:
+        return {"figure": figure, "line": line, "setting": setting, "x": x, "y": y}
+
+    rows = [point(introduction.FIXED, "one threshold", *each) for each in ((0.7, 6.0, 86.0), (0.9, 10.0, 94.0))]
+    rows += [point(introduction.MIXED, "share", *each) for each in ((0.0, 10.0, 94.0), (1.0, 5.0, 78.0))]
+    for cluster, latencies_s in ((introduction.HIGH_TP, (1.0, 30.0)), (introduction.LOW_TP, (2.0, 5.0))):
+        rows += [point(introduction.CLUSTERS, cluster, rps, rps, y) for rps, y in zip((1, 6), latencies_s, strict=True)]
+    assert [here for _, _, here in introduction.compare(rows)] == [
+        "40 %",
+        "-8.0 points",
+        "50 % saved, -16.0 points",
+        "50 % lower",
+        "6.0 times",
+    ]
+
+
+def test_a_shorter_tail_is_a_positive_reduction() -> None:
+    def tail(system: str, p99_s: float) -> Row:
+        return {"output tokens": "128", "system": system, "RPS": 20, "P99 latency, s": p99_s}
+
+    rows = [tail(migration.WITH, 9.0), tail(migration.WITHOUT, 10.0)]
+    assert migration.saved(rows, than=migration.WITHOUT, system=migration.WITH) == pytest.approx([10.0])
