@@ -1,6 +1,6 @@
 """Compare the simulator with the live embedded cluster: the same requests at the same times, the same policy.
 
-    python -m experiments.validate_live --loads 0.4,0.8,1.1
+    python -m experiments.validate_live
 
 Each load is served live in parts. The cluster is calibrated in a round before the first part and after each part
 (experiments/live_calibration.py): tokens that steps unmask, computing time of iterations of all sizes, time of a
@@ -11,8 +11,9 @@ completed (a load of 1).
 
 The simulation uses nothing else of the live loads. As in the live cluster, the scheduler uses the profile that the
 instance registered, and the same predictor. Each request unmasks like a recorded request of the rounds: for each step
-of these, the number of tokens that reached each threshold is known. Targets: attainment within 5 points, mean latency
-within 20 %.
+of these, the number of tokens that reached each threshold is known. The rounds and the loads have different halves of
+the problems from which the predictor did not learn, and the loads are not those at which the simulator was built.
+Targets: attainment within 5 points, mean latency within 10 %.
 
 Lookahead is off on both sides, as in the paper. Each output is computed to its end, because the simulator has no text
 that could end early. One instance with one thread leaves one of two cores to the services, because the simulator does
@@ -35,7 +36,7 @@ from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import LoadRequest, poisson_arrivals
 from dilaserve.stack.observer import open_observer
 from experiments.live_calibration import ServedRequest, fit_message_s, fit_profile, fit_steps, serve, serve_loop, slower
-from experiments.live_cluster import CELL, LiveCluster, held_out_requests, live_cluster
+from experiments.live_cluster import CELL, LiveCluster, live_cluster, unlearnt_requests
 from experiments.live_iterations import BLOCK, RecordedIteration, canvases, iterations, record
 from experiments.report import RESULTS, Report
 from services.predictor.model import load_predictor
@@ -56,7 +57,7 @@ BURST_REQUESTS = 48  # sent at once
 SEEDS = 5  # simulations of each part
 PART_S = 20.0  # duration of a part's arrivals
 LOOSE_SLO_S = 120.0  # always met
-MAX_POINTS_OFF, MAX_LATENCY_OFF = 5.0, 0.20  # targets: attainment in points, mean latency as a share
+MAX_POINTS_OFF, MAX_LATENCY_OFF = 5.0, 0.10  # targets: attainment in points, mean latency as a share
 COLUMNS = (
     *("load", "requests", "attainment live, %", "simulated", "off, points", "mean latency live, s", "simulated"),
     *("off, %", "threshold live", "simulated", "iterations slower than in calibration, %", "within"),
@@ -245,14 +246,15 @@ def calibration_text(scenario: Scenario) -> str:
 
 def main(
     *,
-    loads: Annotated[str, typer.Option(help="Shares of the sustained rate.")] = "0.4,0.8,1.1",
+    loads: Annotated[str, typer.Option(help="Shares of the sustained rate.")] = "0.5,0.7,0.95",
     parts: Annotated[int, typer.Option(min=1, help=f"Parts of each load, {PART_S:g} s of arrivals each.")] = 2,
     policy: Annotated[PolicyName, typer.Option(help="As of `dilaserve up`.")] = DEFAULT_POLICY,
     out: Annotated[Path, typer.Option(help="File of the report.")] = RESULTS / "validate_live.md",
 ) -> None:
     """Print the table, and whether the simulator meets the targets."""
     os.environ |= {"DILASERVE_LOOKAHEAD": "0", "DILASERVE_STOP_AT_EOS": "false", "DILASERVE_THREADS": "1"}
-    rows = held_out_requests(OUTPUT_TOKENS)
+    rows = unlearnt_requests(OUTPUT_TOKENS)
+    rows, served = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     report = Report("The simulator against the live cluster")
     runs: dict[float, list[ValidationRun]] = {float(load): [] for load in loads.split(",")}
     with live_cluster("--policy", policy, "--instances", "1x1") as cluster:
@@ -260,7 +262,7 @@ def main(
         registered = asyncio.run(registered_profile(cluster))
         rounds = [asyncio.run(calibrate(cluster, rows))]
         for load in list(runs) * parts:
-            runs[load].append(asyncio.run(run_live(load, cluster, rows, rounds)))
+            runs[load].append(asyncio.run(run_live(load, cluster, served, rounds)))
             rows = [*rows[BURST_REQUESTS:], *rows[:BURST_REQUESTS]]  # others in the next round
             rounds.append(asyncio.run(calibrate(cluster, rows)))
     scenario = scenario_of(rounds, registered, policy)
