@@ -1,11 +1,16 @@
-"""The figures in the documents are those of the stored results."""
+"""The figures in the documents are those of the stored results, or of the commands beside them."""
 
+import csv
+import re
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import pytest
 
+from dilaserve.cli import run
 from experiments.live_policies_report import PolicyResults, measures
+from simulator.lengths import DATA, benchmark_lengths
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "experiments" / "results"
@@ -24,3 +29,40 @@ def test_the_readme_has_the_figures_of_the_live_comparison() -> None:
     for load in LOADS:
         cells = " | ".join(live_cell(results, row, load) for row in ROWS)
         assert f"| {load:g} | {cells} |" in readme
+
+
+def test_the_operators_page_has_the_demo_models_accuracy_by_threshold() -> None:
+    with (RESULTS / "cache_effect.csv").open(newline="", encoding="utf-8") as file:
+        exact = {row["threshold"]: row["exact match"] for row in csv.DictReader(file) if row["cache"] == "dual"}
+    high, low = (exact[threshold].removesuffix(".0%") for threshold in ("0.9", "0.5"))
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    assert f"accuracy falls from {high} % at 0.9 to {low} % at 0.5" in page
+
+
+def test_the_readme_has_the_time_to_a_new_users_first_answer() -> None:
+    rows = re.findall(r"^\| ([\w ]+) \| ([\d.]+) \|$", (RESULTS / "new_user.md").read_text("utf-8"), re.MULTILINE)
+    until_s = {name: float(seconds) for name, seconds in rows}
+    installed_s, answered_s = until_s["packages installed"], until_s["first answer"]
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert f"took {answered_s:.0f} s on two cores" in readme
+    assert f"{installed_s:.0f} s until the packages were installed" in readme
+    assert f"and {answered_s - installed_s:.0f} s for the rest" in readme
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["8x1", "4x2", "2x4"])
+def test_the_operators_page_has_the_simulated_figures(cluster: str, tmp_path: Path) -> None:
+    if not benchmark_lengths("gsm8k", DATA).source.startswith(str(DATA)):
+        pytest.skip("the prompt lengths of GSM8K are not beside the project")
+    out = tmp_path / "result.json"
+    data = ROOT / "experiments" / "data"
+    files = ["--profile", str(data / "h100-llada8b.csv"), "--steps", str(data / "steps-llada-gsm8k.csv")]
+    workload = ["--workload", "gsm8k", "--rps", "6", "--slo", "15"]
+    assert run(["simulate", *workload, *files, "--cluster", cluster, "--out", str(out)]) == 0
+    result = msgspec.json.decode(out.read_bytes())
+    latency = result["latency_s"]
+    row = (
+        f"| `{cluster}` | {100 * result['slo_attainment']:.1f} % | {latency['mean']:.1f}, {latency['p99']:.1f} | "
+        f"{result['mean_threshold']:.3f} |"
+    )
+    assert row in (ROOT / "docs" / "operations.md").read_text("utf-8")
