@@ -3,7 +3,7 @@
 python -m experiments.latency_model
 
 Nothing is measured: each constant is from a published measurement, or fitted to one, or assumed, as the comment beside
-it says. The model reproduces `experiments/data/h100-llada8b.csv`, which is printed as the largest difference. Dream-7B
+it states. The model reproduces `experiments/data/h100-llada8b.csv`, which is printed as the largest difference. Dream-7B
 has the same constants; only its dimensions differ. So its fixed costs and its gain from tensor parallelism are assumed.
 """
 
@@ -19,7 +19,7 @@ GRID = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1276, 1536, 2048, 3072, 
 TP_DEGREES = (1, 2, 4)
 BLOCK = 32
 CACHED_CONTEXT = 512  # keys that a cache step attends to
-LONGEST_CONTEXT = 1276  # of a recompute step: GSM8K's prompt and output
+MAX_CONTEXT = 1276  # of a recompute step: GSM8K's prompt and output
 TYPICAL_TOKENS = 404  # ShareGPT's mean prompt and output
 BYTES = 2  # bfloat16
 # Vidur's H100 kernel table of Llama-2-7B
@@ -31,7 +31,7 @@ CUSTOM_REDUCE = {2: (4.0, 7.8), 4: (5.0, 13.0)}
 NCCL_REDUCE = {2: (40.0, 10.0, 3.65), 4: (42.0, 18.0, 4.6)}
 LAUNCH_MS = 17.0  # fitted to Fast-dLLM's published steps on an H100, 24 to 38 ms
 SEQUENCE_MS = 6.0  # fitted to the loaded latencies of the DiLaServe paper; published bounds are 1 and 14.6
-STEP_SHARE = {2: 0.75, 4: 0.45}  # of TP-1's step of LONGEST_CONTEXT tokens: the DiLaServe paper's figures
+STEP_SHARE = {2: 0.75, 4: 0.45}  # of TP-1's step of MAX_CONTEXT tokens: the DiLaServe paper's figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def device_ms(model: Dimensions, tp: int, tokens: int, kind: StepKind) -> float:
     compute_s = 2 * model.parameters * tokens / (tp * FLOPS_PER_S)
     kv_bytes = tokens / BLOCK * CACHED_CONTEXT * model.kv_bytes_per_token / tp if cached else 0.0
     memory_s = (BYTES * model.parameters / tp + kv_bytes) / BYTES_PER_S
-    context = CACHED_CONTEXT if cached else min(tokens, LONGEST_CONTEXT)
+    context = CACHED_CONTEXT if cached else min(tokens, MAX_CONTEXT)
     attention_s = 4 * tokens * context * model.width * model.layers / (tp * ATTENTION_FLOPS_PER_S)
     kernels_ms = 1000 * (hypot(compute_s, memory_s) + attention_s)  # hypot is a soft maximum
     return kernels_ms + _elementwise_ms(model, tp, tokens) + _all_reduce_ms(model, tp, tokens)
@@ -102,7 +102,7 @@ def step_ms(model: Dimensions, tp: int, tokens: int, kind: StepKind) -> float:
 
 def _tp_penalty(tp: int) -> float:
     """The factor at which LLaDA's step has the published share."""
-    single, split = (device_ms(LLADA_8B, degree, LONGEST_CONTEXT, StepKind.RECOMPUTE) for degree in (1, tp))
+    single, split = (device_ms(LLADA_8B, degree, MAX_CONTEXT, StepKind.RECOMPUTE) for degree in (1, tp))
     return STEP_SHARE[tp] * single / split
 
 
