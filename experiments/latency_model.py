@@ -3,7 +3,7 @@
 python -m experiments.latency_model
 
 Nothing is measured: each constant is from a published measurement, or fitted to one, or assumed, as the comment beside
-it states. The model reproduces `experiments/data/h100-llada8b.csv`, which is printed as the largest difference. Dream-7B
+it states. The model reproduces `experiments/data/h100-llada8b.csv`; the command prints the largest difference. Dream-7B
 has the same constants; only its dimensions differ. So its fixed costs and its gain from tensor parallelism are assumed.
 """
 
