@@ -125,7 +125,8 @@ def test_the_command_writes_the_profile_to_a_file_and_the_database(
 def test_an_unavailable_database_is_reported_before_measuring(
     tiny_checkpoint_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url = "postgresql://u@127.0.0.1:1/x"
+    url = "postgresql://u:secret@127.0.0.1:1/x"
     files = ("--model", str(tiny_checkpoint_dir), "--out", str(tmp_path / "profile.csv"))
     assert cli.run(["profile", *files, "--database-url", url]) == 2
-    assert capsys.readouterr().err == f"dilaserve: --database-url {url}: Postgres does not answer\n"
+    shown = "postgresql://127.0.0.1:1/x"
+    assert capsys.readouterr().err == f"dilaserve: --database-url {shown}: Postgres does not answer\n"
