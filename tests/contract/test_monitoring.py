@@ -9,9 +9,10 @@ import pytest
 from tests.support.metrics import exported
 
 ROOT = Path(__file__).parents[2]
-NAME = re.compile(r"\bdilaserve_\w+")
+NAME = re.compile(r"\b(?:dilaserve|process)_\w+")
 ROW = re.compile(r"^\| `(dilaserve_\w+)` \| (\w+) \|", re.MULTILINE)
-SAMPLES = {sample for family in exported() for sample in family.samples}
+OF_EVERY_PROCESS = {"process_start_time_seconds"}  # exported by Prometheus's client
+SAMPLES = {sample for family in exported() for sample in family.samples} | OF_EVERY_PROCESS
 PANELS = json.loads((ROOT / "compose/grafana/dilaserve.json").read_text())["panels"]
 QUERIES = [target["expr"] for panel in PANELS for target in panel.get("targets", ())]
 ALERTS = re.findall(
