@@ -3,7 +3,8 @@
 DilaserveError
 ├── BadInput      the caller's data is invalid: the same call fails again
 ├── RetryLater    a temporary condition: the same call may succeed later
-│   └── QueueFull a stream of the bus is at its bound
+│   ├── QueueFull a stream of the bus holds as many messages as it may
+│   └── StorageFull a stream of the bus holds as many bytes as it may
 └── Superseded    another process has taken over this process's role: stop
 """
 
@@ -26,7 +27,11 @@ class RetryLater(DilaserveError):  # noqa: N818
 
 
 class QueueFull(RetryLater):
-    """A stream of the bus is at its bound and stores no further message."""
+    """A stream of the bus holds as many messages as it may, and stores no further one."""
+
+
+class StorageFull(RetryLater):
+    """A stream of the bus holds as many bytes as it may, and stores no further message."""
 
 
 class Superseded(DilaserveError):  # noqa: N818

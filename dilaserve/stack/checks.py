@@ -16,7 +16,7 @@ from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.nats import find_server
 from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import LOOPBACK, check_free
-from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers
+from dilaserve.stack.probes import check_answers, nats_answers, not_ready_reason, postgres_answers
 from services.scheduler.registry import POLICY_WITHOUT_PREDICTOR
 from shared.cpu import num_cores
 from shared.errors import BadInput, DilaserveError
@@ -116,7 +116,7 @@ async def stack(data_dir: Path, port: int) -> list[Finding]:
     return [
         await _server("NATS", addresses.nats_url, nats_answers),
         await _server("Postgres", addresses.database_url, postgres_answers),
-        await _server("gateway", addresses.url, gateway_ready),
+        await _gateway(addresses.url),
     ]
 
 
@@ -137,6 +137,14 @@ async def _server(name: str, url: str, probe: Callable[[str], Awaitable[bool]]) 
         fix = "see the output of `dilaserve up`; if it does not run, start it again"
         return Finding(name, False, f"{shown} does not answer", fix)
     return Finding(name, True, f"{shown} answers")
+
+
+async def _gateway(url: str) -> Finding:
+    """Whether the gateway reports that requests can be served."""
+    reason = await not_ready_reason(url)
+    if reason is None:
+        return Finding("gateway", True, f"{url} is ready")
+    return Finding("gateway", False, f"{url} is not ready: {reason}", "see docs/operations.md, Readiness")
 
 
 def _version(module: str) -> str:

@@ -9,6 +9,7 @@ from dilaserve.stack.ports import LOOPBACK
 from dilaserve.stack.process import Program
 from shared.errors import DilaserveError
 
+MAX_FILE_STORE = "1TB"  # the cell's limits are lower; NATS's default is a share of the disk that is free at its start
 MAX_PAYLOAD_BYTES = 8 * 2**20  # a batch of new requests carries their canvases
 
 
@@ -25,7 +26,8 @@ def nats_program(directory: Path, port: int, sync_interval: str) -> Program:
     config.write_text(
         f"listen: {LOOPBACK}:{port}\n"
         f"max_payload: {MAX_PAYLOAD_BYTES}\n"
-        f'jetstream {{ store_dir: {store}, sync_interval: "{sync_interval}" }}\n',  # unquoted, 2m is two million
+        f"jetstream {{ store_dir: {store}, max_file_store: {MAX_FILE_STORE}, "
+        f'sync_interval: "{sync_interval}" }}\n',  # unquoted, 2m is two million
         encoding="utf-8",
     )
     return Program("nats", (find_server(), "--config", str(config)), log=directory / "server.log")

@@ -10,7 +10,7 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.js.errors import KeyNotFoundError
 
-from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers
+from dilaserve.stack.probes import check_answers, nats_answers, not_ready_reason
 from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
 from shared.messages.instances import Instance
@@ -25,6 +25,7 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     ready: bool
+    reason: str | None  # why it is not ready
     instances: list[Instance]
     scheduler: SchedulerStats | None  # None: no scheduler leads
 
@@ -45,8 +46,10 @@ class ClusterObserver:
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._received.wait()
-        ready, instances = await gateway_ready(self._url), await self._instances()
-        return ClusterReport(url=self._url, ready=ready, instances=instances, scheduler=self._stats)
+        reason, instances = await not_ready_reason(self._url), await self._instances()
+        return ClusterReport(
+            url=self._url, ready=reason is None, reason=reason, instances=instances, scheduler=self._stats
+        )
 
     async def subscribe(self) -> None:
         """Subscribe to the scheduler's statistics."""

@@ -70,14 +70,25 @@ async def postgres_answers(url: str) -> bool:
 
 
 async def gateway_ready(url: str) -> bool:
-    """Whether the gateway answers and has an instance."""
+    """Whether the gateway answers and reports that requests can be served."""
+    return await not_ready_reason(url) is None
+
+
+async def not_ready_reason(url: str) -> str | None:
+    """Why requests cannot be served, by the gateway's `/ready`, in one line. Returns: None if they can be."""
     import httpx  # noqa: PLC0415
 
     try:
         async with httpx.AsyncClient(timeout=2, trust_env=False, verify=_certificates()) as client:
-            return (await client.get(f"{url}/ready")).status_code == httpx.codes.OK
+            reply = await client.get(f"{url}/ready")
     except httpx.HTTPError:
-        return False
+        return "the gateway does not answer"
+    if reply.status_code == httpx.codes.OK:
+        return None
+    try:
+        return str(reply.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):  # a proxy answered
+        return f"the gateway answers with {reply.status_code}"
 
 
 @cache

@@ -11,7 +11,7 @@ from shared.messages.stats import InstanceLoad, SchedulerStats
 
 
 def render(report: ClusterReport) -> RenderableType:
-    state = Text.assemble(("ready", "bold green") if report.ready else ("not ready", "bold red"))
+    state = Text("ready", "bold green") if report.ready else Text(f"not ready: {report.reason}", "bold red")
     head = Text.assemble(f"gateway {report.url}: ", state)
     if report.scheduler is None:
         return Group(head, "scheduler: no scheduler leads", _instances(report.instances, {}))

@@ -123,7 +123,9 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
 
 def build_context(settings: GatewaySettings, text: TextModel, api_keys: "ApiKeyCache | None") -> AppContext:
     connection = BusConnection()
-    readiness = Readiness(connection, text.card.name)
+    readiness = Readiness(
+        connection, text.card.name, max_queue_s=settings.request_timeout_s / 2, store_dir=settings.bus_store_dir
+    )
     monitor = ClusterMonitor(settings.cell, text.card.name, readiness)
     inflight = InFlightRequests(connection, text.card, settings.request_timeout_s)
     slo_admission = SloAdmission(settings.default_slo_s) if settings.shed else None
@@ -141,12 +143,14 @@ def build_context(settings: GatewaySettings, text: TextModel, api_keys: "ApiKeyC
 
 
 async def connect(settings: GatewaySettings, context: AppContext) -> None:
-    """Connect to the bus, subscribe, and run batches until cancelled."""
+    """Connect to the bus, subscribe, then watch its storage and run batches until cancelled."""
     bus = await context.connection.connect(settings.nats_url, settings.cell, settings.alive_file)
     await context.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
     await context.readiness.subscribe(bus)
-    await context.monitor.read_recent(bus)
-    await BatchConsumer(BatchRunner(context)).run(bus)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(context.readiness.probe.run(bus))
+        await context.monitor.read_recent(bus)
+        await BatchConsumer(BatchRunner(context)).run(bus)
 
 
 class Server(uvicorn.Server):

@@ -16,9 +16,13 @@ class BusConnection:
         return self._bus
 
     @property
+    def is_connected(self) -> bool:
+        return self._bus is not None and self._bus.nc.is_connected
+
+    @property
     def bus(self) -> Bus:
         """Raises: RetryLater while there is no connection."""
-        if self._bus is None or not self._bus.nc.is_connected:
+        if self._bus is None or not self.is_connected:
             raise RetryLater("the bus is not connected")
         return self._bus
 

@@ -24,7 +24,7 @@ from shared.arrays import Float32, Int32, unpack_float32, unpack_int32
 from shared.bus.client import Bus, try_decode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import message_kind
-from shared.errors import QueueFull, RetryLater
+from shared.errors import QueueFull, RetryLater, StorageFull
 from shared.messages.instances import ModelCard
 from shared.messages.requests import Cancel, Guesses, Outcome, Progress, Request
 
@@ -67,7 +67,7 @@ class InFlightRequest:
     async def start(self) -> None:
         """Subscribe, then publish the request, unless it is durable and has an outcome already.
 
-        Raises: QueueFull if the cell is full; RetryLater if the bus does not store the request.
+        Raises: QueueFull or StorageFull if the cell is full; RetryLater if the bus does not store the request.
         """
         subjects, request_id = self._bus.subjects, self.request.request_id
         if self._durable and (outcome := await find_outcome(self._bus, request_id)):
@@ -80,7 +80,7 @@ class InFlightRequest:
         with trace.use_span(self._span):
             try:
                 await self._bus.store(subjects.requests, replace(self.request, sent_s=time.time()))
-            except QueueFull:
+            except (QueueFull, StorageFull):
                 self.cancel_on_close = False
                 raise
 

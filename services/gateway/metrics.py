@@ -1,12 +1,15 @@
 """The gateway's Prometheus metrics, and the record of each request's end. Units: seconds, tokens."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from math import nan
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from services.gateway.ready_reasons import CODES, Reason, Storage
 from shared.messages.requests import Outcome
 
 log = structlog.get_logger(__name__)
@@ -22,10 +25,28 @@ class GatewayMetrics:
         name = "dilaserve_gateway"
         self.active = Gauge(f"{name}_active_requests", "Requests without an outcome", registry=self.registry)
         self.requests = Counter(f"{name}_requests", "Requests by outcome", ["outcome"], registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self._not_ready = gauge(f"{name}_not_ready", "1 for each reason why requests cannot be served", ["reason"])
+        self._stored = gauge(f"{name}_stored_bytes", "Bytes of a stream of the bus", ["stream"])
+        self._max_stored = gauge(f"{name}_max_stored_bytes", "Most bytes of a stream of the bus", ["stream"])
+        self._free = gauge(f"{name}_bus_free_bytes", "Free bytes on the disk of the bus; NaN: unknown")
+        self._free.set(nan)
         self.tokens = Counter(f"{name}_tokens", "Tokens of completed requests", ["kind"], registry=self.registry)
         histogram = partial(Histogram, buckets=LATENCY_BUCKETS_S, registry=self.registry)
         self.latency = histogram(f"{name}_latency_seconds", "From the request's body to its outcome")
         self.first_text = histogram(f"{name}_first_text_seconds", "From a stream's body to its first committed text")
+
+    def set_readiness(self, reasons: Iterable[Reason], storage: Storage) -> None:
+        """Export why requests cannot be served, and the last look at the bus's storage."""
+        found = {reason.code for reason in reasons}
+        for code in CODES:
+            self._not_ready.labels(code).set(code in found)
+        for stream, use in storage.uses.items():
+            self._stored.labels(stream).set(use.bytes)
+            if use.max_bytes > 0:
+                self._max_stored.labels(stream).set(use.max_bytes)
+        if storage.free_bytes is not None:
+            self._free.set(storage.free_bytes)
 
     def not_completed(self, reason: str) -> None:
         """Count a request that was refused, failed or left by its client."""

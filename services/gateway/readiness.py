@@ -1,43 +1,106 @@
-"""Whether the gateway can accept requests, and the reason if not."""
+"""Whether requests can be served, and whether the gateway accepts them, with the reasons if not.
+
+A request that is accepted while the scheduler restarts or instances change waits on the bus. So fewer reasons refuse a
+request than end readiness.
+"""
 
 import time
+from collections import deque
 
 from nats.aio.msg import Msg
 
 from services.gateway.bus_connection import BusConnection
+from services.gateway.ready_reasons import LEADERS_S, CellState, Reason, Storage, full_streams, reasons
+from services.gateway.storage_probe import StorageProbe
 from shared.bus.client import Bus, try_decode
 from shared.bus.instance_watch import InstanceWatch
-from shared.errors import RetryLater
+from shared.errors import RetryLater, StorageFull
 from shared.messages.instances import InstanceState
 from shared.messages.plans import PlanRecord, PlanState
+from shared.messages.stats import SchedulerStats
 
 PLAN_TIMEOUT_S = 600.0  # silence after which a running plan counts as abandoned
 
 
 class Readiness:
-    """Ready: connected to the bus, not draining, and an instance is ready or a running plan will start one."""
+    """Collects the state of the cell. Reading it takes no message, so that load balancers may ask often."""
 
-    def __init__(self, connection: BusConnection, model_name: str) -> None:
+    def __init__(
+        self, connection: BusConnection, model_name: str, *, max_queue_s: float = 300.0, store_dir: str = ""
+    ) -> None:
+        """`max_queue_s`: see CellState; `store_dir`: see StorageProbe."""
         self.instances = InstanceWatch(accept=lambda instance: instance.model.name == model_name)
         self.draining = False
+        self.probe = StorageProbe(store_dir, self._receive_storage)
         self._connection = connection
-        self._plan_until_s = 0.0  # monotonic clock; until then a plan counts as running
+        self._max_queue_s = max_queue_s
+        self._plan_until_s = 0.0  # this and the following are times of the monotonic clock; until then a plan runs
+        self._stats: SchedulerStats | None = None
+        self._stats_s = 0.0
+        self._leaders: deque[float] = deque()  # when each of the last leaders was first seen
+        self._unreceived_s: float | None = None  # since then the bus has requests and the scheduler none
 
     async def subscribe(self, bus: Bus) -> None:
         """Receive heartbeats and plans."""
         await self.instances.start(bus)
         await bus.nc.subscribe(bus.subjects.plans("*"), cb=self._receive_plan)
 
+    def receive_stats(self, stats: SchedulerStats) -> None:
+        """Note the statistics of the leading scheduler."""
+        now_s = time.monotonic()
+        if self._stats is None or stats.epoch != self._stats.epoch:
+            self._leaders.append(now_s)
+        self._stats, self._stats_s = stats, now_s
+
+    def reasons(self) -> list[Reason]:
+        """Why requests cannot be served; empty if they can be."""
+        now_s = time.monotonic()
+        while self._leaders and self._leaders[0] < now_s - LEADERS_S:
+            self._leaders.popleft()
+        state = CellState(
+            draining=self.draining,
+            connected=self._connection.is_connected,
+            storage=self.probe.last,
+            stats=self._stats,
+            stats_age_s=now_s - self._stats_s,
+            leaders=len(self._leaders),
+            ready_instances=self._num_ready(),
+            unreceived_s=0.0 if self._unreceived_s is None else now_s - self._unreceived_s,
+            max_queue_s=self._max_queue_s,
+        )
+        return reasons(state)
+
     def check(self) -> None:
-        """Raises: RetryLater with the reason if no request can be accepted."""
+        """Raises: RetryLater with the reasons if requests cannot be served."""
+        if found := self.reasons():
+            raise RetryLater("; ".join(reason.text for reason in found))
+
+    def check_accepts(self) -> None:
+        """Raises: RetryLater with the reason if no request can be accepted; StorageFull as `check_storage`."""
         if self.draining:
             raise RetryLater("the gateway is shutting down")
         _ = self._connection.bus
-        ready = any(instance.state is InstanceState.READY for instance in self.instances.instances())
-        if not ready and time.monotonic() >= self._plan_until_s:
+        if not self._num_ready() and time.monotonic() >= self._plan_until_s:
             raise RetryLater("no instance is ready")
+        self.check_storage()
+
+    def check_storage(self) -> None:
+        """Raises: StorageFull if a stream that every request needs is full: the last tenth of the outcomes is for the
+        requests that are accepted already."""
+        for text in full_streams(self.probe.last):
+            raise StorageFull(text)
+
+    def _num_ready(self) -> int:
+        return sum(instance.state is InstanceState.READY for instance in self.instances.instances())
 
     async def _receive_plan(self, msg: Msg) -> None:
         plan = try_decode(msg, PlanRecord)
         if plan is not None and plan.state is not PlanState.STAYED:  # a decision to stay ends no running plan
             self._plan_until_s = time.monotonic() + PLAN_TIMEOUT_S if plan.state is PlanState.RUNNING else 0.0
+
+    def _receive_storage(self, storage: Storage) -> None:
+        requests, stats = storage.uses.get("REQUESTS"), self._stats
+        if requests is None or not requests.messages or stats is None or stats.active + stats.waiting:
+            self._unreceived_s = None
+        elif self._unreceived_s is None:
+            self._unreceived_s = time.monotonic()

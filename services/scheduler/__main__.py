@@ -63,7 +63,7 @@ async def serve(
     stop: asyncio.Event,
 ) -> int:
     """Lead the cell and serve until `stop` is set. Returns: the exit status."""
-    lease = await run_until_stopped(stop, lead(bus))
+    lease = await run_until_stopped(stop, lead(bus, settings.max_stored_bytes))
     if lease is None:
         return 0
     log.info("leading", epoch=lease.epoch, policy=settings.policy)
@@ -76,7 +76,7 @@ async def serve(
     requests = RequestConsumer(
         bus, preparer, queue, outcomes, deferred, core.totals, default_slo_s=slo_s, max_held=max_held
     )
-    stats = StatsWindow(core, settings.policy, time.time(), lambda: requests.num_waiting)
+    stats = StatsWindow(core, settings.policy, time.time(), lambda: requests.num_waiting, requests.oldest_late_s)
     service = SchedulerService(bus, core, queue, outcomes, predictor, stats, metrics, deferred)
     needs_profile = find_policy(settings.policy).needs_profile
     instances = InstanceEvents(text.card.name, queue, needs_profile=needs_profile, caching=core.settings.caching)
@@ -85,7 +85,7 @@ async def serve(
     freeze_startup_objects()
     background = [
         lease.hold(),
-        bus.keep_set_up(on_loss=lambda: queue.put(StepsLost())),
+        bus.keep_set_up(lambda: queue.put(StepsLost()), settings.max_stored_bytes),
         instances.watch.run(bus),
         service.receive_results(lease.epoch),
         service.publish_stats(),
@@ -104,9 +104,9 @@ async def serve(
     return 0
 
 
-async def lead(bus: Bus) -> Lease:
+async def lead(bus: Bus, disk_bytes: int) -> Lease:
     """Set up the cell, and wait until this scheduler leads it."""
-    await bus.ensure_set_up()
+    await bus.ensure_set_up(disk_bytes)
     return await Lease.acquire(bus, socket.gethostname())
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.registry import POLICY_WITHOUT_PREDICTOR, PolicyName
+from shared.bus.storage_limits import DISK_BYTES, MIN_DISK_BYTES
 from shared.errors import BadInput
 from shared.settings import Seconds, ServiceSettings
 
@@ -32,6 +33,7 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     key_weights: tuple[str, ...] = ()  # KEY=WEIGHT: shares of API keys under load; 1 if not named (policy dilaserve)
     lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps sent ahead of the last result
     step_timeout_s: Seconds = 60.0  # seconds after which an unanswered step goes to another instance
+    max_stored_bytes: Annotated[int, msgspec.Meta(ge=MIN_DISK_BYTES)] = DISK_BYTES  # bytes of the cell on NATS's disk
     stop_at_eos: bool = True  # skip the blocks after the one that holds the end of text
 
     @property

@@ -14,8 +14,8 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, Header, RawStreamMsg
-from nats.js.errors import APIError, BadRequestError, NotFoundError
+from nats.js.api import ConsumerConfig, Header, KeyValueConfig, ObjectStoreConfig, RawStreamMsg, StreamConfig
+from nats.js.errors import APIError, BadRequestError, NotFoundError, ServerError
 from nats.js.kv import KeyValue
 from opentelemetry import propagate
 from opentelemetry.context import Context, get_current
@@ -25,8 +25,9 @@ from shared.bus.codec import decode, encode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.pull_consumer import consume
 from shared.bus.reconnects import PING_S, Reconnects, limit_unanswered_time
+from shared.bus.storage_limits import DISK_BYTES
 from shared.bus.subjects import Subjects
-from shared.errors import BadInput, QueueFull, RetryLater
+from shared.errors import BadInput, RetryLater
 from shared.retry import WAIT_INITIAL_S, retry
 from shared.urls import without_credentials
 
@@ -34,10 +35,11 @@ log = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=msgspec.Struct)
 T = TypeVar("T")
+L = TypeVar("L", StreamConfig, KeyValueConfig, ObjectStoreConfig)
 DRAIN_TIMEOUT_S = 5.0  # limit of sending pending messages when a service ends
 CONSUMER_RETRY_S = 1.0  # wait before a lost consumer is created again; longer only while this fails
 WRONG_LAST_SEQUENCE = 10071  # the server's error code for an unexpected sequence
-NOT_STORED = 10077  # the server's error code for a stream at its bound, and for other failures to store
+NO_ROOM = 10047  # the server's error code for a limit in bytes that it cannot reserve
 TOUCH_S = 5.0  # interval of touches of the liveness file
 SET_UP_CHECK_S = 0.5  # interval of checks for lost streams
 
@@ -98,15 +100,14 @@ class Bus:
         """Publish to a stream and wait until the message is stored. With `if_first`, do nothing if the subject already
         holds a message.
 
-        Raises: QueueFull if the stream is at its bound; RetryLater if it does not answer.
+        Raises: QueueFull if the stream holds as many messages as it may, StorageFull if it holds as many bytes;
+        RetryLater if it does not answer.
         """
         headers = trace_headers({Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: "0"} if if_first else None)
         with bus_errors(f"store on {subject}"):
             try:
                 await self.js.publish(subject, encode(message, json=json), headers=headers)
             except APIError as error:
-                if error.err_code == NOT_STORED and (error.description or "").startswith("maximum"):
-                    raise QueueFull(f"cannot store on {subject}: {error.description}") from error
                 if error.err_code != WRONG_LAST_SEQUENCE:
                     raise
 
@@ -169,25 +170,44 @@ class Bus:
         """Wait until the set-up step has created the stream."""
         await _retry(f"find the stream {name}", partial(self.js.stream_info, name))
 
-    async def set_up(self) -> None:
-        """Create or update every stream and create every bucket of the cell. Only the scheduler calls it."""
-        for stream in declared.streams(self.subjects):
-            try:
-                await self.js.add_stream(stream)
-            except BadRequestError:  # it exists with other options
-                await self.js.update_stream(stream)
-        for bucket in declared.buckets(self.subjects):
-            with suppress(BadRequestError):  # it exists with other options
-                await self.js.create_key_value(bucket)
-        for store in declared.object_stores(self.subjects):
-            with suppress(BadRequestError):
-                await self.js.create_object_store(str(store.bucket), store)
+    async def set_up(self, disk_bytes: int = DISK_BYTES) -> None:
+        """Create or update every stream and bucket of the cell. Only the scheduler calls it."""
+        for stream in declared.streams(self.subjects, disk_bytes):
+            await _limited(stream, self._set_up_stream)
+        for bucket in declared.buckets(self.subjects, disk_bytes):
+            await _limited(bucket, self._set_up_bucket)
+        for store in declared.object_stores(self.subjects, disk_bytes):
+            await _limited(store, self._set_up_store)
 
-    async def ensure_set_up(self) -> None:
+    async def _set_up_stream(self, config: StreamConfig) -> None:
+        try:
+            await self.js.add_stream(config)
+        except BadRequestError:  # it exists with other options
+            await self.js.update_stream(config)
+
+    async def _set_up_bucket(self, config: KeyValueConfig) -> None:
+        try:
+            await self.js.create_key_value(config)
+        except BadRequestError:
+            await self._limit(f"KV_{config.bucket}", config.max_bytes)
+
+    async def _set_up_store(self, config: ObjectStoreConfig) -> None:
+        try:
+            await self.js.create_object_store(str(config.bucket), config)
+        except BadRequestError:
+            await self._limit(f"OBJ_{config.bucket}", config.max_bytes)
+
+    async def _limit(self, stream: str, max_bytes: int | None) -> None:
+        """Change the limit of an existing bucket; its other options stay as they are."""
+        existing = (await self.js.stream_info(stream)).config
+        if existing.max_bytes != max_bytes:
+            await self.js.update_stream(existing.evolve(max_bytes=max_bytes))
+
+    async def ensure_set_up(self, disk_bytes: int = DISK_BYTES) -> None:
         """Repeat `set_up` while the server is unavailable or JetStream is not ready."""
-        await _retry("set up the cell's streams", self.set_up)
+        await _retry("set up the cell's streams", partial(self.set_up, disk_bytes))
 
-    async def keep_set_up(self, on_loss: Callable[[], None]) -> None:
+    async def keep_set_up(self, on_loss: Callable[[], None], disk_bytes: int = DISK_BYTES) -> None:
         """Until cancelled, repeat `set_up` after a stream or bucket of the cell was lost: deleted, or in the memory of
         a server that restarted. Then call `on_loss` if step messages were lost with it."""
         while True:
@@ -197,7 +217,7 @@ class Bus:
             except BUS_ERRORS:
                 continue  # the server is unavailable
             if missing:
-                await self.ensure_set_up()  # completes a partial set-up too
+                await self.ensure_set_up(disk_bytes)  # completes a partial set-up too
                 log.warning("streams set up again", lost=sorted(missing))
                 if not missing.isdisjoint(map(self.subjects.stream, ("STEPS", "STEP_RESULTS"))):
                     on_loss()
@@ -241,6 +261,19 @@ async def _retry(action: str, call: Callable[[], Awaitable[T]], wait_initial_s: 
             return await call()
 
     return await retry(attempt, wait_initial_s=wait_initial_s)
+
+
+async def _limited(config: L, set_up: Callable[[L], Awaitable[None]]) -> None:
+    """Set up a stream or bucket, without a limit if the server has too little room: the cell then serves as before."""
+    try:
+        await set_up(config)
+    except ServerError as error:
+        if error.err_code != NO_ROOM:
+            raise
+        name = config.name if isinstance(config, StreamConfig) else config.bucket
+        fix = "raise max_file_store of NATS, or lower DILASERVE_MAX_STORED_BYTES"
+        log.warning("NATS cannot reserve the bytes of a stream; it has no limit", stream=name, fix=fix)
+        await set_up(config.evolve(max_bytes=-1))
 
 
 def try_decode(msg: Msg | RawStreamMsg, kind: type[M]) -> M | None:

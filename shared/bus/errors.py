@@ -1,19 +1,32 @@
-"""Maps errors of the bus to RetryLater."""
+"""Maps errors of the bus to the project's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import nats.errors
+from nats.js.errors import APIError
 
-from shared.errors import RetryLater
+from shared.errors import QueueFull, RetryLater, StorageFull
 
 BUS_ERRORS = (nats.errors.Error, TimeoutError)  # nats.errors.Error includes JetStream's errors
+
+NOT_STORED = 10077  # the server's error code for a stream at its bound, and for other failures to store
 
 
 @contextmanager
 def bus_errors(action: str) -> Iterator[None]:
-    """Turn a bus error or timeout within the block into RetryLater, which names `action`."""
+    """Turn a bus error or timeout within the block into RetryLater, which names `action`; into QueueFull or StorageFull
+    if a stream holds as many messages or bytes as it may."""
     try:
         yield
     except BUS_ERRORS as error:
-        raise RetryLater(f"cannot {action}: {error!r}") from error
+        raise _as_retry_later(action, error) from error
+
+
+def _as_retry_later(action: str, error: Exception) -> RetryLater:
+    description = (error.description or "") if isinstance(error, APIError) and error.err_code == NOT_STORED else ""
+    if description.startswith("maximum bytes"):
+        return StorageFull(f"cannot {action}: the bus stores as many bytes there as it may")
+    if description.startswith("maximum"):
+        return QueueFull(f"cannot {action}: {description}")
+    return RetryLater(f"cannot {action}: {error!r}")

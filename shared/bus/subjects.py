@@ -20,6 +20,7 @@ from nats.js.api import (
     StreamConfig,
 )
 
+from shared.bus.storage_limits import DISK_BYTES, INSTANCES_BYTES, SMALL_BYTES, STEP_BYTES, max_bytes
 from shared.messages.plans import MAX_PLANS
 
 HEARTBEAT_S = 1.0  # interval of an instance's heartbeats and a leader's lease renewals
@@ -68,6 +69,7 @@ class Subjects:
     arrivals = _Name("dilaserve.{cell}.arrivals")
     predict = _Name("dilaserve.{cell}.predict")
     batches = _Name("dilaserve.{cell}.batches")
+    probes = _Name("dilaserve.{cell}.probes")
 
     cancel = _NameOf("dilaserve.{cell}.cancel.")  # + request
     progress = _NameOf("dilaserve.{cell}.progress.")  # + request
@@ -100,43 +102,53 @@ def message_kind(subject: str) -> str:
     return subject.split(".")[2]
 
 
-def streams(subjects: Subjects) -> list[StreamConfig]:
-    """The streams of one cell."""
+def streams(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[StreamConfig]:
+    """The streams of one cell, whose streams and buckets may hold `disk_bytes` on disk."""
 
     def stream(kind: str, subject: str, description: str, **options: Any) -> StreamConfig:
-        defaults = {"storage": StorageType.FILE, "name": subjects.stream(kind), "subjects": [subject]}
+        defaults: dict[str, Any] = {"storage": StorageType.FILE, "name": subjects.stream(kind), "subjects": [subject]}
+        if "max_bytes" not in options:
+            defaults["max_bytes"] = max_bytes(kind, disk_bytes)
         return StreamConfig(description=description, **defaults | options)
 
     work_queue: dict[str, Any] = {"retention": RetentionPolicy.WORK_QUEUE}
-    in_memory: dict[str, Any] = {"storage": StorageType.MEMORY, "max_age": STEP_AGE_S}
+    in_memory: dict[str, Any] = {"storage": StorageType.MEMORY, "max_age": STEP_AGE_S, "max_bytes": STEP_BYTES}
     latest: dict[str, Any] = {"max_msgs_per_subject": 1, "allow_direct": True}
-    # No bound in bytes: the server would reserve that space for each cell, and refuse the stream if it has less.
-    bounded: dict[str, Any] = {"max_msgs": MAX_UNFINISHED_REQUESTS, "discard": DiscardPolicy.NEW}
+    refuses: dict[str, Any] = {"discard": DiscardPolicy.NEW}  # further messages, instead of dropping the oldest
+    bounded: dict[str, Any] = {"max_msgs": MAX_UNFINISHED_REQUESTS, **refuses}
+    outcomes: dict[str, Any] = {**latest, **refuses, "max_age": OUTCOME_AGE_S}
+    probes: dict[str, Any] = {"max_msgs": 1, "max_bytes": SMALL_BYTES}
     return [
         stream("REQUESTS", subjects.requests, "requests without an outcome", **work_queue, **bounded),
         stream("ARRIVALS", subjects.arrivals, "arrived requests, for statistics", max_age=ARRIVAL_AGE_S),
         stream("STEPS", subjects.steps("*"), "step jobs that no instance has received", **work_queue, **in_memory),
         stream("STEP_RESULTS", subjects.step_results("*"), "results of iterations", **in_memory),
-        stream("OUTCOMES", subjects.outcomes("*"), "outcomes, one per request", **latest, max_age=OUTCOME_AGE_S),
+        stream("OUTCOMES", subjects.outcomes("*"), "outcomes, one per request", **outcomes),
         stream("CHECKPOINTS", subjects.checkpoints("*"), "unfinished requests", **latest, max_age=CHECKPOINT_AGE_S),
         stream("PLANS", subjects.plans("*"), "decisions of the reconfigurator", **latest, max_msgs=MAX_PLANS),
-        stream("BATCHES", subjects.batches, "unfinished batches", **work_queue),
+        stream("BATCHES", subjects.batches, "unfinished batches", **work_queue, **refuses),
+        stream("PROBES", subjects.probes, "the last probe of a gateway", **probes),
     ]
 
 
-def buckets(subjects: Subjects) -> list[KeyValueConfig]:
-    """The key-value buckets of one cell."""
+def buckets(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[KeyValueConfig]:
+    """The key-value buckets of one cell. A full bucket refuses new keys, and lets those that it has change."""
+
+    def bucket(name: str, ttl_s: float, limit: int, storage: StorageType = StorageType.FILE) -> KeyValueConfig:
+        return KeyValueConfig(bucket=name, ttl=ttl_s, storage=storage, max_bytes=limit)
+
     return [
-        KeyValueConfig(bucket=subjects.instances_bucket, ttl=INSTANCE_TTL_S, storage=StorageType.MEMORY),
-        KeyValueConfig(bucket=subjects.leases_bucket, ttl=LEASE_TTL_S, storage=StorageType.FILE),
-        KeyValueConfig(bucket=subjects.claims_bucket, ttl=OUTCOME_AGE_S, storage=StorageType.FILE),
-        KeyValueConfig(bucket=subjects.batches_bucket, ttl=FILE_AGE_S, storage=StorageType.FILE),
+        bucket(subjects.instances_bucket, INSTANCE_TTL_S, INSTANCES_BYTES, StorageType.MEMORY),
+        bucket(subjects.leases_bucket, LEASE_TTL_S, SMALL_BYTES),
+        bucket(subjects.claims_bucket, OUTCOME_AGE_S, max_bytes("claims", disk_bytes)),
+        bucket(subjects.batches_bucket, FILE_AGE_S, max_bytes("batches", disk_bytes)),
     ]
 
 
-def object_stores(subjects: Subjects) -> list[ObjectStoreConfig]:
+def object_stores(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[ObjectStoreConfig]:
     """The object stores of one cell."""
-    return [ObjectStoreConfig(bucket=subjects.files_store, ttl=FILE_AGE_S, storage=StorageType.FILE)]
+    limit = max_bytes("files", disk_bytes)
+    return [ObjectStoreConfig(bucket=subjects.files_store, ttl=FILE_AGE_S, storage=StorageType.FILE, max_bytes=limit)]
 
 
 def stream_names(subjects: Subjects) -> set[str]:

@@ -84,6 +84,8 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     deferred: int  # active requests that no instance has room for
     waiting: int = 0  # requests beyond those that the scheduler holds
     steps_in_flight: int
+    oldest_queued_s: float = 0.0  # age of the oldest request that no instance runs and whose SLO has passed; 0: none
+    stalled_s: float = 0.0  # time without a step result while requests are active and an instance is present
 
     arrived: int  # also those that wait; this and the following: totals
     completed: int

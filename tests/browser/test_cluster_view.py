@@ -38,5 +38,5 @@ async def test_the_view_shows_instances_join_drain_and_leave(
 @pytest.mark.slow
 async def test_the_status_shows_why_no_request_is_served(lonely_gateway: RunningGateway, new_page: NewPage) -> None:
     async with new_page(f"{lonely_gateway.url}/#cluster") as page:
-        await expect(page.locator("#status")).to_have_text("no instance is ready")
+        await expect(page.locator("#status")).to_have_text("no scheduler leads; no instance is ready")
         await expect(page.locator("#nodes")).to_have_text(re.compile("^No instance"))

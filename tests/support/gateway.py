@@ -96,7 +96,7 @@ async def scheduler(bus: Bus, text: TextModel) -> AsyncIterator[AnsweringSchedul
 async def lonely_gateway(settings: GatewaySettings, text: TextModel) -> AsyncIterator[RunningGateway]:
     """A gateway with a bus and no scheduler."""
     async with running(settings, text) as gateway:
-        await gateway.until("no instance is ready")
+        await gateway.until("no scheduler leads; no instance is ready")
         yield gateway
 
 

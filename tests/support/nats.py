@@ -13,8 +13,10 @@ NATS_SERVER = Path(sys.executable).parent / "nats-server"
 class NatsServer:
     """A server that a test can stop and restart on the same port with the same store."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, max_file_store: str = "1PB") -> None:
+        """`max_file_store`: the bytes that limits of streams on disk may reserve, as NATS writes them."""
         self._directory = directory
+        self._max_file_store = max_file_store
         self._port = -1  # the server picks a free one at its first start
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -29,8 +31,11 @@ class NatsServer:
     def start(self) -> None:
         """Start, and return when the server listens. Raises: RuntimeError with its log if it does not."""
         log = self._directory / "nats.log"
-        store = str(self._directory / "store")
-        options = ["-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", store, "-l", str(log)]
+        config = self._directory / "nats.conf"
+        store = json.dumps(str(self._directory / "store"))
+        limits = f"max_file_store: {self._max_file_store}, max_memory_store: 1PB"
+        config.write_text(f"jetstream {{ store_dir: {store}, {limits} }}\n")
+        options = ["-c", str(config), "-a", "127.0.0.1", "-p", str(self._port), "-l", str(log)]
         self._process = subprocess.Popen([NATS_SERVER, *options, "--ports_file_dir", str(self._directory)])
         ports = self._directory / f"nats-server_{self._process.pid}.ports"
         deadline_s = time.monotonic() + START_S

@@ -17,7 +17,9 @@ from shared.bus.codec import decode, encode
 from shared.bus.subjects import request_consumer
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.requests import Guesses, Outcome, OutcomeError, OutcomeStatus, Progress, Request, ServingStats
+from shared.messages.stats import SchedulerStats
 from shared.text import TextModel
+from tests.builders import scheduler_stats
 
 TOKENS_PER_STEP = 3
 GUESS_CONFIDENCE = pack_float32([0.25])
@@ -34,6 +36,7 @@ class AnsweringScheduler:
     status: OutcomeStatus = OutcomeStatus.COMPLETED
     hold: asyncio.Event | None = None
     instance_state: InstanceState = InstanceState.READY
+    stats: SchedulerStats = field(default_factory=scheduler_stats)
     requests: list[Request] = field(default_factory=list)
     served: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)  # ids, before their outcome is stored
     cancelled: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
@@ -43,6 +46,7 @@ class AnsweringScheduler:
         await self.bus.nc.subscribe(self.bus.subjects.cancel("*"), cb=self._receive_cancel)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._register())
+            tasks.create_task(self._lead())
 
             async def receive(msg: Msg) -> None:
                 tasks.create_task(self._serve(msg))
@@ -56,6 +60,13 @@ class AnsweringScheduler:
         while task is not None and not task.cancelling():  # Python 3.11's wait_for can swallow a cancellation
             instance = Instance(instance_id="worker-test", model=self.text.card, tp_degree=1, state=self.instance_state)
             await bucket.put(instance.instance_id, encode(instance))
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _lead(self) -> None:
+        """Publish statistics like a leading scheduler."""
+        task = asyncio.current_task()
+        while task is not None and not task.cancelling():
+            await self.bus.publish(self.bus.subjects.stats("scheduler"), self.stats)
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _receive_cancel(self, msg: Msg) -> None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
-from shared.errors import BadInput, QueueFull, RetryLater
+from shared.errors import BadInput, QueueFull, RetryLater, StorageFull
 from shared.messages.requests import Outcome, OutcomeStatus
 
 log = structlog.get_logger(__name__)
@@ -79,7 +79,8 @@ def as_api_error(error: Exception) -> ApiError:
 def _retry_later(error: RetryLater) -> ApiError:
     if isinstance(error, QueueFull):
         return ApiError(429, QUEUE_FULL, code="queue_full", retry_after_s=RETRY_AFTER_S)
-    return ApiError(503, str(error), code="unavailable", retry_after_s=RETRY_AFTER_S)
+    code = "storage_full" if isinstance(error, StorageFull) else "unavailable"
+    return ApiError(503, str(error), code=code, retry_after_s=RETRY_AFTER_S)
 
 
 def log_internal_error(error: Exception, request_id: str) -> None:

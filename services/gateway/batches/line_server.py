@@ -53,6 +53,7 @@ class LineServer:
         request = await build_request(body, text, request_id, now_s, self._batch.owner)
         priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
         request = replace(request, stream=False, guesses=False, priority=priority, slo_s=slo_s)
+        self._context.readiness.check_storage()
         inflight = await inflight_requests.open(request, BATCH_OWNER, durable=True, timeout_s=left_s)
         try:
             outcome = await inflight.outcome()

@@ -16,7 +16,6 @@ from services.gateway.stream_reader import read_stream
 from shared.api_keys import ApiKey
 from shared.bus.client import Bus, try_decode
 from shared.bus.errors import BUS_ERRORS
-from shared.errors import RetryLater
 from shared.messages.requests import Outcome
 from shared.messages.stats import STATS_S, SchedulerStats
 
@@ -80,11 +79,7 @@ class ClusterMonitor:
 
     def cluster(self) -> ClusterView:
         """The state of the cell."""
-        try:
-            self._readiness.check()
-            reason = None
-        except RetryLater as error:
-            reason = str(error)
+        reason = "; ".join(found.text for found in self._readiness.reasons()) or None
         stats = self.stats
         return ClusterView(
             cell=self._cell,
@@ -108,6 +103,7 @@ class ClusterMonitor:
         stats = try_decode(msg, SchedulerStats)
         if stats is not None:
             self._last_stats, self.received_s = stats, time.time()
+            self._readiness.receive_stats(stats)
             self._loads.append(load_view(stats, self.received_s))
 
     async def _receive_outcome(self, msg: Msg) -> None:

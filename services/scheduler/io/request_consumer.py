@@ -81,6 +81,12 @@ class RequestConsumer:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
+    def oldest_late_s(self, now_s: float) -> float:
+        """The age of the first waiting request if its SLO has passed, else 0; `now_s` is Unix time."""
+        first = self._waiting.first()
+        age_s = now_s - first.arrival.arrival_s if first else 0.0
+        return age_s if first and age_s > first.arrival.slo_s else 0.0
+
     async def run(self, epoch: int) -> None:
         """Receive requests until cancelled; the bus redelivers those that earlier schedulers did not finish."""
         stream = self._bus.subjects.stream("REQUESTS")

@@ -41,13 +41,22 @@ class WaitingRequests:
         self._waiting[waiting.request_id] = waiting
         heapq.heappush(self._heap, _place(waiting))
 
-    def pop(self) -> WaitingRequest:
-        """Remove the first. Raises: IndexError if the queue is empty."""
-        while True:
-            *_, sequence, request_id = heapq.heappop(self._heap)
+    def first(self) -> WaitingRequest | None:
+        """The first in the order of service. Returns: None if the queue is empty."""
+        while self._heap:
+            *_, sequence, request_id = self._heap[0]
             waiting = self._waiting.get(request_id)
             if waiting is not None and waiting.delivery.sequence == sequence:
-                return self._waiting.pop(request_id)
+                return waiting
+            heapq.heappop(self._heap)
+        return None
+
+    def pop(self) -> WaitingRequest:
+        """Remove the first. Raises: IndexError if the queue is empty."""
+        if (waiting := self.first()) is None:
+            raise IndexError("the queue is empty")
+        heapq.heappop(self._heap)
+        return self._waiting.pop(waiting.request_id)
 
     def remove(self, request_id: str) -> WaitingRequest | None:
         """Remove a request. Returns: None if it is not in the queue."""

@@ -22,6 +22,8 @@ GAUGES = {
     "active": ("active_requests", "Active requests: running and deferred"),
     "deferred": ("deferred_requests", "Requests without room on any instance"),
     "waiting": ("waiting_requests", "Requests beyond those that the scheduler holds"),
+    "oldest_queued_s": ("oldest_queued_seconds", "Age of the oldest late request without an instance"),
+    "stalled_s": ("stalled_seconds", "Time without a step while requests are active"),
     "steps_in_flight": ("steps_in_flight", "Steps sent to instances and not answered yet"),
 }
 OUTCOMES = ("completed", "failed", "cancelled")

@@ -11,6 +11,7 @@ from services.scheduler.core import SchedulerCore
 from services.scheduler.monitoring.cluster_work import ServedShares, cluster_work
 from services.scheduler.state.request_table import NOWHERE
 from services.scheduler.state.totals import Totals
+from shared.arrays import Bool
 from shared.messages.requests import OutcomeStatus
 from shared.messages.stats import WINDOW_S, InstanceLoad, SchedulerStats
 
@@ -22,12 +23,20 @@ class StatsWindow:
     """Computes the statistics of one core."""
 
     def __init__(
-        self, core: SchedulerCore, policy: str, now_s: float, num_waiting: Callable[[], int] = lambda: 0
+        self,
+        core: SchedulerCore,
+        policy: str,
+        now_s: float,
+        num_waiting: Callable[[], int] = lambda: 0,
+        oldest_late_s: Callable[[float], float] = lambda _: 0.0,
     ) -> None:
-        """`num_waiting()`: the requests that wait outside the core."""
+        """`num_waiting()`: the requests that wait outside the core; `oldest_late_s(now_s)`: the age of the first of
+        them if its SLO has passed."""
         self._core = core
         self._policy = policy
         self._num_waiting = num_waiting
+        self._oldest_late_s = oldest_late_s
+        self._stepped = (0, now_s)  # total of steps, and the last time at which it grew or no step was due
         self._cycle_max_s: float | None = None
         self._shares = ServedShares(core.settings)
         self._latencies: deque[tuple[float, float]] = deque()  # of completed requests: Unix time of the end, seconds
@@ -53,6 +62,7 @@ class StatsWindow:
         core, settings = self._core, self._core.settings
         totals, recent = asdict(core.totals), core.totals.since(earlier)
         ended = recent.completed + recent.failed
+        deferred = (core.table.ticket != 0) & (core.table.instance == NOWHERE)
         latencies = [latency_s for _, latency_s in self._latencies]
         cycle_max_s, self._cycle_max_s = self._cycle_max_s, None
         return SchedulerStats(
@@ -65,9 +75,11 @@ class StatsWindow:
             caching=settings.caching,
             window_s=window_s,
             active=len(core.table),
-            deferred=int(((core.table.ticket != 0) & (core.table.instance == NOWHERE)).sum()),
+            deferred=int(deferred.sum()),
             waiting=self._num_waiting(),
             steps_in_flight=len(core.table.pipeline.in_flight()),
+            oldest_queued_s=max(self._oldest_deferred_s(deferred, now_s), self._oldest_late_s(now_s)),
+            stalled_s=self._stalled_s(now_s),
             rps=recent.arrived / window_s,
             **{f"{name}_per_s": getattr(recent, name) / window_s for name in RATES},
             slo_attainment=recent.slo_met / ended if ended else None,
@@ -88,6 +100,19 @@ class StatsWindow:
         while self._latencies and self._latencies[0][0] < now_s - WINDOW_S:
             self._latencies.popleft()
         self._history.append((now_s, replace(self._core.totals)))
+
+    def _oldest_deferred_s(self, deferred: Bool, now_s: float) -> float:
+        """The age of the oldest deferred request whose SLO has passed; 0 if there is none."""
+        age_s = now_s - self._core.table.arrival_s[deferred]
+        return float(age_s.max(initial=0.0, where=age_s > self._core.table.slo_s[deferred]))
+
+    def _stalled_s(self, now_s: float) -> float:
+        """The time without a step while requests are active and an instance is present."""
+        steps, since_s = self._stepped
+        if self._core.totals.steps != steps or len(self._core.table) == 0 or not self._core.fleet.index_of:
+            self._stepped = self._core.totals.steps, now_s
+            return 0.0
+        return max(0.0, now_s - since_s)
 
     def _instances(self) -> list[InstanceLoad]:
         fleet = self._core.fleet

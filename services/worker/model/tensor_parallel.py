@@ -17,7 +17,6 @@ from datetime import timedelta
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NoReturn
 
 import structlog
 import torch
@@ -76,14 +75,13 @@ class RankGroup:
 class ParallelRunner:
     """Rank 0's runner: runs each batch on every rank."""
 
-    def __init__(self, runner: Runner, group: RankGroup, rendezvous: Path) -> None:
+    def __init__(self, runner: Runner, group: RankGroup) -> None:
         self.config = runner.config
         self.cache_tokens = runner.cache_tokens
         self.device = runner.device
         self.dtype = runner.dtype
         self._runner = runner
         self._group = group
-        self._rendezvous = rendezvous
 
     def run(self, batch: ForwardBatch) -> TokenPredictions:
         """Run one forward. If it fails on this rank, the others would wait in it forever, so the instance ends."""
@@ -91,7 +89,8 @@ class ParallelRunner:
         try:
             return self._runner.run(batch)
         except Exception as error:
-            _end_instance(self._rendezvous, "a step failed on rank 0; ending the instance", error)
+            log.error("a step failed on rank 0; ending the instance", error=repr(error))  # noqa: TRY400 - one line
+            os._exit(1)
 
 
 @contextmanager
@@ -112,7 +111,7 @@ def parallel_runner(devices: Sequence[torch.device], load: LoadRank) -> Iterator
         threading.Thread(target=_exit_with, args=(others, closing, rendezvous), name="ranks", daemon=True).start()
         try:
             group = RankGroup(Shard(0, size), rendezvous, devices[0])
-            yield ParallelRunner(load(group), group, rendezvous)
+            yield ParallelRunner(load(group), group)
             closing.set()
             group.broadcast(None)
             dist.destroy_process_group()  # with NCCL, each rank waits for the others here
@@ -138,11 +137,8 @@ def _run_rank(shard: Shard, rendezvous: Path, device: torch.device, load: LoadRa
     except BadInput:
         time.sleep(STOP_TIMEOUT_S)  # rank 0 has the same error, reports it and ends this rank
         raise
-    try:
-        while (batch := group.broadcast()) is not None:
-            runner.run(batch)
-    except Exception as error:
-        _end_instance(rendezvous, "a rank failed, or rank 0 ended; ending the instance", error)
+    while (batch := group.broadcast()) is not None:
+        runner.run(batch)
     dist.destroy_process_group()
 
 
@@ -150,11 +146,6 @@ def _exit_with(ranks: list[BaseProcess], closing: threading.Event, rendezvous: P
     """Exit when one of these ranks dies, since no rank can continue without the others. Leaves no files behind."""
     wait([process.sentinel for process in ranks])
     if not closing.is_set():
-        _end_instance(rendezvous, "a rank of this instance died; ending it")
-
-
-def _end_instance(rendezvous: Path, event: str, error: Exception | None = None) -> NoReturn:
-    """End this process, and so the other ranks. Each rank removes the files, as it may be the last to end."""
-    log.error(event, error=repr(error) if error else None)
-    shutil.rmtree(rendezvous.parent, ignore_errors=True)
-    os._exit(1)
+        log.error("a rank of this instance died; ending it")
+        shutil.rmtree(rendezvous.parent, ignore_errors=True)
+        os._exit(1)

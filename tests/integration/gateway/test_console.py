@@ -18,6 +18,7 @@ from tests.support.plans import plan
 from tests.support.scheduler import AnsweringScheduler
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+NOT_READY = "no scheduler leads; no instance is ready"
 TYPES = {".js": "javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 
 
@@ -75,7 +76,7 @@ async def test_the_cluster_lists_instances_by_node(gateway: RunningGateway) -> N
 
 async def test_the_cluster_reports_why_it_is_not_ready(lonely_gateway: RunningGateway) -> None:
     cluster = (await lonely_gateway.http.get("/cluster")).json()
-    assert (cluster["ready"], cluster["reason"], cluster["nodes"]) == (False, "no instance is ready", [])
+    assert (cluster["ready"], cluster["reason"], cluster["nodes"]) == (False, NOT_READY, [])
 
 
 async def test_requests_are_listed_newest_first(gateway: RunningGateway) -> None:
@@ -134,18 +135,17 @@ async def test_plans_are_reported_with_their_reasons(bus: Bus, lonely_gateway: R
     assert [event["text"] for event in record["events"]] == ["stopped it"]
 
 
-async def test_the_load_is_that_of_the_schedulers_stats(bus: Bus, gateway: RunningGateway) -> None:
-    while not (update := await first_update(gateway))["cluster"]["policy"]:
-        stats = scheduler_stats(rps=3.0, active=5, deferred=2, waiting=7)
-        await bus.publish(bus.subjects.stats("scheduler"), stats)
-    load = update["loads"][-1]
+async def test_the_load_is_that_of_the_schedulers_stats(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    scheduler.stats = scheduler_stats(rps=3.0, active=5, deferred=2, waiting=7)
+    while (load := (update := await first_update(gateway))["loads"][-1])["rps"] != 3.0:
+        pass
     assert (load["rps"], load["running"], load["waiting"]) == (3.0, 3, 2 + 7)
     assert update["cluster"]["policy"] == "dilaserve"
     [instance] = update["cluster"]["nodes"][0]["instances"]
     assert (instance["requests"], instance["tokens"], instance["step_latency_ms"]) == (4, 300, 12.0)
 
 
-async def test_without_a_scheduler_the_load_is_null(gateway: RunningGateway) -> None:
-    update = await first_update(gateway)
+async def test_without_a_scheduler_the_load_is_null(lonely_gateway: RunningGateway) -> None:
+    update = await first_update(lonely_gateway)
     assert update["cluster"]["policy"] is None
     assert {load["rps"] for load in update["loads"]} == {None}

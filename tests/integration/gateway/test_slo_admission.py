@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from services.gateway.settings import GatewaySettings
-from shared.bus.client import Bus
 from shared.text import TextModel
 from tests.builders import work_group, working_stats
 from tests.support.gateway import running
@@ -17,14 +16,13 @@ CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "co
 
 
 async def test_a_request_that_would_be_late_gets_a_429_with_retry_after(
-    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, bus: Bus
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
     async with running(msgspec.structs.replace(settings, shed=True), text) as gateway:
         await gateway.until("ready")
 
         async def is_refused() -> bool:
-            stats = working_stats(time.time(), groups=[work_group(requests=1250, steps=8.0)])
-            await bus.publish(bus.subjects.stats("scheduler"), stats)
+            scheduler.stats = working_stats(time.time(), groups=[work_group(requests=1250, steps=8.0)])
             reply = await gateway.http.post("/v1/chat/completions", json=CHAT | {"slo_ms": 2000})
             if reply.status_code != 429:
                 return False

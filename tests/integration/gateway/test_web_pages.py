@@ -17,7 +17,7 @@ async def public_gateway(settings: GatewaySettings, text: TextModel) -> AsyncIte
     """A gateway for one name and one other site."""
     changed = {"host": "0.0.0.0", "allowed_hosts": ("api.example",), "allowed_origins": (SITE,)}  # noqa: S104
     async with running(msgspec.structs.replace(settings, **changed), text) as gateway:
-        await gateway.until("no instance is ready")
+        await gateway.until("no scheduler leads; no instance is ready")
         yield gateway
 
 
@@ -41,7 +41,7 @@ async def test_without_the_setting_a_public_gateway_accepts_any_host(
     settings: GatewaySettings, text: TextModel
 ) -> None:
     async with running(msgspec.structs.replace(settings, host="0.0.0.0"), text) as gateway:  # noqa: S104
-        await gateway.until("no instance is ready")
+        await gateway.until("no scheduler leads; no instance is ready")
         assert await refusal(gateway, {"Host": "api.example"}) is None
 
 

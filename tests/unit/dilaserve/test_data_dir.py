@@ -35,5 +35,5 @@ async def test_doctor_shows_no_password_of_the_addresses(tmp_path: Path, monkeyp
     assert details == [
         f"nats://{nobody} does not answer",
         f"postgresql://{nobody}/d does not answer",
-        f"http://{nobody} does not answer",
+        f"http://{nobody} is not ready: the gateway does not answer",
     ]

@@ -80,3 +80,33 @@ def test_predictions_and_fallbacks_are_counted() -> None:
         observed.window.record_cycle(observed.cell.send(event), START_S, CYCLE_S)
     stats = observed.stats(START_S + 1.0)
     assert (stats.predictions, stats.predictor_fallbacks) == (1, 1)
+
+
+def test_the_oldest_late_request_without_an_instance_is_reported() -> None:
+    observed = ObservedCell(make_cell({}, per_step=4))
+    observed.cell.now_s = START_S
+    observed.cell.send(arrival("early", slo_s=30.0), arrival("patient", slo_s=1000.0))
+    assert observed.stats(START_S + 20.0).oldest_queued_s == 0.0
+    assert observed.stats(START_S + 40.0).oldest_queued_s == pytest.approx(40.0, abs=5.0)
+
+
+def test_the_age_of_requests_beyond_the_core_counts_too() -> None:
+    cell = make_cell({}, per_step=4)
+    window = StatsWindow(cell.core, "dilaserve", START_S, lambda: 1, lambda now_s: now_s - START_S)
+    assert window.stats(START_S + 7.0).oldest_queued_s == 7.0
+
+
+def test_a_stall_is_the_time_without_a_step_while_requests_are_on_an_instance() -> None:
+    observed = ObservedCell(make_cell({"a-1": 1}, per_step=4))
+    assert observed.stats(START_S + 50.0).stalled_s == 0.0  # no request is active
+    commands = observed.cell.send(arrival("r"))
+    assert observed.stats(START_S + 57.0).stalled_s == pytest.approx(7.0)
+    observed.cell.send(*observed.cell.answers(commands))
+    assert observed.stats(START_S + 58.0).stalled_s == 0.0
+
+
+def test_without_an_instance_nothing_is_stalled() -> None:
+    observed = ObservedCell(make_cell({}, per_step=4))
+    observed.cell.send(arrival("r"))
+    observed.stats(START_S)
+    assert observed.stats(START_S + 60.0).stalled_s == 0.0

@@ -58,3 +58,14 @@ def test_removed_requests_leave_no_memory_behind() -> None:
         queue.add(waiting(sequence))
         queue.remove(f"r{sequence}")
     assert len(queue._heap) < 2_000
+
+
+def test_the_first_is_the_one_that_pop_removes() -> None:
+    queue = WaitingRequests()
+    assert queue.first() is None
+    for number, priority in ((1, 0), (2, 5), (3, 5)):
+        queue.add(waiting(number, priority=priority))
+    queue.remove("r2")
+    while (first := queue.first()) is not None:
+        assert queue.pop() is first
+    assert len(queue) == 0

@@ -77,7 +77,7 @@ async def _open(context: AppContext, http: Request, body: CompletionBody, arriva
     check_model(body.model, context.text.card.name)
     key, idempotency_key = key_of(http), http.headers.get("Idempotency-Key")
     request = await build_request(body, context.text, uuid.uuid4().hex, arrival_s, key.key_id)
-    context.readiness.check()
+    context.readiness.check_accepts()
     context.admission.check_priority(key, request)
     if idempotency_key is not None:
         claim = context.idempotency.claim(key.key_id, idempotency_key, http.url.path, body.model_dump_json())

@@ -20,7 +20,7 @@ def health_routes(context: AppContext) -> APIRouter:
     @router.head("/ready", include_in_schema=False)
     @router.get("/ready")
     async def ready() -> Status:
-        """200 if requests can be served, else 503 with the reason."""
+        """200 if requests can be served, else 503 with the reasons."""
         context.readiness.check()
         return Status(status="ready")
 
@@ -28,6 +28,7 @@ def health_routes(context: AppContext) -> APIRouter:
     async def metrics() -> Response:
         """Prometheus metrics."""
         context.metrics.active.set(context.inflight.count)
+        context.metrics.set_readiness(context.readiness.reasons(), context.readiness.probe.last)
         return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router

@@ -1,0 +1,27 @@
+"""The most bytes that each stream and bucket of a cell may hold, so that none takes the room of another.
+
+A full stream of requests, outcomes or files refuses further messages. The others drop their oldest ones: a request
+without a checkpoint begins again, and arrivals are statistics.
+"""
+
+MIN_DISK_BYTES = 64 << 20  # of a cell
+DISK_BYTES = 8 << 30  # of a cell, unless the scheduler's settings give another number
+STEP_BYTES = 256 << 20  # of step jobs, and of step results; in memory
+INSTANCES_BYTES = 64 << 20  # of the registrations; in memory
+SMALL_BYTES = 1 << 20  # of the lease, and of the probe; outside the shares, so that both always have room
+_SHARES = {  # of the cell's bytes on disk, in 64ths
+    "REQUESTS": 8,
+    "ARRIVALS": 4,
+    "OUTCOMES": 16,
+    "CHECKPOINTS": 8,
+    "PLANS": 1,
+    "BATCHES": 1,
+    "claims": 5,
+    "batches": 1,
+    "files": 20,
+}
+
+
+def max_bytes(kind: str, disk_bytes: int) -> int:
+    """The limit of a stream or bucket on disk, if all of them together have `disk_bytes`."""
+    return disk_bytes * _SHARES[kind] // 64

@@ -1,0 +1,154 @@
+"""`/ready`, the console and the metrics report whether requests can be served."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from services.gateway import ready_reasons, storage_probe
+from services.gateway.settings import GatewaySettings
+from shared.bus.client import Bus
+from shared.messages.requests import Request
+from shared.text import TextModel
+from tests.builders import scheduler_stats
+from tests.support.gateway import RunningGateway, running
+from tests.support.scheduler import AnsweringScheduler
+from tests.support.waiting import until
+
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture(autouse=True)
+def frequent_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_probe, "PROBE_S", 0.05)
+
+
+async def limit(bus: Bus, stream: str, max_bytes: int) -> None:
+    info = await bus.js.stream_info(stream)
+    await bus.js.update_stream(info.config.evolve(max_bytes=max_bytes))
+
+
+async def becomes(gateway: RunningGateway, part: str) -> None:
+    """Wait until `/ready` gives a reason that contains `part`."""
+
+    async def holds() -> bool:
+        return part in await gateway.readiness()
+
+    await until(holds)
+
+
+async def test_a_silent_scheduler_ends_readiness_and_requests_still_wait_for_the_next_one(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ready_reasons, "STATS_TIMEOUT_S", 0.0)
+    await gateway.until("no scheduler leads")
+    assert (await gateway.http.get("/cluster")).json()["reason"] == "no scheduler leads"
+    await gateway.metric('dilaserve_gateway_not_ready{reason="scheduler"} 1.0')
+    assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
+    monkeypatch.undo()
+    await gateway.until("ready")
+    await gateway.metric('dilaserve_gateway_not_ready{reason="scheduler"} 0.0')
+
+
+async def test_instances_that_hang_end_readiness(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    scheduler.stats = scheduler_stats(stalled_s=30.0, active=7)
+    await gateway.until("no step has ended for 30 s, with 7 requests active")
+
+
+async def test_a_scheduler_in_a_crash_loop_ends_readiness(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    for epoch in range(2, 6):
+        scheduler.stats = scheduler_stats(epoch=epoch, policy=f"of epoch {epoch}")
+        await until(partial(leads, gateway, scheduler.stats.policy))
+    await becomes(gateway, "times in the last 60 s")
+
+
+async def leads(gateway: RunningGateway, policy: str) -> bool:
+    return bool((await gateway.http.get("/cluster")).json()["policy"] == policy)
+
+
+async def test_requests_that_the_scheduler_never_receives_end_readiness(
+    lonely_gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ready_reasons, "UNRECEIVED_S", 0.1)
+    scheduler.hold, scheduler.stats = asyncio.Event(), scheduler_stats(active=0)
+    await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x"))
+    await becomes(lonely_gateway, "that the scheduler does not have")
+    scheduler.hold.set()
+    await lonely_gateway.until("ready")
+
+
+async def test_full_outcomes_refuse_requests_with_503_and_the_reason(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus
+) -> None:
+    assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
+    stream = bus.subjects.stream("OUTCOMES")
+    used = (await bus.js.stream_info(stream)).state.bytes
+    await limit(bus, stream, used + 1)
+    await becomes(gateway, "of outcomes, of at most")
+    refused = await gateway.http.post(PATH, json=CHAT)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+    assert refused.json()["error"]["code"] == "storage_full"
+    assert "of outcomes, of at most" in refused.json()["error"]["message"]
+    await gateway.metric('dilaserve_gateway_not_ready{reason="full"} 1.0')
+    await limit(bus, stream, 100 * used)
+    await gateway.until("ready")
+    assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
+
+
+async def test_a_full_stream_of_requests_refuses_with_503(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus
+) -> None:
+    await limit(bus, bus.subjects.stream("REQUESTS"), 10)
+    refused = await gateway.http.post(PATH, json=CHAT)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+    assert refused.json()["error"]["code"] == "storage_full"
+    assert not scheduler.requests
+
+
+async def test_a_full_bucket_of_files_refuses_an_upload_and_readiness_stays(gateway: RunningGateway, bus: Bus) -> None:
+    await limit(bus, f"OBJ_{bus.subjects.files_store}", 10)
+    upload = {"file": ("x.jsonl", b"{}\n")}
+    refused = await gateway.http.post("/v1/files", files=upload, data={"purpose": "batch"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_full")
+    assert await gateway.readiness() == "ready"
+
+
+async def test_a_bus_that_stores_nothing_ends_readiness(gateway: RunningGateway, bus: Bus) -> None:
+    await bus.js.delete_stream(bus.subjects.stream("PROBES"))
+    await becomes(gateway, "the bus stores no message: cannot store a probe")
+    await bus.set_up()
+    await gateway.until("ready")
+
+
+async def test_too_little_free_disk_ends_readiness(
+    settings: GatewaySettings,
+    text: TextModel,
+    scheduler: AnsweringScheduler,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(replace(settings, bus_store_dir=str(tmp_path)), text) as gateway:
+        await gateway.until("ready")
+        monkeypatch.setattr(ready_reasons, "MIN_FREE_BYTES", 1 << 60)
+        await becomes(gateway, "the disk of the bus has")
+
+
+async def test_readiness_takes_no_message_of_the_bus(
+    gateway: RunningGateway, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes = bus.subjects.stream("PROBES")
+
+    async def stored() -> int:
+        return (await bus.js.stream_info(probes)).state.last_seq
+
+    monkeypatch.setattr(storage_probe, "PROBE_S", 60.0)
+    before = await stored()
+    for _ in range(20):
+        assert await gateway.readiness() == "ready"
+    assert await stored() <= before + 1  # one probe may have been running
