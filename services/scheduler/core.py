@@ -13,7 +13,7 @@ import structlog
 from services.scheduler import events as ev
 from services.scheduler.dispatch import Dispatcher
 from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, Policy
-from services.scheduler.state.checkpoints import resume, take_checkpoint
+from services.scheduler.state.checkpoints import resume, take_checkpoint, with_attempts
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.job_encoder import JobEncoder
@@ -23,6 +23,7 @@ from services.scheduler.state.result_decoder import AppliedResults, ResultDecode
 from services.scheduler.state.serving_stats import serving_stats
 from services.scheduler.state.step_estimates import StepEstimates
 from services.scheduler.state.step_pipeline import SENT
+from services.scheduler.state.suspects import suspect
 from services.scheduler.state.totals import Totals
 from shared.arrays import Int32, Int64, pack_int32
 from shared.messages.instances import Instance
@@ -32,7 +33,7 @@ from shared.messages.steps import StepResults
 
 log = structlog.get_logger(__name__)
 
-MAX_ATTEMPTS = 5  # unanswered attempts after which a request fails: it may be what makes its instances fail
+MAX_ATTEMPTS = 3  # failed attempts of one step, alone on its instance, after which the request fails
 TIMEOUT_CHECK_INTERVAL_S = 1.0
 
 TextEnded = Callable[[Int32, Sequence[str]], bool]
@@ -110,7 +111,7 @@ class SchedulerCore:
             case ev.StepsLost():
                 self.fleet.synchronized.fill(False)
                 for row in self.table.pipeline.in_flight().tolist():
-                    self._retry(row, now_s, is_charged=False)
+                    self._retry(row, now_s)
             case ev.RequestArrived():
                 self._add_request(event, now_s)
             case ev.RequestCancelled(request_id):
@@ -187,8 +188,9 @@ class SchedulerCore:
         if self._decisions is not None and table.pipeline.state[row] == SENT:
             self._decisions.move_to_next_block(row)
         if self.settings.keeps_records:
-            request_id = table.entry(row).request_id
-            self._commands.append(ev.SaveCheckpoint(request_id, take_checkpoint(table, row)))
+            entry = table.entry(row)
+            entry.checkpoint = take_checkpoint(table, row)
+            self._commands.append(ev.SaveCheckpoint(entry.request_id, entry.checkpoint))
 
     def _has_ended(self, row: int) -> bool:
         """Whether the finished blocks contain the end of the text."""
@@ -214,15 +216,16 @@ class SchedulerCore:
         request_id, instance_id = self.table.entry(row).request_id, self.fleet.instance_id(index)
         log.warning("invalid step result", request_id=request_id, step=int(self.table.steps[row]), instance=instance_id)
         self.fleet.unresponsive[index] = self.fleet.changed[index] = True
+        self._suspect(np.array([row]))
         self._retry(row, now_s)
 
     def _update_instance(self, instance: Instance, now_s: float) -> None:
         if self.fleet.has_reconnected(instance):  # its last results may be lost
-            self._lose_instance(instance.instance_id, now_s, is_charged=False)
+            self._lose_instance(instance.instance_id, now_s, has_failed=False)
         self.fleet.update(instance)
         self._next_load_control_s = 0.0
 
-    def _lose_instance(self, instance_id: str, now_s: float, *, is_charged: bool = True) -> None:
+    def _lose_instance(self, instance_id: str, now_s: float, *, has_failed: bool = True) -> None:
         table, index = self.table, self.fleet.remove(instance_id)
         if index is None:
             return
@@ -230,8 +233,10 @@ class SchedulerCore:
         table.state_instance[table.state_instance == index] = NOWHERE
         self._next_load_control_s = 0.0
         log.warning("instance lost", instance=instance_id, requests=len(rows))
+        if has_failed:
+            self._suspect(rows[table.pipeline.state[rows] >= SENT])
         for row in rows.tolist():
-            self._retry(row, now_s, is_charged=is_charged)
+            self._retry(row, now_s)
 
     def _expire(self, now_s: float) -> None:
         """Take back steps that were not answered in time."""
@@ -239,24 +244,32 @@ class SchedulerCore:
             return
         self._next_timeout_check_s = now_s + TIMEOUT_CHECK_INTERVAL_S
         table = self.table
-        for row in table.pipeline.unanswered_since(now_s - self.settings.step_timeout_s).tolist():
+        rows = table.pipeline.unanswered_since(now_s - self.settings.step_timeout_s)
+        for index in set(table.instance[rows].tolist()):
+            self._suspect(rows[table.instance[rows] == index])
+        for row in rows.tolist():
             request_id, instance_id = table.entry(row).request_id, self.fleet.instance_id(table.instance[row])
             log.warning("step not answered", request_id=request_id, step=int(table.steps[row]), instance=instance_id)
             self.fleet.unresponsive[table.instance[row]] = True
             self._retry(row, now_s)
 
-    def _retry(self, row: int, now_s: float, *, is_charged: bool = True) -> None:
-        """Take a request from an instance that does not answer; its unmasked tokens are kept. `is_charged`: an attempt
-        counts, because the request may be the cause."""
+    def _suspect(self, rows: Int64) -> None:
+        """One instance failed during the steps of these rows. The next scheduler knows their attempts, too."""
+        suspect(self.table, rows)
+        if self.settings.keeps_records:
+            for row in rows.tolist():
+                request_id = self.table.entry(row).request_id
+                self._commands.append(ev.SaveCheckpoint(request_id, with_attempts(self.table, row)))
+
+    def _retry(self, row: int, now_s: float) -> None:
+        """Take a request from its instance; its unmasked tokens are kept. It fails after MAX_ATTEMPTS."""
         table = self.table
-        if is_charged and table.pipeline.state[row] >= SENT:
-            table.attempts[row] += 1
         self._dispatcher.remove(row)
         table.pipeline.take_back(row)
         table.estimate_pending[row] = False
         table.new_ticket(row)
         if table.attempts[row] >= MAX_ATTEMPTS:
-            error = f"no instance could run step {table.steps[row]}: {MAX_ATTEMPTS} tries had no valid answer"
+            error = f"no instance could run step {table.steps[row]} alone: {MAX_ATTEMPTS} tries had no valid answer"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
 
     def _finish(self, row: int, status: OutcomeStatus, now_s: float, error: str = "") -> None:

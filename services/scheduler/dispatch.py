@@ -14,6 +14,7 @@ from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.job_encoder import JobEncoder
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from services.scheduler.state.step_pipeline import IDLE, SENT
+from services.scheduler.state.suspects import isolated_instances, next_suspects
 from shared.arrays import Bool, Int64
 
 
@@ -79,24 +80,39 @@ class Dispatcher:
         """Send the next step of idle requests with an instance, and with lookahead also the step after it."""
         if self._policy.forms_batches:
             return self._send_batches(now_s)
-        table, pipeline = self._table, self._table.pipeline
+        table, fleet, pipeline = self._table, self._fleet, self._table.pipeline
         rows = ((table.ticket != 0) & (pipeline.state == IDLE) & (table.instance != NOWHERE)).nonzero()[0]
+        isolated = isolated_instances(table, len(fleet.tokens))
+        if isolated is not None:
+            among = isolated[table.instance[rows]]
+            rows = np.concatenate([rows[~among], next_suspects(rows[among], table)])
         choice = self._send(rows, now_s)
         ahead = rows[:0]
         if self._lookahead and self._stays_in_block():
             ahead = pipeline.without_successor()
+            if isolated is not None:
+                ahead = ahead[~isolated[table.instance[ahead]]]
             reused = choice if np.array_equal(ahead, rows) else None  # the choice also holds for the successors
             ahead = self._send_ahead(ahead, now_s, reused)
         return self._encoder.encode(rows, ahead, now_s)
 
     def _send_batches(self, now_s: float) -> list[SendJobs]:
         """Choose a batch for each changed instance that lacks one: the batch to run now, and with lookahead the one
-        after it. An idle request may join a batch that is not running yet."""
+        after it. An idle request may join a batch that is not running yet. An instance with suspects runs those first,
+        one after another."""
         table, fleet, pipeline = self._table, self._fleet, self._table.pipeline
         rows = self._rows_on(fleet.changed.nonzero()[0])
         fleet.changed.fill(False)
+        isolated = isolated_instances(table, len(fleet.tokens))
+        alone = rows[:0]
+        if isolated is not None:
+            among = isolated[table.instance[rows]]
+            alone, rows = rows[among], rows[~among]
+            alone = next_suspects(alone[pipeline.state[alone] == IDLE], table)
+            self._begin_batches(alone)
+            self._send(alone, now_s)
         if not len(rows):
-            return self._encoder.encode(rows, rows, now_s)
+            return self._encoder.encode(alone, rows, now_s)
         idle = pipeline.state[rows] == IDLE
         run_now = rows[idle & (self._unanswered_batches(rows) == 0)]
         if len(run_now):
@@ -104,9 +120,9 @@ class Dispatcher:
             self._begin_batches(run_now)
             self._send(run_now, now_s)
         if not self._lookahead:
-            return self._encoder.encode(run_now, rows[:0], now_s)
+            return self._encoder.encode(np.concatenate([alone, run_now]), rows[:0], now_s)
         run_next, ahead = self._join_next_batch(rows, now_s)
-        return self._encoder.encode(np.concatenate([run_now, run_next]), ahead, now_s)
+        return self._encoder.encode(np.concatenate([alone, run_now, run_next]), ahead, now_s)
 
     def _rows_on(self, instances: Int64) -> Int64:
         """The rows of all requests on these instances."""

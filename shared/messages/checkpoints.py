@@ -25,3 +25,5 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float = 0.0  # total time of the iterations that ran its steps
     steps_at: bytes = b""  # int32 [c], completed steps at each candidate threshold
     tokens_at: bytes = b""  # int32 [c], tokens unmasked at each candidate threshold
+    is_suspect: bool = False  # an instance failed during its next step
+    attempts: Count = 0  # failed ones of its next step alone

@@ -94,6 +94,10 @@ class Text:
         return ev.RequestArrived(request, prompt, self.blocks * BLOCK, 5.0, at_s, self.name, checkpoint)
 
 
+class Poisoned(Exception):  # noqa: N818
+    """A batch has a request that ends its instance."""
+
+
 @dataclass
 class ScriptedModel:
     """Predicts the tokens of the texts. Fails if a batch holds or reads from the cache another request's tokens."""
@@ -101,12 +105,15 @@ class ScriptedModel:
     texts: dict[int, Text]
     cache_tokens: int
     config: ModelConfig = field(default_factory=lambda: parse_config(LLADA))
+    poison: frozenset[int] = frozenset()  # numbers of the texts whose steps fail
     is_small: bool = False  # whether two requests at once exceed the device's memory
     cached: dict[int, tuple[int, int]] = field(default_factory=dict)  # entry -> request and position of its keys
 
     def run(self, batch: ForwardBatch) -> TokenPredictions:
         if self.is_small and len(batch.lengths) > 1:
             raise torch.OutOfMemoryError("too large")
+        if not self.poison.isdisjoint(batch.seeds.tolist()):
+            raise Poisoned
         self._check(batch)
         owners = np.repeat(batch.seeds, batch.counts).tolist()
         at = [
@@ -174,6 +181,7 @@ class EngineCell:
         self._make_policy = make_policy
         self.now_s = 100.0
         self.epoch = 0
+        self.poison: frozenset[int] = frozenset()
         self.texts: dict[int, Text] = {}
         self.models: dict[str, ScriptedModel] = {}
         self.engines: dict[str, Engine] = {}
@@ -218,7 +226,7 @@ class EngineCell:
 
     def start_worker(self, name: str) -> None:
         room = 64 if self.caching else 0
-        self.models[name] = ScriptedModel(self.texts, room)
+        self.models[name] = ScriptedModel(self.texts, room, poison=self.poison)
         mode = CacheMode.DUAL if self.caching else CacheMode.NONE
         self.engines[name] = Engine(self.models[name], mode, EngineLimits(1000, MAX_REQUESTS), name)
         self.jobs[name], self.received[name] = deque(), (MessageDeduplicator(), [])
@@ -255,8 +263,11 @@ class EngineCell:
             messages.append(message)
 
     def compute(self, name: str) -> bool:
-        """Run one iteration. Returns whether it had results."""
-        results = self.engines[name].iterate()
+        """Run one iteration. Returns: whether it had results. Raises: Poisoned with the instance's name."""
+        try:
+            results = self.engines[name].iterate()
+        except Poisoned as error:
+            raise Poisoned(name) from error
         if results is not None:
             self.results.append(results)
         return results is not None

@@ -38,7 +38,7 @@ def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost, m
     """
     loads = _Loads(fleet)
     placed = table.instance[rows].astype(np.int64)
-    retried = table.attempts[rows] > 0
+    retried = table.suspect[rows]
     max_tokens = inf  # a waiting request of this length or more finds no room until a request leaves its instance
     columns = zip(table.tokens[rows].tolist(), placed.tolist(), retried.tolist(), strict=True)
     for i, (tokens, current, is_retry) in enumerate(columns):
@@ -138,7 +138,7 @@ def _place_each(
     which = np.concatenate([which[fitting | (placed[which] != NOWHERE)], first_blocked])
     max_tokens = inf  # a request of this length or more finds no room
     for i in which[rank_s[which].argsort(kind="stable")].tolist():
-        current, length, is_retry = int(placed[i]), int(tokens[i]), bool(table.attempts[rows[i]])
+        current, length, is_retry = int(placed[i]), int(tokens[i]), bool(table.suspect[rows[i]])
         placed[i] = NOWHERE
         if length < max_tokens:
             fits = loads.fits(length, is_retry=is_retry)

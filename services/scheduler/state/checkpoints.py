@@ -2,6 +2,7 @@
 
 import numpy as np
 import structlog
+from msgspec.structs import replace
 
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import pack_int32, unpack_int32
@@ -9,7 +10,7 @@ from shared.messages.checkpoints import Checkpoint
 
 log = structlog.get_logger(__name__)
 
-COLUMNS = ("steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "migrations", "step_s")
+COLUMNS = ("steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "migrations", "step_s", "attempts")
 
 
 def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
@@ -31,6 +32,25 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
     )
 
 
+def with_attempts(table: RequestTable, row: int) -> Checkpoint:
+    """The last checkpoint of a row, or one at its start, with its failed attempts."""
+    checkpoint = table.entry(row).checkpoint or _at_start(int(table.block_length[row]))
+    return replace(checkpoint, is_suspect=bool(table.suspect[row]), attempts=int(table.attempts[row]))
+
+
+def _at_start(block_length: int) -> Checkpoint:
+    return Checkpoint(
+        output_ids=b"",
+        block_length=block_length,
+        steps=0,
+        recompute_steps=0,
+        threshold_tokens=0.0,
+        lowest_threshold=1.0,
+        migrations=0,
+        instances=[],
+    )
+
+
 def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: int, mask_token_id: int) -> None:
     """Restore finished blocks into a new row. A checkpoint that does not match the request is ignored: it belongs to an
     earlier request with the same id. A damaged one is ignored, too: the request starts again."""
@@ -39,6 +59,7 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
         log.warning("checkpoint ignored", request_id=table.entry(row).request_id, reason=reason)
         return
     output_ids = unpack_int32(checkpoint.output_ids)
+    table.suspect[row] = checkpoint.is_suspect
     length, done = int(table.block_length[row]), len(output_ids)
     if checkpoint.block_length != length or done % length or done >= table.output_length[row]:
         return

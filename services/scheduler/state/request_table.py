@@ -14,6 +14,7 @@ from services.scheduler.state.columns import Columns
 from services.scheduler.state.output_buffer import OutputBuffer
 from services.scheduler.state.step_pipeline import StepPipeline
 from shared.arrays import Bool, Float32, Float64, Int32, Int64
+from shared.messages.checkpoints import Checkpoint
 
 ROW_BITS = 20  # up to 1,048,576 active requests
 ROW_MASK = (1 << ROW_BITS) - 1
@@ -28,6 +29,7 @@ class RequestEntry:
     served_by: list[str] = field(default_factory=list)  # ids of instances that ran a step, in the order of first use
     last_instance: str = ""  # id of the instance that ran the last step
     placed_on: list[str] = field(default_factory=list)  # ids of instances it was placed on, in the order of first use
+    checkpoint: Checkpoint | None = None  # the last one
 
     @property
     def request_id(self) -> str:
@@ -64,7 +66,8 @@ class RequestTable(Columns):
     steps: Int32  # done, so also the number of the next step
     first_step: Int32  # number of the first step that this scheduler ran
     recompute_steps: Int32
-    attempts: Int32  # number of times that the request was taken from an instance that did not answer
+    attempts: Int32  # failed ones of the next step, in which the instance ran it alone or its result was invalid
+    suspect: Bool  # the next step failed, perhaps because of this request: it runs alone
     instance: Int32  # index of the instance that runs its next step; NOWHERE: deferred
     placement: Int32  # index of that instance in the entry's `placed_on`
     state_instance: Int32  # index of the instance that holds its present state; NOWHERE: none
@@ -143,6 +146,7 @@ class RequestTable(Columns):
         self.keys.remove(int(self.key[row]))
         self.entries[row] = None
         self.ticket[row] = 0
+        self.suspect[row] = False
         self.outputs.give_back(int(self.output_start[row]), int(self.output_length[row]))
         self.pipeline.clear(row)
         self._free.append(row)

@@ -194,6 +194,7 @@ class ResultDecoder:
         table.steps[rows] += 1
         table.recompute_steps[rows] += pipeline.kind[rows] == RECOMPUTE
         table.attempts[rows] = 0
+        table.suspect[rows] = False
         thresholds = pipeline.threshold[rows]
         threshold_tokens = thresholds * newly
         expected_steps = np.interp(thresholds, self._thresholds, self._steps_per_token) * newly

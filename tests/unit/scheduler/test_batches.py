@@ -7,6 +7,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from services.scheduler import events as ev
 from services.scheduler.policies import MigrationPolicy
@@ -205,7 +206,7 @@ def test_an_index_that_is_used_again_counts_batches_from_one() -> None:
     cell.end_worker("a-1")
     cell.start_worker("b-1")
     assert cell.core.fleet.index_of == {"b-1": 0}
-    assert {batch for _, batch in sent(cell, "b-1")} == {1, 2}
+    assert {batch for _, batch in sent(cell, "b-1")} == {1}
     finish_all(cell)
 
 
@@ -217,7 +218,7 @@ def test_a_worker_that_registers_again_runs_batches_apart() -> None:
         run(cell)
         cell.deliver_results()
     cell.deliver_jobs("a-1")
-    cell.cycle([ev.InstanceLost("a-1"), cell.heartbeat("a-1")])
+    cell.cycle([ev.InstanceUpdated(replace(cell.heartbeat("a-1").instance, connections=2))])
     submit(cell, 2)
     assert ("r2", 2) in sent(cell)
     assert run(cell) == ["r1"]
