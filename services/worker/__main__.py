@@ -20,6 +20,7 @@ from services.worker.io.registration import Registration
 from services.worker.io.startup_registration import startup_registration
 from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, check_model, device_name, open_runner
 from services.worker.monitoring.metrics import WorkerMetrics
+from services.worker.monitoring.watchdog import iteration_limit_s
 from services.worker.profile.stored_profile import default_directory, given_profile, stored_profile
 from services.worker.service import WorkerService
 from services.worker.settings import WorkerSettings
@@ -63,7 +64,9 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
         limits = EngineLimits(settings.max_batch_tokens, settings.max_batch_requests)
         engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
         metrics.watch(engine)
-        await WorkerService(bus, engine, Registration(bus, loaded, lambda: engine.num_resident), metrics).run(stop)
+        registration = Registration(bus, loaded, lambda: engine.num_resident)
+        limit_s = iteration_limit_s(profile, settings.tp, settings.max_batch_tokens)
+        await WorkerService(bus, engine, registration, metrics, iteration_limit_s=limit_s).run(stop)
 
     return serve_on_bus(instance.instance_id, settings, serve)
 

@@ -21,6 +21,7 @@ from services.worker.engine.step_results import IterationResult
 from services.worker.io.registration import Registration
 from services.worker.monitoring.metrics import WorkerMetrics
 from services.worker.monitoring.tracing import RequestSpans
+from services.worker.monitoring.watchdog import Watchdog
 from shared.background import DeferredTasks
 from shared.bus.client import Bus, try_decode
 from shared.bus.settlement import acknowledge
@@ -36,7 +37,10 @@ log = structlog.get_logger(__name__)
 class WorkerService:
     """One instance on the bus."""
 
-    def __init__(self, bus: Bus, engine: Engine, registration: Registration, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self, bus: Bus, engine: Engine, registration: Registration, metrics: WorkerMetrics, *, iteration_limit_s: float
+    ) -> None:
+        """`iteration_limit_s`: the time after which an iteration counts as hung."""
         self._bus = bus
         self._engine = engine
         self._registration = registration
@@ -48,6 +52,8 @@ class WorkerService:
         # Messages and their jobs; None ends the queue.
         self._queue: SimpleQueue[tuple[StepJobs, list[StepJob]] | None] = SimpleQueue()
         self._is_aborted = False
+        self._num_iterations, self._is_running = 0, False
+        self._watchdog = Watchdog(iteration_limit_s, self._running_iteration, registration.delete)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then finish the waiting jobs and delete the registration.
@@ -61,8 +67,9 @@ class WorkerService:
         registering = asyncio.ensure_future(self._registration.run())
         computing = asyncio.ensure_future(self._compute())
         running_deferred = asyncio.ensure_future(self._deferred.run())
+        watching = asyncio.ensure_future(self._watchdog.run())
         stopping = asyncio.ensure_future(stop.wait())
-        tasks: set[asyncio.Future[Any]] = {consuming, registering, computing, running_deferred, stopping}
+        tasks: set[asyncio.Future[Any]] = {consuming, registering, computing, running_deferred, watching, stopping}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -122,6 +129,9 @@ class WorkerService:
         self._deferred.defer(partial(self._metrics.iteration_finished, results))
         self._deferred.defer(partial(self._spans.iteration_finished, results))
 
+    def _running_iteration(self) -> int:
+        return self._num_iterations if self._is_running else 0
+
     # In the engine's thread
 
     def _iterate(self, report: Callable[[IterationResult | None], None]) -> None:
@@ -129,7 +139,9 @@ class WorkerService:
         ran = False
         try:
             while self._apply_messages(wait=not (ran and self._engine.waiting)) and not self._is_aborted:
+                self._num_iterations, self._is_running = self._num_iterations + 1, True
                 result = self._engine.run_iteration()
+                self._is_running = False
                 ran = result is not None  # otherwise the waiting jobs lack room, which only a message can free
                 if result is not None:
                     report(result)

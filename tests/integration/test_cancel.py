@@ -55,7 +55,9 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
         engine = Engine(runner, CacheMode.DUAL, EngineLimits(8192, 64), instance.instance_id)
         all_tokens, stop = engine.free_cache_tokens, asyncio.Event()
         working = asyncio.create_task(
-            WorkerService(bus, engine, Registration(bus, instance), WorkerMetrics(instance)).run(stop)
+            WorkerService(
+                bus, engine, Registration(bus, instance), WorkerMetrics(instance), iteration_limit_s=60.0
+            ).run(stop)
         )
         settings = msgspec.convert(common, GatewaySettings)
         async with running(settings, TextModel(tiny_checkpoint_dir, name)) as gateway:

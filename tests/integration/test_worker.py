@@ -1,24 +1,30 @@
 """The worker as its own process on a real bus; the test sends the scheduler's messages."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from services.worker.__main__ import main
 from services.worker.io.startup_registration import startup_registration
+from services.worker.model.model_runner import Runner
+from services.worker.monitoring import watchdog
 from services.worker.settings import WorkerSettings
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.messages.instances import Control, Instance, InstanceState
-from shared.messages.steps import StepResults
-from shared.profile import LatencyProfile
+from shared.messages.steps import StepKind, StepResults
+from shared.profile import LatencyProfile, write_profile
 from shared.settings import read_settings, to_environ
 from shared.text import read_model_card
 from tests.support.golden import COPY, threshold_cases
@@ -195,6 +201,37 @@ async def test_a_drain_message_makes_the_instance_draining(
     draining = await registered.instance(InstanceState.DRAINING)
     assert draining.drain_until_s > time.time()
     assert worker.poll() is None
+
+
+async def test_an_iteration_that_hangs_ends_the_instance(
+    nats_server: NatsServer, bus: Bus, registered: Registrations, tmp_path: Path
+) -> None:
+    profile = tmp_path / "profile.csv"
+    write_profile(profile, LatencyProfile.from_rows([(1, 32, StepKind.RECOMPUTE, 0.01)]))
+    settings = {
+        "nats_url": nats_server.url, "cell": bus.subjects.cell, "threads": 1, "model": MODEL, "profile": profile
+    }  # fmt: skip
+    worker = multiprocessing.get_context("spawn").Process(target=_hang, args=(to_environ(settings),))
+    worker.start()
+    try:
+        instance = await registered.instance()
+        decode = Decode(1, [1, 2, 3], 32, 32, 0.9, instance.model.mask_token_id)
+        await bus.publish(bus.subjects.steps(instance.instance_id), jobs_for([decode]))
+        assert await registered.next(lambda change: isinstance(change, str)) == instance.instance_id
+        await asyncio.to_thread(worker.join, LIMIT_S)
+        assert worker.exitcode == 1
+    finally:
+        worker.kill()
+
+
+def _hang(environ: dict[str, str]) -> None:
+    """The main function of a worker whose iterations never end."""
+    with (
+        patch.object(Runner, "run", lambda *_: threading.Event().wait()),
+        patch.object(watchdog, "LIMIT_STEPS", 0),
+        patch.object(watchdog, "MIN_LIMIT_S", 0.2),
+    ):
+        sys.exit(main(environ))
 
 
 async def test_the_death_of_a_rank_ends_the_instance(start_worker: Start, registered: Registrations) -> None:

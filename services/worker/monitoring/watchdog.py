@@ -1,0 +1,44 @@
+"""Ends the process if an iteration hangs: the event loop would go on to renew the registration."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.5
+MIN_LIMIT_S = 10.0
+LIMIT_STEPS = 20  # accepted time of an iteration, in recompute steps of a full batch
+
+
+def iteration_limit_s(profile: LatencyProfile, tp: int, max_batch_tokens: int) -> float:
+    """The time after which an iteration counts as hung."""
+    return max(MIN_LIMIT_S, LIMIT_STEPS * profile.latency_s(tp, max_batch_tokens, StepKind.RECOMPUTE))
+
+
+class Watchdog:
+    def __init__(self, limit_s: float, running: Callable[[], int], on_hang: Callable[[], Awaitable[None]]) -> None:
+        """`running()`: the number of the iteration that runs; 0: none. `on_hang()`: the last call before the end."""
+        self._limit_s = limit_s
+        self._running = running
+        self._on_hang = on_hang
+
+    async def run(self) -> None:
+        """Watch until cancelled. A process that was stopped for a while does not count that time as one of the
+        iteration, so it survives."""
+        loop = asyncio.get_running_loop()
+        watched, waited_s, last_s = 0, 0.0, loop.time()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s, running = loop.time(), self._running()
+            waited_s = waited_s + min(now_s - last_s, 2 * TICK_S) if running and running == watched else 0.0
+            watched, last_s = running, now_s
+            if waited_s > self._limit_s:
+                log.error("an iteration hangs; ending the instance", limit_s=round(self._limit_s, 1))
+                await self._on_hang()
+                os._exit(1)  # the engine's thread cannot be ended
