@@ -41,8 +41,9 @@ def _instances(instances: list[Instance], loads: dict[str, InstanceLoad]) -> Tab
     table = Table("instance", "state", "TP", "device", "model", "node", "requests", "tokens", box=None)
     for item in instances:
         load = loads.get(item.instance_id)
+        state = f"{item.state}: {item.quarantine}" if item.quarantine else item.state
         table.add_row(
-            *(item.instance_id, item.state, str(item.tp_degree), item.device, item.model.name, item.node),
+            *(item.instance_id, state, str(item.tp_degree), item.device, item.model.name, item.node),
             *((f"{load.requests} of {load.max_requests}", f"{load.tokens}") if load else ("-", "-")),
         )
     return table

@@ -80,6 +80,7 @@ async def serve(
     service = SchedulerService(bus, core, queue, outcomes, predictor, stats, metrics, deferred)
     needs_profile = find_policy(settings.policy).needs_profile
     instances = InstanceEvents(text.card.name, queue, needs_profile=needs_profile, caching=core.settings.caching)
+    instances.on_quarantine = lambda instance: outcomes.distrust(instance.instance_id, instance.unverified_s)
     bus.reconnects.subscribe(lambda: queue.put(StepsLost()))
     await requests.subscribe_cancels()
     freeze_startup_objects()

@@ -117,14 +117,23 @@ class SchedulerCore:
             case ev.RequestCancelled(request_id):
                 if request_id in self.table.row_of:
                     self._finish(self.table.row_of[request_id], OutcomeStatus.CANCELLED, now_s)
-            case ev.InstanceUpdated(instance):
-                self._update_instance(instance, now_s)
-            case ev.InstanceLost(instance_id):
-                self._lose_instance(instance_id, now_s)
+            case ev.InstanceUpdated() | ev.InstanceLost() | ev.InstanceQuarantined():
+                self._apply_instance(event, now_s)
             case ev.EstimatesReceived(tickets, steps, steps_left):
                 self.estimates.apply(tickets, steps, steps_left)
             case ev.EstimatesFailed(tickets):
                 self.estimates.fall_back(tickets)
+
+    def _apply_instance(
+        self, event: ev.InstanceUpdated | ev.InstanceLost | ev.InstanceQuarantined, now_s: float
+    ) -> None:
+        match event:
+            case ev.InstanceUpdated(instance):
+                self._update_instance(instance, now_s)
+            case ev.InstanceLost(instance_id):
+                self._lose_instance(instance_id, now_s)
+            case ev.InstanceQuarantined(instance_id):
+                self._quarantine(instance_id, now_s)
 
     def _add_request(self, arrived: ev.RequestArrived, now_s: float) -> None:
         row = self.table.add(arrived)
@@ -238,6 +247,18 @@ class SchedulerCore:
         for row in rows.tolist():
             self._retry(row, now_s)
 
+    def _quarantine(self, instance_id: str, now_s: float) -> None:
+        """Its requests start again elsewhere, except those of which clients have read tokens."""
+        table, index = self.table, self.fleet.index_of.get(instance_id)
+        if index is None:
+            return
+        rows = np.flatnonzero((table.ticket != 0) & (table.instance == index) & ~table.streams)
+        self._lose_instance(instance_id, now_s, has_failed=False)
+        for row in rows.tolist():
+            table.restart(row)
+            self._save_attempts(row)
+        self.estimates.use_one_shot(rows)
+
     def _expire(self, now_s: float) -> None:
         """Take back steps that were not answered in time."""
         if now_s < self._next_timeout_check_s:
@@ -256,10 +277,13 @@ class SchedulerCore:
     def _suspect(self, rows: Int64) -> None:
         """One instance failed during the steps of these rows. The next scheduler knows their attempts, too."""
         suspect(self.table, rows)
+        for row in rows.tolist():
+            self._save_attempts(row)
+
+    def _save_attempts(self, row: int) -> None:
         if self.settings.keeps_records:
-            for row in rows.tolist():
-                request_id = self.table.entry(row).request_id
-                self._commands.append(ev.SaveCheckpoint(request_id, with_attempts(self.table, row)))
+            request_id = self.table.entry(row).request_id
+            self._commands.append(ev.SaveCheckpoint(request_id, with_attempts(self.table, row)))
 
     def _retry(self, row: int, now_s: float) -> None:
         """Take a request from its instance; its unmasked tokens are kept. It fails after MAX_ATTEMPTS."""

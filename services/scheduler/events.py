@@ -47,6 +47,13 @@ class InstanceLost:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceQuarantined:
+    """The instance computes wrong: the tokens of the requests on it may be wrong."""
+
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class EstimatesReceived:
     """The step predictor's answer to a RequestEstimates."""
 
@@ -69,6 +76,7 @@ Event = (
     | StepsLost
     | InstanceUpdated
     | InstanceLost
+    | InstanceQuarantined
     | EstimatesReceived
     | EstimatesFailed
 )

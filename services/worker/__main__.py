@@ -15,10 +15,13 @@ import uvloop
 from msgspec.structs import replace
 
 from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.canary import Canary, CanaryCheck
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.io.model_record import check_canary, check_weights
 from services.worker.io.registration import Registration
 from services.worker.io.startup_registration import startup_registration
 from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, check_model, device_name, open_runner
+from services.worker.model.weights_digest import weights_digest
 from services.worker.monitoring.metrics import WorkerMetrics
 from services.worker.monitoring.watchdog import iteration_limit_s
 from services.worker.profile.stored_profile import default_directory, given_profile, stored_profile
@@ -55,6 +58,9 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     with startup_registration(settings, instance):
         runner = resources.enter_context(open_runner(choice, room))
         profile = given or stored_profile(choice, runner, default_directory(environ))
+    canary, digest = Canary.measure(runner), weights_digest(find_model(settings.model))
+    log.info("weights read", sha256=digest)
+    facts = instance.model.name, digest, device_name(runner.device), str(runner.dtype), settings.tp
     loaded = replace(
         instance, device=device_name(runner.device), profile=profile.to_csv(), cache_tokens=runner.cache_tokens
     )
@@ -66,7 +72,10 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
         metrics.watch(engine)
         registration = Registration(bus, loaded, lambda: engine.num_resident)
         limit_s = iteration_limit_s(profile, settings.tp, settings.max_batch_tokens)
-        await WorkerService(bus, engine, registration, metrics, iteration_limit_s=limit_s).run(stop)
+        check = CanaryCheck(canary, settings.canary_interval_s)
+        service = WorkerService(bus, engine, registration, metrics, check, iteration_limit_s=limit_s)
+        await check_weights(bus, instance.model.name, digest, settings.weights_sha256)
+        await service.run(stop, quarantine=await check_canary(bus, canary, *facts))
 
     return serve_on_bus(instance.instance_id, settings, serve)
 

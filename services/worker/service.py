@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import structlog
 from nats.aio.msg import Msg
 
+from services.worker.engine.canary import CanaryCheck
 from services.worker.engine.engine import Engine
 from services.worker.engine.step_jobs import MessageDeduplicator, StepJob, read_jobs
 from services.worker.engine.step_results import IterationResult
@@ -26,7 +28,7 @@ from shared.background import DeferredTasks
 from shared.bus.client import Bus, try_decode
 from shared.bus.settlement import acknowledge
 from shared.bus.subjects import step_consumer
-from shared.errors import BadInput
+from shared.errors import BadInput, DilaserveError
 from shared.messages.instances import Control
 from shared.messages.steps import StepJobs
 from shared.tasks import cancel
@@ -34,17 +36,32 @@ from shared.tasks import cancel
 log = structlog.get_logger(__name__)
 
 
+QUARANTINE_S = 30.0  # time in which operators see the reason, before the worker ends
+
+
+class Quarantined(DilaserveError):  # noqa: N818
+    """The instance computes wrong."""
+
+
 class WorkerService:
     """One instance on the bus."""
 
     def __init__(
-        self, bus: Bus, engine: Engine, registration: Registration, metrics: WorkerMetrics, *, iteration_limit_s: float
+        self,
+        bus: Bus,
+        engine: Engine,
+        registration: Registration,
+        metrics: WorkerMetrics,
+        canary: CanaryCheck,
+        *,
+        iteration_limit_s: float,
     ) -> None:
         """`iteration_limit_s`: the time after which an iteration counts as hung."""
         self._bus = bus
         self._engine = engine
         self._registration = registration
         self._metrics = metrics
+        self._canary = canary
         self._instance_id = registration.instance.instance_id
         self._spans = RequestSpans(self._instance_id)
         self._deferred = DeferredTasks()
@@ -55,11 +72,34 @@ class WorkerService:
         self._num_iterations, self._is_running = 0, False
         self._watchdog = Watchdog(iteration_limit_s, self._running_iteration, registration.delete)
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then finish the waiting jobs and delete the registration.
+    async def run(self, stop: asyncio.Event, quarantine: str = "") -> None:
+        """Serve until `stop` is set, then finish the waiting jobs and delete the registration. `quarantine`: why the
+        instance computes wrong already at its start.
 
-        Raises: the error that ended the engine.
+        Raises: the error that ended the engine; Quarantined at the end of a quarantine.
         """
+        try:
+            reason = quarantine or await self._serve(stop)
+            if reason:
+                await self._stay_quarantined(reason, stop)
+                raise Quarantined(reason)
+        finally:
+            await self._registration.delete()
+            self._spans.close()
+
+    async def _stay_quarantined(self, reason: str, stop: asyncio.Event) -> None:
+        """Show the reason for a while; then the worker restarts and loads its weights again."""
+        log.error("this instance computes wrong; it is quarantined", reason=reason)
+        self._metrics.quarantined()
+        await self._registration.quarantine(reason, self._canary.unverified_s)
+        renewing = asyncio.ensure_future(self._registration.run())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(QUARANTINE_S):
+                await stop.wait()
+        await cancel({renewing})
+
+    async def _serve(self, stop: asyncio.Event) -> str:
+        """Returns: why the instance computes wrong, if it does."""
         steps, consumer = self._bus.subjects.stream("STEPS"), step_consumer(self._bus.subjects, self._instance_id)
         await self._bus.nc.subscribe(self._bus.subjects.control(self._instance_id), cb=self._receive_control)
         consuming = asyncio.ensure_future(self._bus.run_consumer(steps, consumer, self._receive_jobs, is_own=True))
@@ -79,10 +119,11 @@ class WorkerService:
             self._queue.put(None)
             await computing
             await self._deferred.run_now()
+        except Quarantined as error:
+            return str(error)
         finally:
             await cancel(tasks)
-            await self._registration.delete()
-            self._spans.close()
+        return ""
 
     async def _receive_jobs(self, msg: Msg) -> None:
         message = try_decode(msg, StepJobs)
@@ -141,10 +182,12 @@ class WorkerService:
             while self._apply_messages(wait=not (ran and self._engine.waiting)) and not self._is_aborted:
                 self._num_iterations, self._is_running = self._num_iterations + 1, True
                 result = self._engine.run_iteration()
-                self._is_running = False
                 ran = result is not None  # otherwise the waiting jobs lack room, which only a message can free
                 if result is not None:
+                    if reason := self._canary.after(result):
+                        raise Quarantined(reason)
                     report(result)
+                self._is_running = False
         finally:
             report(None)
 

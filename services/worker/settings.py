@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from shared.settings import Positive, ServiceSettings
+from shared.settings import Positive, Seconds, ServiceSettings
 
+Digest = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
 NAME = "^[A-Za-z0-9_-]{1,96}$"  # one subject token
 
 
@@ -25,4 +26,6 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     cache_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # KV cache capacity in tokens; 0: by free memory
     max_batch_tokens: Positive = 8192  # most tokens computed by one iteration
     max_batch_requests: Positive = 64  # most requests in one iteration
+    canary_interval_s: Seconds = 10.0  # seconds between two runs of the canary under load
+    weights_sha256: Digest = ""  # SHA-256 of the weights, hex; empty: as the cell first had them
     profile: str = ""  # PROFILE.csv of the instance; empty: the profile of an earlier start, else a quick measurement

@@ -25,6 +25,7 @@ from shared.messages.plans import MAX_PLANS
 
 HEARTBEAT_S = 1.0  # interval of an instance's heartbeats and a leader's lease renewals
 INSTANCE_TTL_S = 5.0  # silence after which an instance is lost
+NO_TTL_S = 0.0  # messages do not expire
 LEASE_TTL_S = 3.0  # silence after which a leader's lease expires
 ARRIVAL_AGE_S = 24 * 3600.0  # retention of arrivals
 OUTCOME_AGE_S = 24 * 3600.0  # retention of outcomes
@@ -86,6 +87,7 @@ class Subjects:
     instances_bucket = _Name("instances-{cell}")
     leases_bucket = _Name("leases-{cell}")
     claims_bucket = _Name("claims-{cell}")
+    models_bucket = _Name("models-{cell}")
     batches_bucket = _Name("batches-{cell}")
     files_store = _Name("files-{cell}")
 
@@ -140,6 +142,7 @@ def buckets(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[KeyValueCo
     return [
         bucket(subjects.instances_bucket, INSTANCE_TTL_S, INSTANCES_BYTES, StorageType.MEMORY),
         bucket(subjects.leases_bucket, LEASE_TTL_S, SMALL_BYTES),
+        bucket(subjects.models_bucket, NO_TTL_S, SMALL_BYTES),
         bucket(subjects.claims_bucket, OUTCOME_AGE_S, max_bytes("claims", disk_bytes)),
         bucket(subjects.batches_bucket, FILE_AGE_S, max_bytes("batches", disk_bytes)),
     ]

@@ -13,6 +13,7 @@ class InstanceState(enum.StrEnum):
     STARTING = "starting"  # loading its model
     READY = "ready"
     DRAINING = "draining"  # accepts no new requests
+    QUARANTINED = "quarantined"  # computes wrong: it runs nothing, and restarts soon
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +48,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     drain_until_s: float = 0.0  # Unix time, seconds; until then it keeps requests whose move costs a step
     heartbeat: int = 0  # number of renewals
     connections: int = 1  # to the bus so far; if it rises, results may be lost
+    quarantine: str = ""  # why it is quarantined
+    unverified_s: float = 0.0  # of a quarantined one: seconds since its last good canary
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):

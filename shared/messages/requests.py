@@ -126,6 +126,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decisions: StepDecisions | None = None  # None: no step ran
     error: OutcomeError | None = None
     key: str = ""  # of the request; empty: none, or the request ended before it was decoded
+    unverified: bool = False  # an instance that served it was found to compute wrong: the text may be wrong
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

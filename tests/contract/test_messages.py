@@ -17,6 +17,7 @@ from shared.messages.decisions import StepDecisions
 from shared.messages.gateway import Batch, BatchError, BatchStatus, BatchWork, Claim, StoredFile
 from shared.messages.instances import Control, Instance, ModelCard
 from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, LaunchReply
+from shared.messages.models import CanaryRecord, WeightsRecord
 from shared.messages.plans import ClassLoad, PlanEvent, PlanRecord, PlanState
 from shared.messages.predict import PredictSteps, StepsLeft
 from shared.messages.requests import (
@@ -222,6 +223,8 @@ SAMPLES: list[msgspec.Struct] = [
         target=[InstanceSpec(node="a", gpus=(0,)), InstanceSpec(node="a", gpus=(1,))],
         events=[PlanEvent(at_s=2.0, text="stop worker-a-0-1")],
     ),
+    WeightsRecord(model="demo", sha256="ab" * 32),
+    CanaryRecord(tokens=pack_int32([3]), confidences=pack_float32([0.5])),
 ]
 
 

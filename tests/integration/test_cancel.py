@@ -11,6 +11,7 @@ from nats.aio.msg import Msg
 
 from services.gateway.settings import GatewaySettings
 from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.canary import Canary, CanaryCheck
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.io.registration import Registration
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
@@ -56,7 +57,12 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
         all_tokens, stop = engine.free_cache_tokens, asyncio.Event()
         working = asyncio.create_task(
             WorkerService(
-                bus, engine, Registration(bus, instance), WorkerMetrics(instance), iteration_limit_s=60.0
+                bus,
+                engine,
+                Registration(bus, instance),
+                WorkerMetrics(instance),
+                CanaryCheck(Canary.measure(runner), 1.0),
+                iteration_limit_s=60.0,
             ).run(stop)
         )
         settings = msgspec.convert(common, GatewaySettings)

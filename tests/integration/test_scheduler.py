@@ -17,7 +17,7 @@ from shared.arrays import unpack_float32
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
 from shared.bus.subjects import step_consumer
-from shared.messages.instances import Instance
+from shared.messages.instances import Instance, InstanceState
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Progress, Request
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
@@ -121,6 +121,32 @@ async def test_a_request_is_acknowledged_after_its_outcome_is_stored(shared: Clu
         assert outcome.stats is not None
         assert outcome.stats.instances == ["w-1"]
         await until(shared.all_acknowledged)
+
+
+async def test_outcomes_of_a_quarantined_instance_are_marked(shared: Cluster) -> None:
+    name, request_id, other = (f"{kind}-{next(numbers)}" for kind in ("wrong", "marked", "good"))
+    async with shared.instance(name):
+        assert not (await shared.outcome(Request(request_id=request_id, prompt="hi"))).unverified
+    async with shared.instance():
+        await shared.outcome(Request(request_id=other, prompt="hi"))
+    bus = shared.bus
+    card = read_model_card(shared.model, MODEL_NAME)
+    wrong = Instance(
+        instance_id=name, model=card, tp_degree=1, state=InstanceState.QUARANTINED, quarantine="x", unverified_s=LIMIT_S
+    )
+    await (await bus.bucket(bus.subjects.instances_bucket)).put(name, encode(wrong))
+
+    async def stored(of: str) -> Outcome:
+        outcome = await bus.last("OUTCOMES", bus.subjects.outcomes(of), Outcome)
+        assert outcome is not None
+        return outcome
+
+    async def is_marked() -> bool:
+        return (await stored(request_id)).unverified
+
+    await until(is_marked)
+    assert (await stored(request_id)).status is OutcomeStatus.COMPLETED
+    assert not (await stored(other)).unverified
 
 
 async def test_an_outcome_has_the_key_of_its_request(shared: Cluster) -> None:

@@ -64,11 +64,15 @@ class Serving(ResponseModel):
     slo_met: bool | None = None
     instances: list[str] | None = Field(None, description="instances in the order of first use")
     migrations: int | None = None
+    unverified: bool | None = Field(
+        None, description="an instance that served it was found to compute wrong: the text may be wrong"
+    )
 
     @classmethod
     def of(cls, outcome: Outcome) -> Self:
         stats = asdict(outcome.stats) if outcome.stats else {}
-        return cls(request_id=outcome.request_id, output_tokens=outcome.output_tokens, **stats)
+        unverified = True if outcome.unverified else None
+        return cls(request_id=outcome.request_id, output_tokens=outcome.output_tokens, unverified=unverified, **stats)
 
 
 class ReplyMessage(ResponseModel):

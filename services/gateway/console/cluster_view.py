@@ -29,7 +29,8 @@ class InstanceView(ResponseModel):
     """One instance. Its load is None if no scheduler leads."""
 
     id: str
-    state: str  # starting, ready or draining
+    state: str  # starting, ready, draining or quarantined
+    quarantine: str | None  # why it is quarantined
     tp_degree: int
     gpus: list[int]  # numbers on its node; empty on a CPU
     device: str
@@ -85,6 +86,7 @@ def _instance_view(instance: Instance, load: InstanceLoad | None) -> InstanceVie
     return InstanceView(
         id=instance.instance_id,
         state=instance.state.value,
+        quarantine=instance.quarantine or None,
         tp_degree=instance.tp_degree,
         gpus=instance.gpus,
         device=instance.device,

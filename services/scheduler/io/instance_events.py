@@ -1,8 +1,10 @@
 """Turns changes of the cell's instances into events of the core."""
 
+from collections.abc import Callable
+
 import structlog
 
-from services.scheduler.events import InstanceLost, InstanceUpdated
+from services.scheduler.events import InstanceLost, InstanceQuarantined, InstanceUpdated
 from services.scheduler.io.event_queue import EventQueue
 from shared.bus.instance_watch import InstanceWatch
 from shared.errors import BadInput
@@ -22,6 +24,8 @@ class InstanceEvents:
         self._needs_profile = needs_profile
         self._caching = caching
         self._warned: set[str] = set()  # ids
+        self._quarantined: set[str] = set()  # ids
+        self.on_quarantine: Callable[[Instance], None] = lambda _: None  # receives each quarantined instance once
         self.watch = InstanceWatch(
             accept=self._accept,
             on_update=self._update,
@@ -30,6 +34,9 @@ class InstanceEvents:
 
     def _accept(self, instance: Instance) -> bool:
         if instance.state is InstanceState.STARTING:
+            return False
+        if instance.state is InstanceState.QUARANTINED:
+            self._quarantine(instance)
             return False
         reason = self._rejection(instance)
         if reason:
@@ -47,6 +54,14 @@ class InstanceEvents:
         except BadInput as error:
             return error.message
         return ""
+
+    def _quarantine(self, instance: Instance) -> None:
+        instance_id = instance.instance_id
+        if instance_id not in self._quarantined and instance.model.name == self._model_name:
+            self._quarantined.add(instance_id)
+            log.error("instance quarantined", instance=instance_id, reason=instance.quarantine)
+            self._queue.put(InstanceQuarantined(instance_id))
+            self.on_quarantine(instance)
 
     def _update(self, instance: Instance) -> None:
         log.info("instance updated", instance=instance.instance_id, tp=instance.tp_degree, state=instance.state.value)

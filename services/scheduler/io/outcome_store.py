@@ -2,11 +2,13 @@
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 
 from services.scheduler.events import FinishRequest
 from services.scheduler.io.delivery import Delivery
@@ -21,7 +23,19 @@ from shared.text import TextModel
 log = structlog.get_logger(__name__)
 
 MAX_REMEMBERED = 100_000  # ids of finished requests; a second message with one of them is not served again
+MAX_UNVERIFIED_S = 120.0  # age of the outcomes that can be marked
+UNVERIFIED_MARGIN_S = 5.0  # between the oldest outcome to mark and the last good canary
 DRAIN_S = 5.0  # with LEASE_TTL_S below the ten seconds that a container has by default to stop
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A finished request. Units: ended_s is of the monotonic clock."""
+
+    ended_s: float
+    request_id: str
+    instances: list[str]  # that ran its steps
+    json: bool
 
 
 class OutcomeStore:
@@ -32,6 +46,8 @@ class OutcomeStore:
         self._text = text
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._writing: dict[asyncio.Task[None], Delivery] = {}  # the delivery that each task acknowledges
+        self._served: deque[_Served] = deque()
+        self._marking: set[asyncio.Task[None]] = set()
         self.on_settled: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None  # after its outcome
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -54,6 +70,7 @@ class OutcomeStore:
             error=OutcomeError(message=finish.error) if finish.error else None,
             key=arrived.request.key,
         )
+        self._remember(outcome, arrived.delivery)
         self._write(outcome, arrived.delivery)
 
     def cancel(self, arrival: Arrival, delivery: Delivery) -> None:
@@ -77,6 +94,26 @@ class OutcomeStore:
         )
         self._write(outcome, delivery)
 
+    def distrust(self, instance_id: str, within_s: float) -> None:
+        """Mark the outcomes of the last `within_s` seconds that this instance served: their texts may be wrong."""
+        since_s = time.monotonic() - within_s - UNVERIFIED_MARGIN_S
+        for served in self._served:
+            if served.ended_s >= since_s and instance_id in served.instances:
+                task = asyncio.get_running_loop().create_task(self._mark(served))
+                self._marking.add(task)
+                task.add_done_callback(self._marking.discard)
+
+    async def _mark(self, served: "_Served") -> None:
+        """Store the outcome again, marked."""
+
+        async def store_marked() -> None:
+            subject = self._bus.subjects.outcomes(served.request_id)
+            outcome = await self._bus.last("OUTCOMES", subject, Outcome)
+            if outcome is not None:
+                await self._bus.store(subject, replace(outcome, unverified=True), json=served.json)
+
+        await retry(store_marked)
+
     def remembers(self, request_id: str) -> bool:
         """Whether this scheduler has finished the request."""
         return request_id in self._finished
@@ -97,6 +134,14 @@ class OutcomeStore:
         if left:
             log.warning("outcomes not stored; the next scheduler serves their requests again", requests=len(left))
             await cancel(left)
+
+    def _remember(self, outcome: Outcome, delivery: Delivery) -> None:
+        """Remember for MAX_UNVERIFIED_S which instances served the request."""
+        now_s = time.monotonic()
+        if outcome.stats is not None:
+            self._served.append(_Served(now_s, outcome.request_id, outcome.stats.instances, delivery.json))
+        while self._served and self._served[0].ended_s < now_s - MAX_UNVERIFIED_S:
+            self._served.popleft()
 
     def _write(self, outcome: Outcome, delivery: Delivery) -> None:
         self._finished[outcome.request_id] = None

@@ -11,7 +11,7 @@ import numpy as np
 from services.scheduler.events import RequestArrived
 from services.scheduler.state.active_keys import ActiveKeys
 from services.scheduler.state.columns import Columns
-from services.scheduler.state.output_buffer import OutputBuffer
+from services.scheduler.state.output_buffer import MASKED, OutputBuffer
 from services.scheduler.state.step_pipeline import StepPipeline
 from shared.arrays import Bool, Float32, Float64, Int32, Int64
 from shared.messages.checkpoints import Checkpoint
@@ -150,6 +150,13 @@ class RequestTable(Columns):
         self.outputs.give_back(int(self.output_start[row]), int(self.output_length[row]))
         self.pipeline.clear(row)
         self._free.append(row)
+
+    def restart(self, row: int) -> None:
+        """Mask the whole output again; what was done stays counted."""
+        self.output_ids(row).fill(MASKED)
+        self.masks_left[row] = self.estimate_masks_left[row] = self.output_length[row]
+        self.block[row], self.block_masks_left[row] = 0, self.block_length[row]
+        self.entry(row).checkpoint = None
 
     def new_ticket(self, row: int) -> None:
         """Start a new attempt: messages with the old ticket are late."""

@@ -49,6 +49,12 @@ class Registration:
         self.instance = replace(self.instance, state=InstanceState.DRAINING, drain_until_s=until_s)
         await self.renew()
 
+    async def quarantine(self, reason: str, unverified_s: float) -> None:
+        """Report that the instance computes wrong; its results of the last `unverified_s` seconds may be wrong."""
+        state = InstanceState.QUARANTINED
+        self.instance = replace(self.instance, state=state, quarantine=reason, unverified_s=unverified_s)
+        await self.renew()
+
     async def delete(self) -> None:
         """Delete the entry, so that the instance is gone at once."""
         try:

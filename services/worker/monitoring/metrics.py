@@ -24,6 +24,7 @@ class WorkerMetrics:
         self._delay = self._histogram("jobs_delay_seconds", "Delay of step jobs from the scheduler", TIME_BUCKETS)
         self._unmasked = Counter(f"{NAME}_unmasked_tokens", "Tokens unmasked", registry=self.registry)
         self._resident = self._gauge("held_requests", "Resident requests: the instance keeps their canvas and cache")
+        self._quarantined = self._gauge("quarantined", "1 if the instance computes wrong and runs nothing")
         self._size = self._gauge("kv_cache_tokens", "Tokens that the KV cache has room for")
         self._used = self._gauge("kv_cache_used_tokens", "Tokens whose keys and values are cached")
 
@@ -32,6 +33,10 @@ class WorkerMetrics:
         self._resident.set_function(lambda: engine.num_resident)
         self._size.set(engine.cache_tokens)
         self._used.set_function(lambda: engine.cache_tokens - engine.free_cache_tokens)
+
+    def quarantined(self) -> None:
+        """Export that the instance is quarantined."""
+        self._quarantined.set(1)
 
     def jobs_received(self, jobs: StepJobs, received_s: float) -> None:
         """Record the delay of a message, at least 0 since clocks differ. Units: received_s is Unix time in seconds."""

@@ -1,4 +1,4 @@
-"""Ends the process if an iteration hangs: the event loop would go on to renew the registration."""
+"""Ends the process if an iteration hangs, since the event loop would continue to renew the registration."""
 
 import asyncio
 import os

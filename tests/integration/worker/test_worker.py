@@ -1,61 +1,28 @@
 """The worker as its own process on a real bus; the test sends the scheduler's messages."""
 
 import asyncio
-import multiprocessing
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from services.worker.__main__ import main
 from services.worker.io.startup_registration import startup_registration
-from services.worker.model.model_runner import Runner
-from services.worker.monitoring import watchdog
 from services.worker.settings import WorkerSettings
 from shared.bus.client import Bus
-from shared.bus.codec import decode
 from shared.messages.instances import Control, Instance, InstanceState
-from shared.messages.steps import StepKind, StepResults
-from shared.profile import LatencyProfile, write_profile
+from shared.profile import LatencyProfile
 from shared.settings import read_settings, to_environ
 from shared.text import read_model_card
 from tests.support.golden import COPY, threshold_cases
 from tests.support.nats import NatsServer
+from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
 from tests.support.services import service
 from tests.support.steps import Decode, jobs_for, read_results
 from tests.support.waiting import until
-
-LIMIT_S = 60.0
-MODEL = COPY / "llada" / "seed1"
-
-Start = Callable[..., subprocess.Popen[bytes]]
-
-
-@pytest.fixture
-def start_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> Iterator[Start]:
-    """Starts workers in the test's cell and stops them at the end."""
-    with ExitStack() as stack:
-
-        def start(**settings: object) -> subprocess.Popen[bytes]:
-            own = {
-                "nats_url": nats_server.url,
-                "cell": bus.subjects.cell,
-                "threads": 1,
-                "model": MODEL,
-                "dtype": "float32",
-            } | settings
-            running: AbstractContextManager[subprocess.Popen[bytes]] = service("worker", own, tmp_path / "worker.log")
-            return stack.enter_context(running)
-
-        yield start
 
 
 @pytest.fixture
@@ -64,56 +31,6 @@ def own_signals() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture
-async def registered(bus: Bus) -> AsyncIterator["Registrations"]:
-    watcher = Registrations(bus)
-    watching = asyncio.create_task(watcher.watch())
-    yield watcher
-    watching.cancel()
-
-
-class Registrations:
-    """Every change of the instances bucket, in order: the registration, or the id of one deleted."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._changes: asyncio.Queue[Instance | str] = asyncio.Queue()
-
-    async def watch(self) -> None:
-        bucket = await self._bus.bucket(self._bus.subjects.instances_bucket)
-        async for entry in await bucket.watchall():
-            if entry is not None:
-                self._changes.put_nowait(entry.key if entry.operation else decode(entry.value or b"", Instance))
-
-    async def next(self, wanted: Callable[[Instance | str], bool] = lambda _change: True) -> Instance | str:
-        async with asyncio.timeout(LIMIT_S):
-            while not wanted(change := await self._changes.get()):
-                pass
-        return change
-
-    async def instance(self, state: InstanceState = InstanceState.READY) -> Instance:
-        change = await self.next(lambda change: isinstance(change, Instance) and change.state is state)
-        assert isinstance(change, Instance)
-        return change
-
-
-class Results:
-    """The results that an instance publishes, in order."""
-
-    def __init__(self) -> None:
-        self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def subscribe(self, bus: Bus, instance_id: str) -> None:
-        async def receive(msg: object) -> None:
-            self._arrived.put_nowait(msg.data)  # type: ignore[attr-defined]
-
-        await bus.nc.subscribe(bus.subjects.step_results(instance_id), cb=receive)
-
-    async def next(self) -> StepResults:
-        async with asyncio.timeout(LIMIT_S):
-            return decode(await self._arrived.get(), StepResults)
 
 
 async def test_golden_cases_decode_over_the_bus(bus: Bus, start_worker: Start, registered: Registrations) -> None:
@@ -201,37 +118,6 @@ async def test_a_drain_message_makes_the_instance_draining(
     draining = await registered.instance(InstanceState.DRAINING)
     assert draining.drain_until_s > time.time()
     assert worker.poll() is None
-
-
-async def test_an_iteration_that_hangs_ends_the_instance(
-    nats_server: NatsServer, bus: Bus, registered: Registrations, tmp_path: Path
-) -> None:
-    profile = tmp_path / "profile.csv"
-    write_profile(profile, LatencyProfile.from_rows([(1, 32, StepKind.RECOMPUTE, 0.01)]))
-    settings = {
-        "nats_url": nats_server.url, "cell": bus.subjects.cell, "threads": 1, "model": MODEL, "profile": profile
-    }  # fmt: skip
-    worker = multiprocessing.get_context("spawn").Process(target=_hang, args=(to_environ(settings),))
-    worker.start()
-    try:
-        instance = await registered.instance()
-        decode = Decode(1, [1, 2, 3], 32, 32, 0.9, instance.model.mask_token_id)
-        await bus.publish(bus.subjects.steps(instance.instance_id), jobs_for([decode]))
-        assert await registered.next(lambda change: isinstance(change, str)) == instance.instance_id
-        await asyncio.to_thread(worker.join, LIMIT_S)
-        assert worker.exitcode == 1
-    finally:
-        worker.kill()
-
-
-def _hang(environ: dict[str, str]) -> None:
-    """The main function of a worker whose iterations never end."""
-    with (
-        patch.object(Runner, "run", lambda *_: threading.Event().wait()),
-        patch.object(watchdog, "LIMIT_STEPS", 0),
-        patch.object(watchdog, "MIN_LIMIT_S", 0.2),
-    ):
-        sys.exit(main(environ))
 
 
 async def test_the_death_of_a_rank_ends_the_instance(start_worker: Start, registered: Registrations) -> None:

@@ -7,7 +7,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from structlog.testing import capture_logs
 
-from services.scheduler.events import InstanceUpdated
+from services.scheduler.events import InstanceLost, InstanceQuarantined, InstanceUpdated
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.instance_events import InstanceEvents
 from shared.bus.codec import encode
@@ -43,3 +43,17 @@ async def test_a_starting_instance_is_not_reported() -> None:
     events = InstanceEvents("m", queue, needs_profile=False, caching=False)
     await receive(events, instance(state=InstanceState.STARTING))
     assert await queue.get_all(0.0) == []
+
+
+async def test_a_quarantined_instance_is_reported_once_and_then_absent() -> None:
+    queue = EventQueue()
+    events = InstanceEvents("m", queue, needs_profile=False, caching=False)
+    reported: list[Instance] = []
+    events.on_quarantine = reported.append
+    await receive(events, instance())
+    for _ in range(3):
+        await receive(events, instance(state=InstanceState.QUARANTINED, quarantine="garbage", unverified_s=3.0))
+    _, *found = await queue.get_all(0.0)
+    assert found == [InstanceQuarantined("w-1"), InstanceLost("w-1")]
+    assert [each.quarantine for each in reported] == ["garbage"]
+    assert events.watch.instances() == []

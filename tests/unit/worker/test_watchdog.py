@@ -36,7 +36,8 @@ async def hangs(monkeypatch: pytest.MonkeyPatch, running: Callable[[], int], tic
     except Ended:
         return True
     except TimeoutError:
-        return False
+        pass
+    return False
 
 
 async def test_an_iteration_beyond_its_limit_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 import { badge, byId, empty, h, keyed } from "./dom.js";
 import * as format from "./format.js";
 
-const STATE_KIND = { ready: "good", draining: "warn", starting: "info" };
+const STATE_KIND = { ready: "good", draining: "warn", starting: "info", quarantined: "bad" };
 
 export function showCluster(cluster) {
   const count = cluster.nodes.reduce((sum, node) => sum + node.instances.length, 0);
@@ -53,6 +53,7 @@ function updateInstance(element, instance) {
   const [first, second] = element.querySelectorAll(".instance-load");
   element.dataset.state = instance.state;
   element.querySelector(".instance-head").lastChild.replaceWith(badge(instance.state, STATE_KIND[instance.state]));
+  element.title = instance.quarantine ?? "";
   element.querySelector(".gpus").style.setProperty("--load", `${Math.min(100, share * 100).toFixed(1)}%`);
   first.lastChild.textContent = known ? `${format.plural(instance.requests, "request")}, ${format.number(instance.tokens)} tokens` : "";
   second.hidden = !known || instance.step_latency_ms === null;

@@ -1,0 +1,59 @@
+"""Compares this instance's weights and canary with those that the cell has recorded, and records the first ones."""
+
+import hashlib
+from typing import TypeVar
+
+import msgspec
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+
+from services.worker.engine.canary import Canary
+from shared.bus.client import Bus
+from shared.bus.codec import decode, encode
+from shared.errors import BadInput
+from shared.messages.models import WeightsRecord
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+
+async def check_weights(bus: Bus, model: str, found: str, expected: str) -> None:
+    """Compare the digest of the weights with `expected`, or if that is empty with the cell's record.
+
+    Raises: BadInput if they differ.
+    """
+    key, record = f"weights.{_hash(model)}", WeightsRecord(model=model, sha256=found)
+    if expected:
+        if found != expected:
+            raise BadInput(f"the weights have the SHA-256 {found}, not {expected}", "weights_sha256")
+        await (await bus.bucket(bus.subjects.models_bucket)).put(key, encode(record))
+        return
+    recorded = await _first(bus, key, record)
+    if recorded.sha256 != found:
+        raise BadInput(
+            f"the weights of {model} are not those that this cell has served: SHA-256 {found} instead of "
+            f"{recorded.sha256}. Restore the files; if they are meant to change, set DILASERVE_WEIGHTS_SHA256={found}",
+            "model",
+        )
+
+
+async def check_canary(bus: Bus, canary: Canary, *facts: object) -> str:
+    """Compare the canary with that of the cell's first instance with the same `facts`. Returns: the difference; empty
+    if there is none."""
+    recorded = await _first(bus, f"canary.{_hash(repr(facts))}", canary.record())
+    return canary.check_against(recorded)
+
+
+async def _first(bus: Bus, key: str, record: M) -> M:
+    """The record of this key; `record` becomes it if there is none."""
+    bucket = await bus.bucket(bus.subjects.models_bucket)
+    try:
+        await bucket.create(key, encode(record))
+    except KeyWrongLastSequenceError:
+        try:
+            return decode((await bucket.get(key)).value or b"", type(record))
+        except (BadInput, KeyNotFoundError):  # damaged
+            await bucket.put(key, encode(record))
+    return record
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,162 @@
+"""A worker that hangs, computes wrong, or has damaged weights."""
+
+import asyncio
+import multiprocessing
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from services.worker import service as worker_service
+from services.worker.__main__ import main
+from services.worker.engine.batch import ForwardBatch
+from services.worker.engine.canary import SEQUENCES
+from services.worker.model.model_runner import Runner, TokenPredictions
+from services.worker.model.weights_digest import weights_digest
+from services.worker.monitoring import watchdog
+from shared.bus.client import Bus
+from shared.messages.instances import Instance, InstanceState
+from shared.messages.steps import StepKind
+from shared.profile import LatencyProfile, write_profile
+from shared.settings import to_environ
+from tests.support.nats import NatsServer
+from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
+from tests.support.steps import Decode, jobs_for
+
+Fault = Callable[[dict[str, str]], None]
+StartFaulty = Callable[[Fault], AbstractContextManager[SpawnProcess]]
+
+
+@pytest.fixture
+def faulty_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> StartFaulty:
+    """Starts a worker in a process of its own, whose main function injects the fault."""
+    profile = tmp_path / "profile.csv"
+    write_profile(profile, LatencyProfile.from_rows([(1, 32, StepKind.RECOMPUTE, 0.01)]))
+    settings = {"nats_url": nats_server.url, "cell": bus.subjects.cell, "threads": 1, "model": MODEL}
+    environ = to_environ({**settings, "profile": profile, "canary_interval_s": 0.01})
+
+    @contextmanager
+    def start(fault: Fault) -> Iterator[SpawnProcess]:
+        worker = multiprocessing.get_context("spawn").Process(target=fault, args=(environ,))
+        worker.start()
+        try:
+            yield worker
+        finally:
+            worker.kill()
+
+    return start
+
+
+async def run_a_step(bus: Bus, instance: Instance) -> None:
+    decode = Decode(1, [1, 2, 3], 32, 32, 0.9, instance.model.mask_token_id)
+    await bus.publish(bus.subjects.steps(instance.instance_id), jobs_for([decode]))
+
+
+def is_canary(batch: ForwardBatch) -> bool:
+    """The other batches of these tests have one request."""
+    return len(batch.lengths) == SEQUENCES
+
+
+async def test_an_iteration_that_hangs_ends_the_instance(
+    bus: Bus, registered: Registrations, faulty_worker: StartFaulty
+) -> None:
+    with faulty_worker(_hang) as worker:
+        instance = await registered.instance()
+        await run_a_step(bus, instance)
+        assert await registered.next(lambda change: isinstance(change, str)) == instance.instance_id
+        await asyncio.to_thread(worker.join, LIMIT_S)
+        assert worker.exitcode == 1
+
+
+def _hang(environ: dict[str, str]) -> None:
+    run = Runner.run
+
+    def hang(runner: Runner, batch: ForwardBatch) -> object:
+        return run(runner, batch) if is_canary(batch) else threading.Event().wait()
+
+    with (
+        patch.object(Runner, "run", hang),
+        patch.object(watchdog, "LIMIT_STEPS", 0),
+        patch.object(watchdog, "MIN_LIMIT_S", 0.2),
+    ):
+        sys.exit(main(environ))
+
+
+async def test_an_instance_that_begins_to_compute_wrong_is_quarantined(
+    bus: Bus, registered: Registrations, faulty_worker: StartFaulty
+) -> None:
+    with faulty_worker(_garbage) as worker:
+        instance, results = await registered.instance(), Results()
+        await results.subscribe(bus, instance.instance_id)
+        await run_a_step(bus, instance)
+        quarantined = await registered.instance(InstanceState.QUARANTINED)
+        assert "its canary differs from its own earlier one" in quarantined.quarantine
+        assert quarantined.unverified_s > 0
+        assert results.is_empty
+        assert await registered.next(lambda change: isinstance(change, str)) == instance.instance_id
+        await asyncio.to_thread(worker.join, LIMIT_S)
+        assert worker.exitcode == 1
+
+
+def _garbage(environ: dict[str, str]) -> None:
+    """The device computes wrong from the first iteration on."""
+    run, ran = Runner.run, False
+
+    def wrong(runner: Runner, batch: ForwardBatch) -> TokenPredictions:
+        nonlocal ran
+        ran = ran or not is_canary(batch)
+        found = run(runner, batch)
+        return TokenPredictions((found.tokens + ran) % runner.config.vocab_size, found.confidences)
+
+    with patch.object(Runner, "run", wrong), patch.object(worker_service, "QUARANTINE_S", 0.5):
+        sys.exit(main(environ))
+
+
+async def test_an_instance_that_computes_unlike_others_never_serves(
+    start_worker: Start, registered: Registrations, faulty_worker: StartFaulty
+) -> None:
+    start_worker(dtype="auto")
+    await registered.instance()
+    with faulty_worker(_garbage_at_start):
+        quarantined = await registered.instance(InstanceState.QUARANTINED)
+        assert "that of other instances" in quarantined.quarantine
+
+
+def _garbage_at_start(environ: dict[str, str]) -> None:
+    run = Runner.run
+
+    def wrong(runner: Runner, batch: ForwardBatch) -> TokenPredictions:
+        found = run(runner, batch)
+        return TokenPredictions((found.tokens + 1) % runner.config.vocab_size, found.confidences)
+
+    with patch.object(Runner, "run", wrong):
+        sys.exit(main(environ))
+
+
+async def test_damaged_weights_are_refused_with_both_checksums(
+    nats_server: NatsServer, bus: Bus, start_worker: Start, registered: Registrations, tmp_path: Path
+) -> None:
+    model = shutil.copytree(MODEL, tmp_path / "model")
+    first = start_worker(model=model)
+    await registered.instance()
+    first.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(first.wait, LIMIT_S) == 0
+    weights = next(model.glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-8:] = bytes(8)
+    weights.write_bytes(content)
+    damaged = start_worker(model=model)
+    assert await asyncio.to_thread(damaged.wait, LIMIT_S) == 1
+    log = (tmp_path / "worker.log").read_text()
+    assert "are not those that this cell has served" in log
+    start_worker(model=model, weights_sha256=weights_digest(model))
+    await registered.instance()
+    start_worker(model=model)  # they are those of the cell now
+    await registered.instance()

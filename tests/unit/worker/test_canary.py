@@ -1,0 +1,97 @@
+"""The canary notices a device that computes wrong, and only such a device."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from services.worker.engine.batch import ForwardBatch
+from services.worker.engine.canary import Canary, CanaryCheck
+from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport
+from services.worker.model.model_runner import Runner, TokenPredictions
+from shared.arrays import Float64
+from tests.support.random_model import random_decoder
+
+
+@dataclass
+class Device:
+    """A model on a device that can be made to compute wrong."""
+
+    runner: Runner = field(default_factory=lambda: Runner(random_decoder()))
+    noise: float = 0.0
+    garbage: bool = False
+    not_finite: bool = False
+
+    def __post_init__(self) -> None:
+        self.config, self.cache_tokens = self.runner.config, 0
+
+    def run(self, batch: ForwardBatch) -> TokenPredictions:
+        found = self.runner.run(batch)
+        tokens, confidences = found.tokens, np.clip(found.confidences + self.noise, 0.0, 1.0)
+        if self.garbage:
+            tokens = (tokens + 7) % self.config.vocab_size
+        if self.not_finite:
+            confidences[0] = np.nan
+        return TokenPredictions(tokens, confidences)
+
+
+def iteration(*confidences: float) -> IterationResult:
+    values: Float64 = np.array(confidences)
+    none = np.zeros(0, dtype=np.int64)
+    outcome = StepOutcome(none, none, none, values, np.zeros((0, 5), dtype=np.float32), batch_tokens=0)
+    return IterationResult("a-1", 1, outcome, [], StepReport(), 0.0)
+
+
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"garbage": True}, "0% equal tokens"),
+        ({"noise": 0.05}, "confidences differ by 0.05"),
+        ({"not_finite": True}, "not finite"),
+    ],
+)
+def test_wrong_predictions_are_noticed(fault: dict[str, object], reason: str) -> None:
+    device = Device()
+    canary = Canary.measure(device)
+    assert canary.check() == ""
+    for name, value in fault.items():
+        setattr(device, name, value)
+    assert reason in canary.check()
+
+
+@pytest.mark.parametrize(("noise", "differs"), [(0.0, False), (0.05, False), (0.3, True)])
+def test_instances_may_differ_by_rounding_only(noise: float, differs: bool) -> None:
+    record = Canary.measure(Device()).record()
+    assert bool(Canary.measure(Device(noise=noise)).check_against(record)) == differs
+
+
+def test_an_instance_that_computes_garbage_from_its_start_differs_from_others() -> None:
+    record = Canary.measure(Device()).record()
+    assert "that of other instances" in Canary.measure(Device(garbage=True)).check_against(record)
+
+
+def test_under_load_the_canary_runs_at_its_interval() -> None:
+    device, clock = Device(), Clock()
+    check = CanaryCheck(Canary.measure(device), 10.0, clock)
+    device.garbage = True
+    clock.now_s = 9.0
+    assert check.after(iteration(0.5)) == ""
+    clock.now_s = 10.0
+    assert "equal tokens" in check.after(iteration(0.5))
+    assert check.unverified_s == 10.0
+
+
+def test_values_that_are_not_finite_call_the_canary_at_once() -> None:
+    device = Device()
+    check = CanaryCheck(Canary.measure(device), 10.0, Clock())
+    assert check.after(iteration(0.5, np.nan)) == ""  # the request's own
+    device.not_finite = True
+    assert "not finite" in check.after(iteration(0.5, np.nan))
