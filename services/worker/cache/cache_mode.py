@@ -3,9 +3,13 @@
 Source: Fast-dLLM's prefix and dual caches. A block's first step computes the whole sequence and caches its keys and
 values as they are before the step's tokens are written. The block's later steps compute the block and all tokens after
 it (prefix) or the block alone (dual). The cached values stay until the next block.
+
+A request that moves within a block lacks them. They are computed again from the canvas as it was at the block's start,
+with the whole block masked, so that the request gets the same text as without the move.
 """
 
 import enum
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +27,8 @@ class CacheMode(enum.StrEnum):
 
 
 def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: ModelConfig) -> Part:
-    """The part of a forward that runs this job. A cache step of a block that is not cached recomputes.
+    """The part of a forward that runs this job. If the block is not cached, the first step recomputes, and a later one
+    rebuilds the cache.
 
     With shifted logits, a cache step lacks the row that predicts its block's first position. So the recompute step
     decides only that position (as Dream's cached decoding does).
@@ -31,11 +36,21 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
     start, stop = sequence.block_range(job.block)
     if mode is CacheMode.NONE:
         return Part(sequence, job.step, job.block, 0, len(sequence.canvas))
-    if job.kind == StepKind.CACHE and sequence.cached_block == job.block:
+    is_cached = sequence.cached_block == job.block
+    rebuilds = not is_cached and not (sequence.canvas[start:stop] == config.mask_token_id).all()
+    if rebuilds or (is_cached and job.kind == StepKind.CACHE):
         end = stop if mode is CacheMode.DUAL else len(sequence.canvas)
-        return Part(sequence, job.step, job.block, start, end)
+        return Part(sequence, job.step, job.block, start, end, rebuilds=rebuilds)
     first_only = config.shifted_logits and bool(sequence.canvas[start] == config.mask_token_id)
     return Part(sequence, job.step, job.block, 0, len(sequence.canvas), first_only)
+
+
+def rebuild_part(part: Part, config: ModelConfig) -> Part:
+    """The recompute step that fills the cache as at the start of this part's block."""
+    start, stop = part.sequence.block_range(part.block)
+    canvas = part.sequence.canvas.copy()
+    canvas[start:stop] = config.mask_token_id
+    return Part(replace(part.sequence, canvas=canvas), part.step, part.block, 0, len(canvas))
 
 
 def validate_job(job: StepJob, sequence: SequenceState) -> str | None:

@@ -43,10 +43,16 @@ class Part:
     start: int
     stop: int
     first_only: bool = False  # predict only the block's first position
+    rebuilds: bool = False  # before it, the cache is filled again as at the block's start
 
     @property
     def num_tokens(self) -> int:
         return self.stop - self.start
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens that a forward for this part feeds."""
+        return len(self.sequence.canvas) if self.rebuilds else self.num_tokens
 
     @property
     def recomputes(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import structlog
 import torch
 
-from services.worker.cache.cache_mode import CacheMode, is_obsolete, part_for, validate_job
+from services.worker.cache.cache_mode import CacheMode, is_obsolete, part_for, rebuild_part, validate_job
 from services.worker.cache.eviction import KvReservations, tickets_to_evict
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.provisional_tokens import provisional_tokens
@@ -117,6 +117,7 @@ class Engine:
     def _run_batch(self, picked: list[tuple[Part, StepJob]]) -> StepOutcome:
         parts = [part for part, _ in picked]
         thresholds = np.array([job.threshold for _, job in picked], dtype=np.float64)
+        self._rebuild_caches([part for part in parts if part.rebuilds])
         batch = pack(parts, self._config)
         predictions = self._runner.run(batch)
         outcome = unmask(parts, batch, predictions, thresholds)
@@ -127,6 +128,15 @@ class Engine:
             if part.recomputes:
                 part.sequence.cached_block = part.block
         return outcome
+
+    def _rebuild_caches(self, parts: list[Part]) -> None:
+        """Fill the caches of requests that moved here within a block. The predictions are those of an earlier step."""
+        if not parts:
+            return
+        rebuilt = sorted((rebuild_part(part, self._config) for part in parts), key=lambda part: part.sort_key)
+        self._runner.run(pack(rebuilt, self._config))
+        for part in parts:
+            part.sequence.cached_block = part.block
 
     def _next_batch(self) -> list[tuple[Part, StepJob]]:
         """Pick the jobs of the next iteration; if none of its jobs can run, those of the iteration after it."""
@@ -162,7 +172,7 @@ class Engine:
                 later.append(job)
                 continue
             part = part_for(job, sequence, self._mode, self._config)
-            tokens += part.num_tokens
+            tokens += part.max_tokens
             if picked and tokens > self._limits.tokens:
                 later.append(job)
                 break
@@ -188,7 +198,7 @@ class Engine:
 
     def _shrink(self, picked: list[tuple[Part, StepJob]]) -> None:
         """After an out-of-memory error: run smaller batches from now on, or fail a request that is too large alone."""
-        tokens = sum(part.num_tokens for part, _ in picked)
+        tokens = sum(part.max_tokens for part, _ in picked)
         log.warning("out of device memory", batch_tokens=tokens, requests=len(picked))
         if len(picked) == 1:
             self._report.fail(picked[0][1].ticket, f"a step of {tokens} tokens does not fit in the device's memory")
