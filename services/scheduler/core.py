@@ -13,7 +13,7 @@ import structlog
 from services.scheduler import events as ev
 from services.scheduler.dispatch import Dispatcher
 from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, Policy
-from services.scheduler.state.checkpoints import resume, take_checkpoint, with_attempts
+from services.scheduler.state.checkpoints import resume, take_checkpoint
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.job_encoder import JobEncoder
@@ -140,7 +140,9 @@ class SchedulerCore:
         self._next_load_control_s = 0.0
         if arrived.checkpoint is not None:
             resume(self.table, row, arrived.checkpoint, self.settings.vocab_size, self.settings.mask_token_id)
-            if self._has_ended(row):  # the previous scheduler stopped before it checked
+            if self.table.masks_left[row] == 0 or self._has_ended(
+                row
+            ):  # the previous scheduler stopped before it checked
                 self._finish(row, OutcomeStatus.COMPLETED, now_s)
                 return
         self.estimates.use_one_shot(np.array([row]))
@@ -181,7 +183,9 @@ class SchedulerCore:
                 tokens=tokens.tobytes(),
                 confidences=confidences.tobytes(),
             )
-            self._commands.append(ev.SendProgress(self.table.entry(row).request_id, message))
+            request_id = self.table.entry(row).request_id
+            self._save(row)  # first, so that no later scheduler retracts a token
+            self._commands.append(ev.SendProgress(request_id, message))
 
     def _end_block(self, row: int, now_s: float) -> None:
         table = self.table
@@ -196,10 +200,8 @@ class SchedulerCore:
             return
         if self._decisions is not None and table.pipeline.state[row] == SENT:
             self._decisions.move_to_next_block(row)
-        if self.settings.keeps_records:
-            entry = table.entry(row)
-            entry.checkpoint = take_checkpoint(table, row)
-            self._commands.append(ev.SaveCheckpoint(entry.request_id, entry.checkpoint))
+        if not table.streams[row]:  # of the others, the step's checkpoint has the whole block
+            self._save(row)
 
     def _has_ended(self, row: int) -> bool:
         """Whether the finished blocks contain the end of the text."""
@@ -256,7 +258,7 @@ class SchedulerCore:
         self._lose_instance(instance_id, now_s, has_failed=False)
         for row in rows.tolist():
             table.restart(row)
-            self._save_attempts(row)
+            self._save(row)
         self.estimates.use_one_shot(rows)
 
     def _expire(self, now_s: float) -> None:
@@ -278,12 +280,13 @@ class SchedulerCore:
         """One instance failed during the steps of these rows. The next scheduler knows their attempts, too."""
         suspect(self.table, rows)
         for row in rows.tolist():
-            self._save_attempts(row)
+            self._save(row)
 
-    def _save_attempts(self, row: int) -> None:
+    def _save(self, row: int) -> None:
+        """Save the state of a row for the next scheduler."""
         if self.settings.keeps_records:
-            request_id = self.table.entry(row).request_id
-            self._commands.append(ev.SaveCheckpoint(request_id, with_attempts(self.table, row)))
+            request_id, is_urgent = self.table.entry(row).request_id, bool(self.table.streams[row])
+            self._commands.append(ev.SaveCheckpoint(request_id, take_checkpoint(self.table, row), is_urgent))
 
     def _retry(self, row: int, now_s: float) -> None:
         """Take a request from its instance; its unmasked tokens are kept. It fails after MAX_ATTEMPTS."""

@@ -122,6 +122,7 @@ class RequestEstimates:
 class SaveCheckpoint:
     request_id: str
     checkpoint: Checkpoint
+    is_urgent: bool = False  # a client receives the step's tokens after it
 
 
 Command = SendJobs | SendProgress | SaveCheckpoint | FinishRequest | RequestEstimates

@@ -106,5 +106,7 @@ def is_urgent(command: ev.Command) -> bool:
     match command:
         case ev.SendJobs(_, jobs):  # `forget_below` keeps its place: sent late, it would drop newer requests
             return len(jobs.tickets) > 0 or jobs.forget_below > 0
+        case ev.SaveCheckpoint():
+            return command.is_urgent
         case _:
             return isinstance(command, ev.FinishRequest | ev.SendProgress)

@@ -1,4 +1,5 @@
-"""The state of a request at its last block boundary, from which the next scheduler continues."""
+"""The state of a request from which the next scheduler continues: at its last block boundary, or of a streamed request
+after its last step, so that no token is retracted."""
 
 from typing import Annotated
 
@@ -8,12 +9,15 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]  # as in the scheduler's 
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Scheduler -> the next scheduler: finished blocks of an unfinished request.
+    """Scheduler -> the next scheduler: the tokens of an unfinished request.
 
     Subject: dilaserve.<cell>.checkpoints.<request>. Stream: CHECKPOINTS (file, last one per subject, limited age).
     """
 
     output_ids: bytes  # int32 [blocks done x block length]
+    block_ids: bytes = (
+        b""  # int32 [block length], the current block of a streamed request, masks as -1; empty: all masks
+    )
     block_length: Count  # tokens
     steps: Count  # completed denoising steps
     recompute_steps: Count

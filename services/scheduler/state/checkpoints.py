@@ -1,9 +1,9 @@
-"""A request's state at a block boundary: taken from its row, and restored into one."""
+"""A request's state for the next scheduler: taken from its row, and restored into one."""
 
 import numpy as np
 import structlog
-from msgspec.structs import replace
 
+from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import pack_int32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
@@ -14,11 +14,15 @@ COLUMNS = ("steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "
 
 
 def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
-    """The finished blocks of a row."""
-    done = int(table.block[row] * table.block_length[row])
+    """The present state of a row."""
+    length = int(table.block_length[row])
+    done = int(table.block[row]) * length
+    output_ids = table.output_ids(row)
+    block_ids = output_ids[done : done + length] if table.block_masks_left[row] < length else output_ids[:0]
     return Checkpoint(
-        output_ids=pack_int32(table.output_ids(row)[:done]),
-        block_length=int(table.block_length[row]),
+        output_ids=pack_int32(output_ids[:done]),
+        block_ids=pack_int32(block_ids),
+        block_length=length,
         instances=list(table.entry(row).served_by),
         last_instance=table.entry(row).last_instance,
         steps_at=pack_int32(table.steps_at[row]),
@@ -29,44 +33,29 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
         lowest_threshold=float(table.lowest_threshold[row]),
         migrations=int(table.migrations[row]),
         step_s=float(table.step_s[row]),
-    )
-
-
-def with_attempts(table: RequestTable, row: int) -> Checkpoint:
-    """The last checkpoint of a row, or one at its start, with its failed attempts."""
-    checkpoint = table.entry(row).checkpoint or _at_start(int(table.block_length[row]))
-    return replace(checkpoint, is_suspect=bool(table.suspect[row]), attempts=int(table.attempts[row]))
-
-
-def _at_start(block_length: int) -> Checkpoint:
-    return Checkpoint(
-        output_ids=b"",
-        block_length=block_length,
-        steps=0,
-        recompute_steps=0,
-        threshold_tokens=0.0,
-        lowest_threshold=1.0,
-        migrations=0,
-        instances=[],
+        is_suspect=bool(table.suspect[row]),
+        attempts=int(table.attempts[row]),
     )
 
 
 def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: int, mask_token_id: int) -> None:
-    """Restore finished blocks into a new row. A checkpoint that does not match the request is ignored: it belongs to an
+    """Restore a checkpoint into a new row. A checkpoint that does not match the request is ignored: it belongs to an
     earlier request with the same id. A damaged one is ignored, too: the request starts again."""
     reason = _damage(checkpoint, vocab_size, mask_token_id)
     if reason:
         log.warning("checkpoint ignored", request_id=table.entry(row).request_id, reason=reason)
         return
-    output_ids = unpack_int32(checkpoint.output_ids)
+    output_ids = np.concatenate([unpack_int32(checkpoint.output_ids), unpack_int32(checkpoint.block_ids)])
     table.suspect[row] = checkpoint.is_suspect
-    length, done = int(table.block_length[row]), len(output_ids)
-    if checkpoint.block_length != length or done % length or done >= table.output_length[row]:
+    length, stored = int(table.block_length[row]), len(output_ids)
+    if checkpoint.block_length != length or stored % length or stored > table.output_length[row]:
         return
-    table.output_ids(row)[:done] = output_ids
-    table.masks_left[row] -= done
-    table.estimate_masks_left[row] -= done
-    table.block[row] = done // length
+    table.output_ids(row)[:stored] = output_ids
+    unmasked = np.count_nonzero(output_ids != MASKED)
+    table.masks_left[row] -= unmasked
+    table.estimate_masks_left[row] -= unmasked
+    table.block[row] = unmasked // length
+    table.block_masks_left[row] -= unmasked % length
     for name in COLUMNS:
         getattr(table, name)[row] = getattr(checkpoint, name)
     table.first_step[row] = checkpoint.steps
@@ -79,11 +68,14 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
 
 def _damage(checkpoint: Checkpoint, vocab_size: int, mask_token_id: int) -> str:
     """Why the checkpoint cannot be used; empty if it can."""
-    columns = checkpoint.output_ids, checkpoint.steps_at, checkpoint.tokens_at
+    columns = checkpoint.output_ids, checkpoint.block_ids, checkpoint.steps_at, checkpoint.tokens_at
     if any(len(column) % 4 for column in columns):
         return "a column is not of int32"
-    output_ids, *counts = (unpack_int32(column) for column in columns)
-    if np.count_nonzero(output_ids.view(np.uint32) >= vocab_size) or np.count_nonzero(output_ids == mask_token_id):
+    output_ids, block_ids, *counts = (unpack_int32(column) for column in columns)
+    if len(block_ids) not in (0, checkpoint.block_length):
+        return "the current block is not whole"
+    tokens = np.concatenate([output_ids, block_ids[block_ids != MASKED]])
+    if np.count_nonzero(tokens.view(np.uint32) >= vocab_size) or np.count_nonzero(tokens == mask_token_id):
         return "a token is outside the vocabulary"
     if any(np.count_nonzero(column < 0) for column in counts):
         return "a count is negative"

@@ -14,7 +14,6 @@ from services.scheduler.state.columns import Columns
 from services.scheduler.state.output_buffer import MASKED, OutputBuffer
 from services.scheduler.state.step_pipeline import StepPipeline
 from shared.arrays import Bool, Float32, Float64, Int32, Int64
-from shared.messages.checkpoints import Checkpoint
 
 ROW_BITS = 20  # up to 1,048,576 active requests
 ROW_MASK = (1 << ROW_BITS) - 1
@@ -29,7 +28,6 @@ class RequestEntry:
     served_by: list[str] = field(default_factory=list)  # ids of instances that ran a step, in the order of first use
     last_instance: str = ""  # id of the instance that ran the last step
     placed_on: list[str] = field(default_factory=list)  # ids of instances it was placed on, in the order of first use
-    checkpoint: Checkpoint | None = None  # the last one
 
     @property
     def request_id(self) -> str:
@@ -156,7 +154,6 @@ class RequestTable(Columns):
         self.output_ids(row).fill(MASKED)
         self.masks_left[row] = self.estimate_masks_left[row] = self.output_length[row]
         self.block[row], self.block_masks_left[row] = 0, self.block_length[row]
-        self.entry(row).checkpoint = None
 
     def new_ticket(self, row: int) -> None:
         """Start a new attempt: messages with the old ticket are late."""

@@ -1,0 +1,101 @@
+"""The next scheduler continues a streamed request after its last step, and retracts no token."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from services.scheduler.core import SchedulerCore
+from services.scheduler.events import Command, FinishRequest, SaveCheckpoint, SendJobs, SendProgress
+from services.scheduler.policies import MigrationPolicy
+from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.service import is_urgent
+from services.scheduler.state.output_buffer import MASKED
+from shared.arrays import unpack_int32
+from shared.messages.checkpoints import Checkpoint
+from shared.messages.requests import OutcomeStatus
+from tests.builders import ARRIVAL_S, EPOCH, MASK_ID, arrival, registered, scheduler_core
+from tests.support.scripted_worker import FIRST_TOKEN, ScriptedWorker
+
+OUTPUT, BLOCK = 12, 4
+REQUEST = arrival("r", prompt_tokens=3, output_tokens=OUTPUT, block_length=BLOCK, stream=True)
+EXPECTED = list(range(FIRST_TOKEN, FIRST_TOKEN + OUTPUT))
+
+
+def core_at(threshold: float, epoch: int) -> SchedulerCore:
+    return scheduler_core(lambda _: FixedThresholdPolicy(threshold, MigrationPolicy.NEVER), epoch=epoch, vocab_size=100)
+
+
+def run(core: SchedulerCore, worker: ScriptedWorker, commands: list[Command]) -> list[Command]:
+    return core.cycle([worker.run(c.jobs) for c in commands if isinstance(c, SendJobs) and c.jobs.tickets], ARRIVAL_S)
+
+
+def streamed(commands: list[Command]) -> dict[int, int]:
+    """The tokens that the client receives, by position."""
+    progress = [c.progress for c in commands if isinstance(c, SendProgress)]
+    return {
+        int(position): int(token)
+        for each in progress
+        for position, token in zip(unpack_int32(each.positions), unpack_int32(each.tokens), strict=True)
+    }
+
+
+def last_checkpoint(commands: list[Command]) -> Checkpoint:
+    """The checkpoint, which is sent before the step's progress."""
+    kinds = [type(c) for c in commands if isinstance(c, SaveCheckpoint | SendProgress)]
+    assert kinds == [SaveCheckpoint, SendProgress]
+    [saved] = [c for c in commands if isinstance(c, SaveCheckpoint)]
+    assert is_urgent(saved)
+    return saved.checkpoint
+
+
+@pytest.mark.parametrize("per_step", [1, 3, 4])
+@pytest.mark.parametrize("steps", range(1, 12))
+def test_streamed_tokens_survive_the_scheduler(steps: int, per_step: int) -> None:
+    core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", per_step)
+    commands = core.cycle([registered("a-1"), REQUEST], ARRIVAL_S)
+    seen: dict[int, int] = {}
+    checkpoint = None
+    for _ in range(steps):
+        commands = run(core, worker, commands)
+        if any(isinstance(c, FinishRequest) for c in commands):
+            break
+        seen |= streamed(commands)
+        checkpoint = last_checkpoint(commands)
+    core, worker = core_at(0.5, EPOCH + 1), ScriptedWorker("b-1", per_step=2)
+    commands = core.cycle([registered("b-1"), replace(REQUEST, checkpoint=checkpoint)], ARRIVAL_S)
+    output = core.table.output_ids(core.table.row_of["r"])
+    assert {position: int(token) for position, token in enumerate(output) if token != MASKED} == seen
+    [state] = [state for c in commands if isinstance(c, SendJobs) for state in c.jobs.states]
+    canvas = unpack_int32(state.canvas)[state.prompt_length :]
+    assert {position: int(token) for position, token in enumerate(canvas) if token != MASK_ID} == seen
+    while not (finished := [c for c in commands if isinstance(c, FinishRequest)]):
+        commands = run(core, worker, commands)
+        assert seen.keys().isdisjoint(streamed(commands))
+    assert (finished[0].status, finished[0].output_ids.tolist()) == (OutcomeStatus.COMPLETED, EXPECTED)
+
+
+def test_a_request_whose_last_step_was_saved_only_ends() -> None:
+    core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", BLOCK)
+    commands = core.cycle([registered("a-1"), REQUEST], ARRIVAL_S)
+    for _ in range(OUTPUT // BLOCK):
+        commands = run(core, worker, commands)
+    [saved] = [c for c in commands if isinstance(c, SaveCheckpoint)]
+    commands = core_at(0.9, EPOCH + 1).cycle([replace(REQUEST, checkpoint=saved.checkpoint)], ARRIVAL_S)
+    [finish] = [c for c in commands if isinstance(c, FinishRequest)]
+    assert finish.output_ids.tolist() == EXPECTED
+
+
+@pytest.mark.parametrize("block", [np.full(BLOCK - 1, MASKED), np.full(BLOCK, MASK_ID), np.full(BLOCK, 10_000)])
+def test_a_damaged_block_is_ignored(block: np.ndarray) -> None:
+    core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", per_step=1)
+    commands = run(core, worker, core.cycle([registered("a-1"), REQUEST], ARRIVAL_S))
+    checkpoint = replace_block(last_checkpoint(commands), block)
+    core = core_at(0.9, EPOCH + 1)
+    core.cycle([replace(REQUEST, checkpoint=checkpoint)], ARRIVAL_S)
+    assert (core.table.output_ids(core.table.row_of["r"]) == MASKED).all()
+
+
+def replace_block(checkpoint: Checkpoint, block: np.ndarray) -> Checkpoint:
+    fields = {name: getattr(checkpoint, name) for name in checkpoint.__struct_fields__}
+    return Checkpoint(**fields | {"block_ids": block.astype(np.int32).tobytes()})
