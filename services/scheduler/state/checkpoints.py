@@ -5,7 +5,7 @@ import structlog
 
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
-from shared.arrays import pack_int32, unpack_int32
+from shared.arrays import unpack_int32
 from shared.messages.checkpoints import Checkpoint
 
 log = structlog.get_logger(__name__)
@@ -15,18 +15,17 @@ COLUMNS = ("steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "
 
 def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
     """The present state of a row."""
-    length = int(table.block_length[row])
+    length, entry = int(table.block_length[row]), table.entry(row)
     done = int(table.block[row]) * length
     output_ids = table.output_ids(row)
-    block_ids = output_ids[done : done + length] if table.block_masks_left[row] < length else output_ids[:0]
     return Checkpoint(
-        output_ids=pack_int32(output_ids[:done]),
-        block_ids=pack_int32(block_ids),
+        output_ids=output_ids[:done].tobytes(),
+        block_ids=output_ids[done : done + length].tobytes() if table.block_masks_left[row] < length else b"",
         block_length=length,
-        instances=list(table.entry(row).served_by),
-        last_instance=table.entry(row).last_instance,
-        steps_at=pack_int32(table.steps_at[row]),
-        tokens_at=pack_int32(table.tokens_at[row]),
+        instances=list(entry.served_by),
+        last_instance=entry.last_instance,
+        steps_at=table.steps_at[row].tobytes(),
+        tokens_at=table.tokens_at[row].tobytes(),
         steps=int(table.steps[row]),  # spelled out: this runs once per block
         recompute_steps=int(table.recompute_steps[row]),
         threshold_tokens=float(table.threshold_tokens[row]),

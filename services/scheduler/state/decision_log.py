@@ -37,20 +37,22 @@ class DecisionLog:
         if len(self._log) < table.capacity:
             self._grow()
         instances = table.instance[rows]
-        columns: tuple[Float64 | Int32 | Int64, ...] = (
+        values = np.empty((len(rows), len(COLUMNS)), dtype=np.float32)
+        columns: tuple[Float64 | Int32 | Int64 | int, ...] = (
             now_s - table.arrival_s[rows],
             choice.time_left_s,
             choice.thresholds,
             choice.allowed,
             choice.step_latency_s,
             table.block[rows],
-            np.full(len(rows), table.pipeline.successor_kind) if ahead else table.pipeline.kind[rows],
+            table.pipeline.successor_kind if ahead else table.pipeline.kind[rows],
             table.placement[rows],
             fleet.tokens[instances],
             fleet.requests[instances],
         )
         at = table.steps[rows] - table.first_step[rows] + ahead
-        values = np.array(columns, dtype=np.float32).T
+        for i, column in enumerate(columns):
+            values[:, i] = column
         if at.max(initial=0) >= MAX_DECISIONS:
             kept = (at < MAX_DECISIONS).nonzero()[0]
             rows, at, values = rows[kept], at[kept], values[kept]
