@@ -15,25 +15,25 @@ COLUMNS = ("steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "
 
 def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
     """The present state of a row."""
-    length, entry = int(table.block_length[row]), table.entry(row)
-    done = int(table.block[row]) * length
+    length, entry = table.block_length.item(row), table.entry(row)
+    done = table.block.item(row) * length
     output_ids = table.output_ids(row)
     return Checkpoint(
         output_ids=output_ids[:done].tobytes(),
-        block_ids=output_ids[done : done + length].tobytes() if table.block_masks_left[row] < length else b"",
+        block_ids=output_ids[done : done + length].tobytes() if table.block_masks_left.item(row) < length else b"",
         block_length=length,
         instances=list(entry.served_by),
         last_instance=entry.last_instance,
         steps_at=table.steps_at[row].tobytes(),
         tokens_at=table.tokens_at[row].tobytes(),
-        steps=int(table.steps[row]),  # spelled out: this runs once per block
-        recompute_steps=int(table.recompute_steps[row]),
-        threshold_tokens=float(table.threshold_tokens[row]),
-        lowest_threshold=float(table.lowest_threshold[row]),
-        migrations=int(table.migrations[row]),
-        step_s=float(table.step_s[row]),
-        is_suspect=bool(table.suspect[row]),
-        attempts=int(table.attempts[row]),
+        steps=table.steps.item(row),  # spelled out: this runs once per block
+        recompute_steps=table.recompute_steps.item(row),
+        threshold_tokens=table.threshold_tokens.item(row),
+        lowest_threshold=table.lowest_threshold.item(row),
+        migrations=table.migrations.item(row),
+        step_s=table.step_s.item(row),
+        is_suspect=table.suspect.item(row),
+        attempts=table.attempts.item(row),
     )
 
 

@@ -32,12 +32,12 @@ def invalid_steps(
 
     Shapes: counts [n], tokens and confidences [sum of counts], stats [n, 5] -> [n].
     """
-    bad_tokens = tokens.view(np.uint32) >= vocab_size  # a negative token becomes too large
-    bad_tokens |= tokens == mask_token_id
-    bad_tokens |= ~np.isfinite(confidences)
-    bad_stats = ~np.isfinite(stats)
-    if np.count_nonzero(bad_tokens) + np.count_nonzero(bad_stats) == 0:
+    good_tokens = tokens.view(np.uint32) < vocab_size  # a negative token becomes too large
+    good_tokens &= tokens != mask_token_id
+    good_tokens &= np.isfinite(confidences)
+    good_stats = np.isfinite(stats)
+    if np.count_nonzero(good_tokens) == len(tokens) and np.count_nonzero(good_stats) == stats.size:
         return None
     owner = np.arange(len(counts)).repeat(counts)
-    invalid: Bool = bad_stats.any(axis=1) | (np.bincount(owner, bad_tokens, minlength=len(counts)) > 0)
+    invalid: Bool = ~good_stats.all(axis=1) | (np.bincount(owner, ~good_tokens, minlength=len(counts)) > 0)
     return invalid
