@@ -18,6 +18,7 @@ from services.scheduler.io.instance_events import InstanceEvents
 from services.scheduler.io.lease import Lease
 from services.scheduler.io.outcome_store import OutcomeStore
 from services.scheduler.io.predictor_client import PredictorClient
+from services.scheduler.io.reconciliation import reconcile
 from services.scheduler.io.recovery import Recovery
 from services.scheduler.io.request_consumer import RequestConsumer
 from services.scheduler.io.request_preparer import RequestPreparer
@@ -91,6 +92,7 @@ async def serve(
         service.receive_results(lease.epoch),
         service.publish_stats(),
         requests.run(lease.epoch),
+        reconcile(bus, lease.epoch, requests.knows),
         outcomes.fail(),
         deferred.run(),
     ]

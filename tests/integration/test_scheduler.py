@@ -6,85 +6,27 @@ import json
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import nats
 import pytest
-from nats.aio.msg import Msg
 
 from shared.arrays import unpack_float32
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
-from shared.bus.subjects import step_consumer
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Progress, Request
 from shared.messages.stats import SchedulerStats
-from shared.messages.steps import StepJobs, StepResults
+from shared.messages.steps import StepResults
 from shared.text import read_model_card
 from tests.support.nats import NatsServer
-from tests.support.scripted_worker import ScriptedWorker
+from tests.support.scheduled_cell import LIMIT_S, LOG, MODEL_NAME, Cluster
 from tests.support.services import service, stop
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import reached, until
 
-LIMIT_S = 20.0
-MODEL_NAME = "tiny"
 SHARED = "scheduled"  # the cell of the shared scheduler
-LOG = "scheduler.log"
 numbers = itertools.count()
-
-
-class Cluster:
-    """A scheduler process and scripted instances on one cell."""
-
-    def __init__(self, bus: Bus, model: Path, directory: Path, url: str) -> None:
-        self.bus = bus
-        self.model = model
-        self.log = directory / LOG
-        self.settings = {"nats_url": url, "cell": bus.subjects.cell, "model": model, "model_name": MODEL_NAME}
-
-    @asynccontextmanager
-    async def instance(self, name: str = "w-1", per_step: int = 4) -> AsyncIterator[ScriptedWorker]:
-        card = read_model_card(self.model, MODEL_NAME)
-        worker = ScriptedWorker(name, per_step, mask_id=card.mask_token_id)
-        bucket = await self.bus.bucket(self.bus.subjects.instances_bucket)
-        registration = Instance(instance_id=name, model=card, tp_degree=1)
-
-        async def answer(msg: Msg) -> None:
-            await msg.ack()
-            for results in worker.run_each(decode(msg.data, StepJobs)):
-                await self.bus.publish(self.bus.subjects.step_results(name), results)
-
-        async def renew() -> None:
-            while True:
-                await bucket.put(name, encode(registration))
-                await asyncio.sleep(1.0)
-
-        tasks = [
-            asyncio.ensure_future(renew()),
-            asyncio.ensure_future(
-                self.bus.run_consumer(self.bus.subjects.stream("STEPS"), step_consumer(self.bus.subjects, name), answer)
-            ),
-        ]
-        try:
-            yield worker
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await bucket.delete(name)
-
-    async def outcome(self, request: Request) -> Outcome:
-        """Publish a request and wait for its outcome."""
-        subscription = await self.bus.nc.subscribe(self.bus.subjects.outcomes(request.request_id))
-        await self.bus.store(self.bus.subjects.requests, request)
-        msg = await subscription.next_msg(timeout=LIMIT_S)
-        await subscription.unsubscribe()
-        return decode(msg.data, Outcome)
-
-    async def all_acknowledged(self) -> bool:
-        return (await self.bus.js.stream_info(self.bus.subjects.stream("REQUESTS"))).state.messages == 0
 
 
 @pytest.fixture

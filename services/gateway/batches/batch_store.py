@@ -12,10 +12,10 @@ from nats.js.kv import KeyValue
 
 from services.gateway.api.errors import ApiError, not_found
 from services.gateway.bus_connection import BusConnection
-from services.gateway.stream_reader import read_stream
 from shared.bus.client import try_decode
 from shared.bus.codec import decode, encode
 from shared.bus.errors import bus_errors
+from shared.bus.stream_reader import read_stream
 from shared.errors import BadInput
 from shared.messages.gateway import Batch, BatchStatus, BatchWork
 

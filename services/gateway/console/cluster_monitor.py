@@ -12,10 +12,10 @@ from nats.js.api import DeliverPolicy
 
 from services.gateway.console.cluster_view import ClusterView, LoadView, Update, load_view, node_views
 from services.gateway.readiness import Readiness
-from services.gateway.stream_reader import read_stream
 from shared.api_keys import ApiKey
 from shared.bus.client import Bus, try_decode
 from shared.bus.errors import BUS_ERRORS
+from shared.bus.stream_reader import read_stream
 from shared.messages.requests import Outcome
 from shared.messages.stats import STATS_S, SchedulerStats
 

@@ -77,6 +77,11 @@ class RequestConsumer:
         self._tasks = asyncio.TaskGroup()
         outcomes.on_settled = self._release
 
+    def knows(self, request_id: str) -> bool:
+        """Whether this scheduler has received the request."""
+        is_present = request_id in self._held or self._waiting.get(request_id) is not None
+        return is_present or self._outcomes.remembers(request_id)
+
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)

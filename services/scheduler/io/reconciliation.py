@@ -1,0 +1,91 @@
+"""Ends accepted requests that the bus has lost, for example in a damaged file, with an error that says so.
+
+An earlier scheduler has recorded their arrival; they have no outcome, and their message is not in the stream.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import structlog
+from nats.js.api import DeliverPolicy
+
+from shared.bus.client import Bus, try_decode
+from shared.bus.errors import BUS_ERRORS, bus_errors
+from shared.bus.stream_reader import read_stream
+from shared.bus.subjects import request_consumer
+from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus
+from shared.retry import retry
+
+log = structlog.get_logger(__name__)
+
+MAX_AGE = timedelta(minutes=15)  # of the arrivals that are checked
+CHECK_S = 1.0  # between two looks at the requests that are not delivered yet
+SETTLE_S = 5.0  # before the second look at a request without an outcome: it may be on its way
+MAX_READS, READ_INTERVAL_S = 32, 0.1  # outcomes read at once, and the time between: serving has priority
+LOST = "the bus lost the request, for example in a damaged file: send it again"
+
+
+async def reconcile(bus: Bus, epoch: int, is_known: Callable[[str], bool]) -> None:
+    """Check the arrivals of earlier schedulers, then wait until cancelled. `is_known(request_id)`: whether this
+    scheduler has received the request. Tries again while the bus is unavailable."""
+    arrivals = await retry(partial(_arrivals, bus))
+    await _wait_for_delivery(bus, epoch)
+    missing = await _without_outcome(bus, arrivals, is_known)
+    if missing:
+        await asyncio.sleep(SETTLE_S)
+        missing = await _without_outcome(bus, missing, is_known)
+    for arrival in missing:
+        log.error("accepted request lost", request_id=arrival.request_id)
+        await retry(partial(_fail, bus, arrival))
+    await asyncio.Event().wait()
+
+
+async def _arrivals(bus: Bus) -> list[Arrival]:
+    start = datetime.now(UTC) - MAX_AGE
+    with bus_errors("read the arrivals"):
+        policy = DeliverPolicy.BY_START_TIME
+        stream, subject = bus.subjects.stream("ARRIVALS"), bus.subjects.arrivals
+        messages = await read_stream(bus, stream, subject, deliver_policy=policy, opt_start_time=start)
+    return [arrival for msg in messages if (arrival := try_decode(msg, Arrival))]
+
+
+async def _wait_for_delivery(bus: Bus, epoch: int) -> None:
+    """Wait until this scheduler has received all requests that are in the stream."""
+    stream, name = bus.subjects.stream("REQUESTS"), request_consumer(epoch).durable_name
+    while True:
+        await asyncio.sleep(CHECK_S)
+        try:
+            info = await bus.js.consumer_info(stream, str(name))
+        except BUS_ERRORS:
+            continue  # not created yet, or the bus is unavailable
+        if not info.num_pending:
+            return
+
+
+async def _without_outcome(bus: Bus, arrivals: list[Arrival], is_known: Callable[[str], bool]) -> list[Arrival]:
+    missing = []
+    unknown = [arrival for arrival in arrivals if not is_known(arrival.request_id)]
+    for first in range(0, len(unknown), MAX_READS):
+        some = unknown[first : first + MAX_READS]
+        outcomes = await asyncio.gather(*(retry(partial(_outcome, bus, arrival)) for arrival in some))
+        missing += [arrival for arrival, outcome in zip(some, outcomes, strict=True) if outcome is None]
+        await asyncio.sleep(READ_INTERVAL_S)
+    return [arrival for arrival in missing if not is_known(arrival.request_id)]
+
+
+async def _outcome(bus: Bus, arrival: Arrival) -> Outcome | None:
+    return await bus.last("OUTCOMES", bus.subjects.outcomes(arrival.request_id), Outcome)
+
+
+async def _fail(bus: Bus, arrival: Arrival) -> None:
+    outcome = Outcome(
+        request_id=arrival.request_id,
+        status=OutcomeStatus.FAILED,
+        prompt_tokens=arrival.prompt_tokens,
+        output_tokens=arrival.output_tokens,
+        arrival_s=arrival.arrival_s,
+        error=OutcomeError(message=LOST),
+    )
+    await bus.store(bus.subjects.outcomes(arrival.request_id), outcome, if_first=True)

@@ -1,0 +1,88 @@
+"""Requests whose messages are lost in damaged files of NATS get an error; all others are served."""
+
+from pathlib import Path
+
+import pytest
+
+from services.scheduler.io.reconciliation import LOST
+from shared.bus.client import Bus
+from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
+from tests.support.nats import NatsServer
+from tests.support.scheduled_cell import LOG, Cluster
+from tests.support.services import service
+from tests.support.waiting import until
+
+CELL = "damaged"
+NAMES = [f"r-{i}" for i in range(20)]
+DAMAGED_BYTES = 8
+
+
+async def outcome(bus: Bus, request_id: str) -> Outcome | None:
+    return await bus.last("OUTCOMES", bus.subjects.outcomes(request_id), Outcome)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated"])
+async def test_every_request_has_an_outcome_after_its_file_was_damaged(
+    damage: str, tmp_path: Path, tiny_model_dir: Path
+) -> None:
+    server = NatsServer(tmp_path)
+    server.start()
+    bus = await Bus.connect(server.url, CELL, name="test")
+    await bus.set_up()
+    cluster = Cluster(bus, tiny_model_dir, tmp_path, server.url)
+    try:
+        with service("scheduler", cluster.settings, tmp_path / LOG) as scheduler:
+            for name in NAMES:
+                await bus.store(bus.subjects.requests, Request(request_id=name, prompt="2+2=", output_tokens=32))
+
+            async def all_arrived() -> bool:
+                return (await bus.js.stream_info(bus.subjects.stream("ARRIVALS"))).state.messages == len(NAMES)
+
+            await until(all_arrived)
+            scheduler.kill()
+        await bus.close()
+        server.stop()
+        [block] = (tmp_path / "store").glob(f"**/{bus.subjects.stream('REQUESTS')}/msgs/*.blk")
+        content = bytearray(block.read_bytes())
+        middle = len(content) // 2
+        for at in range(middle, middle + DAMAGED_BYTES):
+            content[at] ^= 0xFF
+        block.write_bytes(content if damage == "flipped" else content[:middle])
+        server.start()
+        bus = await Bus.connect(server.url, CELL, name="test")
+        cluster = Cluster(bus, tiny_model_dir, tmp_path, server.url)
+        with service("scheduler", cluster.settings, tmp_path / LOG):
+            async with cluster.instance():
+
+                async def all_have_ended() -> bool:
+                    return all([await outcome(bus, name) for name in NAMES])
+
+                await until(all_have_ended)
+        ended = [each for name in NAMES if (each := await outcome(bus, name))]
+        served = [each for each in ended if each.status is OutcomeStatus.COMPLETED]
+        failed = [each.error.message for each in ended if each.error is not None]
+        assert len(served) + len(failed) == len(NAMES)
+        assert failed
+        assert set(failed) == {LOST}
+    finally:
+        await bus.close()
+        server.stop()
+
+
+async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(
+    bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer
+) -> None:
+    cluster = Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
+    await bus.set_up()
+    lost = Arrival(request_id="lost", arrival_s=1.0, prompt_tokens=3, output_tokens=32, slo_s=1.0)
+    await bus.store(bus.subjects.arrivals, lost)
+    with service("scheduler", cluster.settings, cluster.log):
+
+        async def has_failed() -> bool:
+            return await outcome(bus, "lost") is not None
+
+        await until(has_failed)
+    found = await outcome(bus, "lost")
+    assert found is not None
+    assert found.error is not None
+    assert (found.status, found.error.message) == (OutcomeStatus.FAILED, LOST)
