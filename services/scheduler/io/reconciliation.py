@@ -1,4 +1,4 @@
-"""Ends accepted requests that the bus has lost, for example in a damaged file, with an error that says so.
+"""Ends accepted requests that the bus has lost, for example in a damaged file, with an error that gives the reason.
 
 An earlier scheduler has recorded their arrival; they have no outcome, and their message is not in the stream.
 """
