@@ -104,6 +104,7 @@ class WorkerService:
         await self._bus.nc.subscribe(self._bus.subjects.control(self._instance_id), cb=self._receive_control)
         consuming = asyncio.ensure_future(self._bus.run_consumer(steps, consumer, self._receive_jobs, is_own=True))
         self._bus.reconnects.subscribe(self._registration.count_connection)
+        self._bus.is_live = self._registration.is_live
         registering = asyncio.ensure_future(self._registration.run())
         computing = asyncio.ensure_future(self._compute())
         running_deferred = asyncio.ensure_future(self._deferred.run())

@@ -52,13 +52,14 @@ class Bus:
         self.reconnects = reconnects
         self.js: JetStreamContext = client.jetstream(timeout=10)
         self.subjects = Subjects(cell)
-        self._alive = asyncio.create_task(_keep_alive_file(Path(alive_file))) if alive_file else None
+        self.is_live: Callable[[], bool] = lambda: True  # a service may add a condition for the liveness file
+        self._alive = asyncio.create_task(self._keep_alive_file(Path(alive_file))) if alive_file else None
 
     @classmethod
     async def connect(cls, url: str, cell: str, *, name: str, alive_file: str = "") -> "Bus":
         """Connect, with back-off while the server is unavailable; a lost connection reconnects automatically.
 
-        `alive_file`, if given, is touched while the event loop runs.
+        `alive_file`, if given, is touched while the event loop runs and `is_live` holds.
         """
         connection_log, reconnects, shown = _ConnectionLog(), Reconnects(), without_credentials(url)
 
@@ -203,6 +204,13 @@ class Bus:
         if existing.max_bytes != max_bytes:
             await self.js.update_stream(existing.evolve(max_bytes=max_bytes))
 
+    async def _keep_alive_file(self, path: Path) -> None:
+        """Touch the liveness file until cancelled: its age is the time since the service was live. Raises: OSError."""
+        while True:
+            if self.is_live():
+                path.touch()  # noqa: ASYNC240  (takes microseconds)
+            await asyncio.sleep(TOUCH_S)
+
     async def ensure_set_up(self, disk_bytes: int = DISK_BYTES) -> None:
         """Repeat `set_up` while the server is unavailable or JetStream is not ready."""
         await _retry("set up the cell's streams", partial(self.set_up, disk_bytes))
@@ -244,13 +252,6 @@ class Bus:
         elif not self.nc.is_closed:
             with suppress(OSError, RuntimeError):  # pending messages are lost; uvloop raises RuntimeError
                 await asyncio.shield(self.nc.close())
-
-
-async def _keep_alive_file(path: Path) -> None:
-    """Touch the liveness file until cancelled: its age is the time since the event loop last ran. Raises: OSError."""
-    while True:
-        path.touch()  # noqa: ASYNC240  (takes microseconds)
-        await asyncio.sleep(TOUCH_S)
 
 
 async def _retry(action: str, call: Callable[[], Awaitable[T]], wait_initial_s: float = WAIT_INITIAL_S) -> T:

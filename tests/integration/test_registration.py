@@ -1,10 +1,18 @@
 """An instance's entry in the instances bucket."""
 
+from pathlib import Path
+
+import pytest
+
+from services.worker.io import registration as io_registration
 from services.worker.io.registration import Registration
+from shared.bus import client as bus_client
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.messages.instances import Instance
 from tests.builders import instance
+from tests.support.nats import NatsServer
+from tests.support.waiting import reached
 
 
 async def test_after_a_reconnect_the_entry_reports_another_connection(bus: Bus) -> None:
@@ -17,3 +25,38 @@ async def test_after_a_reconnect_the_entry_reports_another_connection(bus: Bus) 
         reported.append(decode((await bucket.get("a-1")).value or b"", Instance).connections)
         bus.reconnects.report()
     assert reported == [1, 2]
+
+
+async def test_an_instance_whose_entry_is_not_renewed_is_not_live(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registration = Registration(bus, instance("a-1"))
+    await registration.renew()
+    assert registration.is_live()
+    monkeypatch.setattr(io_registration, "MAX_UNRENEWED_S", 0.0)
+    assert not registration.is_live()
+    await bus.close()
+    assert registration.is_live()  # a restart of the worker would not help
+
+
+async def test_the_liveness_file_is_not_touched_while_a_service_is_not_live(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus_client, "TOUCH_S", 0.01)
+    alive = tmp_path / "alive"
+    bus = await Bus.connect(nats_server.url, "alive", name="test", alive_file=str(alive))
+    asked = 0
+
+    def is_live() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    await reached(alive.exists)
+    bus.is_live = is_live
+    await reached(lambda: asked > 0)
+    alive.unlink()
+    asked = 0
+    await reached(lambda: asked > 1)
+    assert not alive.exists()
+    await bus.close()

@@ -1,6 +1,7 @@
 """The instance's entry in the instances bucket."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import structlog
@@ -13,6 +14,8 @@ from shared.bus.errors import BUS_ERRORS
 from shared.bus.subjects import HEARTBEAT_S
 from shared.messages.instances import Instance, InstanceState
 
+MAX_UNRENEWED_S = 20.0  # after which health checks fail
+
 log = structlog.get_logger(__name__)
 
 
@@ -24,6 +27,7 @@ class Registration:
         self._bus = bus
         self._num_resident = num_resident
         self.instance = instance
+        self._renewed_s = time.monotonic()
 
     async def renew(self) -> None:
         """Write the entry now. If the bus is unavailable, log it; the next renewal tries again."""
@@ -31,8 +35,13 @@ class Registration:
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 await (await self._bucket()).put(self.instance.instance_id, encode(self.instance))
+            self._renewed_s = time.monotonic()
         except BUS_ERRORS as error:
             log.warning("registration not renewed", error=repr(error))
+
+    def is_live(self) -> bool:
+        """Whether the entry was renewed, or the bus is unavailable: a restart of the worker would not help then."""
+        return time.monotonic() - self._renewed_s < MAX_UNRENEWED_S or not self._bus.nc.is_connected
 
     def count_connection(self) -> None:
         """The next renewal reports another connection: results of the last one may be lost."""
