@@ -2,6 +2,7 @@
 
 DilaserveError
 ├── BadInput      the caller's data is invalid: the same call fails again
+│   └── TooLong   prompt and output exceed the model's length
 ├── RetryLater    a temporary condition: the same call may succeed later
 │   ├── QueueFull a stream of the bus holds as many messages as it may
 │   └── StorageFull a stream of the bus holds as many bytes as it may
@@ -20,6 +21,10 @@ class BadInput(DilaserveError):  # noqa: N818  (named for the cause)
         super().__init__(message)
         self.message = message
         self.field = field
+
+
+class TooLong(BadInput):
+    """The prompt and the output have more tokens than the model takes."""
 
 
 class RetryLater(DilaserveError):  # noqa: N818

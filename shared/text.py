@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shared.arrays import Int32
-from shared.errors import BadInput
+from shared.errors import BadInput, TooLong
 from shared.messages.instances import ModelCard
 from shared.messages.requests import ChatMessage, FinishReason, Request
 
@@ -73,9 +73,9 @@ class TextModel:
         return self.check_ids(np.frombuffer(request.prompt_ids, dtype="<i4").tolist(), "prompt_ids")
 
     def _encode(self, text: str, field: str) -> list[int]:
-        """Raises: BadInput naming `field` if the text is too long for the model in any tokenization."""
+        """Raises: TooLong naming `field` if the text is too long for the model in any tokenization."""
         if len(text) > MAX_CHARS_PER_TOKEN * self.card.max_length:
-            raise BadInput(
+            raise TooLong(
                 f"{field} has {len(text)} characters; the model takes at most {self.card.max_length} tokens", field
             )
         if len(text) <= LONG_TEXT:
@@ -98,8 +98,9 @@ class TextModel:
             return True
         return bool(stop) and first_stop(self.decode(output_ids), stop) is not None
 
-    def finish(self, output_ids: Int32, stop: Sequence[str]) -> FinishedText:
-        """The text of a finished output, up to the first end-of-text token or stop string."""
+    def finish(self, output_ids: Int32, stop: Sequence[str], max_tokens: int | None = None) -> FinishedText:
+        """The text of a finished output, up to the first end-of-text token, stop string, or `max_tokens`."""
+        output_ids = output_ids[:max_tokens]
         end = next((at for at, token in enumerate(output_ids.tolist()) if token in self.end_ids), None)
         kept = output_ids[:end]
         text = self.decode(kept)
@@ -109,9 +110,9 @@ class TextModel:
         return FinishedText(text[:cut], reason, len(kept))
 
     def check_length(self, prompt_tokens: int, output_tokens: int, field: str) -> None:
-        """Raises: BadInput naming `field` if the request is too long for the model."""
+        """Raises: TooLong naming `field` if the request is too long for the model."""
         if prompt_tokens + output_tokens > self.card.max_length:
-            raise BadInput(
+            raise TooLong(
                 f"{field}: the prompt has {prompt_tokens} tokens and the output {output_tokens}; "
                 f"the model takes at most {self.card.max_length} together",
                 field,

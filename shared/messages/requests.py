@@ -35,6 +35,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     messages: list[ChatMessage] | None = None
     prompt_ids: bytes | None = None  # int32 little-endian, shape [P]
     output_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_OUTPUT_TOKENS)] = 128  # rounded up to whole blocks
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None  # of the text, which is cut there; None: no limit
     block_length: Annotated[int, msgspec.Meta(ge=1, le=1024)] = DEFAULT_BLOCK_LENGTH  # tokens
     slo_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None  # seconds from arrival; None: the cell's default
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0  # higher first

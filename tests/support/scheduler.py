@@ -113,7 +113,7 @@ class AnsweringScheduler:
         if self.status is not OutcomeStatus.COMPLETED:
             error = OutcomeError(message=f"the test chose {self.status.value}", field="messages")
             return Outcome(request_id=request.request_id, status=self.status, error=error, key=request.key)
-        finished = self.text.finish(output_ids, request.stop)
+        finished = self.text.finish(output_ids, request.stop, request.max_tokens)
         latency_s = time.time() - (request.arrival_s or 0.0)
         return Outcome(
             request_id=request.request_id,

@@ -25,9 +25,10 @@ class CompletionStream(EventStreamResponse):
     _inflight: InFlightRequest
     _replies: Replies
     _recorder: RequestRecorder
+    _reply_headers: dict[str, str]
 
     def __post_init__(self) -> None:
-        super().__init__(self._data(), {"X-Request-Id": self._inflight.request.request_id})
+        super().__init__(self._data(), self._reply_headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -51,7 +52,7 @@ class CompletionStream(EventStreamResponse):
     async def _chunks(self) -> AsyncIterator[Json]:
         """Raises: ApiError if the request is not completed, or its text contradicts the chunks already sent."""
         text, request = self._context.text, self._inflight.request
-        stream = TextStream(text.decode, text.end_ids, request.stop, request.output_tokens)
+        stream = TextStream(text.decode, text.end_ids, request.stop, request.output_tokens, request.max_tokens)
         prompt_tokens = len(unpack_int32(request.prompt_ids or b""))
         guessed: StepTokens | None = None
         for chunk in self._replies.opening():

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
-from shared.errors import BadInput, QueueFull, RetryLater, StorageFull
+from shared.errors import BadInput, QueueFull, RetryLater, StorageFull, TooLong
 from shared.messages.requests import Outcome, OutcomeStatus
 
 log = structlog.get_logger(__name__)
@@ -41,7 +41,7 @@ class ApiError(Exception):
             self.headers = {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
 
     def body(self) -> dict[str, Any]:
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = _TYPE_OF_STATUS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
@@ -62,7 +62,7 @@ def as_api_error(error: Exception) -> ApiError:
         case ApiError():
             return error
         case BadInput():
-            return ApiError(400, error.message, param=error.field, code="invalid_value")
+            return ApiError(400, error.message, param=error.field, code=_code_of(error))
         case RetryLater():
             return _retry_later(error)
         case ValidationError() | RequestValidationError():
@@ -74,6 +74,10 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(error.status_code, error.detail, code=code, headers=error.headers)  # such as Allow
         case _:
             return ApiError(500, "internal error; see the gateway's log", code="internal_error")
+
+
+def _code_of(error: BadInput) -> str:
+    return "context_length_exceeded" if isinstance(error, TooLong) else "invalid_value"
 
 
 def _retry_later(error: RetryLater) -> ApiError:
@@ -113,9 +117,11 @@ def install_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, handle)
 
 
+_TYPE_OF_STATUS: Mapping[int, str] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODE_OF_STATUS: Mapping[int, str] = {404: "not_found", 405: "method_not_allowed"}
 
-# Code and message by pydantic's error type; {param} is the field, {reason} is pydantic's own message.
+# Code and message by pydantic's error type; {param} is the field, {reason} is pydantic's own message. Other types have
+# the code invalid_value and the text of _WRONG, or pydantic's own.
 _INVALID: Mapping[str, tuple[str, str]] = {
     "json_invalid": ("invalid_json", "the body is not valid JSON: {reason}"),
     "model_type": ("invalid_type", "{param} must be a JSON object"),
@@ -124,13 +130,35 @@ _INVALID: Mapping[str, tuple[str, str]] = {
     "none_required": ("unsupported_parameter", "{param} is not supported"),
     "literal_error": ("unsupported_value", "{param} {reason}"),
     "unsupported": ("unsupported_value", "{param} {reason}"),
+    "unsupported_field": ("unsupported_value", "{reason}"),
+}
+_WRONG: Mapping[str, str] = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be an object",
+    "finite_number": "must be finite",
+    "float_type": "must be a number",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": "must be an integer",
+    "int_type": "must be an integer",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "list_type": "must be a list",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_type": "must be a string",
+    "too_long": "must have at most {max_length} items",
+    "too_short": "must have at least {min_length} items",
 }
 
 
 def _invalid(error: ErrorDetails | Mapping[str, Any], loc: tuple[int | str, ...]) -> ApiError:
-    param = _path(loc)
+    context = error.get("ctx", {})
+    param = _path((*loc, context["name"]) if error["type"] == "unsupported_field" else loc)
     reason = str(error["msg"]).removeprefix("Invalid JSON: ").removeprefix("Value error, ")
     reason = reason.replace("Input should be", "must be")
+    if error["type"] in _WRONG:
+        reason = _WRONG[error["type"]].format(**context)
     code, template = _INVALID.get(error["type"], ("invalid_value", "{param} {reason}"))
     return ApiError(400, template.format(param=param or "the body", reason=reason), param=param or None, code=code)
 

@@ -5,11 +5,12 @@ from functools import partial
 
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
 from shared.arrays import Int32, pack_int32
-from shared.errors import BadInput
+from shared.errors import TooLong
 from shared.messages.requests import MAX_OUTPUT_TOKENS, ChatMessage, Request
 from shared.text import LONG_TEXT, TextModel, round_up_to_blocks
 
 DEFAULT_OUTPUT_TOKENS = 128
+ADJUSTED_HEADER = "X-Dilaserve-Adjusted"
 
 
 async def build_request(
@@ -17,10 +18,12 @@ async def build_request(
 ) -> Request:
     """`arrival_s` is Unix time, `key_id` the API key's. Raises: BadInput naming the wrong field."""
     prompt_ids = await _encode(body, text)
+    output_tokens, (_, limit) = _output_tokens(body, text, len(prompt_ids)), body.limit
     return Request(
         request_id=request_id,
         prompt_ids=pack_int32(prompt_ids),
-        output_tokens=_output_tokens(body, text, len(prompt_ids)),
+        output_tokens=output_tokens,
+        max_tokens=min(limit, output_tokens) if limit is not None else None,
         block_length=body.block_length,
         slo_s=body.slo_ms / 1000 if body.slo_ms is not None else None,
         priority=body.priority,
@@ -54,22 +57,23 @@ async def _encode(body: CompletionBody, text: TextModel) -> Int32:
 
 
 def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int) -> int:
-    """The client's limit in whole blocks, or the default as far as the model's length allows."""
+    """The client's limit in whole blocks, or the default, as far as the model has room. Raises: TooLong."""
     room, block_length = text.card.max_length - prompt_tokens, body.block_length
-    field, limit = "max_tokens", body.max_tokens
-    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
-        field, limit = "max_completion_tokens", body.max_completion_tokens
     if room < block_length:
         prompt = "messages" if isinstance(body, ChatBody) else "prompt"
-        raise BadInput(
+        raise TooLong(
             f"{prompt} has {prompt_tokens} tokens; the model's maximum is {text.card.max_length} with the output, "
             f"which has at least one block of {block_length}",
             prompt,
         )
-    if limit is None:
-        return min(round_up_to_blocks(DEFAULT_OUTPUT_TOKENS, block_length), room // block_length * block_length)
-    output_tokens = round_up_to_blocks(limit, block_length)
-    if output_tokens > MAX_OUTPUT_TOKENS:
-        raise BadInput(f"{field} is {output_tokens} in whole blocks; the maximum is {MAX_OUTPUT_TOKENS}", field)
-    text.check_length(prompt_tokens, output_tokens, field)
-    return output_tokens
+    _, limit = body.limit
+    most = min(room, MAX_OUTPUT_TOKENS) // block_length * block_length
+    return min(round_up_to_blocks(limit or DEFAULT_OUTPUT_TOKENS, block_length), most)
+
+
+def adjusted_header(body: CompletionBody, request: Request) -> dict[str, str]:
+    """The header that names the limit if the model has less room; empty if it has enough."""
+    name, limit = body.limit
+    if limit is None or request.max_tokens == limit:
+        return {}
+    return {ADJUSTED_HEADER: f"{name}={request.max_tokens}"}

@@ -1,15 +1,18 @@
 """The bodies that clients send.
 
-An unsupported field is declared with the values that have no effect; any other value is refused by name, never ignored.
+A field of OpenAI that is not supported is declared with the values that have no effect; any other value is refused by
+name. For fields of other servers see other_fields.py.
 Lists fail at their first wrong item, as reporting a hundred thousand would block the event loop.
 """
 
-from typing import Annotated, Any, Literal
+import json
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from shared.messages.requests import DEFAULT_BLOCK_LENGTH, MAX_OUTPUT_TOKENS
+from services.gateway.api.other_fields import NEUTRAL, effective_field
+from shared.messages.requests import DEFAULT_BLOCK_LENGTH
 
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOP_LENGTH = 1000  # characters
@@ -28,7 +31,24 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class TextPart(Strict):
+class Lenient(BaseModel):
+    """Without type coercion. Unknown fields are kept, and refused only if they would change the answer."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    @model_validator(mode="after")
+    def _refuse_effective(self) -> Self:
+        name = effective_field(self.model_extra or {})
+        if name is not None:
+            neutral = NEUTRAL[name]
+            accepted = f"; accepted: {', '.join(json.dumps(value) for value in neutral)}" if neutral else ""
+            raise PydanticCustomError(
+                "unsupported_field", "{name} is not supported{accepted}", {"name": name, "accepted": accepted}
+            )
+        return self
+
+
+class TextPart(Lenient):
     type: Literal["text"]
     text: str
 
@@ -72,34 +92,32 @@ def _unsupported(message: str) -> PydanticCustomError:
     return PydanticCustomError("unsupported", "{message}", {"message": message})
 
 
-class Message(Strict):
-    """A message of a conversation. The other fields of a reply are accepted if they are empty."""
+class Message(Lenient):
+    """A message of a conversation. Calls of tools are accepted if they are empty."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str, BeforeValidator(_join_parts, json_schema_input_type=str | list[TextPart])]
-    name: None = None
     refusal: None = None
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
-    tool_calls: None = None
+    tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-class StreamOptions(Strict):
+class StreamOptions(Lenient):
     include_usage: bool = False
     continuous_usage_stats: bool = False  # vLLM's: the usage so far in every chunk with text
     include_obfuscation: Literal[False] = False
 
 
-class ResponseFormat(Strict):
+class ResponseFormat(Lenient):
     type: Literal["text"]
 
 
-class CompletionBody(Strict):
+class CompletionBody(Lenient):
     """Fields of both kinds of completion."""
 
     model: str
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None  # more than the model has room for is cut to it
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # None: 0, greedy
@@ -121,7 +139,11 @@ class CompletionBody(Strict):
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
-    metadata: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+
+    @property
+    def limit(self) -> tuple[str, int | None]:
+        """The field that limits the tokens of the text, and its value."""
+        return "max_tokens", self.max_tokens
 
     @field_validator("stream_options", "canvas")
     @classmethod
@@ -135,24 +157,23 @@ class ChatBody(CompletionBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
 
     response_format: ResponseFormat | None = None
     logprobs: Literal[False] | None = None
     top_logprobs: None = None
-    tools: None = None
-    tool_choice: Literal["none"] | None = None
-    parallel_tool_calls: None = None
-    functions: None = None
-    function_call: None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    functions: Annotated[list[Any], Field(max_length=0)] | None = None
+    function_call: Literal["none", "auto"] | None = None
     audio: None = None
     modalities: list[Literal["text"]] | None = None
-    prediction: None = None
-    reasoning_effort: None = None
-    verbosity: None = None
-    web_search_options: None = None
-    service_tier: Literal["auto", "default"] | None = None
-    store: Literal[False] | None = None
+
+    @property
+    def limit(self) -> tuple[str, int | None]:
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return super().limit
 
 
 class TextBody(CompletionBody):
@@ -164,9 +185,7 @@ class TextBody(CompletionBody):
     ]
 
     best_of: Literal[1] | None = None
-    echo: Literal[False] | None = None
     logprobs: None = None
-    suffix: None = None
 
 
 class BatchBody(Strict):

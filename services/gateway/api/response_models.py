@@ -71,8 +71,9 @@ class Serving(ResponseModel):
     @classmethod
     def of(cls, outcome: Outcome) -> Self:
         stats = asdict(outcome.stats) if outcome.stats else {}
-        unverified = True if outcome.unverified else None
-        return cls(request_id=outcome.request_id, output_tokens=outcome.output_tokens, unverified=unverified, **stats)
+        if outcome.unverified:
+            stats["unverified"] = True
+        return cls(request_id=outcome.request_id, output_tokens=outcome.output_tokens, **stats)
 
 
 class ReplyMessage(ResponseModel):

@@ -24,11 +24,20 @@ class TextChanged(Exception):  # noqa: N818  (named for what happened)
 class TextStream:
     """The text of one streamed request."""
 
-    def __init__(self, decode: Decode, end_ids: Collection[int], stop: Sequence[str], output_tokens: int) -> None:
+    def __init__(
+        self,
+        decode: Decode,
+        end_ids: Collection[int],
+        stop: Sequence[str],
+        output_tokens: int,
+        max_tokens: int | None = None,
+    ) -> None:
+        """`max_tokens`: of the text, which is cut there."""
         self._decode = decode
         self._end_ids = end_ids
         self._stop = stop
         self._output = np.full(output_tokens, MASKED, dtype=np.int32)
+        self._limit = min(output_tokens, max_tokens or output_tokens)
         self._frontier = 0  # first position not read
         self._ended = False  # whether the text has ended, by an end token or a stop string
         self._end_read = False  # whether an end token was read
@@ -61,7 +70,7 @@ class TextStream:
         return rest
 
     def _read_prefix(self) -> None:
-        while not self._ended and self._frontier < len(self._output) and self._output[self._frontier] != MASKED:
+        while not self._ended and self._frontier < self._limit and self._output[self._frontier] != MASKED:
             token = int(self._output[self._frontier])
             self._ended = self._end_read = token in self._end_ids
             if not self._ended:

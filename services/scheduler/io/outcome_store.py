@@ -54,7 +54,7 @@ class OutcomeStore:
     def finish(self, finish: FinishRequest) -> None:
         """Store the outcome of a finished request."""
         arrived = finish.arrived
-        ended = self._text.finish(finish.output_ids, arrived.request.stop)
+        ended = self._text.finish(finish.output_ids, arrived.request.stop, arrived.request.max_tokens)
         completed = finish.status is OutcomeStatus.COMPLETED
         outcome = Outcome(
             request_id=arrived.request.request_id,

@@ -55,3 +55,14 @@ def test_text_ends_before_a_stop_string(text: TextModel) -> None:
 @pytest.mark.parametrize(("requested", "rounded"), [(1, 32), (32, 32), (33, 64)])
 def test_an_output_length_is_rounded_up_to_whole_blocks(requested: int, rounded: int) -> None:
     assert round_up_to_blocks(requested, 32) == rounded
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "kept", "reason"),
+    [(None, "one. two.", "stop"), (3, "one", "length"), (9, "one. two.", "length"), (10, "one. two.", "stop")],
+)
+def test_a_text_is_cut_at_its_limit(text: TextModel, max_tokens: int | None, kept: str, reason: str) -> None:
+    ids = np.append(text.encode_prompt("one. two."), text.card.eos_token_id)
+    finished = text.finish(ids, [], max_tokens)
+    assert (finished.text, finished.finish_reason, finished.completion_tokens) == (kept, reason, len(kept))
+    assert text.finish(ids, ["."], 5).finish_reason == "stop"

@@ -13,9 +13,10 @@ from services.gateway.admission.admission import key_of
 from services.gateway.api.completion_stream import CompletionStream
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model
 from services.gateway.api.openapi import json_body
+from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.replies import Replies
 from services.gateway.api.request_body import read_body
-from services.gateway.api.request_builder import build_request
+from services.gateway.api.request_builder import adjusted_header, build_request
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
 from services.gateway.api.response_models import ChatCompletion, Completion, TextCompletion
 from services.gateway.app_context import AppContext
@@ -58,9 +59,10 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
         raise
     request_id = inflight.request.request_id
     replies = Replies(body, request_id, arrival_s)
+    headers = {"X-Request-Id": request_id, **ignored_header(body), **adjusted_header(body, inflight.request)}
     recorder = RequestRecorder(context.metrics, request_id, start_s)
     if body.stream:
-        return CompletionStream(context, inflight, replies, recorder)
+        return CompletionStream(context, inflight, replies, recorder, headers)
     try:
         outcome = await _completed(http, inflight)
     except (ApiError, RetryLater) as error:
@@ -69,7 +71,7 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
     finally:
         context.inflight.close(inflight)
     recorder.completed(outcome)
-    return JSONResponse(replies.whole(outcome), headers={"X-Request-Id": request_id})
+    return JSONResponse(replies.whole(outcome), headers=headers)
 
 
 async def _open(context: AppContext, http: Request, body: CompletionBody, arrival_s: float) -> InFlightRequest:

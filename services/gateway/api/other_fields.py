@@ -1,0 +1,84 @@
+"""Fields of other servers that a body may have. Those that would change the answer are accepted only with values that
+have no effect; all others are ignored, and the reply's header names them."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+IGNORED_HEADER = "X-Dilaserve-Ignored"
+MAX_NAMED = 20  # ignored fields in the header
+MAX_NAME_LENGTH = 100  # characters of a field's path
+
+# By field, the values that have no effect; null has none either.
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "continue_final_message": (False,),
+    "echo": (False,),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "max_completion_tokens": (),  # of chats
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "prompt_logprobs": (0, False),
+    "repetition_penalty": (1,),
+    "return_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "top_k": (-1, 0),
+    "truncate_prompt_tokens": (),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "web_search_options": (),
+}
+
+
+def effective_field(extra: Mapping[str, Any]) -> str | None:
+    """The first field that would change the answer, by its value; None: there is none."""
+    for name, value in extra.items():
+        neutral = NEUTRAL.get(name)
+        if neutral is not None and value is not None and value not in neutral:
+            return name
+    return None
+
+
+def ignored_header(body: BaseModel) -> dict[str, str]:
+    """The header that names the ignored fields; empty if there are none."""
+    names = list(_ignored(body))
+    if not names:
+        return {}
+    more = [f"and {len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
+    return {IGNORED_HEADER: ", ".join([*names[:MAX_NAMED], *more])}
+
+
+def _ignored(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, BaseModel):
+        for name, extra in (value.model_extra or {}).items():
+            if extra is not None and name not in NEUTRAL:
+                yield _printable(path + name)
+        for name in type(value).model_fields:
+            yield from _ignored(getattr(value, name), f"{path}{name}.")
+    elif isinstance(value, list):
+        yield from _of_items(value, path.removesuffix("."))
+
+
+def _of_items(items: Iterable[Any], path: str) -> Iterator[str]:
+    for i, item in enumerate(items):
+        if isinstance(item, BaseModel):
+            yield from _ignored(item, f"{path}[{i}].")
+
+
+def _printable(name: str) -> str:
+    """A client chooses the name, so only characters that a header may have are kept."""
+    return re.sub(r"[^A-Za-z0-9_.\[\]-]", "?", name[:MAX_NAME_LENGTH])

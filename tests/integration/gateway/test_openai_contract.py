@@ -1,0 +1,63 @@
+"""OpenAI's contract for fields, limits and errors."""
+
+import json
+from typing import Any
+
+from tests.support.gateway import RunningGateway
+from tests.support.scheduler import AnsweringScheduler
+from tests.support.tiny_model import MAX_LENGTH
+
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+PLAIN: dict[str, Any] = {"model": "tiny-llada", "prompt": "How many pears?"}
+
+
+async def test_max_tokens_cuts_the_text_and_the_stream(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    scheduler.answer = lambda _: "abcdefgh"
+    for limit, text, reason in ((5, "abcde", "length"), (8, "abcdefgh", "length"), (64, "abcdefgh", "stop")):
+        body = {**PLAIN, "max_tokens": limit}
+        reply = (await gateway.http.post("/v1/completions", json=body)).json()
+        [choice] = reply["choices"]
+        assert (choice["text"], choice["finish_reason"]) == (text, reason)
+        assert reply["usage"]["completion_tokens"] == len(text)
+        streamed = await gateway.http.post("/v1/completions", json={**body, "stream": True})
+        chunks = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
+        assert chunks[-1]["choices"][0]["finish_reason"] == reason
+
+
+async def test_a_limit_beyond_the_models_room_is_cut_and_named(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    chat = {**CHAT, "max_completion_tokens": 10**9}
+    reply = await gateway.http.post("/v1/chat/completions", json=chat)
+    output_tokens = reply.json()["dilaserve"]["output_tokens"]
+    assert reply.headers["x-dilaserve-adjusted"] == f"max_completion_tokens={output_tokens}"
+    assert MAX_LENGTH - 32 < output_tokens + reply.json()["usage"]["prompt_tokens"] <= MAX_LENGTH
+    fits = await gateway.http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 7})
+    assert "x-dilaserve-adjusted" not in fits.headers
+
+
+async def test_fields_without_effect_on_the_answer_are_ignored_and_named(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    reply = {"role": "assistant", "content": "29", "reasoning_content": "x", "name": "me", "tool_calls": []}
+    body = {
+        **CHAT, "messages": [*CHAT["messages"], reply, *CHAT["messages"]], "metadata": {"a": "b"}, "store": True,
+        "reasoning_effort": "high", "prompt_cache_key": None, "repetition_penalty": 1.0, "top_k": -1, "tools": [],
+        "x\r\nSet-Cookie: a": 1, "no\u00e4such": 1,
+    }  # fmt: skip
+    answered = await gateway.http.post("/v1/chat/completions", json=body)
+    assert answered.status_code == 200
+    named = answered.headers["x-dilaserve-ignored"].split(", ")
+    assert sorted(named) == [
+        *("messages[1].name", "messages[1].reasoning_content", "metadata", "no?such", "reasoning_effort", "store"),
+        "x??Set-Cookie??a",
+    ]
+    assert "set-cookie" not in answered.headers
+    plain = await gateway.http.post("/v1/chat/completions", json=CHAT)
+    assert "x-dilaserve-ignored" not in plain.headers
+
+
+async def test_a_long_prompt_has_openais_code(gateway: RunningGateway) -> None:
+    refused = await gateway.http.post("/v1/completions", json={**PLAIN, "prompt": "x" * MAX_LENGTH})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
