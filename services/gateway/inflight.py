@@ -22,16 +22,18 @@ from services.gateway.api.errors import ApiError
 from services.gateway.bus_connection import BusConnection
 from shared.arrays import Float32, Int32, unpack_float32, unpack_int32
 from shared.bus.client import Bus, try_decode
+from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import message_kind
-from shared.errors import QueueFull, RetryLater, StorageFull
+from shared.errors import BadInput, QueueFull, RetryLater, StorageFull
 from shared.messages.instances import ModelCard
-from shared.messages.requests import Cancel, Guesses, Outcome, Progress, Request
+from shared.messages.requests import ActiveRequest, Cancel, Guesses, Outcome, Progress, Request
 
 log = structlog.get_logger(__name__)
 tracer = trace.get_tracer(__name__)
 
 LOOKUP_S = 3.0  # between lookups of the stored outcome
+LOOKUP_TIMEOUT_S = 1.0  # for the scheduler's answer about a request that runs
 MESSAGES: Mapping[str, type[Outcome | Progress]] = {"outcomes": Outcome, "progress": Progress, "guesses": Guesses}
 BATCH_OWNER = "batches"  # the owner of all batch lines, which count towards no limit
 
@@ -221,6 +223,16 @@ def unpack_tokens(message: Progress, output_tokens: int, vocab_size: int) -> Ste
     if len(tokens) and not (tokens.min() >= 0 and tokens.max() < vocab_size):
         raise ValueError(f"tokens outside 0..{vocab_size - 1}")
     return StepTokens(message.step, positions, tokens, confidences, committed=not isinstance(message, Guesses))
+
+
+async def find_active(bus: Bus, request_id: str) -> ActiveRequest | None:
+    """The request if it has no outcome yet, by the leading scheduler; None if it is unknown or no scheduler answers."""
+    try:
+        reply = await bus.nc.request(bus.subjects.lookup(request_id), b"", timeout=LOOKUP_TIMEOUT_S)
+        found = decode(reply.data, ActiveRequest)
+    except (*BUS_ERRORS, BadInput):
+        return None
+    return found if found.is_known else None
 
 
 async def find_outcome(bus: Bus, request_id: str) -> Outcome | None:

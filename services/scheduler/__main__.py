@@ -84,6 +84,7 @@ async def serve(
     instances.on_quarantine = lambda instance: outcomes.distrust(instance.instance_id, instance.unverified_s)
     bus.reconnects.subscribe(lambda: queue.put(StepsLost()))
     await requests.subscribe_cancels()
+    await requests.subscribe_lookups()
     freeze_startup_objects()
     background = [
         lease.hold(),

@@ -73,6 +73,7 @@ class Subjects:
     probes = _Name("dilaserve.{cell}.probes")
 
     cancel = _NameOf("dilaserve.{cell}.cancel.")  # + request
+    lookup = _NameOf("dilaserve.{cell}.lookup.")  # + request
     progress = _NameOf("dilaserve.{cell}.progress.")  # + request
     guesses = _NameOf("dilaserve.{cell}.guesses.")  # + request
     outcomes = _NameOf("dilaserve.{cell}.outcomes.")  # + request

@@ -149,6 +149,14 @@ class Guesses(Progress, frozen=True, kw_only=True):
     """
 
 
+class ActiveRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Scheduler -> gateway: the reply to an empty message on dilaserve.<cell>.lookup.<request>. Core NATS."""
+
+    is_known: bool
+    key: str = ""  # of the request; empty: none
+    arrival_s: float = 0.0  # Unix time, seconds
+
+
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
     """Gateway or producer -> scheduler: cancel a request.
 

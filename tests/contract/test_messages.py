@@ -21,6 +21,7 @@ from shared.messages.models import CanaryRecord, WeightsRecord
 from shared.messages.plans import ClassLoad, PlanEvent, PlanRecord, PlanState
 from shared.messages.predict import PredictSteps, StepsLeft
 from shared.messages.requests import (
+    ActiveRequest,
     Arrival,
     Cancel,
     ChatMessage,
@@ -223,6 +224,7 @@ SAMPLES: list[msgspec.Struct] = [
         target=[InstanceSpec(node="a", gpus=(0,)), InstanceSpec(node="a", gpus=(1,))],
         events=[PlanEvent(at_s=2.0, text="stop worker-a-0-1")],
     ),
+    ActiveRequest(is_known=True, key="alice", arrival_s=1.5),
     WeightsRecord(model="demo", sha256="ab" * 32),
     CanaryRecord(tokens=pack_int32([3]), confidences=pack_float32([0.5])),
 ]

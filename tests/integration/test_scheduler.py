@@ -15,7 +15,7 @@ from shared.arrays import unpack_float32
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
 from shared.messages.instances import Instance, InstanceState
-from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Progress, Request
+from shared.messages.requests import ActiveRequest, Cancel, Outcome, OutcomeStatus, Progress, Request
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepResults
 from shared.text import read_model_card
@@ -346,3 +346,25 @@ async def test_requests_that_a_broken_connection_lost_are_served(cluster: Cluste
             await until(cluster.all_acknowledged)
         await asyncio.to_thread(stop, process)  # it disconnects through the proxy
     await proxy.stop()
+
+
+async def test_the_scheduler_knows_requests_that_wait_or_run(shared: Cluster) -> None:
+    subjects, name = shared.bus.subjects, f"unfinished-{next(numbers)}"
+    await shared.bus.store(subjects.requests, Request(request_id=name, prompt="hi", key="alice"))
+
+    async def look_up(request_id: str) -> ActiveRequest:
+        return decode((await shared.bus.nc.request(subjects.lookup(request_id), b"")).data, ActiveRequest)
+
+    async def is_known() -> bool:
+        return (await look_up(name)).is_known
+
+    await until(is_known)
+    found = await look_up(name)
+    assert (found.key, found.arrival_s > 0) == ("alice", True)
+    assert not (await look_up("no-such")).is_known
+    await shared.bus.publish(subjects.cancel(name), Cancel())
+
+    async def has_ended() -> bool:
+        return not (await look_up(name)).is_known
+
+    await until(has_ended)

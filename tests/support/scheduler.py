@@ -16,7 +16,16 @@ from shared.bus.client import Bus, last_token
 from shared.bus.codec import decode, encode
 from shared.bus.subjects import request_consumer
 from shared.messages.instances import Instance, InstanceState
-from shared.messages.requests import Guesses, Outcome, OutcomeError, OutcomeStatus, Progress, Request, ServingStats
+from shared.messages.requests import (
+    ActiveRequest,
+    Guesses,
+    Outcome,
+    OutcomeError,
+    OutcomeStatus,
+    Progress,
+    Request,
+    ServingStats,
+)
 from shared.messages.stats import SchedulerStats
 from shared.text import TextModel
 from tests.builders import scheduler_stats
@@ -44,6 +53,7 @@ class AnsweringScheduler:
     async def run(self) -> None:
         """Answer until cancelled."""
         await self.bus.nc.subscribe(self.bus.subjects.cancel("*"), cb=self._receive_cancel)
+        await self.bus.nc.subscribe(self.bus.subjects.lookup("*"), cb=self._receive_lookup)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._register())
             tasks.create_task(self._lead())
@@ -68,6 +78,11 @@ class AnsweringScheduler:
         while task is not None and not task.cancelling():
             await self.bus.publish(self.bus.subjects.stats("scheduler"), self.stats)
             await asyncio.sleep(HEARTBEAT_S)
+
+    async def _receive_lookup(self, msg: Msg) -> None:
+        found = next((each for each in self.requests if each.request_id == last_token(msg.subject)), None)
+        is_known, key = found is not None, found.key if found else ""
+        await self.bus.publish(msg.reply, ActiveRequest(is_known=is_known, key=key, arrival_s=1.0))
 
     async def _receive_cancel(self, msg: Msg) -> None:
         self.cancelled.put_nowait(last_token(msg.subject))

@@ -147,6 +147,15 @@ class StoredRequest(RequestSummary):
     steps: list[dict[str, Any]] = Field(description="threshold, instance and time left of each step")
 
 
+class UnfinishedRequest(ResponseModel):
+    """A request without an outcome."""
+
+    object: Literal["dilaserve.request"]
+    id: str
+    status: Literal["in_progress", "cancelling"]
+    arrival_s: float = Field(description="Unix time, seconds")
+
+
 class Status(ResponseModel):
     status: str
 

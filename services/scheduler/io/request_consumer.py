@@ -29,7 +29,7 @@ from shared.bus.errors import BUS_ERRORS
 from shared.bus.settlement import discard
 from shared.bus.subjects import consumer_epoch, request_consumer
 from shared.errors import BadInput
-from shared.messages.requests import Arrival, Cancel, Request, RequestId
+from shared.messages.requests import ActiveRequest, Arrival, Cancel, Request, RequestId
 from shared.text import round_up_to_blocks
 
 log = structlog.get_logger(__name__)
@@ -41,6 +41,8 @@ CHARS_PER_TOKEN = 4  # of a waiting text, which is not tokenized yet
 @dataclass(slots=True)
 class _Held:
     sequence: int  # of its message
+    key: str  # of the request
+    arrival_s: float
     in_core: bool = False
     cancelled: bool = False
 
@@ -112,6 +114,9 @@ class RequestConsumer:
     async def subscribe_cancels(self) -> None:
         await self._bus.nc.subscribe(self._bus.subjects.cancel("*"), cb=self._receive_cancel)
 
+    async def subscribe_lookups(self) -> None:
+        await self._bus.nc.subscribe(self._bus.subjects.lookup("*"), cb=self._receive_lookup)
+
     async def _receive(self, msg: Msg) -> None:
         try:
             request = _decode(msg.data)
@@ -128,7 +133,7 @@ class RequestConsumer:
 
     def _accept(self, request: Request, delivery: Delivery, msg: Msg) -> None:
         self._totals.arrived += 1
-        waiting = WaitingRequest(delivery, self._arrival(request, msg), request.priority)
+        waiting = WaitingRequest(delivery, self._arrival(request, msg), request.priority, request.key)
         if self._early_cancels.pop(request.request_id, 0.0) > asyncio.get_running_loop().time():
             self._cancel(waiting)
         elif self._waiting or len(self._held) >= self._max_held:
@@ -155,7 +160,7 @@ class RequestConsumer:
         return True
 
     def _hold(self, waiting: WaitingRequest, message: RequestMessage | None = None) -> None:
-        held = self._held[waiting.request_id] = _Held(waiting.delivery.sequence)
+        held = self._held[waiting.request_id] = _Held(waiting.delivery.sequence, waiting.key, waiting.arrival.arrival_s)
         self._tasks.create_task(self._prepare(held, waiting, message))
 
     async def _prepare(self, held: _Held, waiting: WaitingRequest, message: RequestMessage | None) -> None:
@@ -205,6 +210,17 @@ class RequestConsumer:
             self._cancel(waiting)
         elif not self._outcomes.remembers(request_id):
             self._keep_cancel(request_id, asyncio.get_running_loop().time())
+
+    async def _receive_lookup(self, msg: Msg) -> None:
+        if not msg.reply:
+            return
+        request_id = last_token(msg.subject)
+        found = ActiveRequest(is_known=False)
+        if held := self._held.get(request_id):
+            found = ActiveRequest(is_known=True, key=held.key, arrival_s=held.arrival_s)
+        elif waiting := self._waiting.get(request_id):
+            found = ActiveRequest(is_known=True, key=waiting.key, arrival_s=waiting.arrival.arrival_s)
+        await self._bus.publish(msg.reply, found)
 
     def _keep_cancel(self, request_id: str, now_s: float) -> None:
         """Keep a cancel for its request, and drop those whose request did not arrive."""

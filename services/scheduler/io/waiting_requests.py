@@ -17,6 +17,7 @@ class WaitingRequest:
     delivery: Delivery
     arrival: Arrival
     priority: int
+    key: str = ""  # of the request
 
     @property
     def request_id(self) -> str:

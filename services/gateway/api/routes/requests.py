@@ -9,12 +9,20 @@ from msgspec.structs import replace
 from services.gateway.admission.admission import key_of
 from services.gateway.api.errors import ApiError
 from services.gateway.api.replies import ChatFormat, TextFormat, usage
-from services.gateway.api.response_models import List, RequestSummary, Serving, StoredRequest, StoredRequestError, Usage
+from services.gateway.api.response_models import (
+    List,
+    RequestSummary,
+    Serving,
+    StoredRequest,
+    StoredRequestError,
+    UnfinishedRequest,
+    Usage,
+)
 from services.gateway.api.step_details import step_list
 from services.gateway.app_context import AppContext
 from services.gateway.console.cluster_monitor import MAX_RECENT
-from services.gateway.inflight import find_outcome
-from shared.messages.requests import Outcome
+from services.gateway.inflight import find_active, find_outcome
+from shared.messages.requests import Cancel, Outcome
 
 PREVIEW_LENGTH = 120  # characters of a text in the list
 REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -33,12 +41,38 @@ def request_routes(context: AppContext) -> APIRouter:
         return List(object="list", data=[RequestSummary(**_fields(outcome)) for outcome in shortened])
 
     @router.get("/{name}", response_model_exclude_unset=True)
-    async def get_request(http: Request, name: str) -> StoredRequest:
-        """The outcome of a request; `name` is the id of the request or of its reply."""
+    async def get_request(http: Request, name: str) -> StoredRequest | UnfinishedRequest:
+        """The outcome of a request, or that it runs; `name` is the id of the request or of its reply."""
+        found = await find(http, name)
+        return stored(found) if isinstance(found, Outcome) else found
+
+    @router.post("/{name}/cancel", status_code=202)
+    async def cancel_request(http: Request, name: str) -> UnfinishedRequest:
+        """Cancel a request that has not ended."""
+        found = await find(http, name)
+        if isinstance(found, Outcome):
+            raise ApiError(409, f"the request has ended: {found.status.value}", param="id", code="request_ended")
+        bus = context.connection.bus
+        await bus.publish(bus.subjects.cancel(found.id), Cancel(reason="the client cancelled it"))
+        return found.model_copy(update={"status": "cancelling"})
+
+    async def find(http: Request, name: str) -> Outcome | UnfinishedRequest:
+        """Raises: ApiError 404 if there is no such request, or the key may not see it."""
         request_id = name.removeprefix(ChatFormat.id_prefix).removeprefix(TextFormat.id_prefix)
-        outcome = await find_outcome(context.connection.bus, request_id) if REQUEST_ID.fullmatch(request_id) else None
-        if outcome is None or not key_of(http).may_see(outcome.key):
-            raise ApiError(404, "no request with this id has ended in the last day", param="id", code="not_found")
+        if REQUEST_ID.fullmatch(request_id):
+            bus, key = context.connection.bus, key_of(http)
+            active = await find_active(bus, request_id)
+            outcome = await find_outcome(bus, request_id)  # second: the request may have ended in between
+            if outcome is not None and key.may_see(outcome.key):
+                return outcome
+            if outcome is None and active is not None and key.may_see(active.key):
+                return UnfinishedRequest(
+                    object="dilaserve.request", id=request_id, status="in_progress", arrival_s=active.arrival_s
+                )
+        message = "no request with this id runs, or has ended in the last day"
+        raise ApiError(404, message, param="id", code="not_found")
+
+    def stored(outcome: Outcome) -> StoredRequest:
         return StoredRequest(
             object="dilaserve.request",
             finish_reason=outcome.finish_reason,
