@@ -8,12 +8,19 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from services.gateway.api.request_models import BatchBody, ChatBody, CompletionBody, TextBody
+from services.gateway.api.request_models import (
+    BatchBody,
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    TextBody,
+    TokenizeBody,
+)
 from services.gateway.api.response_models import ErrorBody
 from shared.messages.plans import PlanRecord
 
 SCHEMAS = "#/components/schemas/"
-BODIES: tuple[type[BaseModel], ...] = (ChatBody, TextBody, BatchBody)
+BODIES: tuple[type[BaseModel], ...] = (ChatBody, TextBody, BatchBody, TokenizeBody, DetokenizeBody)
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "The request is invalid or refused; `param` names the wrong field."},
     "5XX": {"model": ErrorBody, "description": "The server failed, or is unavailable: 503 has `Retry-After`."},

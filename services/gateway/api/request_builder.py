@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
+from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
 from shared.arrays import Int32, pack_int32
 from shared.errors import TooLong
 from shared.messages.requests import MAX_OUTPUT_TOKENS, ChatMessage, Request
@@ -17,7 +17,7 @@ async def build_request(
     body: CompletionBody, text: TextModel, request_id: str, arrival_s: float, key_id: str
 ) -> Request:
     """`arrival_s` is Unix time, `key_id` the API key's. Raises: BadInput naming the wrong field."""
-    prompt_ids = await _encode(body, text)
+    prompt_ids = await encode_prompt(body, text)
     output_tokens, (_, limit) = _output_tokens(body, text, len(prompt_ids)), body.limit
     return Request(
         request_id=request_id,
@@ -38,16 +38,17 @@ async def build_request(
     )
 
 
-async def _encode(body: CompletionBody, text: TextModel) -> Int32:
+async def encode_prompt(body: CompletionBody | TokenizeBody, text: TextModel) -> Int32:
+    """The tokens of the body's prompt or messages. Raises: BadInput naming the wrong field."""
     match body:
-        case ChatBody():
+        case ChatBody() | TokenizeBody(messages=list()):
             roles = {"developer": "system"}  # chat templates have no role `developer`
             messages = [
-                ChatMessage(role=roles.get(each.role, each.role), content=each.content) for each in body.messages
+                ChatMessage(role=roles.get(each.role, each.role), content=each.content) for each in body.messages or ()
             ]
             encode = partial(text.encode_chat, messages)
             length = sum(len(message.role) + len(message.content) for message in messages)
-        case TextBody(prompt=str(prompt)):
+        case TextBody(prompt=str(prompt)) | TokenizeBody(prompt=str(prompt)):
             encode, length = partial(text.encode_prompt, prompt), len(prompt)
         case TextBody(prompt=list(token_ids)):
             return text.check_ids(token_ids, "prompt")

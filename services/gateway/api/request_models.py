@@ -188,6 +188,29 @@ class TextBody(CompletionBody):
     logprobs: None = None
 
 
+class TokenizeBody(Lenient):
+    """POST /tokenize: a prompt or messages."""
+
+    model: str
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise PydanticCustomError(
+                "unsupported_field", "give either prompt or messages", {"name": "prompt", "accepted": ""}
+            )
+        return self
+
+
+class DetokenizeBody(Lenient):
+    """POST /detokenize."""
+
+    model: str
+    tokens: Annotated[list[int], Field(fail_fast=True)]
+
+
 class BatchBody(Strict):
     """POST /v1/batches."""
 

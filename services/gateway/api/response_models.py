@@ -156,6 +156,16 @@ class UnfinishedRequest(ResponseModel):
     arrival_s: float = Field(description="Unix time, seconds")
 
 
+class TokenList(ResponseModel):
+    tokens: list[int]
+    count: int
+    max_model_len: int = Field(description="maximum number of tokens, prompt and output together")
+
+
+class DetokenizedText(ResponseModel):
+    prompt: str
+
+
 class Status(ResponseModel):
     status: str
 

@@ -61,3 +61,32 @@ async def test_fields_without_effect_on_the_answer_are_ignored_and_named(
 async def test_a_long_prompt_has_openais_code(gateway: RunningGateway) -> None:
     refused = await gateway.http.post("/v1/completions", json={**PLAIN, "prompt": "x" * MAX_LENGTH})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+async def test_a_text_survives_tokenizing_and_detokenizing(gateway: RunningGateway) -> None:
+    text = "Wie viele \u00c4pfel?"
+    listed = (await gateway.http.post("/tokenize", json={"model": "tiny-llada", "prompt": text})).json()
+    assert (listed["count"], listed["max_model_len"]) == (len(listed["tokens"]), MAX_LENGTH)
+    back = await gateway.http.post("/detokenize", json={"model": "tiny-llada", "tokens": listed["tokens"]})
+    assert back.json() == {"prompt": text}
+    chat = (await gateway.http.post("/tokenize", json=CHAT)).json()
+    reply = await gateway.http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 1})
+    assert reply.json()["usage"]["prompt_tokens"] == chat["count"]
+
+
+async def test_invalid_bodies_of_the_tokenizer_are_refused_by_name(gateway: RunningGateway) -> None:
+    for path, body, param in (
+        ("/tokenize", {"model": "tiny-llada"}, "prompt"),
+        ("/tokenize", {**CHAT, "prompt": "x"}, "prompt"),
+        ("/tokenize", {"model": "tiny-llada", "prompt": ""}, "prompt"),
+        ("/tokenize", {"model": "other", "prompt": "x"}, "model"),
+        ("/detokenize", {"model": "tiny-llada", "tokens": [10**9]}, "tokens"),
+        ("/detokenize", {"model": "tiny-llada", "tokens": ["x"]}, "tokens[0]"),
+    ):
+        refused = await gateway.http.post(path, json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) in ((400, param), (404, param)), body
+
+
+async def test_embeddings_are_refused_clearly(gateway: RunningGateway) -> None:
+    refused = await gateway.http.post("/v1/embeddings", json={"model": "tiny-llada", "input": "x"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unsupported_endpoint")

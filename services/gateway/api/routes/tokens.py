@@ -1,0 +1,38 @@
+"""POST /tokenize and /detokenize, in the form of vLLM's."""
+
+from fastapi import APIRouter, Request
+
+from services.gateway.api.errors import ApiError, check_model
+from services.gateway.api.openapi import json_body
+from services.gateway.api.request_body import read_body
+from services.gateway.api.request_builder import encode_prompt
+from services.gateway.api.request_models import DetokenizeBody, TokenizeBody
+from services.gateway.api.response_models import DetokenizedText, TokenList
+from services.gateway.app_context import AppContext
+
+
+def token_routes(context: AppContext) -> APIRouter:
+    router, text = APIRouter(), context.text
+
+    @router.post("/tokenize", openapi_extra=json_body(TokenizeBody))
+    async def tokenize(http: Request) -> TokenList:
+        """The tokens of a prompt, or of messages in the model's chat template."""
+        body = await read_body(http, TokenizeBody)
+        check_model(body.model, text.card.name)
+        ids = await encode_prompt(body, text)
+        return TokenList(tokens=ids.tolist(), count=len(ids), max_model_len=text.card.max_length)
+
+    @router.post("/detokenize", openapi_extra=json_body(DetokenizeBody))
+    async def detokenize(http: Request) -> DetokenizedText:
+        """The text of tokens, without special tokens."""
+        body = await read_body(http, DetokenizeBody)
+        check_model(body.model, text.card.name)
+        text.check_ids(body.tokens, "tokens")
+        return DetokenizedText(prompt=text.decode(body.tokens))
+
+    @router.post("/v1/embeddings", include_in_schema=False)
+    async def embeddings() -> None:
+        """Raises: ApiError, as the served models have no embeddings."""
+        raise ApiError(404, "the served model gives no embeddings", code="unsupported_endpoint")
+
+    return router
