@@ -1,6 +1,7 @@
 """Starts the scheduler: connects, leads the cell, runs, drains."""
 
 import asyncio
+import os
 import socket
 import sys
 import time
@@ -29,6 +30,7 @@ from services.scheduler.service import SchedulerService
 from services.scheduler.settings import SchedulerSettings
 from shared.background import DeferredTasks
 from shared.bus.client import Bus
+from shared.bus.instance_watch import InstanceWatch
 from shared.errors import Superseded
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
@@ -64,7 +66,9 @@ async def serve(
     stop: asyncio.Event,
 ) -> int:
     """Lead the cell and serve until `stop` is set. Returns: the exit status."""
-    lease = await run_until_stopped(stop, lead(bus, settings.max_stored_bytes))
+    caching, needs_profile = settings.cache != "none", find_policy(settings.policy).needs_profile
+    instances = InstanceEvents(text.card.name, needs_profile=needs_profile, caching=caching)
+    lease = await run_until_stopped(stop, lead(bus, settings.max_stored_bytes, instances.watch))
     if lease is None:
         return 0
     log.info("leading", epoch=lease.epoch, policy=settings.policy)
@@ -79,9 +83,8 @@ async def serve(
     )
     stats = StatsWindow(core, settings.policy, time.time(), lambda: requests.num_waiting, requests.oldest_late_s)
     service = SchedulerService(bus, core, queue, outcomes, predictor, stats, metrics, deferred)
-    needs_profile = find_policy(settings.policy).needs_profile
-    instances = InstanceEvents(text.card.name, queue, needs_profile=needs_profile, caching=core.settings.caching)
     instances.on_quarantine = lambda instance: outcomes.distrust(instance.instance_id, instance.unverified_s)
+    instances.report_to(queue)
     bus.reconnects.subscribe(lambda: queue.put(StepsLost()))
     await requests.subscribe_cancels()
     await requests.subscribe_lookups()
@@ -89,7 +92,7 @@ async def serve(
     background = [
         lease.hold(),
         bus.keep_set_up(lambda: queue.put(StepsLost()), settings.max_stored_bytes),
-        instances.watch.run(bus),
+        instances.watch.run(),
         service.receive_results(lease.epoch),
         service.publish_stats(),
         requests.run(lease.epoch),
@@ -108,10 +111,15 @@ async def serve(
     return 0
 
 
-async def lead(bus: Bus, disk_bytes: int) -> Lease:
-    """Set up the cell, and wait until this scheduler leads it."""
+async def lead(bus: Bus, disk_bytes: int, instances: InstanceWatch) -> Lease:
+    """Set up the cell, and wait until this scheduler leads it. It then knows the instances from their heartbeats."""
     await bus.ensure_set_up(disk_bytes)
-    return await Lease.acquire(bus, socket.gethostname())
+    await instances.start(bus)
+    watching = asyncio.create_task(instances.run())
+    try:
+        return await Lease.acquire(bus, f"{socket.gethostname()}:{os.getpid()}")
+    finally:
+        await cancel([watching])
 
 
 async def run_beside(main: Coroutine[Any, Any, None], background: list[Coroutine[Any, Any, None]]) -> None:

@@ -43,9 +43,8 @@ class InstanceWatch:
         """Subscribe to the heartbeats."""
         await bus.nc.subscribe(f"$KV.{bus.subjects.instances_bucket}.>", cb=self.receive)
 
-    async def run(self, bus: Bus) -> None:
-        """Subscribe, then report lost instances until cancelled."""
-        await self.start(bus)
+    async def run(self) -> None:
+        """Report lost instances until cancelled."""
         while True:
             await asyncio.sleep(HEARTBEAT_S / 4)
             self._expire()

@@ -24,7 +24,7 @@ async def test_an_expired_lease_is_renewed_if_there_was_no_other_leader(bus: Bus
 
     async def is_held() -> bool:
         try:
-            return (await bucket.get(KEY)).value == b"leads"
+            return (await bucket.get(KEY)).value == b"first"
         except NotFoundError:
             return False
 

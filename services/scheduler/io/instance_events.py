@@ -16,21 +16,23 @@ log = structlog.get_logger(__name__)
 
 
 class InstanceEvents:
-    """Puts new, changed and lost instances into the event queue; rejects instances that cannot serve in the cell."""
+    """Puts new, changed and lost instances into an event queue; rejects instances that cannot serve in the cell."""
 
-    def __init__(self, model_name: str, queue: EventQueue, *, needs_profile: bool, caching: bool) -> None:
+    def __init__(self, model_name: str, *, needs_profile: bool, caching: bool) -> None:
         self._model_name = model_name
-        self._queue = queue
+        self._queue: EventQueue | None = None  # None: on standby
         self._needs_profile = needs_profile
         self._caching = caching
         self._warned: set[str] = set()  # ids
         self._quarantined: set[str] = set()  # ids
         self.on_quarantine: Callable[[Instance], None] = lambda _: None  # receives each quarantined instance once
-        self.watch = InstanceWatch(
-            accept=self._accept,
-            on_update=self._update,
-            on_loss=lambda instance_id: queue.put(InstanceLost(instance_id)),
-        )
+        self.watch = InstanceWatch(accept=self._accept, on_update=self._update, on_loss=self._lose)
+
+    def report_to(self, queue: EventQueue) -> None:
+        """Put the present instances into the queue, and from now on every change."""
+        present, self._queue = self.watch.instances(), queue
+        for instance in present:
+            self._update(instance)
 
     def _accept(self, instance: Instance) -> bool:
         if instance.state is InstanceState.STARTING:
@@ -57,6 +59,8 @@ class InstanceEvents:
 
     def _quarantine(self, instance: Instance) -> None:
         instance_id = instance.instance_id
+        if self._queue is None:  # it is reported when this scheduler leads, by the next heartbeat
+            return
         if instance_id not in self._quarantined and instance.model.name == self._model_name:
             self._quarantined.add(instance_id)
             log.error("instance quarantined", instance=instance_id, reason=instance.quarantine)
@@ -64,10 +68,16 @@ class InstanceEvents:
             self.on_quarantine(instance)
 
     def _update(self, instance: Instance) -> None:
+        if self._queue is None:
+            return
         log.info("instance updated", instance=instance.instance_id, tp=instance.tp_degree, state=instance.state.value)
         if instance.cache_tokens and not self._caching:
             self._warn_once(instance, "instance has an unused cache", "the scheduler runs with DILASERVE_CACHE=none")
         self._queue.put(InstanceUpdated(instance))
+
+    def _lose(self, instance_id: str) -> None:
+        if self._queue is not None:
+            self._queue.put(InstanceLost(instance_id))
 
     def _warn_once(self, instance: Instance, event: str, reason: str) -> None:
         if instance.instance_id not in self._warned:

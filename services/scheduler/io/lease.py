@@ -26,20 +26,21 @@ STANDBY_POLL_S = 0.2  # time between two attempts to take the lease
 class Lease:
     """A lease that is held. `epoch` rises with every new leader."""
 
-    def __init__(self, bucket: KeyValue, revision: int) -> None:
+    def __init__(self, bucket: KeyValue, holder: bytes, revision: int) -> None:
         self._bucket = bucket
+        self._holder = holder
         self._revision = revision
         self.epoch = revision
 
     @classmethod
     async def acquire(cls, bus: Bus, holder: str) -> "Lease":
-        """Wait until no other scheduler leads the cell, then lead."""
-        bucket = await bus.bucket(bus.subjects.leases_bucket)
+        """Wait until no other scheduler leads the cell, then lead. `holder` names this process in the bucket."""
+        bucket, value = await bus.bucket(bus.subjects.leases_bucket), holder.encode()
 
         async def create() -> int | None:
             """Returns: None if another scheduler holds the lease."""
             with bus_errors("take the lease"), suppress(KeyWrongLastSequenceError):
-                return await bucket.create(KEY, holder.encode())
+                return await bucket.create(KEY, value)
             return None
 
         if (revision := await retry(create)) is None:
@@ -47,7 +48,7 @@ class Lease:
         while revision is None:
             await asyncio.sleep(STANDBY_POLL_S)
             revision = await retry(create)
-        return cls(bucket, revision)
+        return cls(bucket, value, revision)
 
     async def hold(self) -> None:
         """Renew until cancelled. Raises: Superseded if another scheduler has led."""
@@ -63,11 +64,11 @@ class Lease:
     async def _renew(self) -> None:
         """Renew the lease, even if it has expired, unless another scheduler has led since. Raises: Superseded."""
         try:
-            self._revision = await self._bucket.update(KEY, b"leads", last=self._revision)
+            self._revision = await self._bucket.update(KEY, self._holder, last=self._revision)
         except KeyWrongLastSequenceError:
             expired = self._revision
             try:
-                self._revision = await self._bucket.create(KEY, b"leads")
+                self._revision = await self._bucket.create(KEY, self._holder)
             except KeyWrongLastSequenceError:
                 raise Superseded("the lease has passed to another scheduler") from None
             if self._revision != expired + 1:  # the bucket has no other keys

@@ -20,9 +20,14 @@ async def receive(events: InstanceEvents, heartbeat: Instance) -> None:
     await events.watch.receive(Msg(cast("Client", None), subject=subject, data=encode(heartbeat)))
 
 
+async def delete(events: InstanceEvents, instance_id: str) -> None:
+    await events.watch.receive(Msg(cast("Client", None), subject=f"$KV.instances-c.{instance_id}", data=b""))
+
+
 @pytest.mark.parametrize(("caching", "cache_tokens", "warnings"), [(False, 512, 1), (True, 512, 0), (False, 0, 0)])
 async def test_an_unused_cache_is_logged_once(*, caching: bool, cache_tokens: int, warnings: int) -> None:
-    events = InstanceEvents("m", EventQueue(), needs_profile=False, caching=caching)
+    events = InstanceEvents("m", needs_profile=False, caching=caching)
+    events.report_to(EventQueue())
     with capture_logs() as logs:
         for state in (InstanceState.READY, InstanceState.DRAINING):
             await receive(events, instance(state=state, cache_tokens=cache_tokens))
@@ -32,7 +37,8 @@ async def test_an_unused_cache_is_logged_once(*, caching: bool, cache_tokens: in
 async def test_an_instance_without_a_profile_is_rejected_if_the_policy_needs_one() -> None:
     for needs_profile in (False, True):
         queue = EventQueue()
-        events = InstanceEvents("m", queue, needs_profile=needs_profile, caching=False)
+        events = InstanceEvents("m", needs_profile=needs_profile, caching=False)
+        events.report_to(queue)
         await receive(events, instance())
         updated = [event for event in await queue.get_all(0.0) if isinstance(event, InstanceUpdated)]
         assert bool(updated) is not needs_profile
@@ -40,14 +46,16 @@ async def test_an_instance_without_a_profile_is_rejected_if_the_policy_needs_one
 
 async def test_a_starting_instance_is_not_reported() -> None:
     queue = EventQueue()
-    events = InstanceEvents("m", queue, needs_profile=False, caching=False)
+    events = InstanceEvents("m", needs_profile=False, caching=False)
+    events.report_to(queue)
     await receive(events, instance(state=InstanceState.STARTING))
     assert await queue.get_all(0.0) == []
 
 
 async def test_a_quarantined_instance_is_reported_once_and_then_absent() -> None:
     queue = EventQueue()
-    events = InstanceEvents("m", queue, needs_profile=False, caching=False)
+    events = InstanceEvents("m", needs_profile=False, caching=False)
+    events.report_to(queue)
     reported: list[Instance] = []
     events.on_quarantine = reported.append
     await receive(events, instance())
@@ -57,3 +65,23 @@ async def test_a_quarantined_instance_is_reported_once_and_then_absent() -> None
     assert found == [InstanceQuarantined("w-1"), InstanceLost("w-1")]
     assert [each.quarantine for each in reported] == ["garbage"]
     assert events.watch.instances() == []
+
+
+async def test_a_scheduler_that_was_on_standby_knows_the_present_instances() -> None:
+    queue = EventQueue()
+    events = InstanceEvents("m", needs_profile=False, caching=False)
+    for instance_id in ("lost-1", "draining-1", "kept-1"):
+        await receive(events, instance(instance_id))
+    await receive(events, instance("draining-1", state=InstanceState.DRAINING))
+    await delete(events, "lost-1")
+    events.report_to(queue)
+    await receive(events, instance("new-1"))
+    await delete(events, "kept-1")
+    reported = [
+        event.instance_id
+        if isinstance(event, InstanceLost)
+        else (event.instance.instance_id, event.instance.state.value)
+        for event in await queue.get_all(0.0)
+        if isinstance(event, InstanceUpdated | InstanceLost)
+    ]
+    assert reported == [("draining-1", "draining"), ("kept-1", "ready"), ("new-1", "ready"), "kept-1"]
