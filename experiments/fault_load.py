@@ -12,8 +12,9 @@ import httpx
 import psutil
 from nats.aio.msg import Msg
 
-from experiments.live_cluster import SUBJECTS, chat_body, subscribed
-from shared.bus.client import last_token
+from experiments.live_cluster import CELL, SUBJECTS, chat_body, subscribed
+from services.scheduler.io.lease import KEY as LEASE_KEY
+from shared.bus.client import Bus, last_token
 from shared.bus.codec import decode
 from shared.messages.requests import Outcome
 from shared.messages.stats import SchedulerStats
@@ -121,6 +122,16 @@ async def kill_service(service: str, parent: psutil.Process, monitor: BusMonitor
     kill = Kill(service, time.monotonic(), len(monitor.stats), monitor.stats[-1])
     next(child for child in parent.children(recursive=True) if f"services.{service}" in child.cmdline()).kill()
     return kill
+
+
+async def leading_process(nats_url: str) -> psutil.Process:
+    """The scheduler of this machine that holds the lease."""
+    bus = await Bus.connect(nats_url, CELL, name="experiment")
+    try:
+        lease = await (await bus.bucket(bus.subjects.leases_bucket)).get(LEASE_KEY)
+    finally:
+        await bus.close()
+    return psutil.Process(int((lease.value or b"").rpartition(b":")[2]))
 
 
 def recovered(kill: Kill, monitor: BusMonitor, replies: Sequence[FaultReply]) -> bool:

@@ -54,6 +54,9 @@ def up(
     shed: Annotated[
         bool, typer.Option("--shed", help="Refuse (429) requests that cannot meet their SLO at the lowest threshold.")
     ] = False,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Run a second scheduler, which serves within seconds if the first fails.")
+    ] = False,
     data_dir: Annotated[Path, typer.Option(help="Data directory of NATS and Postgres.")] = Path(".data"),
     sync_interval: Annotated[
         str,
@@ -124,6 +127,7 @@ def up(
         reconfigure=reconfigure,
         profile=read.check_profile(profile, degrees, reconfigure=reconfigure),
         metrics_port=metrics_port,
+        standby=standby,
     )
     settings = read_settings(ServiceSettings, os.environ)
     configure_logs("up", level=settings.log_level, form=settings.log_format)

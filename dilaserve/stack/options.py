@@ -43,6 +43,7 @@ class StackOptions:
     reconfigure: bool = False
     profile: Path | None = None  # PROFILE.csv; None: each instance measures its own
     metrics_port: int = 0  # first metrics port; 0: no metrics
+    standby: bool = False  # run a second scheduler
 
     @property
     def threads_per_slot(self) -> int:
@@ -51,8 +52,9 @@ class StackOptions:
 
     @property
     def metrics_ports(self) -> range:
-        """One port per service of METRICS_ORDER, but one per slot for workers: a worker uses that of its first slot."""
-        count = len(METRICS_ORDER) - 1 + self.slots if self.metrics_port else 0
+        """One port per service of METRICS_ORDER, but one per slot for workers: a worker uses that of its first slot.
+        The last one is the second scheduler's."""
+        count = len(METRICS_ORDER) - 1 + self.slots + self.standby if self.metrics_port else 0
         return range(self.metrics_port, self.metrics_port + count)
 
     @property

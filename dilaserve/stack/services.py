@@ -13,7 +13,7 @@ STOP_ORDER = ("gateway", "scheduler", "predictor", "worker", "reconfigurator", "
 
 
 def serving_programs(options: StackOptions, nats_url: str, database_url: str) -> list[Program]:
-    """The gateway, the scheduler, one worker per instance, and the step predictor if the policy uses it."""
+    """The gateway, one or two schedulers, one worker per instance, and the step predictor if the policy uses it."""
     common = _common(options, nats_url)
     gateway = {"host": options.host, "port": options.port, "default_slo_s": options.slo_s, "database_url": database_url}
     gateway |= {"auth": options.auth, "shed": options.shed}
@@ -25,10 +25,14 @@ def serving_programs(options: StackOptions, nats_url: str, database_url: str) ->
         "cache": options.cache,
         "default_slo_s": options.slo_s,
     }
+    schedulers = [_program("scheduler", common | scheduler)]
+    if options.standby:
+        standby = scheduler | {"metrics_port": options.metrics_ports[-1] if options.metrics_ports else 0}
+        schedulers.append(_program("scheduler", common | standby, "scheduler-2"))
     workers = [worker_program(options, nats_url, spec) for spec in options.specs]
     predictor = common | {"metrics_port": _metrics_port(options, "predictor")}
     predictors = [_program("predictor", predictor)] if find_policy(options.policy).uses_estimates else []
-    return [_program("gateway", common | gateway), _program("scheduler", common | scheduler), *predictors, *workers]
+    return [_program("gateway", common | gateway), *schedulers, *predictors, *workers]
 
 
 def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> Program:

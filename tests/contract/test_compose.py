@@ -36,6 +36,14 @@ def test_the_gateway_can_require_api_keys(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
+def test_two_schedulers_run_so_that_one_is_on_standby(file: str) -> None:
+    scheduler = re.search(r"^  scheduler:\n(?:    .*\n)+", text := (COMPOSE / file).read_text(), re.MULTILINE)
+    assert scheduler
+    assert "      replicas: 2 " in scheduler[0]
+    assert text.count("replicas:") == 1
+
+
+@pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
 def test_the_profile_is_measured_again_for_another_model_only(file: str, tmp_path: Path) -> None:
     profile, own = tmp_path / "profile.csv", tmp_path / "dilaserve"
     own.write_text(f"#!/bin/sh\necho measured >> {profile}\n")

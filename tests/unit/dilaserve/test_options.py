@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dilaserve.stack.options import (
+    StackOptions,
     check_model,
     check_profile,
     check_sync_interval,
@@ -16,6 +17,7 @@ from dilaserve.stack.options import (
     share_cores,
 )
 from dilaserve.stack.ports import client_url
+from dilaserve.stack.services import reconfigurator_program, serving_programs
 from dilaserve.stack.supervisor import INITIAL_WAIT_S, MAX_WAIT_S, STABLE_RUN_S, next_wait_s
 from shared.errors import BadInput
 
@@ -111,3 +113,30 @@ def test_the_wait_doubles_up_to_a_bound_and_resets_after_a_stable_run(last_s: fl
     wait_s = next_wait_s(last_s, ran_s)
     assert INITIAL_WAIT_S <= wait_s <= MAX_WAIT_S
     assert wait_s == INITIAL_WAIT_S if ran_s >= STABLE_RUN_S else wait_s >= min(last_s, MAX_WAIT_S)
+
+
+@pytest.mark.parametrize("standby", [False, True])
+def test_every_program_has_a_metrics_port_of_its_own(*, standby: bool, tmp_path: Path) -> None:
+    options = StackOptions(
+        host="127.0.0.1",
+        port=8000,
+        model=tmp_path,
+        model_name="m",
+        instances=(1, 1),
+        policy="dilaserve",
+        thresholds=(0.9,),
+        slo_s=5.0,
+        cache="dual",
+        auth=False,
+        shed=False,
+        data_dir=tmp_path,
+        sync_interval="2m",
+        slots=2,
+        metrics_port=9100,
+        standby=standby,
+    )
+    programs = [*serving_programs(options, "nats://h", ""), reconfigurator_program(options, "nats://h", "")]
+    ports = [int(program.environ["DILASERVE_METRICS_PORT"]) for program in programs if program.name != "gateway"]
+    assert sorted(ports) == list(options.metrics_ports)
+    assert len({program.name for program in programs}) == len(programs)
+    assert sum("services.scheduler" in program.command for program in programs) == 1 + standby
