@@ -156,9 +156,10 @@ class SimulatedReconfigurator:
         if self._loads.pop(spec, None) is not None:  # it holds no request
             self._later(self._settings.stop_s, partial(self._stopped, spec))
             return
-        until_s = self._clock.now_s + self._settings.drain_s
         instance = self._cluster.instances[instance_id].instance
-        self._cluster.update(msgspec.structs.replace(instance, state=InstanceState.DRAINING, drain_until_s=until_s))
+        self._cluster.update(
+            msgspec.structs.replace(instance, state=InstanceState.DRAINING, drain_s=self._settings.drain_s)
+        )
         self._later(POLL_S, partial(self._stop_when_empty, spec, instance_id))
 
     def _stop_when_empty(self, spec: InstanceSpec, instance_id: str) -> None:

@@ -45,9 +45,9 @@ def registered(instance_id: str = "a-1", **fields: Any) -> InstanceUpdated:
     return InstanceUpdated(instance(instance_id, **fields))
 
 
-def draining(instance_id: str = "a-1", until_s: float = 0.0, **fields: Any) -> InstanceUpdated:
+def draining(instance_id: str = "a-1", drain_s: float = 0.0, **fields: Any) -> InstanceUpdated:
     """The event of a draining instance's heartbeat."""
-    return registered(instance_id, state=InstanceState.DRAINING, drain_until_s=until_s, **fields)
+    return registered(instance_id, state=InstanceState.DRAINING, drain_s=drain_s, **fields)
 
 
 def arrival(

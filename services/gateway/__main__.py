@@ -148,6 +148,7 @@ async def connect(settings: GatewaySettings, context: AppContext) -> None:
     await context.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
     await context.readiness.subscribe(bus)
     async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(context.connection.clock.run())
         tasks.create_task(context.readiness.probe.run(bus))
         await context.monitor.read_recent(bus)
         await BatchConsumer(BatchRunner(context)).run(bus)

@@ -1,6 +1,7 @@
 """The gateway's connection to the bus, which may be unavailable at the start and at any time after."""
 
 from shared.bus.client import Bus
+from shared.bus.clock import BusClock
 from shared.errors import RetryLater
 
 
@@ -9,11 +10,15 @@ class BusConnection:
 
     def __init__(self) -> None:
         self._bus: Bus | None = None
+        self._clock: BusClock | None = None
 
     async def connect(self, url: str, cell: str, alive_file: str = "") -> Bus:
         """Wait without a limit for the bus; it reconnects by itself after a loss."""
-        self._bus = await Bus.connect(url, cell, name="gateway", alive_file=alive_file)
-        return self._bus
+        bus = await Bus.connect(url, cell, name="gateway", alive_file=alive_file)
+        self._clock = BusClock(bus)
+        await self._clock.measure()
+        self._bus = bus
+        return bus
 
     @property
     def is_connected(self) -> bool:
@@ -25,6 +30,13 @@ class BusConnection:
         if self._bus is None or not self.is_connected:
             raise RetryLater("the bus is not connected")
         return self._bus
+
+    @property
+    def clock(self) -> BusClock:
+        """The clock of all gateways. Raises: RetryLater before the first connection."""
+        if self._clock is None:
+            raise RetryLater("the bus is not connected")
+        return self._clock
 
     async def close(self) -> None:
         """Send pending messages if the bus is available, then disconnect."""

@@ -52,10 +52,14 @@ class StepTokens:
 class InFlightRequest:
     """One request. Its `InFlightRequests` must `close` it, however it ends."""
 
-    def __init__(self, bus: Bus, request: Request, card: ModelCard, timeout_s: float, *, durable: bool) -> None:
-        """A `durable` request may have been published before, and is served even if its client leaves."""
+    def __init__(
+        self, bus: Bus, request: Request, card: ModelCard, arrived_s: float, timeout_s: float, *, durable: bool
+    ) -> None:
+        """`arrived_s`: by `time.perf_counter`. A `durable` request may have been published before, and is served even
+        if its client leaves."""
         self.request = request
         self.cancel_on_close = not durable
+        self._arrived_s = arrived_s
         self._durable = durable
         self._bus = bus
         self._card = card
@@ -81,7 +85,8 @@ class InFlightRequest:
             self._subscription = await self._bus.nc.subscribe(subject, cb=self._receive)
         with trace.use_span(self._span):
             try:
-                await self._bus.store(subjects.requests, replace(self.request, sent_s=time.time()))
+                age_s = time.perf_counter() - self._arrived_s
+                await self._bus.store(subjects.requests, replace(self.request, age_s=age_s))
             except (QueueFull, StorageFull):
                 self.cancel_on_close = False
                 raise
@@ -173,11 +178,14 @@ class InFlightRequests:
         return self._count_of[owner]
 
     async def open(
-        self, request: Request, owner: str, *, durable: bool = False, timeout_s: float | None = None
+        self, request: Request, owner: str, arrived_s: float, *, durable: bool = False, timeout_s: float | None = None
     ) -> InFlightRequest:
-        """Publish `request`. `owner`: an API key's id, or BATCH_OWNER. Raises: RetryLater if the bus is unavailable."""
+        """Publish `request`. `owner`: an API key's id, or BATCH_OWNER; `arrived_s`: the arrival by `time.perf_counter`.
+
+        Raises: RetryLater if the bus is unavailable.
+        """
         inflight = InFlightRequest(
-            self._connection.bus, request, self._card, timeout_s or self._timeout_s, durable=durable
+            self._connection.bus, request, self._card, arrived_s, timeout_s or self._timeout_s, durable=durable
         )
         self._open[inflight] = owner
         self._count_of[owner] += 1

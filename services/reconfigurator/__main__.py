@@ -21,6 +21,7 @@ from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
+from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.database.schema import open_database
 from shared.errors import BadInput
@@ -28,6 +29,7 @@ from shared.metrics import serve_metrics
 from shared.predictor_card import read_predictor_card
 from shared.profile import LatencyProfile, read_profile
 from shared.service import Service, run_service, serve_on_bus
+from shared.tasks import cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,15 @@ async def reconfigure(
     instances = InstanceWatch()
     await instances.start(bus)
     executor = Executor(bus, launcher, instances, settings)
+    clock = BusClock(bus)
+    measuring = asyncio.create_task(clock.run())
     controller = ReconfigurationController(
-        bus, engine, launcher, instances, executor, config.planner, config.profile, metrics
+        bus, clock, engine, launcher, instances, executor, config.planner, config.profile, metrics
     )
     try:
         await controller.run(settings.interval_s, settings.window_s, stop)
     finally:
+        await cancel([measuring])
         await launcher.close()
 
 

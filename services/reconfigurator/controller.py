@@ -23,6 +23,7 @@ from services.reconfigurator.planning.missing_profiles import fill_missing_profi
 from services.reconfigurator.planning.run_in_process import run_in_process
 from services.reconfigurator.schedule import PlanSchedule, PlanTrigger
 from shared.bus.client import Bus
+from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.bus.plan_history import read_plans
 from shared.bus.subjects import HEARTBEAT_S
@@ -44,6 +45,7 @@ class ReconfigurationController:
     """The reconfigurator of one cell."""
 
     _bus: Bus
+    _clock: BusClock
     _engine: AsyncEngine
     _launcher: Launcher
     _instances: InstanceWatch
@@ -100,7 +102,7 @@ class ReconfigurationController:
             self._begin(record, group)
         else:
             log.warning("not resumed: the cluster has changed", plan=record.plan_id)
-            event = PlanEvent(at_s=time.time(), text="given up: the cluster is another one now")
+            event = PlanEvent(at_s=self._clock.now_s(), text="given up: the cluster is another one now")
             events = [*record.events, event]
             await self._store(replace(record, state=PlanState.FAILED, events=events, ended_s=event.at_s))
 
@@ -111,7 +113,7 @@ class ReconfigurationController:
 
     async def _count_arrivals(self, span_s: float) -> int:
         """Requests that arrived lately; 0 if Postgres is unavailable, which the next decision reports."""
-        until_s = time.time() - WRITE_DELAY_S
+        until_s = self._clock.now_s() - WRITE_DELAY_S
         try:
             return await count_arrivals(self._engine, until_s - span_s, until_s)
         except RetryLater:
@@ -119,7 +121,7 @@ class ReconfigurationController:
 
     async def _decide(self, context: PlanningContext) -> PlanRecord:
         """Raises: RetryLater if the planner's process dies."""
-        record = await run_in_process(self._planner.decide, context, time.time())
+        record = await run_in_process(self._planner.decide, context, self._clock.now_s())
         self._known_tokens_per_step = record.tokens_per_step
         log.info("decided", plan=record.plan_id, state=record.state.value, reason=record.reason)
         self._metrics.decided(record, context.target)
@@ -141,7 +143,7 @@ class ReconfigurationController:
 
     async def _read_context(self, trigger: PlanTrigger) -> PlanningContext:
         """Raises: RetryLater if Postgres, the bus or the launcher does not answer, or Postgres lacks arrivals."""
-        until_s = time.time() - WRITE_DELAY_S
+        until_s = self._clock.now_s() - WRITE_DELAY_S
         await check_written(self._bus, until_s)
         requests, threshold_uses = await read_window(self._engine, until_s - trigger.span_s, until_s)
         self._profile = await fill_missing_profiles(self._profile, self._instances.instances(), self._engine)

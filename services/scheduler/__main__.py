@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 import sys
-import time
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -30,6 +29,7 @@ from services.scheduler.service import SchedulerService
 from services.scheduler.settings import SchedulerSettings
 from shared.background import DeferredTasks
 from shared.bus.client import Bus
+from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.errors import Superseded
 from shared.metrics import serve_metrics
@@ -72,17 +72,19 @@ async def serve(
     if lease is None:
         return 0
     log.info("leading", epoch=lease.epoch, policy=settings.policy)
-    queue, outcomes = EventQueue(), OutcomeStore(bus, text)
+    clock = BusClock(bus)
+    await clock.measure()
+    queue, outcomes = EventQueue(), OutcomeStore(bus, clock, text)
     core = build_core(settings, text, card, lease.epoch)
     predictor = PredictorClient(bus, core.settings.thresholds, queue)
     deferred = DeferredTasks()
     preparer = RequestPreparer(bus, text, await Recovery.start(bus))
     slo_s, max_held = settings.default_slo_s, settings.max_held_requests
     requests = RequestConsumer(
-        bus, preparer, queue, outcomes, deferred, core.totals, default_slo_s=slo_s, max_held=max_held
+        bus, clock, preparer, queue, outcomes, deferred, core.totals, default_slo_s=slo_s, max_held=max_held
     )
-    stats = StatsWindow(core, settings.policy, time.time(), lambda: requests.num_waiting, requests.oldest_late_s)
-    service = SchedulerService(bus, core, queue, outcomes, predictor, stats, metrics, deferred)
+    stats = StatsWindow(core, settings.policy, clock.now_s(), lambda: requests.num_waiting, requests.oldest_late_s)
+    service = SchedulerService(bus, clock, core, queue, outcomes, predictor, stats, metrics, deferred)
     instances.on_quarantine = lambda instance: outcomes.distrust(instance.instance_id, instance.unverified_s)
     instances.report_to(queue)
     bus.reconnects.subscribe(lambda: queue.put(StepsLost()))
@@ -91,6 +93,7 @@ async def serve(
     freeze_startup_objects()
     background = [
         lease.hold(),
+        clock.run(),
         bus.keep_set_up(lambda: queue.put(StepsLost()), settings.max_stored_bytes),
         instances.watch.run(),
         service.receive_results(lease.epoch),

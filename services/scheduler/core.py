@@ -233,7 +233,7 @@ class SchedulerCore:
     def _update_instance(self, instance: Instance, now_s: float) -> None:
         if self.fleet.has_reconnected(instance):  # its last results may be lost
             self._lose_instance(instance.instance_id, now_s, has_failed=False)
-        self.fleet.update(instance)
+        self.fleet.update(instance, now_s)
         self._next_load_control_s = 0.0
 
     def _lose_instance(self, instance_id: str, now_s: float, *, has_failed: bool = True) -> None:

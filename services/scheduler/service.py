@@ -20,6 +20,7 @@ from services.scheduler.monitoring.stats_window import StatsWindow
 from services.scheduler.monitoring.tracing import record_request
 from shared.background import DeferredTasks
 from shared.bus.client import Bus, try_decode
+from shared.bus.clock import BusClock
 from shared.bus.subjects import result_consumer
 from shared.messages.stats import STATS_S
 from shared.messages.steps import StepResults
@@ -27,7 +28,7 @@ from shared.messages.steps import StepResults
 log = structlog.get_logger(__name__)
 
 MAX_CYCLE_INTERVAL_S = 0.5  # maximum time between two cycles, for step timeouts
-MAX_CLOCK_DIFFERENCE = timedelta(seconds=5)  # between this machine and the bus; the core drops older results
+RESULTS_MARGIN = timedelta(seconds=5)  # results from before the epoch that are received too; the core drops them
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class SchedulerService:
     """Runs one core on one bus."""
 
     _bus: Bus
+    _clock: BusClock
     _core: SchedulerCore
     _queue: EventQueue
     _outcomes: OutcomeStore
@@ -45,14 +47,15 @@ class SchedulerService:
 
     async def receive_results(self, epoch: int) -> None:
         """Receive the step results of an epoch that begins now, until cancelled."""
-        consumer = result_consumer(epoch, datetime.now(UTC) - MAX_CLOCK_DIFFERENCE)
+        began = datetime.fromtimestamp(self._clock.now_s(), UTC)
+        consumer = result_consumer(epoch, began - RESULTS_MARGIN)
         await self._bus.run_consumer(self._bus.subjects.stream("STEP_RESULTS"), consumer, self._on_results)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run cycles until `stop`; the bus redelivers unfinished requests to the next scheduler."""
         while not stop.is_set():
             events = await self._queue.get_all(timeout_s=MAX_CYCLE_INTERVAL_S)
-            now_s, started_s = time.time(), time.perf_counter()
+            now_s, started_s = self._clock.now_s(), time.perf_counter()
             commands = self._core.cycle(events, now_s)
             cycle_s = time.perf_counter() - started_s
             for command in commands:
@@ -66,7 +69,7 @@ class SchedulerService:
         """Publish the statistics once per second, until cancelled."""
         while True:
             await asyncio.sleep(STATS_S)
-            stats = self._stats.stats(time.time())
+            stats = self._stats.stats(self._clock.now_s())
             self._metrics.set_stats(stats)
             if self._bus.nc.is_connected:  # otherwise the client would buffer the message and send it late
                 await self._bus.publish(self._bus.subjects.stats("scheduler"), stats)

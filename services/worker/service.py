@@ -143,7 +143,7 @@ class WorkerService:
         control = try_decode(msg, Control)
         if control is not None and control.action == "drain":
             log.info("draining", within_s=control.within_s)
-            await self._registration.drain(time.time() + control.within_s)
+            await self._registration.drain(control.within_s)
 
     async def _compute(self) -> None:
         """Publish the engine's iterations until the queue ends. Raises: the error that ended the engine."""

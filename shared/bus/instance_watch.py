@@ -96,4 +96,4 @@ def _name(instance: Instance) -> str:
 
 def _content(instance: Instance) -> Instance:
     """The registration without what every heartbeat changes."""
-    return replace(instance, heartbeat=0, requests=0)
+    return replace(instance, heartbeat=0, requests=0, draining_s=0.0)

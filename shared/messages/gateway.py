@@ -20,7 +20,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     owner: str  # the API key's id; empty without `auth`
     filename: str
     purpose: str
-    created_s: int  # Unix time, seconds, like all times here
+    created_s: int  # Unix time, seconds, like all times here; those of batches are by the bus's clock
 
 
 class BatchStatus(enum.StrEnum):

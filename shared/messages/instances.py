@@ -45,7 +45,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     cache_tokens: Tokens = 0  # capacity of its KV cache; 0: no cache, or unknown
     profile: str = ""  # latency profile of its TP degree, in the form of PROFILE.csv; empty: none
     requests: int = 0  # number of requests that it holds
-    drain_until_s: float = 0.0  # Unix time, seconds; until then it keeps requests whose move costs a step
+    drain_s: float = 0.0  # seconds from the order to drain for which it keeps requests whose move costs a step
+    draining_s: float = 0.0  # seconds since that order
     heartbeat: int = 0  # number of renewals
     connections: int = 1  # to the bus so far; if it rises, results may be lost
     quarantine: str = ""  # why it is quarantined

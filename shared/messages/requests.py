@@ -10,7 +10,6 @@ from shared.messages.decisions import StepDecisions
 MAX_OUTPUT_TOKENS = 8192  # limit of one request; the model's own limit is usually lower
 DEFAULT_BLOCK_LENGTH = 32
 MAX_KEY_LENGTH = 64  # characters of an API key's id
-YEAR_10000_S = 253402300800.0  # Unix time; a larger value is probably in milliseconds
 
 RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]  # `$` alone lets a newline follow
 
@@ -45,10 +44,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop: list[str] = []
     stream: bool = False  # send `progress` messages
     guesses: bool = False  # send `guesses` messages
-    # Unix time, seconds; None: the message's time on the bus
-    arrival_s: Annotated[float, msgspec.Meta(ge=0, lt=YEAR_10000_S)] | None = None
-    # Unix time of publication, by the clock of `arrival_s`; None: `arrival_s` is not corrected
-    sent_s: Annotated[float, msgspec.Meta(ge=0, lt=YEAR_10000_S)] | None = None
+    age_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # seconds from its arrival to this message's publication
     key: Annotated[str, msgspec.Meta(max_length=MAX_KEY_LENGTH)] = ""  # API key's id, or a producer's name; empty: none
 
 

@@ -51,7 +51,6 @@ SAMPLES: list[msgspec.Struct] = [
         seed=7,
         stop=["\n"],
         stream=True,
-        arrival_s=1.5,
     ),
     Outcome(
         request_id="r-1",
@@ -262,13 +261,7 @@ def test_an_undecodable_message_is_bad_input(kind: type[msgspec.Struct], data: b
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("request_id", "a\n"),
-        ("seed", 2**63),
-        ("slo_s", math.inf),
-        ("arrival_s", math.nan),
-        ("arrival_s", 1_795_238_620_360),  # in milliseconds
-    ],
+    [("request_id", "a\n"), ("seed", 2**63), ("slo_s", math.inf), ("age_s", math.nan), ("age_s", -1.0)],
 )
 def test_a_request_with_an_unusable_value_is_bad_input(field: str, value: object) -> None:
     with pytest.raises(BadInput) as refused:

@@ -211,13 +211,13 @@ class EngineCell:
         arrivals = [text.arrival(self.now_s, self.checkpoints.get(name)) for name, text in self.unsettled.items()]
         self.cycle([*arrivals, *(self.heartbeat(name) for name in self.engines)])
 
-    def heartbeat(self, name: str, drain_until_s: float | None = None) -> ev.InstanceUpdated:
-        """The event of a ready instance, or of one that drains until `drain_until_s`."""
-        state = InstanceState.READY if drain_until_s is None else InstanceState.DRAINING
+    def heartbeat(self, name: str, drain_s: float | None = None) -> ev.InstanceUpdated:
+        """The event of a ready instance, or of one that drains for `drain_s` seconds."""
+        state = InstanceState.READY if drain_s is None else InstanceState.DRAINING
         return registered(
             name,
             state=state,
-            drain_until_s=drain_until_s or 0.0,
+            drain_s=drain_s or 0.0,
             max_batch_requests=MAX_REQUESTS,
             max_batch_tokens=1000,
             cache_tokens=self.models[name].cache_tokens,

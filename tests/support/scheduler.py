@@ -129,7 +129,8 @@ class AnsweringScheduler:
             error = OutcomeError(message=f"the test chose {self.status.value}", field="messages")
             return Outcome(request_id=request.request_id, status=self.status, error=error, key=request.key)
         finished = self.text.finish(output_ids, request.stop, request.max_tokens)
-        latency_s = time.time() - (request.arrival_s or 0.0)
+        arrival_s = time.time() - request.age_s
+        latency_s = time.time() - arrival_s
         return Outcome(
             request_id=request.request_id,
             key=request.key,
@@ -139,7 +140,7 @@ class AnsweringScheduler:
             prompt_tokens=prompt_tokens,
             completion_tokens=finished.completion_tokens,
             output_tokens=request.output_tokens,
-            arrival_s=request.arrival_s or 0.0,
+            arrival_s=arrival_s,
             stats=ServingStats(
                 steps=steps,
                 recompute_steps=steps,

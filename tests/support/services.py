@@ -12,18 +12,28 @@ from shared.settings import to_environ
 
 STOP_S = 20.0
 ROOT = Path(__file__).parents[2]
+WRONG_CLOCK = """
+import runpy, time
+right = time.time
+time.time = lambda: right() + {ahead_s}
+runpy.run_module("services.{name}", run_name="__main__")
+"""
 
 
 @contextmanager
-def service(name: str, settings: Mapping[str, object], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `services.<name>` with these settings, log to the file `log`, and end it with SIGTERM."""
+def service(
+    name: str, settings: Mapping[str, object], log: Path, *, clock_ahead_s: float = 0.0
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `services.<name>` with these settings, log to the file `log`, and end it with SIGTERM.
+
+    `clock_ahead_s`: the error of its machine's clock.
+    """
+    command = (
+        ["-c", WRONG_CLOCK.format(name=name, ahead_s=clock_ahead_s)] if clock_ahead_s else ["-m", f"services.{name}"]
+    )
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", f"services.{name}"],
-            env={**os.environ, **to_environ(settings)},
-            cwd=ROOT,
-            stdout=out,
-            stderr=out,
+            [sys.executable, *command], env={**os.environ, **to_environ(settings)}, cwd=ROOT, stdout=out, stderr=out
         )
     try:
         yield process

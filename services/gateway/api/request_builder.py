@@ -13,10 +13,8 @@ DEFAULT_OUTPUT_TOKENS = 128
 ADJUSTED_HEADER = "X-Dilaserve-Adjusted"
 
 
-async def build_request(
-    body: CompletionBody, text: TextModel, request_id: str, arrival_s: float, key_id: str
-) -> Request:
-    """`arrival_s` is Unix time, `key_id` the API key's. Raises: BadInput naming the wrong field."""
+async def build_request(body: CompletionBody, text: TextModel, request_id: str, key_id: str) -> Request:
+    """`key_id` is the API key's. Raises: BadInput naming the wrong field."""
     prompt_ids = await encode_prompt(body, text)
     output_tokens, (_, limit) = _output_tokens(body, text, len(prompt_ids)), body.limit
     return Request(
@@ -33,7 +31,6 @@ async def build_request(
         stop=body.stop or [],
         stream=bool(body.stream),
         guesses=body.canvas,
-        arrival_s=arrival_s,
         key=key_id,
     )
 

@@ -5,7 +5,6 @@ Each line is a durable request with its own id, so a gateway that continues anot
 
 import asyncio
 import contextlib
-import time
 from dataclasses import dataclass, field
 
 import structlog
@@ -45,7 +44,7 @@ class BatchRunner:
         if errors:
             await self._fail(batch.batch_id, errors)
             return
-        started = {"status": BatchStatus.IN_PROGRESS, "total": len(lines), "began_s": _now_s()}
+        started = {"status": BatchStatus.IN_PROGRESS, "total": len(lines), "began_s": self._now_s()}
         batch = await self._context.batches.set(batch.batch_id, started, unless=BatchStatus.CANCELLING)
         if batch.ended:  # cancelled while its file was read
             return
@@ -53,7 +52,9 @@ class BatchRunner:
         await self._finish(batch, sorted(results, key=lambda result: result.number))
 
     async def _fail(self, batch_id: str, errors: list[BatchError]) -> None:
-        await self._context.batches.set(batch_id, {"errors": errors, "status": BatchStatus.FAILED, "ended_s": _now_s()})
+        await self._context.batches.set(
+            batch_id, {"errors": errors, "status": BatchStatus.FAILED, "ended_s": self._now_s()}
+        )
 
     async def _serve(self, batch: Batch, lines: list[Line]) -> list[LineResult]:
         """The results of all lines, or of those served before the batch was cancelled or expired."""
@@ -71,7 +72,7 @@ class BatchRunner:
             while pending:
                 _, pending = await asyncio.wait(workers, timeout=SAVE_S)
                 batch = await self._context.batches.set(batch.batch_id, _counts(results))
-                if batch.ended or batch.status is BatchStatus.CANCELLING or time.time() > batch.expires_s:
+                if batch.ended or batch.status is BatchStatus.CANCELLING or self._now_s() > batch.expires_s:
                     server.cancel_requests = True
                     break
         finally:
@@ -83,7 +84,7 @@ class BatchRunner:
 
     async def _finish(self, batch: Batch, results: list[LineResult]) -> None:
         """Write the files, then the final record."""
-        finalizing, finalizing_s = {"status": BatchStatus.FINALIZING}, _now_s()
+        finalizing, finalizing_s = {"status": BatchStatus.FINALIZING}, self._now_s()
         batch = await self._context.batches.set(batch.batch_id, finalizing, unless=BatchStatus.CANCELLING)
         if batch.ended:  # by another gateway, which received the batch after this one lost the bus
             return
@@ -97,7 +98,7 @@ class BatchRunner:
             status = BatchStatus.CANCELLED
         elif len(results) < batch.total:
             status = BatchStatus.EXPIRED
-        final = {"status": status, "finalizing_s": finalizing_s, "ended_s": _now_s(), **_counts(results), **files}
+        final = {"status": status, "finalizing_s": finalizing_s, "ended_s": self._now_s(), **_counts(results), **files}
         await self._context.batches.set(batch.batch_id, final)
 
     async def _write(self, batch: Batch, kind: str, results: list[LineResult]) -> str:
@@ -105,11 +106,10 @@ class BatchRunner:
         content = await asyncio.to_thread(write_results, results)  # 50,000 would block the event loop
         return (await self._context.files.add(content, f"{kind}.jsonl", "batch_output", batch.owner)).id
 
+    def _now_s(self) -> int:
+        return self._context.batches.now_s()
+
 
 def _counts(results: list[LineResult]) -> dict[str, int]:
     failed = sum(result.failed for result in results)
     return {"completed": len(results) - failed, "failed": failed}
-
-
-def _now_s() -> int:
-    return int(time.time())

@@ -1,7 +1,6 @@
 """The records of batches on the bus."""
 
 import contextlib
-import time
 import uuid
 from collections.abc import Callable, Mapping
 
@@ -28,9 +27,13 @@ class BatchStore:
     def __init__(self, connection: BusConnection) -> None:
         self._connection = connection
 
+    def now_s(self) -> int:
+        """Unix time by the bus's clock, the clock of all batches. Units: whole seconds."""
+        return int(self._connection.clock.now_s())
+
     async def create(self, owner: str, endpoint: str, input_file_id: str, metadata: dict[str, str]) -> Batch:
         """Store a batch and queue it for the next free gateway."""
-        now_s = int(time.time())
+        now_s = self.now_s()
         batch = Batch(
             batch_id=f"batch-{uuid.uuid4().hex[:24]}",  # with a line's number, a valid request id
             owner=owner,
@@ -68,7 +71,7 @@ class BatchStore:
         Raises: ApiError 404 if the owner has no such batch, 409 if it has ended.
         """
         await self.get(batch_id, owner)
-        now_s = int(time.time())
+        now_s = self.now_s()
 
         def cancelled(batch: Batch) -> Batch:
             if batch.ended:

@@ -48,13 +48,12 @@ class LineServer:
         text, inflight_requests = self._context.text, self._context.inflight
         body = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
         check_model(body.model, text.card.name)
-        now_s = time.time()
-        left_s = max(1.0, self._batch.expires_s - now_s)
-        request = await build_request(body, text, request_id, now_s, self._batch.owner)
+        start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
+        request = await build_request(body, text, request_id, self._batch.owner)
         priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
         request = replace(request, stream=False, guesses=False, priority=priority, slo_s=slo_s)
         self._context.readiness.check_storage()
-        inflight = await inflight_requests.open(request, BATCH_OWNER, durable=True, timeout_s=left_s)
+        inflight = await inflight_requests.open(request, BATCH_OWNER, start_s, durable=True, timeout_s=left_s)
         try:
             outcome = await inflight.outcome()
         finally:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from services.scheduler.events import FinishRequest
 from services.scheduler.io.delivery import Delivery
 from shared.bus.client import Bus
+from shared.bus.clock import BusClock
 from shared.bus.errors import bus_errors
 from shared.errors import BadInput
 from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus
@@ -41,8 +42,9 @@ class _Served:
 class OutcomeStore:
     """Writes outcomes in the background; `drain` waits for them."""
 
-    def __init__(self, bus: Bus, text: TextModel) -> None:
+    def __init__(self, bus: Bus, clock: BusClock, text: TextModel) -> None:
         self._bus = bus
+        self._clock = clock
         self._text = text
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._writing: dict[asyncio.Task[None], Delivery] = {}  # the delivery that each task acknowledges
@@ -89,7 +91,7 @@ class OutcomeStore:
         outcome = Outcome(
             request_id=request_id,
             status=OutcomeStatus.REJECTED,
-            arrival_s=time.time(),
+            arrival_s=self._clock.now_s(),
             error=OutcomeError(message=error.message, field=error.field),
         )
         self._write(outcome, delivery)

@@ -5,7 +5,6 @@ is read again when there is room.
 """
 
 import asyncio
-import time
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +14,6 @@ from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from services.scheduler.events import RequestCancelled
-from services.scheduler.io.bus_clock import BusClock, arrival_time
 from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.outcome_store import OutcomeStore
@@ -24,6 +22,7 @@ from services.scheduler.io.waiting_requests import WaitingRequest, WaitingReques
 from services.scheduler.state.totals import Totals
 from shared.background import DeferredTasks
 from shared.bus.client import Bus, last_token, try_decode
+from shared.bus.clock import BusClock
 from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS
 from shared.bus.settlement import discard
@@ -53,6 +52,7 @@ class RequestConsumer:
     def __init__(
         self,
         bus: Bus,
+        clock: BusClock,
         preparer: RequestPreparer,
         queue: EventQueue,
         outcomes: OutcomeStore,
@@ -69,7 +69,7 @@ class RequestConsumer:
         self._outcomes = outcomes
         self._deferred = deferred
         self._totals = totals
-        self._clock = BusClock(bus)
+        self._clock = clock
         self._default_slo_s = default_slo_s
         self._max_held = max_held
         self._held: dict[str, _Held] = {}  # by request id
@@ -103,9 +103,7 @@ class RequestConsumer:
                 if consumer_epoch(info.name) < epoch:
                     await self._bus.js.delete_consumer(stream, info.name)
 
-        await self._clock.measure()
         async with self._tasks:
-            self._tasks.create_task(self._clock.run())
             self._tasks.create_task(self._promote())
             await self._bus.run_consumer(
                 stream, request_consumer(epoch), self._receive, before_create=evict_superseded, is_own=True
@@ -251,11 +249,17 @@ class RequestConsumer:
         ids = request.prompt_ids
         return Arrival(
             request_id=request.request_id,
-            arrival_s=arrival_time(request, msg.metadata.timestamp.timestamp(), self._clock.ahead_s, time.time()),
+            arrival_s=arrival_time(request, msg.metadata.timestamp.timestamp(), self._clock.now_s()),
             prompt_tokens=text_length(request) // CHARS_PER_TOKEN if ids is None else len(ids) // 4,
             output_tokens=round_up_to_blocks(request.output_tokens, request.block_length),
             slo_s=request.slo_s or self._default_slo_s,
         )
+
+
+def arrival_time(request: Request, stored_s: float, now_s: float) -> float:
+    """The request's arrival, at most `now_s`: its age at the publication counts, by the producer's own clock.
+    Units: Unix time in seconds, by the bus's clock."""
+    return min(now_s, stored_s - request.age_s)
 
 
 class _RequestName(msgspec.Struct):

@@ -38,8 +38,8 @@ class Fleet(InstanceCosts):
         assert instance is not None, f"index {index} is free"
         return instance.instance_id
 
-    def update(self, instance: Instance) -> int:
-        """Add an instance, or apply its new registration. Returns: its index."""
+    def update(self, instance: Instance, now_s: float) -> int:
+        """Add an instance, or apply its new registration, sent at `now_s`. Returns: its index."""
         index = self.index_of.get(instance.instance_id)
         if index is None:
             index = self._free_index()
@@ -52,7 +52,7 @@ class Fleet(InstanceCosts):
         self.changed[index] = True
         self.instances[index] = instance
         self.open[index] = instance.state is InstanceState.READY
-        self.drain_until_s[index] = instance.drain_until_s
+        self.drain_until_s[index] = now_s + instance.drain_s - instance.draining_s
         self.max_tokens[index] = min(instance.max_batch_tokens, instance.cache_tokens or instance.max_batch_tokens)
         self.max_requests[index] = instance.max_batch_requests
         return index

@@ -26,12 +26,15 @@ class Registration:
         """`num_resident()` returns the number of resident requests."""
         self._bus = bus
         self._num_resident = num_resident
+        self._drain_began_s: float | None = None  # by the monotonic clock
         self.instance = instance
         self._renewed_s = time.monotonic()
 
     async def renew(self) -> None:
         """Write the entry now. If the bus is unavailable, log it; the next renewal tries again."""
-        self.instance = replace(self.instance, heartbeat=self.instance.heartbeat + 1, requests=self._num_resident())
+        draining_s = 0.0 if self._drain_began_s is None else time.monotonic() - self._drain_began_s
+        heartbeat, requests = self.instance.heartbeat + 1, self._num_resident()
+        self.instance = replace(self.instance, heartbeat=heartbeat, requests=requests, draining_s=draining_s)
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 await (await self._bucket()).put(self.instance.instance_id, encode(self.instance))
@@ -53,9 +56,10 @@ class Registration:
             await self.renew()
             await asyncio.sleep(HEARTBEAT_S)
 
-    async def drain(self, until_s: float = 0.0) -> None:
-        """Accept no new requests from now on; the resident requests leave by `until_s`, Unix time in seconds."""
-        self.instance = replace(self.instance, state=InstanceState.DRAINING, drain_until_s=until_s)
+    async def drain(self, within_s: float = 0.0) -> None:
+        """Accept no new requests from now on; the resident requests leave within `within_s` seconds."""
+        self._drain_began_s = time.monotonic()
+        self.instance = replace(self.instance, state=InstanceState.DRAINING, drain_s=within_s)
         await self.renew()
 
     async def quarantine(self, reason: str, unverified_s: float) -> None:

@@ -17,6 +17,7 @@ from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.schedule import PlanSchedule
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
+from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.bus.plan_history import read_plans
 from shared.database.schema import open_database
@@ -53,6 +54,7 @@ class Cell:
         settings = ReconfiguratorSettings(drain_s=5.0, start_s=WAIT_S, stop_s=1.0)
         self.controller = ReconfigurationController(
             bus,
+            BusClock(bus),
             self.engine,
             launcher,
             self.instances,

@@ -15,6 +15,7 @@ from services.reconfigurator.planning.plan import Solver
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
+from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.bus.subjects import HEARTBEAT_S
 from shared.database.schema import open_database
@@ -200,7 +201,7 @@ async def test_after_a_restart_an_instance_is_still_drained_before_its_stop(
         read_nodes(["a:2"]), PlanningSettings([0.9], [1, 2], [32]), {}, cached=False, solver=Solver.CBC, solve_s=1.0
     )
     controller = ReconfigurationController(
-        bus, never, launcher, instances, executor, planner, LatencyProfile({}), ReconfiguratorMetrics()
+        bus, BusClock(bus), never, launcher, instances, executor, planner, LatencyProfile({}), ReconfiguratorMetrics()
     )
     running = asyncio.create_task(controller.run(interval_s=1e6, window_s=1e6, stop=stop))
     try:

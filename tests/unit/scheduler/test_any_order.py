@@ -86,7 +86,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(which=WHICH, seconds=st.sampled_from([0.0, 1.0, 100.0]))
     def drain(self, which: int, seconds: float) -> None:
-        self.cell.cycle([self.cell.heartbeat(self.one(which), drain_until_s=self.cell.now_s + seconds)])
+        self.cell.cycle([self.cell.heartbeat(self.one(which), drain_s=seconds)])
 
     # Failures
 
@@ -206,7 +206,7 @@ def test_a_returning_request_replaces_its_old_state_even_if_the_drop_was_lost(*,
     for leaves, goes_to in [("a-1", "b-1"), ("b-1", "a-1")]:
         cell.deliver_jobs(leaves)
         cell.compute(leaves)
-        cell.cycle([cell.heartbeat(goes_to), cell.heartbeat(leaves, drain_until_s=cell.now_s)])
+        cell.cycle([cell.heartbeat(goes_to), cell.heartbeat(leaves, drain_s=0.0)])
         cell.deliver_results()
         cell.jobs[leaves].clear()
     cell.run_until_idle()

@@ -1,46 +1,31 @@
-"""A request's arrival by the scheduler's clock, whatever the clocks of producer and bus show."""
+"""A request's arrival, by its age and the time of its storage."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.io.bus_clock import MAX_UNCORRECTED_S, arrival_time
+from services.scheduler.io.request_consumer import arrival_time
+from shared.bus.clock import corrected
 from shared.messages.requests import Request
 
 NOW_S = 1_000_000.0
-DELAY_S = 0.01  # from the publication to the storage
-WAITED_S = 3.0  # from the arrival to the publication
-clock_errors = st.floats(-5e5, 5e5).filter(lambda ahead_s: abs(ahead_s) > MAX_UNCORRECTED_S + DELAY_S)
+offsets = st.floats(-1e6, 1e6)
 
 
-def received(*, producer_ahead_s: float = 0.0, bus_ahead_s: float = 0.0, sends_time: bool = True) -> float:
-    """The arrival of a request that was published and stored just now, and had waited for WAITED_S before."""
-    sent_s = NOW_S - DELAY_S + producer_ahead_s
-    request = Request(request_id="r", arrival_s=sent_s - WAITED_S, sent_s=sent_s if sends_time else None)
-    return arrival_time(request, stored_s=NOW_S + bus_ahead_s, ahead_s=bus_ahead_s, now_s=NOW_S)
+@given(age_s=st.floats(0.0, 1e5), stored_ago_s=st.floats(0.0, 1e5))
+def test_the_time_at_the_producer_and_on_the_bus_counts(age_s: float, stored_ago_s: float) -> None:
+    arrival_s = arrival_time(Request(request_id="r", age_s=age_s), NOW_S - stored_ago_s, NOW_S)
+    assert abs(NOW_S - arrival_s - (age_s + stored_ago_s)) < 1e-6
 
 
-@given(producer_ahead_s=clock_errors, bus_ahead_s=st.just(0.0) | clock_errors)
-def test_the_time_waited_at_the_producer_counts_under_any_clocks(producer_ahead_s: float, bus_ahead_s: float) -> None:
-    arrival_s = received(producer_ahead_s=producer_ahead_s, bus_ahead_s=bus_ahead_s)
-    assert arrival_s == pytest.approx(NOW_S - WAITED_S, abs=1e-6)
+@given(stored_s=st.floats(0.0, 2 * NOW_S))
+def test_an_arrival_is_never_in_the_future(stored_s: float) -> None:
+    assert arrival_time(Request(request_id="r"), stored_s, NOW_S) == min(stored_s, NOW_S)
 
 
-@pytest.mark.parametrize("producer_ahead_s", [-0.2, 0.0, 0.2])
-def test_a_small_difference_is_not_corrected(producer_ahead_s: float) -> None:
-    assert received(producer_ahead_s=producer_ahead_s) == pytest.approx(NOW_S - DELAY_S - WAITED_S + producer_ahead_s)
-
-
-def test_without_the_time_of_publication_the_arrival_counts_as_given() -> None:
-    assert received(producer_ahead_s=-100.0, sends_time=False) == pytest.approx(NOW_S - DELAY_S - WAITED_S - 100.0)
-
-
-@given(producer_ahead_s=clock_errors, sends_time=st.booleans())
-def test_an_arrival_is_never_in_the_future(producer_ahead_s: float, sends_time: bool) -> None:
-    assert received(producer_ahead_s=producer_ahead_s, sends_time=sends_time) <= NOW_S
-
-
-@given(bus_ahead_s=st.floats(-5e5, 5e5))
-def test_without_an_arrival_the_time_of_storage_counts(bus_ahead_s: float) -> None:
-    arrival_s = arrival_time(Request(request_id="r"), NOW_S - 2.0 + bus_ahead_s, bus_ahead_s, NOW_S)
-    assert arrival_s == pytest.approx(NOW_S - 2.0, abs=1e-6)
+@given(known_s=st.none() | offsets, measured_s=offsets, error_s=st.floats(0.0, 1.0))
+def test_the_clock_moves_only_if_a_measurement_excludes_it(
+    known_s: float | None, measured_s: float, error_s: float
+) -> None:
+    offset_s = corrected(known_s, measured_s, error_s)
+    assert abs(offset_s - measured_s) <= error_s
+    assert offset_s == known_s or known_s is None or abs(known_s - measured_s) > error_s

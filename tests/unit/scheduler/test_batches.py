@@ -190,7 +190,7 @@ def test_requests_that_sit_out_leave_a_draining_instance(lookahead: int, seconds
     cell = cell_of("r2", lookahead=lookahead, moves=MigrationPolicy.AT_RECOMPUTE)
     submit(cell, 1, 2)
     assert cell.core.table.instance[row_of(cell, "r2")] == 0
-    cell.cycle([cell.heartbeat("a-1", drain_until_s=cell.now_s + seconds)])
+    cell.cycle([cell.heartbeat("a-1", drain_s=seconds)])
     cell.start_worker("b-1")
     assert cell.core.table.instance[row_of(cell, "r2")] == 1
     assert "r2" in dict(sent(cell, "b-1"))

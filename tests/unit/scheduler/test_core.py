@@ -311,18 +311,22 @@ def test_with_a_cache_a_request_leaves_a_draining_instance_at_the_end_of_its_blo
     core = scheduler_core(caching=True)
     worker = Worker("a-1", per_step=1)
     [job] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
-    core.cycle([draining("a-1", until_s=200.0), registered("b-1")], 100.1)
+    core.cycle([draining("a-1", drain_s=99.9), registered("b-1")], 100.1)
     for _ in range(3):
         [job] = of_kind(core.cycle([worker.run(job.jobs)], 100.2), SendJobs)
         assert job.instance_id == "a-1"
     assert where(core.cycle([worker.run(job.jobs)], 100.3)) == {"b-1"}
 
 
-def test_all_requests_leave_a_draining_instance_at_its_time_limit() -> None:
+@pytest.mark.parametrize("draining_s", [0.0, 20.0])
+def test_all_requests_leave_a_draining_instance_at_its_time_limit(draining_s: float) -> None:
+    """A scheduler that begins to lead learns of the drain when it has lasted for `draining_s`."""
     core = scheduler_core(caching=True)
     worker = Worker("a-1", per_step=1)
     [job] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
-    core.cycle([draining("a-1", until_s=105.0), registered("b-1"), arrival("new")], 100.1)
+    core.cycle(
+        [draining("a-1", drain_s=draining_s + 4.9, draining_s=draining_s), registered("b-1"), arrival("new")], 100.1
+    )
     commands = core.cycle([worker.run(job.jobs)], 105.0)
     assert where(commands) == {"b-1"}
     assert any(command.jobs.drops for command in of_kind(commands, SendJobs) if command.instance_id == "a-1")

@@ -33,7 +33,7 @@ PROFILES = [SUM, MERGED]
 def fleet(*profiles: LatencyProfile | None) -> Fleet:
     made = Fleet(1)
     for number, profile in enumerate(profiles):
-        made.update(instance(f"i{number}", profile=profile.to_csv() if profile else ""))
+        made.update(instance(f"i{number}", profile=profile.to_csv() if profile else ""), 0.0)
     return made
 
 
@@ -102,7 +102,7 @@ def test_one_stalled_iteration_hardly_changes_the_correction() -> None:
 def test_a_new_profile_starts_without_correction() -> None:
     made = fleet(SUM)
     made.observe(np.array([0]), np.array([0.5]), np.array([0.1]))
-    made.update(instance("i0", profile=SUM.to_csv(), max_batch_requests=3))
+    made.update(instance("i0", profile=SUM.to_csv(), max_batch_requests=3), 0.0)
     assert made.correction[0] != 1.0
-    made.update(instance("i0", profile=MERGED.to_csv()))
+    made.update(instance("i0", profile=MERGED.to_csv()), 0.0)
     assert made.correction[0] == 1.0

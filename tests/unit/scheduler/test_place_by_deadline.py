@@ -26,7 +26,7 @@ class Cluster:
         self.ranks: dict[int, float] = {}  # deadlines by row
         for i, tokens in enumerate(limits):
             update = registered(f"i-{i}", max_batch_tokens=tokens, max_batch_requests=requests)
-            self.fleet.update(update.instance)
+            self.fleet.update(update.instance, 0.0)
         self.count = 0
 
     def add(self, tokens: int, rank_s: float, index: int = NOWHERE) -> int:
@@ -166,7 +166,7 @@ def test_limits_hold_and_a_closed_instance_stays_empty(
     """`requests`: tokens, deadline, whether urgent, whether it comes in a second wave."""
     cluster = Cluster(*limits, requests=4)
     if closed < len(limits):
-        cluster.fleet.update(registered(f"i-{closed}", state=InstanceState.DRAINING).instance)
+        cluster.fleet.update(registered(f"i-{closed}", state=InstanceState.DRAINING).instance, 0.0)
     urgent = []
     for second_wave in (False, True):
         for tokens, rank_s, is_urgent, is_second in requests:

@@ -85,7 +85,7 @@ def test_rows_filtered_before_placement_would_find_no_room(
     table, fleet = RequestTable(candidates=1), Fleet()
     for i, (batch, count, is_open) in enumerate(limits):
         state = InstanceState.READY if is_open else InstanceState.DRAINING
-        fleet.update(limited(f"i-{i}", batch, 0, count, state).instance)
+        fleet.update(limited(f"i-{i}", batch, 0, count, state).instance, 0.0)
     rows = []
     for i, (prompt, index, is_to_be_placed) in enumerate(requests):
         row = table.add(arrival(f"r{i}", prompt_tokens=prompt))
@@ -106,7 +106,7 @@ def test_a_request_leaves_its_instance_only_for_a_sufficient_gain(min_gain: floa
     """With the request, its own instance has 200 tokens; the other would have 170."""
     table, fleet = RequestTable(candidates=1), Fleet()
     for index, tokens in enumerate((72, 42)):
-        fleet.update(limited(f"i-{index}", 1000, 0, 10).instance)
+        fleet.update(limited(f"i-{index}", 1000, 0, 10).instance, 0.0)
         fleet.add_load(index, tokens, requests=1)
     row = table.add(arrival("r", prompt_tokens=64, output_tokens=64))
     table.instance[row] = 0

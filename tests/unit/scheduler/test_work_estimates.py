@@ -25,7 +25,7 @@ def cluster(
     """Requests on instance 0; the profile is that of `scripted_cell`: (1 ms + 1 ms per token) / TP degree."""
     table, fleet = RequestTable(candidates=1, caching=caching), Fleet()
     for i, tp_degree in enumerate(tp_degrees):
-        fleet.update(registered(f"i-{i}", tp_degree=tp_degree).instance)
+        fleet.update(registered(f"i-{i}", tp_degree=tp_degree).instance, 0.0)
     for i in range(requests):
         row = table.add(arrival(f"r{i}", slo_s=slo_s, **fields))
         table.instance[row] = table.state_instance[row] = 0
@@ -68,9 +68,9 @@ def test_instances_divide_the_work_by_their_speed() -> None:
 def test_closed_instances_do_no_work_and_without_an_open_one_all_is_booked() -> None:
     table, fleet = cluster(1, 1)
     both = booked(table, fleet, 50)
-    fleet.update(registered("i-1", state=InstanceState.DRAINING).instance)
+    fleet.update(registered("i-1", state=InstanceState.DRAINING).instance, 0.0)
     assert booked(table, fleet, 50) == pytest.approx(2 * both)
-    fleet.update(registered("i-0", state=InstanceState.DRAINING).instance)
+    fleet.update(registered("i-0", state=InstanceState.DRAINING).instance, 0.0)
     assert booked(table, fleet, 50) == np.inf
 
 
@@ -97,7 +97,7 @@ def test_without_a_cache_steps_share_the_base_of_recompute_iterations() -> None:
         f"1,{tokens},{kind},{20 + tokens / 1000}\n" for tokens in (32, 1024, 8192) for kind in ("recompute", "cache")
     )
     (cached, fleet), (uncached, _) = cluster(1), cluster(1, caching=False)
-    fleet.update(registered("i-0", profile=flat).instance)
+    fleet.update(registered("i-0", profile=flat).instance, 0.0)
     assert booked(uncached, fleet, 0, recompute_steps=50) == pytest.approx(booked(cached, fleet, 50), rel=0.2)
     latency = BatchLatency(fleet, tokens=128, block_length=32, recompute_share=1.0)
     assert latency.seconds(np.array([0]), np.array([4]))[0] == pytest.approx(0.0205, rel=0.01)

@@ -79,7 +79,8 @@ async def test_only_new_and_changed_instances_are_reported() -> None:
     cell = Cell()
     await cell.heartbeat("i-1", heartbeat=1)
     await cell.heartbeat("i-1", heartbeat=2, requests=3)
-    await cell.heartbeat("i-1", heartbeat=3, state=InstanceState.DRAINING)
+    await cell.heartbeat("i-1", heartbeat=3, state=InstanceState.DRAINING, drain_s=9.0)
+    await cell.heartbeat("i-1", heartbeat=4, state=InstanceState.DRAINING, drain_s=9.0, draining_s=1.0)
     assert cell.updated == ["i-1", "i-1"]
 
 

@@ -49,16 +49,16 @@ def _responses(whole: type[Completion]) -> dict[int | str, dict[str, Any]]:
 
 async def _complete(context: AppContext, http: Request, kind: type[CompletionBody]) -> Response:
     """Serve one request and record its end."""
-    start_s, arrival_s = time.perf_counter(), time.time()
+    start_s, created_s = time.perf_counter(), time.time()
     try:
         context.admission.check_rate(key_of(http))
         body = await read_body(http, kind)
-        inflight = await _open(context, http, body, arrival_s)
+        inflight = await _open(context, http, body, start_s)
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
     request_id = inflight.request.request_id
-    replies = Replies(body, request_id, arrival_s)
+    replies = Replies(body, request_id, created_s)
     headers = {"X-Request-Id": request_id, **ignored_header(body), **adjusted_header(body, inflight.request)}
     recorder = RequestRecorder(context.metrics, request_id, start_s)
     if body.stream:
@@ -74,18 +74,18 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
     return JSONResponse(replies.whole(outcome), headers=headers)
 
 
-async def _open(context: AppContext, http: Request, body: CompletionBody, arrival_s: float) -> InFlightRequest:
-    """Validate, admit and publish the request."""
+async def _open(context: AppContext, http: Request, body: CompletionBody, start_s: float) -> InFlightRequest:
+    """Validate, admit and publish the request, which arrived at `start_s` by `time.perf_counter`."""
     check_model(body.model, context.text.card.name)
     key, idempotency_key = key_of(http), http.headers.get("Idempotency-Key")
-    request = await build_request(body, context.text, uuid.uuid4().hex, arrival_s, key.key_id)
+    request = await build_request(body, context.text, uuid.uuid4().hex, key.key_id)
     context.readiness.check_accepts()
     context.admission.check_priority(key, request)
     if idempotency_key is not None:
         claim = context.idempotency.claim(key.key_id, idempotency_key, http.url.path, body.model_dump_json())
         request = replace(request, request_id=await claim)
     context.admission.admit(key, request)
-    return await context.inflight.open(request, key.key_id, durable=idempotency_key is not None)
+    return await context.inflight.open(request, key.key_id, start_s, durable=idempotency_key is not None)
 
 
 async def _completed(http: Request, inflight: InFlightRequest) -> Outcome:

@@ -1,0 +1,104 @@
+"""A machine whose clock is an hour off changes no deadline."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dilaserve.stack.ports import free_port
+from services.gateway.batches.batch_store import WINDOW_S, BatchStore
+from services.gateway.bus_connection import BusConnection
+from services.worker.io.registration import Registration
+from shared.bus.client import Bus
+from shared.bus.clock import BusClock
+from shared.messages.instances import InstanceState
+from tests.builders import instance
+from tests.support.nats import NatsServer
+from tests.support.scheduled_cell import Cluster
+from tests.support.services import service
+from tests.support.waiting import until
+
+LIMIT_S = 20.0
+SLO_S = 60.0
+HOUR_S = 3600.0
+
+SetClock = Callable[[float], None]
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    """Sets the error of this machine's clock, in seconds."""
+    right = time.time
+
+    def set_error(error_s: float) -> None:
+        monkeypatch.setattr(time, "time", lambda: right() + error_s)
+
+    return set_error
+
+
+@pytest.mark.parametrize(("scheduler_s", "gateway_s"), [(HOUR_S, 0), (-HOUR_S, 0), (0, HOUR_S), (0, -HOUR_S)])
+async def test_a_request_has_its_whole_slo_if_a_clock_is_an_hour_off(
+    scheduler_s: float, gateway_s: float, bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer
+) -> None:
+    cell = Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
+    port = free_port()
+    settings = cell.settings | {"port": port}
+    body = {"model": "tiny", "prompt": "2+2=", "max_tokens": 32, "slo_ms": 1000 * SLO_S}
+    async with cell.instance(), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S) as http:
+
+        async def is_ready() -> bool:
+            try:
+                return (await http.get("/ready")).is_success
+            except httpx.TransportError:
+                return False
+
+        with (
+            service("scheduler", cell.settings, cell.log, clock_ahead_s=scheduler_s),
+            service("gateway", settings, tmp_path / "gateway.log", clock_ahead_s=gateway_s),
+        ):
+            await until(is_ready, LIMIT_S)
+            served = (await http.post("/v1/completions", json=body)).json()["dilaserve"]
+    assert served["slo_met"]
+    assert 0 < served["latency_ms"] < 1000 * LIMIT_S
+
+
+@pytest.mark.parametrize("error_s", [-HOUR_S, HOUR_S])
+async def test_a_batch_expires_a_day_later_by_the_clock_of_the_bus(
+    error_s: float, bus: Bus, nats_server: NatsServer, set_clock: SetClock
+) -> None:
+    now_s = time.time()
+    set_clock(error_s)
+    connection = BusConnection()
+    await connection.connect(nats_server.url, bus.subjects.cell)
+    try:
+        batch = await BatchStore(connection).create("", "/v1/completions", "file-1", {})
+    finally:
+        await connection.close()
+    assert now_s - 1.0 <= batch.created_s <= now_s + LIMIT_S
+    assert batch.expires_s - batch.created_s == WINDOW_S
+
+
+async def test_a_step_of_the_clock_leaves_the_time_of_the_bus(bus: Bus, set_clock: SetClock) -> None:
+    now_s, clock = time.time(), BusClock(bus)
+    set_clock(-HOUR_S)
+    unmeasured = BusClock(bus)
+    assert unmeasured.now_s() < now_s - HOUR_S / 2
+    for each in (clock, unmeasured):
+        await each.measure()
+        assert now_s <= each.now_s() + 0.1 < now_s + LIMIT_S
+
+
+async def test_a_draining_instance_reports_the_age_of_the_order(bus: Bus, set_clock: SetClock) -> None:
+    registration = Registration(bus, instance("i-1"))
+    await registration.drain(within_s=9.0)
+    set_clock(HOUR_S)
+    await registration.renew()
+    first = registration.instance
+    await registration.renew()
+    second = registration.instance
+    assert (second.state, second.drain_s) == (InstanceState.DRAINING, 9.0)
+    assert 0 < first.draining_s < second.draining_s < LIMIT_S
+    await registration.drain()
+    assert (registration.instance.drain_s, registration.instance.draining_s < second.draining_s) == (0.0, True)
