@@ -47,6 +47,9 @@ def main() -> int:
 
 def prepare(settings: ReconfiguratorSettings) -> Service:
     """Check the settings and the files that they name. Raises: BadInput."""
+    if settings.request_retention_s < settings.window_s:
+        text = f"DILASERVE_REQUEST_RETENTION_S={settings.request_retention_s:g}: accepted: at least "
+        raise BadInput(f"{text}DILASERVE_WINDOW_S={settings.window_s:g}, which decisions read", "request_retention_s")
     config = None if settings.launcher == "none" else read_reconfiguration(settings)
     engine = open_database(settings.database_url)
     metrics = ReconfiguratorMetrics()
@@ -55,7 +58,7 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
     async def serve(bus: Bus, stop: asyncio.Event) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(monitor(bus, engine, metrics, stop))
+                group.create_task(monitor(bus, engine, metrics, settings.request_retention_s, stop))
                 if config is not None:
                     group.create_task(reconfigure(bus, engine, settings, config, metrics, stop))
         finally:

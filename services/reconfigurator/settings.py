@@ -7,6 +7,7 @@ import msgspec
 from services.reconfigurator.planning.plan import Solver
 from shared.settings import Positive, Seconds, ServiceSettings
 
+Retention = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Threshold = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 
@@ -22,6 +23,7 @@ class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
     cache: Literal["none", "prefix", "dual"] = "none"  # KV cache mode; as the workers'
     interval_s: Seconds = 300.0  # seconds between two decisions
     window_s: Seconds = 300.0  # seconds of recent workload that a decision considers
+    request_retention_s: Retention = 7_776_000.0  # seconds from a request's arrival for which Postgres keeps its row
     rps_buffer: Annotated[float, msgspec.Meta(ge=0)] = 0.1  # headroom over the observed rate (0.1 = 10 %)
     solver: Solver = Solver.CBC  # solver of the integer programs
     solve_s: Seconds = 60.0  # time limit in seconds of each planning stage

@@ -15,21 +15,28 @@ from nats.js.errors import NotFoundError
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from services.reconfigurator.__main__ import prepare
 from services.reconfigurator.metrics import ReconfiguratorMetrics
+from services.reconfigurator.monitoring import request_expiry
+from services.reconfigurator.monitoring.database_rows import arrival_row
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
-from services.reconfigurator.monitoring.workload_monitor import MONITORED_STREAMS, check_written, monitor
+from services.reconfigurator.monitoring.workload_monitor import MONITORED_STREAMS, check_written, monitor, write_rows
 from services.reconfigurator.planning.workload_stats import RequestSample
+from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
 from shared.database.schema import Base, PlanRow, RequestRow, open_database, upgrade
 from shared.errors import BadInput, RetryLater
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus, ServingStats, ThresholdUse
+from shared.service import run_service
 from tests.support.postgres import PostgresServer
 from tests.support.stack import new_data_dir
 from tests.support.waiting import until
 
 WAIT_S = 20.0
+HOUR_S = 3600.0
+RETENTION_S = 30 * 24 * HOUR_S
 
 SERVED = Outcome(
     request_id="served",
@@ -127,7 +134,7 @@ async def monitoring(bus: Bus, database: AsyncEngine) -> AsyncIterator[None]:
     """A running monitor; its failure fails the test."""
     stop = asyncio.Event()
     async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
-        group.create_task(monitor(bus, database, ReconfiguratorMetrics(), stop))
+        group.create_task(monitor(bus, database, ReconfiguratorMetrics(), RETENTION_S, stop))
         yield
         stop.set()
 
@@ -322,3 +329,60 @@ async def test_invalid_messages_are_discarded_and_the_others_are_stored(
     async with monitoring(bus, database):
         await all_settled(bus)
     assert await count_rows(database) == 2
+
+
+async def add_requests(database: AsyncEngine, *ages_s: float) -> None:
+    """Write the rows of requests that arrived this many seconds ago, with these numbers as ids."""
+    arrivals = [
+        msgspec.structs.replace(ARRIVED, request_id=f"{i}", arrival_s=time.time() - age_s)
+        for i, age_s in enumerate(ages_s)
+    ]
+    await write_rows(MONITORED_STREAMS[0], database, [arrival_row(arrival) for arrival in arrivals])
+
+
+async def ids(database: AsyncEngine) -> set[str]:
+    async with database.connect() as connection:
+        return set((await connection.execute(select(RequestRow.request_id))).scalars())
+
+
+async def test_old_requests_are_deleted_a_bounded_number_at_a_time(
+    database: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_expiry, "MAX_ROWS", 4)
+    await upgrade(database)
+    await add_requests(database, *(HOUR_S + 60.0 - i for i in range(10)), HOUR_S - 60.0, 0.0)
+    assert await request_expiry.delete_some(database, HOUR_S) == 4
+    assert await ids(database) == {f"{i}" for i in range(4, 12)}  # the oldest first
+    assert await request_expiry.expire_now(database, HOUR_S) == 6
+    assert await ids(database) == {"10", "11"}
+
+
+async def test_the_deletion_of_old_requests_waits_for_no_lock(database: AsyncEngine) -> None:
+    await upgrade(database)
+    await add_requests(database, 2 * HOUR_S, 2 * HOUR_S)
+    async with database.begin() as other:
+        await other.execute(text("SELECT 1 FROM requests WHERE request_id = '0' FOR UPDATE"))
+        async with asyncio.timeout(WAIT_S):
+            assert await request_expiry.expire_now(database, HOUR_S) == 1
+    assert await ids(database) == {"0"}
+    assert await request_expiry.expire_now(database, HOUR_S) == 1
+
+
+async def test_the_monitor_deletes_old_requests(bus: Bus, database: AsyncEngine) -> None:
+    await upgrade(database)
+    await add_requests(database, 2 * RETENTION_S, 0.0)
+
+    async def is_deleted() -> bool:
+        return await ids(database) == {"1"}
+
+    async with monitoring(bus, database):
+        await until(is_deleted, WAIT_S)
+
+
+def test_requests_are_kept_for_a_window_at_least(capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"DILASERVE_REQUEST_RETENTION_S": "60", "DILASERVE_WINDOW_S": "300"}
+    assert run_service("reconfigurator", ReconfiguratorSettings, prepare, asyncio.run, environ) == 2
+    assert capsys.readouterr().err == (
+        "reconfigurator: DILASERVE_REQUEST_RETENTION_S=60: accepted: at least DILASERVE_WINDOW_S=300, "
+        "which decisions read\n"
+    )

@@ -1,4 +1,4 @@
-"""The workload monitor: writes every arrival, outcome and plan on the bus to Postgres.
+"""The workload monitor: writes every arrival, outcome and plan on the bus to Postgres, and deletes old requests there.
 
 If Postgres is unavailable, serving continues. The messages stay in their streams (for ARRIVAL_AGE_S and OUTCOME_AGE_S,
 and the newest MAX_PLANS; older ones are missing from the statistics) and are written once it is back. They are
@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.database_errors import database_errors, refused_rows
 from services.reconfigurator.monitoring.database_rows import Row, arrival_row, outcome_row, plan_row
+from services.reconfigurator.monitoring.request_expiry import expire_requests
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.bus.errors import bus_errors
@@ -57,13 +58,17 @@ MONITORED_STREAMS = (
 )
 
 
-async def monitor(bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics, stop: asyncio.Event) -> None:
+async def monitor(
+    bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics, retention_s: float, stop: asyncio.Event
+) -> None:
     """Migrate the database, again and again until that succeeds, then write rows until `stop` is set.
 
-    The unfinished batch is delivered again, to the next monitor.
+    Rows of requests are deleted `retention_s` seconds after the arrival. The unfinished batch is delivered again, to
+    the next monitor.
     """
     await run_until_stopped(stop, retry(partial(_migrate, engine)))
     async with asyncio.TaskGroup() as group:
+        group.create_task(run_until_stopped(stop, expire_requests(engine, retention_s)))
         for monitored in MONITORED_STREAMS:
             following = retry(partial(_follow, monitored, bus, engine, metrics))
             group.create_task(run_until_stopped(stop, following))

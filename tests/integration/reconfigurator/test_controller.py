@@ -32,6 +32,7 @@ from tests.support.waiting import reached, until
 from tests.support.workloads import PROFILE
 
 WAIT_S = 60.0
+RETENTION_S = 1e6
 HEAVY_S = 150.0  # window with 2 requests a second, more than any instances serve in time
 PAUSE_S = 10.0  # time since the last of them
 LARGE, LEFT, RIGHT = (InstanceSpec(node="a", gpus=gpus) for gpus in ((0, 1), (0,), (1,)))
@@ -101,7 +102,7 @@ async def cell(bus: Bus) -> AsyncIterator[Cell]:
         await made.instances.start(bus)
         await reached(lambda: bool(instances_at(made.instances, LARGE)))
         async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
-            group.create_task(monitor(bus, made.engine, ReconfiguratorMetrics(), stop))
+            group.create_task(monitor(bus, made.engine, ReconfiguratorMetrics(), RETENTION_S, stop))
             yield made
             stop.set()
         await launcher.close()

@@ -1,0 +1,51 @@
+"""Deletes the rows of old requests from Postgres, in transactions of bounded length."""
+
+import asyncio
+from datetime import timedelta
+
+import structlog
+from sqlalchemy import delete, func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from services.reconfigurator.monitoring.database_errors import database_errors
+from shared.database.schema import RequestRow
+from shared.errors import RetryLater
+
+log = structlog.get_logger(__name__)
+
+MAX_ROWS = 1000  # rows per transaction
+PAUSE_S = 0.1  # between two transactions, for the work of others
+INTERVAL_S = 600.0  # from the last old row to the next search
+
+
+async def expire_requests(engine: AsyncEngine, retention_s: float) -> None:
+    """Delete the rows of requests that arrived more than `retention_s` seconds ago, again and again until cancelled."""
+    while True:
+        try:
+            if rows := await expire_now(engine, retention_s):
+                log.info("old requests deleted from Postgres", rows=rows)
+        except RetryLater as error:
+            log.warning("old requests not deleted from Postgres", error=str(error))
+        await asyncio.sleep(INTERVAL_S)
+
+
+async def expire_now(engine: AsyncEngine, retention_s: float) -> int:
+    """Delete all rows that are old now. Returns: their number. Raises: RetryLater if Postgres is unavailable."""
+    rows = 0
+    while deleted := await delete_some(engine, retention_s):
+        rows += deleted
+        await asyncio.sleep(PAUSE_S)
+    return rows
+
+
+async def delete_some(engine: AsyncEngine, retention_s: float) -> int:
+    """Delete at most MAX_ROWS old rows, without waiting for one that another transaction has locked.
+
+    Returns: their number. Raises: RetryLater if Postgres is unavailable.
+    """
+    row, oldest = RequestRow, func.now() - timedelta(seconds=retention_s)
+    old = select(row.request_id).where(row.arrived_at < oldest).order_by(row.arrived_at).limit(MAX_ROWS)
+    statement = delete(row).where(row.request_id.in_(old.with_for_update(skip_locked=True)))
+    with database_errors():
+        async with engine.begin() as connection:
+            return (await connection.execute(statement)).rowcount
