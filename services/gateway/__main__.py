@@ -28,6 +28,7 @@ from services.gateway.http_protocol import BoundedHttpProtocol
 from services.gateway.inflight import InFlightRequests
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
+from services.gateway.tls import server_tls
 from shared.errors import DilaserveError
 from shared.model_files import default_model_name, find_model
 from shared.service import Service, freeze_startup_objects, run_service, stop_on_signal
@@ -48,8 +49,9 @@ def main() -> int:
 def prepare(settings: GatewaySettings) -> Service:
     """Listen and load the tokenizer. Raises: BadInput; DilaserveError if the address is not available."""
     raise_connection_limit()
+    server_tls(settings)  # this and the next but one report wrong settings before the start
     listener = listen(settings.host, settings.port)
-    open_api_keys(settings)  # reports a wrong URL before the start
+    open_api_keys(settings)
     directory = find_model(settings.model, weights=False)
     text = TextModel(directory, settings.model_name or default_model_name(settings.model))
     return serve_until_signal(settings, text, listener)
@@ -94,6 +96,7 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     """Serve until `stop` is set; then refuse new requests, let open ones end, and return."""
     api_keys = open_api_keys(settings)
     context = build_context(settings, text, api_keys)
+    tls = server_tls(settings)
     config = uvicorn.Config(
         WebGuard(build_app(context), settings),
         http=BoundedHttpProtocol,
@@ -102,13 +105,15 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=2,
+        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
     server = Server(config)
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
         connecting = tasks.create_task(connect(settings, context))
         monitoring = tasks.create_task(context.monitor.run())
         serving = tasks.create_task(server.serve([listener]))
-        log.info("listening", url="http://{}:{}".format(*listener.getsockname()[:2]), model=text.card.name)
+        scheme, (host, port) = "http" if tls is None else "https", listener.getsockname()[:2]
+        log.info("listening", url=f"{scheme}://{host}:{port}", model=text.card.name)
         await stop.wait()
         log.info("draining", requests=context.inflight.count)
         context.readiness.draining = True

@@ -96,5 +96,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         headers = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.pause_reading()
         self.transport.write(STATUS_LINE[status] + headers.encode() + body.encode())
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # not with TLS
+            self.transport.write_eof()
         self._header_timer = self.loop.call_later(LINGER_S, self.transport.close)

@@ -15,6 +15,8 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     model_name: str = ""  # model name in the API; empty: the directory's name
     host: str = "127.0.0.1"  # address of the REST API
     port: OptionalPort = 8000  # port of the REST API; 0: any free port
+    tls_certificate: str = ""  # PEM file of the REST API's certificate, with its chain; empty: plain HTTP
+    tls_key: str = ""  # PEM file of the certificate's key; required with `tls_certificate`
     allowed_hosts: tuple[HostName, ...] = ()  # names that clients may use for the gateway, or `*`; empty: by `host`
     allowed_origins: tuple[WebOrigin, ...] = ()  # web sites whose pages may call the API (CORS), or `*`
     auth: bool = False  # require an API key from clients

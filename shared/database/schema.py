@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from shared.database.tls import PARAMETERS, read_tls
 from shared.errors import BadInput
 from shared.urls import without_credentials
 
@@ -142,11 +143,13 @@ def open_database(url: str) -> AsyncEngine:
         raise BadInput(
             f"not a database URL: {without_credentials(url)}; accepted: postgresql://USER:PASSWORD@HOST:PORT/NAME"
         )
+    tls, parsed = read_tls(parsed.query), parsed.difference_update_query(PARAMETERS)
     if unknown := parsed.query.keys() - signature(asyncpg.connect).parameters.keys():
-        raise BadInput(f"unknown parameter {min(unknown)} in the database URL; for TLS use ?ssl=require")
-    return create_async_engine(
-        parsed.set(drivername="postgresql+asyncpg"), pool_pre_ping=True, connect_args={"timeout": CONNECT_S}
-    )
+        raise BadInput(
+            f"unknown parameter {min(unknown)} in the database URL; for TLS use ?sslmode=verify-full&sslrootcert=FILE"
+        )
+    arguments = {"timeout": CONNECT_S} | ({} if tls is None else {"ssl": tls})
+    return create_async_engine(parsed.set(drivername="postgresql+asyncpg"), pool_pre_ping=True, connect_args=arguments)
 
 
 async def database_answers(url: str) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +50,12 @@ class RunningGateway:
 @contextlib.asynccontextmanager
 async def running(settings: GatewaySettings, text: TextModel) -> AsyncIterator[RunningGateway]:
     listener = listen("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    port, trusted = listener.getsockname()[1], settings.tls_certificate
+    url = f"https://localhost:{port}" if trusted else f"http://127.0.0.1:{port}"
     stop = asyncio.Event()
     done = asyncio.create_task(serve(settings, text, listener, stop))
-    async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S) as http:
+    verify = ssl.create_default_context(cafile=trusted) if trusted else True
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S, verify=verify) as http:
         yield RunningGateway(url, http, stop, done)
     stop.set()
     async with asyncio.timeout(LIMIT_S):

@@ -1,0 +1,113 @@
+"""The REST API over TLS."""
+
+import asyncio
+import ssl
+import subprocess
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from services.gateway import http_protocol
+from services.gateway.__main__ import prepare
+from services.gateway.settings import GatewaySettings
+from shared.bus.client import Bus
+from shared.service import run_service
+from shared.text import TextModel
+from tests.support.certificates import Certificate, make_certificate
+from tests.support.gateway import LIMIT_S, running
+from tests.support.scheduler import AnsweringScheduler
+
+BODY = {"model": "tiny-llada", "prompt": "hi", "max_tokens": 32}
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return make_certificate(tmp_path_factory.mktemp("tls") / "server")
+
+
+@pytest.fixture
+def tls_settings(settings: GatewaySettings, certificate: Certificate) -> GatewaySettings:
+    files = {"tls_certificate": str(certificate.certificate), "tls_key": str(certificate.key)}
+    return msgspec.structs.replace(settings, **files)
+
+
+async def test_requests_are_served_over_tls_only(
+    tls_settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+) -> None:
+    async with running(tls_settings, text) as gateway:
+        await gateway.until("ready")
+        whole = (await gateway.http.post("/v1/completions", json=BODY)).json()
+        assert whole["choices"][0]["text"] == "The answer is 29."
+        streamed = await gateway.http.post("/v1/completions", json=BODY | {"stream": True})
+        assert streamed.text.endswith("data: [DONE]\n\n")
+        async with httpx.AsyncClient(base_url=gateway.url) as untrusting:
+            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+                await untrusting.get("/health")
+            with pytest.raises(httpx.RemoteProtocolError):
+                await untrusting.get(gateway.url.replace("https", "http") + "/health")
+    assert len(scheduler.requests) == 2
+
+
+@pytest.mark.parametrize(("sent", "status"), [(b"", b"408"), (b"X: " + b"x" * 100_000, b"431")])
+async def test_an_endless_or_slow_header_is_refused_over_tls(
+    sent: bytes,
+    status: bytes,
+    tls_settings: GatewaySettings,
+    text: TextModel,
+    bus: Bus,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_protocol, "HEADER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_protocol, "LINGER_S", 0.1)
+    trusted = ssl.create_default_context(cafile=tls_settings.tls_certificate)
+    async with running(tls_settings, text) as gateway:
+        reader, writer = await asyncio.open_connection("localhost", httpx.URL(gateway.url).port, ssl=trusted)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + sent)
+        async with asyncio.timeout(LIMIT_S):
+            assert (await reader.read()).startswith(b"HTTP/1.1 " + status)
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("certificate_file", "key_file", "message"),
+    [
+        ("certificate", "", "must be set together"),
+        ("", "key", "must be set together"),
+        ("missing", "key", "No such file or directory"),
+        ("key", "key", "accepted: a PEM certificate and its key"),
+        ("certificate", "certificate", "accepted: a PEM certificate and its key"),
+        ("certificate", "other key", "KEY_VALUES_MISMATCH"),
+        ("certificate", "encrypted key", "accepted: a PEM certificate and its key without a password"),
+    ],
+)
+def test_unusable_files_are_reported_in_one_line(
+    certificate_file: str,
+    key_file: str,
+    message: str,
+    certificate: Certificate,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    encrypted = tmp_path / "encrypted.pem"
+    command = [
+        "openssl",
+        "ec",
+        "-in",
+        str(certificate.key),
+        "-aes256",
+        "-passout",
+        "pass:secret",
+        "-out",
+        str(encrypted),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    files = {"": "", "missing": tmp_path / "missing.pem", "certificate": certificate.certificate}
+    files |= {"key": certificate.key, "encrypted key": encrypted}
+    files["other key"] = make_certificate(tmp_path / "other").key
+    environ = {"MODEL": "x", "PORT": "0", "TLS_CERTIFICATE": files[certificate_file], "TLS_KEY": files[key_file]}
+    variables = {f"DILASERVE_{name}": str(value) for name, value in environ.items()}
+    assert run_service("gateway", GatewaySettings, prepare, asyncio.run, variables) == 2
+    [line] = capfd.readouterr().err.splitlines()
+    assert message in line

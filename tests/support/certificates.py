@@ -1,0 +1,40 @@
+"""Certificates for tests, made by the program openssl."""
+
+import ssl
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate for the name `localhost`, which is its own authority, and its key."""
+
+    certificate: Path
+    key: Path
+
+    def server_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+def make_certificate(directory: Path) -> Certificate:
+    """Write a certificate and its key to `directory`, which is created."""
+    directory.mkdir()
+    made = Certificate(directory / "certificate.pem", directory / "key.pem")
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*command, *names, "-out", made.certificate, "-keyout", made.key], check=True, capture_output=True)
+    return made
