@@ -34,14 +34,16 @@ def status(
         msgspec.convert(cell, CellName)
     except msgspec.ValidationError as error:
         raise BadInput(f"--cell {cell}: {error}") from None
-    url = check_url("--url", url) if url else None
+    url, certificate = check_url("--url", url) if url else None, ""
     if url is None or nats_url is None:
         addresses = read_addresses(data_dir)
-        url, nats_url = url or addresses.url, nats_url or addresses.nats_url
-    asyncio.run(_show(url, nats_url, cell, watch=watch, json=json))
+        if url is None:
+            url, certificate = addresses.url, addresses.tls_certificate
+        nats_url = nats_url or addresses.nats_url
+    asyncio.run(_show(url, certificate, nats_url, cell, watch=watch, json=json))
 
 
-async def _show(url: str, nats_url: str, cell: str, *, watch: bool, json: bool) -> None:
+async def _show(url: str, certificate: str, nats_url: str, cell: str, *, watch: bool, json: bool) -> None:
     """Show the state once, or with `watch` a live view, updated with each message of the scheduler, until Ctrl-C."""
     import asyncio  # noqa: PLC0415
     import signal  # noqa: PLC0415
@@ -53,7 +55,7 @@ async def _show(url: str, nats_url: str, cell: str, *, watch: bool, json: bool) 
     from dilaserve.stack.report import render  # noqa: PLC0415
     from shared.tasks import run_until_stopped  # noqa: PLC0415
 
-    async with open_observer(url, nats_url, cell) as observer:
+    async with open_observer(url, nats_url, cell, certificate) as observer:
         if not watch:
             report = await observer.report()
             if json:

@@ -57,6 +57,19 @@ def up(
     standby: Annotated[
         bool, typer.Option("--standby", help="Run a second scheduler, which serves within seconds if the first fails.")
     ] = False,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="DILASERVE_TLS_CERTIFICATE",
+            show_envvar=False,
+            help="PEM file of the REST API's certificate, for HTTPS; with --tls-key.",
+            show_default="plain HTTP",
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(envvar="DILASERVE_TLS_KEY", show_envvar=False, help="PEM file of the certificate's key."),
+    ] = None,
     data_dir: Annotated[Path, typer.Option(help="Data directory of NATS and Postgres.")] = Path(".data"),
     sync_interval: Annotated[
         str,
@@ -99,6 +112,7 @@ def up(
     from dilaserve.stack.data_dir import lock_directory  # noqa: PLC0415
     from dilaserve.stack.ports import check_free  # noqa: PLC0415
     from dilaserve.stack.safe_output import BrokenPipeSafeStream  # noqa: PLC0415
+    from services.gateway.tls import server_tls  # noqa: PLC0415
     from shared.cpu import num_cores  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import default_model_name  # noqa: PLC0415
@@ -128,7 +142,12 @@ def up(
         profile=read.check_profile(profile, degrees, reconfigure=reconfigure),
         metrics_port=metrics_port,
         standby=standby,
+        tls_certificate=tls_certificate and tls_certificate.resolve(),
+        tls_key=tls_key and tls_key.resolve(),
     )
+    server_tls(
+        str(options.tls_certificate or ""), str(options.tls_key or "")
+    )  # reports unusable files before the start
     settings = read_settings(ServiceSettings, os.environ)
     configure_logs("up", level=settings.log_level, form=settings.log_format)
     with (

@@ -116,7 +116,7 @@ async def stack(data_dir: Path, port: int) -> list[Finding]:
     return [
         await _server("NATS", addresses.nats_url, nats_answers),
         await _server("Postgres", addresses.database_url, postgres_answers),
-        await _gateway(addresses.url),
+        await _gateway(addresses.url, addresses.tls_certificate),
     ]
 
 
@@ -139,9 +139,9 @@ async def _server(name: str, url: str, probe: Callable[[str], Awaitable[bool]]) 
     return Finding(name, True, f"{shown} answers")
 
 
-async def _gateway(url: str) -> Finding:
+async def _gateway(url: str, certificate: str) -> Finding:
     """Whether the gateway reports that requests can be served."""
-    reason = await not_ready_reason(url)
+    reason = await not_ready_reason(url, certificate)
     if reason is None:
         return Finding("gateway", True, f"{url} is ready")
     return Finding("gateway", False, f"{url} is not ready: {reason}", "see docs/operations.md, Readiness")

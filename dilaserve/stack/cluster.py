@@ -72,7 +72,9 @@ async def _start(
     """Start all programs, each after the servers that it needs answer."""
     nats_url = await _nats(supervisor, options)
     database = options.database_url or database_url(options.data_dir / "postgres")
-    addresses = Addresses(url=client_url(options.host, options.port), nats_url=nats_url, database_url=database)
+    certificate = str(options.tls_certificate or "")
+    url = client_url(options.host, options.port, tls=bool(certificate))
+    addresses = Addresses(url=url, nats_url=nats_url, database_url=database, tls_certificate=certificate)
     write_addresses(options.data_dir, addresses)  # before the gateway is ready, so that its clients find it
     for program in serving_programs(options, nats_url, database):
         supervisor.start(program)
@@ -80,7 +82,7 @@ async def _start(
     if options.reconfigure:
         await resources.enter_async_context(_node_agent(supervisor, options, nats_url))
     supervisor.start(reconfigurator_program(options, nats_url, database))
-    await wait_until(gateway_ready, addresses.url)
+    await wait_until(partial(gateway_ready, certificate=certificate), addresses.url)
     supervisor.settled = True  # from now on every program is restarted without limit
     on_ready(addresses)
 

@@ -17,6 +17,7 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     nats_url: str
     database_url: str
+    tls_certificate: str = ""  # file of the gateway's certificate; empty: plain HTTP
 
 
 @contextmanager

@@ -36,6 +36,7 @@ class ClusterObserver:
 
     _bus: Bus
     _url: str
+    _certificate: str  # as `not_ready_reason`
     _stats: SchedulerStats | None = None
     _received: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -46,7 +47,7 @@ class ClusterObserver:
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._received.wait()
-        reason, instances = await not_ready_reason(self._url), await self._instances()
+        reason, instances = await not_ready_reason(self._url, self._certificate), await self._instances()
         return ClusterReport(
             url=self._url, ready=reason is None, reason=reason, instances=instances, scheduler=self._stats
         )
@@ -72,12 +73,12 @@ class ClusterObserver:
 
 
 @asynccontextmanager
-async def open_observer(url: str, nats_url: str, cell: str) -> AsyncIterator[ClusterObserver]:
-    """Raises: BadInput if the NATS server does not answer."""
+async def open_observer(url: str, nats_url: str, cell: str, certificate: str = "") -> AsyncIterator[ClusterObserver]:
+    """`certificate`: as `not_ready_reason`. Raises: BadInput if the NATS server does not answer."""
     await check_answers(nats_answers, nats_url, f"NATS at {without_credentials(nats_url)}")
     bus = await Bus.connect(nats_url, cell, name="status")
     try:
-        observer = ClusterObserver(bus, url)
+        observer = ClusterObserver(bus, url, certificate)
         await observer.subscribe()
         yield observer
     finally:

@@ -44,6 +44,8 @@ class StackOptions:
     profile: Path | None = None  # PROFILE.csv; None: each instance measures its own
     metrics_port: int = 0  # first metrics port; 0: no metrics
     standby: bool = False  # run a second scheduler
+    tls_certificate: Path | None = None  # of the REST API; None: plain HTTP
+    tls_key: Path | None = None
 
     @property
     def threads_per_slot(self) -> int:

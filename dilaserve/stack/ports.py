@@ -15,10 +15,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def client_url(host: str, port: int) -> str:
+def client_url(host: str, port: int, *, tls: bool = False) -> str:
     """The URL at which this machine reaches a server that listens on `host`."""
+    scheme = "https" if tls else "http"
     reached = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104  (the wildcard address)
-    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+    return f"{scheme}://[{reached}]:{port}" if ":" in reached else f"{scheme}://{reached}:{port}"
 
 
 def check_free(host: str, port: int, option: str = "--port") -> None:

@@ -69,17 +69,20 @@ async def postgres_answers(url: str) -> bool:
     return await database_answers(url)
 
 
-async def gateway_ready(url: str) -> bool:
-    """Whether the gateway answers and reports that requests can be served."""
-    return await not_ready_reason(url) is None
+async def gateway_ready(url: str, certificate: str = "") -> bool:
+    """Whether the gateway answers and reports that requests can be served; `certificate` as `not_ready_reason`."""
+    return await not_ready_reason(url, certificate) is None
 
 
-async def not_ready_reason(url: str) -> str | None:
-    """Why requests cannot be served, by the gateway's `/ready`, in one line. Returns: None if they can be."""
+async def not_ready_reason(url: str, certificate: str = "") -> str | None:
+    """Why requests cannot be served, by the gateway's `/ready`, in one line. Returns: None if they can be.
+
+    `certificate`: the file with the gateway's own certificate, if it is known. It is trusted under any name.
+    """
     import httpx  # noqa: PLC0415
 
     try:
-        async with httpx.AsyncClient(timeout=2, trust_env=False, verify=_certificates()) as client:
+        async with httpx.AsyncClient(timeout=2, trust_env=False, verify=_trusted(certificate)) as client:
             reply = await client.get(f"{url}/ready")
     except httpx.HTTPError:
         return "the gateway does not answer"
@@ -92,11 +95,17 @@ async def not_ready_reason(url: str) -> str | None:
 
 
 @cache
-def _certificates() -> ssl.SSLContext:
-    """Cached, as reading them is the slowest part of a probe."""
+def _trusted(certificate: str) -> ssl.SSLContext:
+    """The certificate of this file alone, or the well-known authorities. Cached, as reading them is the slowest part of
+    a probe."""
     import httpx  # noqa: PLC0415
 
-    return httpx.create_ssl_context(trust_env=False)
+    if not certificate:
+        return httpx.create_ssl_context(trust_env=False)
+    context = ssl.create_default_context(cafile=certificate)
+    context.check_hostname = False  # the gateway is reached by the address of this machine
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 async def _ignore(_error: Exception) -> None:

@@ -17,6 +17,7 @@ def serving_programs(options: StackOptions, nats_url: str, database_url: str) ->
     common = _common(options, nats_url)
     gateway = {"host": options.host, "port": options.port, "default_slo_s": options.slo_s, "database_url": database_url}
     gateway |= {"auth": options.auth, "shed": options.shed}
+    gateway |= {"tls_certificate": options.tls_certificate or "", "tls_key": options.tls_key or ""}
     scheduler = {
         "metrics_port": _metrics_port(options, "scheduler"),
         "policy": options.policy,

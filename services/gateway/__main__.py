@@ -49,7 +49,9 @@ def main() -> int:
 def prepare(settings: GatewaySettings) -> Service:
     """Listen and load the tokenizer. Raises: BadInput; DilaserveError if the address is not available."""
     raise_connection_limit()
-    server_tls(settings)  # this and the next but one report wrong settings before the start
+    server_tls(
+        settings.tls_certificate, settings.tls_key
+    )  # this and the next but one report wrong settings before the start
     listener = listen(settings.host, settings.port)
     open_api_keys(settings)
     directory = find_model(settings.model, weights=False)
@@ -96,7 +98,7 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     """Serve until `stop` is set; then refuse new requests, let open ones end, and return."""
     api_keys = open_api_keys(settings)
     context = build_context(settings, text, api_keys)
-    tls = server_tls(settings)
+    tls = server_tls(settings.tls_certificate, settings.tls_key)
     config = uvicorn.Config(
         WebGuard(build_app(context), settings),
         http=BoundedHttpProtocol,

@@ -2,13 +2,14 @@
 
 import ssl
 
-from services.gateway.settings import GatewaySettings
 from shared.errors import BadInput
 
 
-def server_tls(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """The server's certificate and key; None: plain HTTP. Raises: BadInput naming the setting at fault."""
-    certificate, key = settings.tls_certificate, settings.tls_key
+def server_tls(certificate: str, key: str) -> ssl.SSLContext | None:
+    """The context of a server with these PEM files; None, for plain HTTP, if both are empty.
+
+    Raises: BadInput if only one is given, or they cannot be used.
+    """
     if not certificate and not key:
         return None
     if not certificate or not key:

@@ -59,7 +59,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
         ("profile --model MODEL --out PROFILE.csv --dtype int8", "is not one of 'auto', 'float32', 'bfloat16'"),
         ("keys create alice --concurrency 9999999999", "'--concurrency'"),
         ("keys list --database-url postgresql://u@host:port/x", "not a database URL"),
-        ("keys list --database-url postgresql://u@host/x?sslmode=require", "?ssl=require"),
+        ("keys list --database-url postgresql://u@host/x?sslmode=full", "accepted: disable, allow"),
     ],
 )
 def test_wrong_usage_prints_one_line(
