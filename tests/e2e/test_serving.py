@@ -102,12 +102,11 @@ async def test_garbage_on_every_subject_is_discarded_and_serving_continues(stack
         ({"messages": [{"role": "user", "content": ""}]}, "messages"),
         ({"messages": [{"role": "user", "content": "7 " * 5000}]}, "messages"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": 10**9}, "max_tokens"),
         ({"model": "gpt-4"}, "model"),
         ({"temperature": "hot"}, "temperature"),
         ({"tools": [{}]}, "tools"),
         ({"logprobs": True}, "logprobs"),
-        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
 )

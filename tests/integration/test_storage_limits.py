@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from services.scheduler.io.lease import Lease
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
-from shared.bus.storage_limits import DISK_BYTES, MIN_DISK_BYTES
+from shared.bus.storage_limits import DISK_BYTES, MIN_DISK_BYTES, SMALL_BYTES
 from shared.bus.subjects import stream_names
 from shared.errors import StorageFull
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
@@ -38,7 +38,7 @@ async def test_the_limits_of_all_streams_on_disk_fit_the_setting(bus: Bus) -> No
     await bus.set_up(MIN_DISK_BYTES)
     on_disk = {name: limit for name, limit in (await limits(bus)).items() if not name.startswith(IN_MEMORY)}
     assert min(on_disk.values()) > 0
-    assert sum(on_disk.values()) <= MIN_DISK_BYTES + 2 * 2**20  # and the lease and the probe
+    assert sum(on_disk.values()) <= MIN_DISK_BYTES + 3 * SMALL_BYTES
 
 
 async def test_the_limits_follow_a_change_of_the_setting_and_messages_stay(bus: Bus) -> None:

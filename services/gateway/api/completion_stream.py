@@ -1,7 +1,8 @@
 """The streamed reply to a completion: chunks of committed text, in order, and canvas events."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
@@ -14,17 +15,37 @@ from services.gateway.app_context import AppContext
 from services.gateway.inflight import InFlightRequest, StepTokens
 from services.gateway.metrics import RequestRecorder
 from shared.arrays import unpack_int32
-from shared.messages.requests import Outcome
+from shared.messages.requests import Outcome, Request
+from shared.tasks import cancel
+
+
+@dataclass(slots=True)
+class StreamedChoice:
+    """One choice: its request, and the text and the guesses so far."""
+
+    index: int
+    inflight: InFlightRequest
+    recorder: RequestRecorder
+    text: TextStream
+    guessed: StepTokens | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def request(self) -> Request:
+        return self.inflight.request
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(unpack_int32(self.request.prompt_ids or b""))
 
 
 @dataclass(eq=False)
 class CompletionStream(EventStreamResponse):
-    """Follows one request to its outcome, then closes it, also if the client leaves earlier."""
+    """Follows the requests of all choices to their outcomes, then closes them, also if the client leaves earlier."""
 
     _context: AppContext
-    _inflight: InFlightRequest
+    _choices: Sequence[StreamedChoice]
     _replies: Replies
-    _recorder: RequestRecorder
     _reply_headers: dict[str, str]
 
     def __post_init__(self) -> None:
@@ -34,47 +55,86 @@ class CompletionStream(EventStreamResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._context.inflight.close(self._inflight)
-            self._recorder.not_completed("left")
+            for choice in self._choices:
+                self._context.inflight.close(choice.inflight)
+                choice.recorder.not_completed("left")
 
     async def _data(self) -> AsyncIterator[str]:
         try:
             async for chunk in self._chunks():
                 yield _dump(chunk)
         except Exception as error:  # the status line is sent, so the error is the last event
-            log_internal_error(error, self._inflight.request.request_id)
+            log_internal_error(error, self._choices[0].request.request_id)
             reply = as_api_error(error)
-            self._recorder.not_completed(reply.code or "failed")
+            for choice in self._choices:
+                choice.recorder.not_completed(reply.code or "failed")
             yield _dump(reply.body())
         else:
             yield "[DONE]"
 
     async def _chunks(self) -> AsyncIterator[Json]:
-        """Raises: ApiError if the request is not completed, or its text contradicts the chunks already sent."""
-        text, request = self._context.text, self._inflight.request
-        stream = TextStream(text.decode, text.end_ids, request.stop, request.output_tokens, request.max_tokens)
-        prompt_tokens = len(unpack_int32(request.prompt_ids or b""))
-        guessed: StepTokens | None = None
-        for chunk in self._replies.opening():
+        """Raises: ApiError if a request is not completed, or its text contradicts the chunks already sent."""
+        for choice in self._choices:
+            for chunk in self._replies.opening(choice.index):
+                yield chunk
+        async for choice, event in _merged(self._choices):
+            for chunk in self._apply(choice, event):
+                yield chunk
+        for chunk in self._replies.last([choice.outcome for choice in self._choices if choice.outcome is not None]):
             yield chunk
-        async for event in self._inflight.events():
-            if isinstance(event, Outcome):
-                piece = _finish(stream, event)
-            elif not event.committed:
-                guessed = event  # arrives before its step's committed tokens, which pass through the scheduler
-                continue
-            else:
-                piece = stream.add(event.positions, event.tokens)
-                if request.guesses:
-                    yield _canvas(event, guessed, text.decode)
-            if piece:
-                if piece == stream.text:
-                    self._recorder.first_text()
-                yield self._replies.text(piece, prompt_tokens, stream.tokens_read)
-            if isinstance(event, Outcome):
-                self._recorder.completed(event)
-                for chunk in self._replies.last(event):
-                    yield chunk
+
+    def _apply(self, choice: StreamedChoice, event: StepTokens | Outcome) -> Iterator[Json]:
+        """The chunks of an event of one choice."""
+        if isinstance(event, Outcome):
+            piece = _finish(choice.text, event)
+        elif not event.committed:
+            choice.guessed = event  # arrives before its step's committed tokens, which pass through the scheduler
+            return
+        else:
+            piece = choice.text.add(event.positions, event.tokens)
+            if choice.request.guesses:
+                index = {"index": choice.index} if len(self._choices) > 1 else {}
+                yield _canvas(event, choice.guessed, self._context.text.decode) | index
+        if piece:
+            if piece == choice.text.text:
+                choice.recorder.first_text()
+            yield self._replies.text(choice.index, piece, choice.prompt_tokens, choice.text.tokens_read)
+        if isinstance(event, Outcome):
+            choice.outcome = event
+            choice.recorder.completed(event)
+            yield self._replies.ending(choice.index, event)
+
+
+async def _merged(choices: Sequence[StreamedChoice]) -> AsyncIterator[tuple[StreamedChoice, StepTokens | Outcome]]:
+    """The events of all choices, as they arrive. Raises: as `InFlightRequest.events`."""
+    if len(choices) == 1:
+        async for event in choices[0].inflight.events():
+            yield choices[0], event
+        return
+    arrived: asyncio.Queue[tuple[StreamedChoice, StepTokens | Outcome] | Exception | None] = asyncio.Queue()
+
+    async def follow(choice: StreamedChoice) -> None:
+        try:
+            async for event in choice.inflight.events():
+                arrived.put_nowait((choice, event))
+        except Exception as error:
+            arrived.put_nowait(error)
+        else:
+            arrived.put_nowait(None)
+
+    tasks = [asyncio.create_task(follow(choice)) for choice in choices]
+    try:
+        left = len(tasks)
+        while left:
+            match await arrived.get():
+                case None:
+                    left -= 1
+                case Exception() as error:
+                    raise error
+                case pair:
+                    yield pair
+    finally:
+        await cancel(tasks)
 
 
 def _finish(stream: TextStream, outcome: Outcome) -> str:

@@ -1,5 +1,6 @@
 """Replies in OpenAI's format, for chat and for plain completions, whole and in chunks. Pure."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from services.gateway.api.request_models import ChatBody, CompletionBody, StreamOptions
@@ -16,15 +17,15 @@ class TextFormat:
     whole = "text_completion"  # `object` of a whole reply
     chunk = "text_completion"  # `object` of a chunk
 
-    def choice(self, text: str, finish_reason: FinishReason | None) -> Json:
-        """The choice of a whole reply."""
-        return _choice(finish_reason, text=text)
+    def choice(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
+        """A choice of a whole reply."""
+        return _choice(index, finish_reason, text=text)
 
-    def delta(self, text: str, finish_reason: FinishReason | None) -> Json:
-        """The choice of a chunk."""
-        return self.choice(text, finish_reason)
+    def delta(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
+        """A choice of a chunk."""
+        return self.choice(index, text, finish_reason)
 
-    def opening(self) -> list[Json]:
+    def opening(self, index: int) -> list[Json]:  # noqa: ARG002  (a chat's has it)
         """The choices of the chunks before any text."""
         return []
 
@@ -36,60 +37,76 @@ class ChatFormat(TextFormat):
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
 
-    def choice(self, text: str, finish_reason: FinishReason | None) -> Json:
-        return _choice(finish_reason, message={"role": "assistant", "content": text, "refusal": None})
+    def choice(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
+        return _choice(index, finish_reason, message={"role": "assistant", "content": text, "refusal": None})
 
-    def delta(self, text: str, finish_reason: FinishReason | None) -> Json:
-        return _choice(finish_reason, delta={"content": text} if text else {})
+    def delta(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
+        return _choice(index, finish_reason, delta={"content": text} if text else {})
 
-    def opening(self) -> list[Json]:
-        return [_choice(None, delta={"role": "assistant", "content": ""})]
+    def opening(self, index: int) -> list[Json]:
+        return [_choice(index, None, delta={"role": "assistant", "content": ""})]
 
 
-def _choice(finish_reason: FinishReason | None, **content: Any) -> Json:
-    return {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
+def _choice(index: int, finish_reason: FinishReason | None, **content: Any) -> Json:
+    return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
 
 
 class Replies:
-    """Builds the reply to one request."""
+    """Builds the reply to one body, with one or more choices."""
 
     def __init__(self, body: CompletionBody, request_id: str, created_s: float) -> None:
+        """`request_id`: of the first choice."""
         self._format = ChatFormat() if isinstance(body, ChatBody) else TextFormat()
         self._options = body.stream_options or StreamOptions()
+        self._choices_per_prompt = body.n or 1
         self._head: Json = {"id": self._format.id_prefix + request_id, "created": int(created_s), "model": body.model}
 
-    def whole(self, outcome: Outcome) -> Json:
+    def whole(self, outcomes: Sequence[Outcome]) -> Json:
+        """`outcomes`: of the choices, in order."""
+        choices = [self._format.choice(i, each.text, each.finish_reason) for i, each in enumerate(outcomes)]
+        if len(outcomes) > 1:
+            choices = [each | {"dilaserve": _serving(of)} for each, of in zip(choices, outcomes, strict=True)]
         return {
             **self._head,
             "object": self._format.whole,
-            "choices": [self._format.choice(outcome.text, outcome.finish_reason)],
-            "usage": usage(outcome.prompt_tokens, outcome.completion_tokens),
-            "dilaserve": Serving.of(outcome).model_dump(exclude_unset=True),
+            "choices": choices,
+            "usage": self._usage(outcomes),
+            "dilaserve": _serving(outcomes[0]),
         }
 
-    def opening(self) -> list[Json]:
-        return [self._chunk([choice]) for choice in self._format.opening()]
+    def opening(self, index: int) -> list[Json]:
+        return [self._chunk([choice]) for choice in self._format.opening(index)]
 
-    def text(self, text: str, prompt_tokens: int, completion_tokens: int) -> Json:
-        """A chunk of text, with the usage so far if the client wants it."""
-        chunk = self._chunk([self._format.delta(text, None)])
+    def text(self, index: int, text: str, prompt_tokens: int, completion_tokens: int) -> Json:
+        """A chunk of text, with the choice's usage so far if the client wants it."""
+        chunk = self._chunk([self._format.delta(index, text, None)])
         if self._options.continuous_usage_stats:
             chunk["usage"] = usage(prompt_tokens, completion_tokens)
         return chunk
 
-    def last(self, outcome: Outcome) -> list[Json]:
-        """The chunk that ends the text and, if the client wants it, the chunk with the usage."""
-        ending = self._chunk([self._format.delta("", outcome.finish_reason)])
-        serving = Serving.of(outcome).model_dump(exclude_unset=True)
-        chunks = [ending | {"dilaserve": serving}]
-        if self._options.include_usage:
-            total = usage(outcome.prompt_tokens, outcome.completion_tokens)
-            chunks.append(self._chunk([]) | {"usage": total, "dilaserve": serving})
-        return chunks
+    def ending(self, index: int, outcome: Outcome) -> Json:
+        """The chunk that ends the text of a choice."""
+        ending = self._chunk([self._format.delta(index, "", outcome.finish_reason)])
+        return ending | {"dilaserve": _serving(outcome)}
+
+    def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
+        """The chunk with the usage of all choices, if the client wants it."""
+        if not self._options.include_usage:
+            return []
+        return [self._chunk([]) | {"usage": self._usage(outcomes), "dilaserve": _serving(outcomes[0])}]
+
+    def _usage(self, outcomes: Sequence[Outcome]) -> Json:
+        """A prompt counts once, however many choices it has."""
+        prompts = outcomes[:: self._choices_per_prompt]
+        return usage(sum(each.prompt_tokens for each in prompts), sum(each.completion_tokens for each in outcomes))
 
     def _chunk(self, choices: list[Json]) -> Json:
         chunk = {**self._head, "object": self._format.chunk, "choices": choices}
         return chunk | {"usage": None} if self._options.include_usage else chunk
+
+
+def _serving(outcome: Outcome) -> Json:
+    return Serving.of(outcome).model_dump(exclude_unset=True)
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> Json:

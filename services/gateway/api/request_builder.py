@@ -2,6 +2,7 @@
 
 import asyncio
 from functools import partial
+from typing import cast
 
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
 from shared.arrays import Int32, pack_int32
@@ -48,7 +49,7 @@ async def encode_prompt(body: CompletionBody | TokenizeBody, text: TextModel) ->
         case TextBody(prompt=str(prompt)) | TokenizeBody(prompt=str(prompt)):
             encode, length = partial(text.encode_prompt, prompt), len(prompt)
         case TextBody(prompt=list(token_ids)):
-            return text.check_ids(token_ids, "prompt")
+            return text.check_ids(cast("list[int]", token_ids), "prompt")  # single_bodies left one prompt
         case _:
             raise AssertionError(type(body))
     return await asyncio.to_thread(encode) if length > LONG_TEXT else encode()

@@ -16,6 +16,7 @@ from shared.messages.requests import DEFAULT_BLOCK_LENGTH
 
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOP_LENGTH = 1000  # characters
+MAX_CHOICES = 128  # of one body: prompts times `n`
 
 Priority = Annotated[int, Field(ge=-100, le=100)]
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -66,15 +67,20 @@ def _join_parts(content: Any) -> Any:
     return "\n".join(part["text"] for part in content)
 
 
-def _one_prompt(prompt: Any) -> Any:
-    """Unwrap a list of one prompt."""
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        if len(prompt) > 1:
-            raise _unsupported("has several prompts; send one request for each")
-        prompt = prompt[0]
+def _prompts(prompt: Any) -> Any:
+    """Check a prompt, or a list of prompts; a list of one is unwrapped."""
+    if not isinstance(prompt, list) or not prompt or type(prompt[0]) is int:
+        return _prompt(prompt)
+    if len(prompt) > MAX_CHOICES:
+        raise _unsupported(f"has {len(prompt)} prompts; the maximum is {MAX_CHOICES}")
+    checked = [_prompt(each) for each in prompt]
+    return checked[0] if len(checked) == 1 else checked
+
+
+def _prompt(prompt: Any) -> Any:
     if isinstance(prompt, str) or (isinstance(prompt, list) and all(type(token) is int for token in prompt)):
         return prompt
-    raise _unsupported("must be a string or a list of token ids")
+    raise _unsupported("must be a string, a list of token ids, or a list of such prompts")
 
 
 STRING_AS_LIST = BeforeValidator(
@@ -124,6 +130,7 @@ class CompletionBody(Lenient):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Annotated[list[StopString], Field(max_length=4, fail_fast=True), STRING_AS_LIST] | None = None
     user: str | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None  # choices for each prompt
 
     # DiLaServe's own
     slo_ms: Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)] | None = None
@@ -134,7 +141,6 @@ class CompletionBody(Lenient):
     canvas: Annotated[bool, _null_means(default=False, kind=bool)] = False
 
     # Accepted only with values that have no effect
-    n: Literal[1] | None = None
     top_p: Annotated[float, Field(ge=1, le=1)] | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
@@ -144,6 +150,16 @@ class CompletionBody(Lenient):
     def limit(self) -> tuple[str, int | None]:
         """The field that limits the tokens of the text, and its value."""
         return "max_tokens", self.max_tokens
+
+    def single_bodies(self) -> list[Self]:
+        """A body for each choice: for each prompt `n`, with consecutive seeds."""
+        seeds = [None if self.seed is None else (self.seed + i + 2**63) % 2**64 - 2**63 for i in range(self.n or 1)]
+        each = [{**prompt, "n": None, "seed": seed} for prompt in self._prompts() for seed in seeds]
+        return [self] if len(each) == 1 else [self.model_copy(update=update) for update in each]
+
+    def _prompts(self) -> list[dict[str, Any]]:
+        """The fields of each prompt that differ between prompts."""
+        return [{}]
 
     @field_validator("stream_options", "canvas")
     @classmethod
@@ -180,12 +196,23 @@ class TextBody(CompletionBody):
     """POST /v1/completions."""
 
     prompt: Annotated[
-        str | list[int],
-        BeforeValidator(_one_prompt, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
+        str | list[int] | list[str] | list[list[int]],
+        BeforeValidator(_prompts, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
     ]
 
     best_of: Literal[1] | None = None
     logprobs: None = None
+
+    def _prompts(self) -> list[dict[str, Any]]:
+        several = isinstance(self.prompt, list) and any(not isinstance(each, int) for each in self.prompt[:1])
+        return [{"prompt": prompt} for prompt in self.prompt] if several else [{"prompt": self.prompt}]
+
+    @model_validator(mode="after")
+    def _limit_choices(self) -> Self:
+        if len(self._prompts()) * (self.n or 1) > MAX_CHOICES:
+            text = f"n times the number of prompts is above {MAX_CHOICES}"
+            raise PydanticCustomError("unsupported_field", "{text}", {"name": "n", "text": text})
+        return self
 
 
 class TokenizeBody(Lenient):

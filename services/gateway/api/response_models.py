@@ -83,7 +83,7 @@ class ReplyMessage(ResponseModel):
 
 
 class Choice(ResponseModel):
-    index: Literal[0]
+    index: int
     logprobs: None
     finish_reason: FinishReason | None
 

@@ -48,6 +48,8 @@ class LineServer:
         text, inflight_requests = self._context.text, self._context.inflight
         body = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
         check_model(body.model, text.card.name)
+        if len(body.single_bodies()) > 1:
+            raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
         start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
         request = await build_request(body, text, request_id, self._batch.owner)
         priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
@@ -60,4 +62,4 @@ class LineServer:
             inflight.cancel_on_close |= self.cancel_requests
             inflight_requests.close(inflight)
         check_completed(outcome)
-        return Replies(body, request_id, outcome.arrival_s).whole(outcome)
+        return Replies(body, request_id, outcome.arrival_s).whole([outcome])

@@ -79,7 +79,8 @@ INVALID_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"priority": 101}, "priority"),
     ({"min_threshold": 1.5}, "min_threshold"),
     ({"block_length": 0}, "block_length"),
-    ({"n": 2}, "n"),
+    ({"n": 0}, "n"),
+    ({"n": 129}, "n"),
     ({"top_p": 0.9}, "top_p"),
     ({"frequency_penalty": 0.5}, "frequency_penalty"),
     ({"presence_penalty": -1}, "presence_penalty"),
@@ -103,8 +104,11 @@ INVALID_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": None}, "prompt"),
     ({"prompt": 3}, "prompt"),
     ({"prompt": []}, "prompt"),
-    ({"prompt": ["a", "b"]}, "prompt"),
-    ({"prompt": [[1], [2]]}, "prompt"),
+    ({"prompt": ["a", ""]}, "prompt"),
+    ({"prompt": ["a", 1]}, "prompt"),
+    ({"prompt": [[1], ["a"]]}, "prompt"),
+    ({"prompt": ["a"] * 129}, "prompt"),
+    ({"prompt": ["a"] * 65, "n": 2}, "n"),
     ({"prompt": [1, "a"]}, "prompt"),
     ({"prompt": [1, -1]}, "prompt"),
     ({"prompt": [10**9]}, "prompt"),
@@ -217,7 +221,7 @@ async def test_unknown_paths_and_methods_get_the_same_format(lonely_gateway: Run
 async def test_the_openai_client_raises_its_own_error_with_the_field(lonely_gateway: RunningGateway) -> None:
     async with openai.AsyncOpenAI(base_url=f"{lonely_gateway.url}/v1", api_key="none", max_retries=0) as api:
         with pytest.raises(openai.BadRequestError) as refused_n:
-            await api.chat.completions.create(**CHAT, n=2)
+            await api.chat.completions.create(**CHAT, n=0)
         with pytest.raises(openai.NotFoundError):
             await api.chat.completions.create(**CHAT | {"model": "other"})
     assert refused_n.value.param == "n"

@@ -3,6 +3,7 @@
 import asyncio
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -10,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from msgspec.structs import replace
 
 from services.gateway.admission.admission import key_of
-from services.gateway.api.completion_stream import CompletionStream
+from services.gateway.api.completion_stream import CompletionStream, StreamedChoice
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model
 from services.gateway.api.openapi import json_body
 from services.gateway.api.other_fields import ignored_header
@@ -19,6 +20,7 @@ from services.gateway.api.request_body import read_body
 from services.gateway.api.request_builder import adjusted_header, build_request
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
 from services.gateway.api.response_models import ChatCompletion, Completion, TextCompletion
+from services.gateway.api.text_stream import TextStream
 from services.gateway.app_context import AppContext
 from services.gateway.inflight import InFlightRequest
 from services.gateway.metrics import RequestRecorder
@@ -48,58 +50,91 @@ def _responses(whole: type[Completion]) -> dict[int | str, dict[str, Any]]:
 
 
 async def _complete(context: AppContext, http: Request, kind: type[CompletionBody]) -> Response:
-    """Serve one request and record its end."""
+    """Serve the requests of one body, one for each choice, and record their ends."""
     start_s, created_s = time.perf_counter(), time.time()
     try:
         context.admission.check_rate(key_of(http))
         body = await read_body(http, kind)
-        inflight = await _open(context, http, body, start_s)
+        inflights = await _open_all(context, http, body.single_bodies(), start_s)
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
-    request_id = inflight.request.request_id
-    replies = Replies(body, request_id, created_s)
-    headers = {"X-Request-Id": request_id, **ignored_header(body), **adjusted_header(body, inflight.request)}
-    recorder = RequestRecorder(context.metrics, request_id, start_s)
+    first = inflights[0].request
+    replies = Replies(body, first.request_id, created_s)
+    headers = {"X-Request-Id": first.request_id, **ignored_header(body), **adjusted_header(body, first)}
+    recorders = [RequestRecorder(context.metrics, each.request.request_id, start_s) for each in inflights]
     if body.stream:
-        return CompletionStream(context, inflight, replies, recorder, headers)
+        pairs = enumerate(zip(inflights, recorders, strict=True))
+        choices = [StreamedChoice(i, each, recorder, _text_of(context, each)) for i, (each, recorder) in pairs]
+        return CompletionStream(context, choices, replies, headers)
     try:
-        outcome = await _completed(http, inflight)
+        outcomes = await _completed(http, inflights)
     except (ApiError, RetryLater) as error:
-        recorder.not_completed(as_api_error(error).code or "failed")
+        for recorder in recorders:
+            recorder.not_completed(as_api_error(error).code or "failed")
         raise
     finally:
-        context.inflight.close(inflight)
-    recorder.completed(outcome)
-    return JSONResponse(replies.whole(outcome), headers=headers)
+        for inflight in inflights:
+            context.inflight.close(inflight)
+    for recorder, outcome in zip(recorders, outcomes, strict=True):
+        recorder.completed(outcome)
+    return JSONResponse(replies.whole(outcomes), headers=headers)
 
 
-async def _open(context: AppContext, http: Request, body: CompletionBody, start_s: float) -> InFlightRequest:
-    """Validate, admit and publish the request, which arrived at `start_s` by `time.perf_counter`."""
-    check_model(body.model, context.text.card.name)
-    key, idempotency_key = key_of(http), http.headers.get("Idempotency-Key")
-    request = await build_request(body, context.text, uuid.uuid4().hex, key.key_id)
+def _text_of(context: AppContext, inflight: InFlightRequest) -> TextStream:
+    text, request = context.text, inflight.request
+    return TextStream(text.decode, text.end_ids, request.stop, request.output_tokens, request.max_tokens)
+
+
+async def _open_all(
+    context: AppContext, http: Request, bodies: Sequence[CompletionBody], start_s: float
+) -> list[InFlightRequest]:
+    """Validate the request of each choice, then admit and publish them: all, or none. Each counts against the key's
+    limits; `start_s` is the arrival by `time.perf_counter`."""
+    key, opened = key_of(http), list[InFlightRequest]()
+    check_model(bodies[0].model, context.text.card.name)
+    requests = [await build_request(body, context.text, uuid.uuid4().hex, key.key_id) for body in bodies]
     context.readiness.check_accepts()
-    context.admission.check_priority(key, request)
-    if idempotency_key is not None:
-        claim = context.idempotency.claim(key.key_id, idempotency_key, http.url.path, body.model_dump_json())
-        request = replace(request, request_id=await claim)
-    context.admission.admit(key, request)
-    return await context.inflight.open(request, key.key_id, start_s, durable=idempotency_key is not None)
-
-
-async def _completed(http: Request, inflight: InFlightRequest) -> Outcome:
-    """The outcome. Raises: ApiError if the request is not completed; 499 if its client leaves first."""
-    waiting = asyncio.ensure_future(inflight.outcome())
-    disconnected = asyncio.ensure_future(_disconnected(http))
+    context.admission.check_priority(key, requests[0])
+    for _ in requests[1:]:  # the first was counted before its body was read
+        context.admission.check_rate(key)
+    durable = "Idempotency-Key" in http.headers
     try:
-        await asyncio.wait({waiting, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+        for index, (body, request) in enumerate(zip(bodies, requests, strict=True)):
+            named = replace(request, request_id=await _claim(context, http, body, index)) if durable else request
+            context.admission.admit(key, named)
+            opened.append(await context.inflight.open(named, key.key_id, start_s, durable=durable))
+    except BaseException:
+        for inflight in opened:
+            context.inflight.close(inflight)
+        raise
+    return opened
+
+
+async def _claim(context: AppContext, http: Request, body: CompletionBody, index: int) -> str:
+    """The id of the request of choice `index` that the Idempotency-Key names."""
+    owner = key_of(http).key_id + (f"#{index}" if index else "")
+    key = http.headers["Idempotency-Key"]
+    return await context.idempotency.claim(owner, key, http.url.path, body.model_dump_json())
+
+
+async def _completed(http: Request, inflights: Sequence[InFlightRequest]) -> list[Outcome]:
+    """The outcomes. Raises: ApiError if a request is not completed; 499 if the client leaves first."""
+    waiting = asyncio.gather(*(_completed_outcome(inflight) for inflight in inflights))
+    disconnected = asyncio.ensure_future(_disconnected(http))
+    both: set[asyncio.Future[Any]] = {waiting, disconnected}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             raise ApiError(499, "the client left", code="left")  # never received
-        outcome = waiting.result()
+        return waiting.result()
     finally:
         waiting.cancel()
         disconnected.cancel()
+
+
+async def _completed_outcome(inflight: InFlightRequest) -> Outcome:
+    outcome = await inflight.outcome()
     check_completed(outcome)
     return outcome
 
