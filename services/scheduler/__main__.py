@@ -84,7 +84,7 @@ async def serve(
         bus, clock, preparer, queue, outcomes, deferred, core.totals, default_slo_s=slo_s, max_held=max_held
     )
     stats = StatsWindow(core, settings.policy, clock.now_s(), lambda: requests.num_waiting, requests.oldest_late_s)
-    service = SchedulerService(bus, clock, core, queue, outcomes, predictor, stats, metrics, deferred)
+    service = SchedulerService(bus, clock, lease, core, queue, outcomes, predictor, stats, metrics, deferred)
     instances.on_quarantine = lambda instance: outcomes.distrust(instance.instance_id, instance.unverified_s)
     instances.report_to(queue)
     bus.reconnects.subscribe(lambda: queue.put(StepsLost()))

@@ -13,6 +13,7 @@ from nats.aio.msg import Msg
 from services.scheduler import events as ev
 from services.scheduler.core import SchedulerCore
 from services.scheduler.io.event_queue import EventQueue
+from services.scheduler.io.lease import Lease
 from services.scheduler.io.outcome_store import OutcomeStore
 from services.scheduler.io.predictor_client import PredictorClient
 from services.scheduler.monitoring.metrics import SchedulerMetrics
@@ -24,6 +25,7 @@ from shared.bus.clock import BusClock
 from shared.bus.subjects import result_consumer
 from shared.messages.stats import STATS_S
 from shared.messages.steps import StepResults
+from shared.tasks import run_until_stopped
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +39,7 @@ class SchedulerService:
 
     _bus: Bus
     _clock: BusClock
+    _lease: Lease
     _core: SchedulerCore
     _queue: EventQueue
     _outcomes: OutcomeStore
@@ -55,6 +58,10 @@ class SchedulerService:
         """Run cycles until `stop`; the bus redelivers unfinished requests to the next scheduler."""
         while not stop.is_set():
             events = await self._queue.get_all(timeout_s=MAX_CYCLE_INTERVAL_S)
+            if self._lease.may_have_expired:
+                await run_until_stopped(stop, self._lease.confirm())
+                if stop.is_set():
+                    return
             now_s, started_s = self._clock.now_s(), time.perf_counter()
             commands = self._core.cycle(events, now_s)
             cycle_s = time.perf_counter() - started_s
@@ -69,6 +76,7 @@ class SchedulerService:
         """Publish the statistics once per second, until cancelled."""
         while True:
             await asyncio.sleep(STATS_S)
+            await self._lease.confirm()
             stats = self._stats.stats(self._clock.now_s())
             self._metrics.set_stats(stats)
             if self._bus.nc.is_connected:  # otherwise the client would buffer the message and send it late

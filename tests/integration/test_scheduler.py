@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nats
 import pytest
+from nats.aio.msg import Msg
 
 from shared.arrays import unpack_float32
 from shared.bus.client import Bus
@@ -16,10 +17,12 @@ from shared.bus.codec import decode, encode
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.requests import ActiveRequest, Cancel, Outcome, OutcomeStatus, Progress, Request
 from shared.messages.stats import SchedulerStats
-from shared.messages.steps import StepResults
+from shared.messages.steps import StepJobs, StepResults
+from shared.tasks import cancel
 from shared.text import read_model_card
 from tests.support.nats import NatsServer
 from tests.support.scheduled_cell import LIMIT_S, LOG, MODEL_NAME, Cluster
+from tests.support.scripted_worker import ScriptedWorker
 from tests.support.services import service, stop
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import reached, until
@@ -264,6 +267,42 @@ async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster)
                 assert outcome.status is OutcomeStatus.COMPLETED
 
 
+async def test_a_scheduler_that_stalled_sends_nothing_if_another_leads(cluster: Cluster) -> None:
+    """The results that arrived meanwhile would otherwise make it send the next jobs, and tokens to clients."""
+    bus, sent = cluster.bus, asyncio.Queue[StepJobs]()
+    card = read_model_card(cluster.model, MODEL_NAME)
+    worker = ScriptedWorker("w-1", 4, mask_id=card.mask_token_id)
+
+    async def receive(msg: Msg) -> None:
+        if (jobs := decode(msg.data, StepJobs)).tickets:
+            sent.put_nowait(jobs)
+
+    async def renew() -> None:
+        bucket = await bus.bucket(bus.subjects.instances_bucket)
+        while True:
+            await bucket.put("w-1", encode(Instance(instance_id="w-1", model=card, tp_degree=1)))
+            await asyncio.sleep(1.0)
+
+    renewing = asyncio.ensure_future(renew())
+    await bus.nc.subscribe(bus.subjects.steps("w-1"), cb=receive)
+    with service("scheduler", cluster.settings, cluster.log) as first:
+        await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x", output_tokens=64))
+        async with asyncio.timeout(LIMIT_S):
+            first_jobs = await sent.get()
+            first.send_signal(signal.SIGSTOP)
+            for results in worker.run_each(first_jobs):
+                await bus.publish(bus.subjects.step_results("w-1"), results)
+            with service("scheduler", cluster.settings, cluster.log):
+                while (await sent.get()).epoch == first_jobs.epoch:  # sent ahead
+                    continue
+                first.send_signal(signal.SIGCONT)
+                assert await asyncio.to_thread(first.wait, LIMIT_S) == 1
+                await bus.nc.flush()
+    epochs = {sent.get_nowait().epoch for _ in range(sent.qsize())}
+    assert first_jobs.epoch not in epochs
+    await cancel([renewing])
+
+
 async def test_an_unstorable_outcome_loses_no_request_and_does_not_block_a_stop(cluster: Cluster) -> None:
     subjects, js = cluster.bus.subjects, cluster.bus.js
     requests = subjects.stream("REQUESTS")
@@ -297,6 +336,22 @@ async def test_a_service_stops_on_sigterm_while_the_bus_is_unavailable(
     with service(name, settings, log := tmp_path / LOG) as process:
         await reached(lambda: "bus unavailable" in log.read_text())
         assert await asyncio.to_thread(stop, process) == 0
+    assert "Traceback" not in log.read_text()
+
+
+async def test_a_leader_stops_on_sigterm_while_the_bus_is_unavailable(tiny_model_dir: Path, tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    server.start()
+    try:
+        with service("scheduler", {"nats_url": server.url, "model": tiny_model_dir}, log := tmp_path / LOG) as process:
+            bus = await Bus.connect(server.url, "cell0", name="test")
+            await (await bus.nc.subscribe(bus.subjects.stats("scheduler"))).next_msg(timeout=LIMIT_S)
+            await bus.close()
+            server.stop()
+            await reached(lambda: "lease not renewed" in log.read_text())  # it may have expired
+            assert await asyncio.to_thread(stop, process) == 0
+    finally:
+        server.stop()
     assert "Traceback" not in log.read_text()
 
 

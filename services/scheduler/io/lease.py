@@ -1,10 +1,11 @@
 """Leadership of a cell: one scheduler at a time, each with a higher epoch than all before it.
 
 The lease is a key with a time to live. The leader creates it and renews it by revision; the first revision is the
-epoch. A leader stops if it finds that another scheduler has led since.
+epoch. A leader stops if it finds that another scheduler has led since, and decides nothing before it knows.
 """
 
 import asyncio
+import time
 from contextlib import suppress
 
 import structlog
@@ -30,6 +31,8 @@ class Lease:
         self._bucket = bucket
         self._holder = holder
         self._revision = revision
+        self._renewed_s = time.monotonic()
+        self._renewed = asyncio.Event()
         self.epoch = revision
 
     @classmethod
@@ -50,13 +53,27 @@ class Lease:
             revision = await retry(create)
         return cls(bucket, value, revision)
 
+    @property
+    def may_have_expired(self) -> bool:
+        """Whether another scheduler may lead by now, such as after a stop of this process."""
+        return time.monotonic() - self._renewed_s > LEASE_TTL_S
+
+    async def confirm(self) -> None:
+        """Wait until the lease cannot have expired. If another scheduler leads, `hold` raises Superseded instead."""
+        while self.may_have_expired:
+            self._renewed.clear()
+            await self._renewed.wait()
+
     async def hold(self) -> None:
         """Renew until cancelled. Raises: Superseded if another scheduler has led."""
         while True:
             try:
+                began_s = time.monotonic()
                 with bus_errors("renew the lease"):
                     async with asyncio.timeout(LEASE_TTL_S):
                         await self._renew()
+                self._renewed_s = began_s
+                self._renewed.set()
             except RetryLater as error:
                 log.warning("lease not renewed", error=str(error))
             await asyncio.sleep(HEARTBEAT_S)
