@@ -5,11 +5,13 @@ import ssl
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.certificates import make_certificate
 from tests.support.stack import dilaserve, new_data_dir, running_stack
 
 
+@pytest.mark.slow
 def test_a_stack_with_a_certificate_is_ready_and_serves_over_https(tiny_checkpoint_dir: Path, tmp_path: Path) -> None:
     made = make_certificate(tmp_path / "tls")
     trusted = ssl.create_default_context(cafile=made.certificate)

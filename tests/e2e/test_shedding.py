@@ -13,7 +13,9 @@ from tests.support.waiting import until
 OPTIONS = ("--slots", "1", "--instances", "1x1", "--shed")
 
 
-@pytest.mark.parametrize("policy", ["dilaserve", "fixed", pytest.param("paper", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "policy", ["dilaserve", *[pytest.param(policy, marks=pytest.mark.slow) for policy in ("paper", "fixed")]]
+)
 async def test_an_idle_cluster_refuses_an_slo_that_it_cannot_meet(policy: str) -> None:
     with new_data_dir() as data_dir, running_stack(DEMO_MODEL, data_dir, *OPTIONS, "--policy", policy) as stack:
         async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:

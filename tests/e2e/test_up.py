@@ -75,6 +75,7 @@ def test_a_taken_port_and_a_used_directory_are_one_line_errors(
     assert f"in use by another `dilaserve up` (process {stack.process.pid})" in used.stderr
 
 
+@pytest.mark.slow
 async def test_a_second_interrupt_leaves_only_the_external_servers(
     tiny_checkpoint_dir: Path, nats_server: NatsServer
 ) -> None:
