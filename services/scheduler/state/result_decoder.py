@@ -87,25 +87,26 @@ class ResultDecoder:
     _totals: Totals
 
     def apply(self, messages: Sequence[StepResults], now_s: float) -> AppliedResults | None:
-        """Apply the results of iterations of different instances, received now. Returns: None if all are late or
-        malformed."""
-        good, failures = [], []
+        """Apply the results of iterations of different instances, received now. All steps at an instance that sent
+        malformed results are refused. Returns: None if all results are late."""
+        good, malformed, failures = [], [], []
         for message in messages:
             if message.epoch != self._epoch or message.instance_id not in self._fleet.index_of:
                 continue
             try:
                 check_lengths(message)
             except ValueError as error:
-                log.warning("malformed results dropped", instance=message.instance_id, error=str(error))
+                log.warning("malformed results", instance=message.instance_id, error=str(error))
+                malformed.append(self._fleet.index_of[message.instance_id])
             else:
                 self._fleet.unresponsive[self._fleet.index_of[message.instance_id]] = False
                 good.append(message)
                 failures += message.failures
-        if not good:
+        if not good and not malformed:
             return None
         columns = self._columns(good)
         rows, index = self._awaited(columns)
-        refused = rows[:0]
+        refused = self._in_flight_on(malformed) if malformed else rows[:0]
         invalid = invalid_steps(
             columns.counts,
             columns.tokens,
@@ -115,18 +116,22 @@ class ResultDecoder:
             mask_token_id=self._mask_token_id,
         )
         if invalid is not None:
-            refused = rows[invalid[index]]
+            refused = np.concatenate([refused, rows[invalid[index]]])
             rows, index = rows[~invalid[index]], index[~invalid[index]]
         return self._unmask(columns, rows, index, refused, failures, now_s)
 
+    def _in_flight_on(self, instances: list[int]) -> Int64:
+        rows = self._table.pipeline.in_flight()
+        return rows[np.isin(self._table.instance[rows], instances)]
+
     def _columns(self, messages: Sequence[StepResults]) -> _Columns:
         """The columns of all messages, concatenated."""
-        counts = [len(message.tickets) // 8 for message in messages]
-        instances = np.array([self._fleet.index_of[message.instance_id] for message in messages])
-        latency_s = np.array([measured_s(message) for message in messages])
+        counts = np.array([len(message.tickets) // 8 for message in messages], dtype=np.int64)
+        instances = [self._fleet.index_of[message.instance_id] for message in messages]
+        latency_s = [measured_s(message) for message in messages]
         return _Columns(
-            instances.repeat(counts),
-            latency_s.repeat(counts),
+            np.array(instances, dtype=np.int64).repeat(counts),
+            np.array(latency_s, dtype=np.float64).repeat(counts),
             unpack_int64(b"".join([message.tickets for message in messages])),
             unpack_int32(b"".join([message.steps for message in messages])),
             unpack_int32(b"".join([message.counts for message in messages])),

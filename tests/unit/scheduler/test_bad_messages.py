@@ -18,6 +18,7 @@ from tests.builders import ARRIVAL_S, EPOCH, MASK_ID, arrival, registered, sched
 from tests.support.scripted_worker import ScriptedWorker
 
 VOCAB = 10_000
+COLUMNS = ("tickets", "steps", "counts", "tokens", "confidences", "confidence_stats", "missing")
 
 
 def core_with(*instances: str) -> SchedulerCore:
@@ -77,6 +78,18 @@ def test_after_an_invalid_result_the_step_runs_on_another_instance() -> None:
     results = msgspec.structs.replace(worker.run(sent.jobs), instance_id=sent.instance_id)
     [again] = jobs_of(core.cycle([with_first(results, "tokens", -1)], ARRIVAL_S))  # type: ignore[arg-type]
     assert again.instance_id != sent.instance_id
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_the_steps_of_malformed_results_run_again_at_once(column: str) -> None:
+    core, workers = core_with("a-1", "b-1"), {name: ScriptedWorker(name, per_step=4) for name in ("a-1", "b-1")}
+    sent = jobs_of(core.cycle([arrival("r"), arrival("s")], ARRIVAL_S))  # type: ignore[arg-type]
+    bad, good = (workers[jobs.instance_id].run(jobs.jobs) for jobs in sent)
+    bad = msgspec.structs.replace(bad, **{column: getattr(bad, column) + b"\0"})
+    [*_, again] = jobs_of(core.cycle([bad, good], ARRIVAL_S))  # type: ignore[arg-type]
+    [refused] = core.table.pipeline.in_flight().tolist()  # it is a suspect, and runs alone
+    assert (core.table.steps[refused], core.table.attempts[refused]) == (0, 1)
+    assert again.instance_id == good.instance_id
 
 
 @pytest.mark.parametrize("latency_s", [float("nan"), float("inf"), -1.0, 1e300])

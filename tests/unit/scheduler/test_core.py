@@ -232,10 +232,9 @@ def test_results_of_another_epoch_are_dropped() -> None:
     assert core.cycle([old], 100.1) == []
 
 
-def test_malformed_results_are_dropped_and_the_request_continues() -> None:
+def test_malformed_results_are_not_applied_and_the_request_continues() -> None:
     core = scheduler_core()
-    commands = core.cycle([registered(), arrival("r")], 100.0)
-    [sent] = of_kind(commands, SendJobs)
+    [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
     garbage = [
         StepResults(instance_id="a-1", epoch=EPOCH, tickets=b"123"),
         StepResults(instance_id="a-1", epoch=EPOCH, tickets=sent.jobs.tickets, steps=sent.jobs.steps),
@@ -245,8 +244,10 @@ def test_malformed_results_are_dropped_and_the_request_continues() -> None:
         StepResults(instance_id="a-1", epoch=EPOCH, tickets=sent.jobs.tickets * 2, steps=sent.jobs.steps * 2,
                     counts=pack_int32([-1, 1]), confidence_stats=pack_float32([[0.0] * 5] * 2)),
     ]  # fmt: skip
-    assert core.cycle(garbage, 100.1) == []
-    assert len(serve(core, {"a-1": Worker()}, commands)) == 1
+    commands = core.cycle(garbage, 100.1)
+    assert core.table.steps[core.table.row_of["r"]] == 0
+    [finish] = serve(core, {"a-1": Worker()}, commands)
+    assert finish.status is OutcomeStatus.COMPLETED
 
 
 def test_a_step_that_unmasks_nothing_fails_the_request() -> None:
