@@ -155,8 +155,8 @@ class SchedulerCore:
         self._report_progress(applied)
         ended = applied.rows[self.table.block_masks_left[applied.rows] == 0]
         self.estimates.learn(ended)
-        for row in ended.tolist():
-            self._end_block(row, now_s)
+        if len(ended):
+            self._end_blocks(ended, now_s)
         for row in applied.stalled.tolist():
             error = f"instance {self.fleet.instance_id(self.table.instance[row])} ran a step that unmasked nothing"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
@@ -187,21 +187,22 @@ class SchedulerCore:
             self._save(row)  # first, so that no later scheduler retracts a token
             self._commands.append(ev.SendProgress(request_id, message))
 
-    def _end_block(self, row: int, now_s: float) -> None:
+    def _end_blocks(self, rows: Int64, now_s: float) -> None:
         table = self.table
-        table.block[row] += 1
-        table.block_masks_left[row] = table.block_length[row]
-        ended = table.masks_left[row] == 0
-        if not ended:
-            ended = self._has_ended(row)
-            self.estimates.learn_ending(ended=ended)
-        if ended:
-            self._finish(row, OutcomeStatus.COMPLETED, now_s)
-            return
-        if self._decisions is not None and table.pipeline.state[row] == SENT:
-            self._decisions.move_to_next_block(row)
-        if not table.streams[row]:  # of the others, the step's checkpoint has the whole block
-            self._save(row)
+        table.block[rows] += 1
+        table.block_masks_left[rows] = table.block_length[rows]
+        columns = table.masks_left[rows] == 0, table.pipeline.state[rows] == SENT, table.streams[rows]
+        for row, full, sent, streams in zip(rows.tolist(), *(column.tolist() for column in columns), strict=True):
+            ended = full or self._has_ended(row)
+            if not full:
+                self.estimates.learn_ending(ended=ended)
+            if ended:
+                self._finish(row, OutcomeStatus.COMPLETED, now_s)
+                continue
+            if self._decisions is not None and sent:
+                self._decisions.move_to_next_block(row)
+            if not streams:  # of the others, the step's checkpoint has the whole block
+                self._save(row)
 
     def _has_ended(self, row: int) -> bool:
         """Whether the finished blocks contain the end of the text."""

@@ -156,7 +156,8 @@ class Dispatcher:
 
     def _begin_batches(self, rows: Int64) -> None:
         """Number a new batch on each instance of these rows."""
-        self._fleet.sent_batch[list(set(self._table.instance[rows].tolist()))] += 1
+        for index in set(self._table.instance[rows].tolist()):
+            self._fleet.sent_batch[index] += 1
 
     def _last_batch(self, rows: Int64) -> Int64:
         """The number of the last batch in which each row has a step: its successor's, if it has one. [n] -> [n]."""

@@ -30,7 +30,7 @@ class ThresholdChoice:
     thresholds: Float64
     allowed: Float64  # the highest threshold that load control allows
     time_left_s: Float64  # predicted time to the last token at the threshold; NaN without a prediction
-    step_latency_s: Float64  # of a recompute step on the request's instance, at its present load
+    step_latency_s: Float64  # expected on the request's instance, at its present load
 
 
 class Policy(ABC):

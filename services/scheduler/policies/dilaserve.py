@@ -140,7 +140,6 @@ class DiLaServePolicy(AdaptivePolicy):
 
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
         """The common level, or the highest threshold below it at which the request meets its deadline."""
-        instances = table.instance[rows]
         steps_left, _ = self.estimates.remaining(rows)
         pace = pace_s(rows, table, fleet)
         fitting = self._fitting(steps_left, table.time_left_s(rows, now_s), pace)
@@ -148,8 +147,7 @@ class DiLaServePolicy(AdaptivePolicy):
         highest = np.minimum(fitting, allowed)
         thresholds = np.maximum(_rounded_down(highest, self.candidates), table.min_threshold[rows])
         predicted_s = steps_at(steps_left, self.candidates, thresholds) * pace
-        step_latency_s = fleet.recompute_latency_s(instances, fleet.tokens[instances])
-        return ThresholdChoice(thresholds, np.maximum(allowed, thresholds), predicted_s, step_latency_s)
+        return ThresholdChoice(thresholds, np.maximum(allowed, thresholds), predicted_s, pace)
 
     def _fitting(self, steps_left: Float64, left_s: Float64, pace: Float64) -> Float64:
         """The highest threshold at which each request meets its deadline; once late, the middle of the range.

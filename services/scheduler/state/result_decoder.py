@@ -1,7 +1,8 @@
 """Applies the results of whole iterations to the table. Late and duplicate results are dropped here."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import structlog
@@ -23,8 +24,7 @@ STEP_COLUMNS = ("instances", "latency_s", "tickets", "steps", "counts", "stats")
 TOKEN_COLUMNS = ("positions", "tokens", "confidences")
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedResults:
+class AppliedResults(NamedTuple):
     """One entry per row that received a result; its unmasked tokens are a slice of the flat arrays."""
 
     rows: Int64  # [n]
@@ -44,8 +44,7 @@ class AppliedResults:
         return self.positions[part], self.tokens[part], self.confidences[part]
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
+class _Columns(NamedTuple):
     instances: Int64  # indices
     latency_s: Float64  # of the iteration
     tickets: Int64
@@ -70,7 +69,7 @@ class _Columns:
         kept[index] = True
         tokens = kept.repeat(self.counts)
         steps = {name: getattr(self, name)[index] for name in STEP_COLUMNS}
-        return replace(self, **steps, **{name: getattr(self, name)[tokens] for name in TOKEN_COLUMNS})
+        return self._replace(**steps, **{name: getattr(self, name)[tokens] for name in TOKEN_COLUMNS})
 
 
 @dataclass(slots=True)
