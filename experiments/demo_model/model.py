@@ -81,12 +81,12 @@ def place_numbers(decoder: PackedDecoder, tokens: dict[int, int], generator: tor
 def attend_rows(num_rows: int) -> Attend:
     """Full bidirectional attention within each of `num_rows` packed rows of one length.
 
-    Shapes: the function takes q, k, v [B * L, H, D] and returns [B * L, H, D].
+    Shapes: the function takes q [B * L, H, D] and kv [B * L, 2 H, D], and returns [B * L, H, D].
     """
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(layer: int, q: Tensor, kv: Tensor) -> Tensor:
         del layer
-        q, k, v = (x.view(num_rows, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))  # [B, H, L, D]
+        q, k, v = (x.view(num_rows, -1, *x.shape[1:]).transpose(1, 2) for x in (q, *kv.chunk(2, dim=1)))  # [B, H, L, D]
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
 
     return attend

@@ -47,7 +47,15 @@ def main(environ: Mapping[str, str]) -> int:
 
 def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerSettings) -> Service:
     """Load the model; `resources` closes it. Raises: BadInput."""
-    choice = ModelChoice(settings.model, settings.device, settings.dtype, settings.tp, settings.threads, settings.gpus)
+    choice = ModelChoice(
+        settings.model,
+        settings.device,
+        settings.dtype,
+        settings.tp,
+        settings.threads,
+        settings.gpus,
+        settings.attention,
+    )
     given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
     check_model(choice)
     instance = _describe(settings)

@@ -132,13 +132,16 @@ class ScriptedModel:
             expected = PROMPT_ID if output_position < 0 else text.token(output_position)
             assert token in (expected, MASK_ID), "a token of another text"
         if self.cache_tokens:
+            for source, target, length in batch.moves:
+                self.cached |= {target + i: self.cached[source + i] for i in range(length)}
             columns = (owners, batch.positions.tolist(), batch.write_entries.tolist())
             for owner, position, entry in zip(*columns, strict=True):
                 self.cached[entry] = (owner, position)
-            read = iter(batch.read_entries.tolist())
-            for i in range(batch.num_recompute, len(batch.lengths)):
-                for position in range(int(batch.key_lengths[i])):
-                    assert self.cached[next(read)] == (int(batch.seeds[i]), position), "keys of another request"
+            for owner, start, length in zip(
+                *(x.tolist() for x in (batch.seeds, batch.key_starts, batch.key_lengths)), strict=True
+            ):
+                for position in range(length):
+                    assert self.cached[start + position] == (owner, position), "keys of another request"
 
 
 class AnyBatch(FixedThresholdPolicy):

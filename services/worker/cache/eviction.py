@@ -1,15 +1,15 @@
-"""Reserves entries of the KV cache for requests, and evicts requests from it.
+"""Reserves regions of the KV cache for requests, and evicts requests from it.
 
-A request gets one entry per token of its canvas before its first step with a cache. It is evicted when the scheduler
-drops it or sends a newer state of it, and when another scheduler takes over. No request is evicted to make room for
-another: a request that finds too little room waits.
+A request gets one region, with an entry for each token of its canvas, before its first step with a cache. It is evicted
+when the scheduler drops it or sends a newer state of it, and when another scheduler takes over. No request is evicted
+to make room for another: a request that finds too little room waits.
 """
 
 from collections.abc import Iterable
 
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.cache.kv_allocator import KvAllocator
-from services.worker.engine.sequence_state import NO_ENTRIES, SequenceState
+from services.worker.cache.kv_allocator import KvAllocator, Move, Region
+from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from shared.arrays import unpack_int64
 from shared.messages.steps import StepJobs
 
@@ -30,10 +30,12 @@ class KvReservations:
     def __init__(self, mode: CacheMode, num_tokens: int) -> None:
         self.allocator = KvAllocator(num_tokens)
         self._is_used = mode is not CacheMode.NONE
+        self._holders: dict[int, SequenceState] = {}  # by the first entry of their regions
+        self._moves: list[Move] = []
 
     def lacks_entries(self, sequence: SequenceState) -> bool:
         """Whether the request needs entries before its next step."""
-        return self._is_used and not len(sequence.kv_entries)
+        return self._is_used and sequence.kv_start == NO_REGION
 
     def can_ever_hold(self, sequence: SequenceState) -> bool:
         """Whether the empty cache has room for the request."""
@@ -41,12 +43,35 @@ class KvReservations:
 
     def reserve(self, sequence: SequenceState) -> bool:
         """Give the request its entries. Returns: whether enough are free."""
-        entries = self.allocator.allocate(len(sequence.canvas))
-        if entries is not None:
-            sequence.kv_entries = entries
-        return entries is not None
+        length = len(sequence.canvas)
+        if length > self.allocator.num_free:
+            return False
+        start = self.allocator.allocate(length)
+        if start is None:
+            self._compact()
+            start = self.allocator.allocate(length)
+        assert start is not None, "the free entries are side by side"
+        sequence.kv_start = start
+        self._holders[start] = sequence
+        return True
 
     def evict(self, sequence: SequenceState) -> None:
         """Free the request's entries, if it has any."""
-        self.allocator.free(sequence.kv_entries)
-        sequence.kv_entries = NO_ENTRIES
+        if sequence.kv_start != NO_REGION:
+            del self._holders[sequence.kv_start]
+            self.allocator.free(sequence.kv_start, len(sequence.canvas))
+            sequence.kv_start = NO_REGION
+
+    def take_moves(self) -> list[Move]:
+        """The copies within the cache that the next forward must make first, in this order."""
+        moves, self._moves = self._moves, []
+        return moves
+
+    def _compact(self) -> None:
+        """Move all regions together."""
+        used = [Region(start, len(sequence.canvas)) for start, sequence in self._holders.items()]
+        for move in self.allocator.compact(used):
+            sequence = self._holders.pop(move.source)
+            sequence.kv_start = move.target
+            self._holders[move.target] = sequence
+            self._moves.append(move)

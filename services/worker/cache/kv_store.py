@@ -2,18 +2,20 @@
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from services.worker.cache.kv_allocator import Move
 from services.worker.model.decoder import PackedDecoder
 
 CPU_SHARE, CUDA_SHARE = 0.25, 0.85  # of the free memory; all programs of a machine share a CPU's
 
 
 class KvStore:
-    """Preallocated keys (rotated) and values. Shapes: each [layers, entries + 1, K, D], with K heads of size D.
+    """Preallocated keys (rotated) and values, side by side: [layers, entries + 1, 2 K, D], with K heads of size D.
 
     The last entry, `padding_entry`, is for the padding of a batch.
     """
@@ -21,19 +23,21 @@ class KvStore:
     def __init__(self, decoder: PackedDecoder, entries: int) -> None:
         weight = decoder.head.weight
         self.padding_entry = entries
-        shape = (decoder.config.num_layers, entries + 1, _kv_heads(decoder), decoder.config.head_dim)
-        self._keys = torch.empty(shape, dtype=weight.dtype, device=weight.device)
-        self._values = torch.empty(shape, dtype=weight.dtype, device=weight.device)
-        self._keys[:, entries] = self._values[:, entries] = 0  # not NaN: masked values still enter a sum
+        shape = (decoder.config.num_layers, entries + 1, 2 * _kv_heads(decoder), decoder.config.head_dim)
+        layers = torch.empty(shape, dtype=weight.dtype, device=weight.device)
+        layers[:, entries] = 0
+        self._layers = [layers[i] for i in range(len(layers))]
 
-    def write(self, layer: int, entries: Tensor, k: Tensor, v: Tensor) -> None:
-        """Shapes: entries [T], k and v [T, K, D]."""
-        self._keys[layer].index_copy_(0, entries, k)
-        self._values[layer].index_copy_(0, entries, v)
+    def write(self, layer: int, entries: Tensor, kv: Tensor) -> Tensor:
+        """Returns: all keys and values of the layer. Shapes: entries [T], kv [T, 2 K, D] -> [entries + 1, 2 K, D]."""
+        return self._layers[layer].index_copy_(0, entries, kv)
 
-    def read(self, layer: int, entries: Tensor) -> tuple[Tensor, Tensor]:
-        """Shapes: entries [S] -> keys and values [S, K, D]."""
-        return self._keys[layer].index_select(0, entries), self._values[layer].index_select(0, entries)
+    def move(self, moves: Iterable[Move]) -> None:
+        """Copy regions to other entries, in this order. A region may overlap its target, so the copy has a buffer."""
+        for move in moves:
+            for layer in self._layers:
+                region = layer[move.source : move.source + move.length].clone()
+                layer[move.target : move.target + move.length] = region
 
 
 def bytes_per_token(decoder: PackedDecoder) -> int:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.worker.engine.sequence_state import NO_ENTRIES, SequenceState
+from services.worker.cache.kv_allocator import Move
+from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.families import ModelConfig
 from shared.arrays import Float64, Int64
 
@@ -21,10 +22,11 @@ class ForwardBatch:
     tokens: Int64  # [T]
     positions: Int64  # [T], from the start of each request's canvas
     lengths: Int64  # [N], tokens fed per request; their sum is T
-    key_lengths: Int64  # [N], tokens that each request attends to
-    num_recompute: int  # the first requests attend to the tokens they feed, those from this index on to cached ones
+    key_starts: Int64  # [N], the first cache entry of each request; without a cache, its first row of the fed tokens
+    key_lengths: Int64  # [N], tokens that each request attends to, from there on
+    num_recompute: int  # the first requests feed all their tokens
     write_entries: Int64  # [T], cache entries for the fed tokens; [0] without a cache
-    read_entries: Int64  # [sum of the latter's key_lengths], cache entries that they attend to
+    moves: list[Move]  # copies within the cache, made before all else
     counts: Int64  # [N], candidates of each request, at least 1
     candidates: Int64  # [R], positions of the candidates, from the start of each request's canvas
     rows: Int64  # [R], the fed token whose logits predict each candidate
@@ -59,13 +61,14 @@ class Part:
         return self.num_tokens == len(self.sequence.canvas)
 
     @property
-    def sort_key(self) -> tuple[bool, int, int]:
-        """The order of the parts in a batch."""
-        return not self.recomputes, self.num_tokens, len(self.sequence.canvas)
+    def sort_key(self) -> tuple[bool, int, int, int]:
+        """The order of the parts in a batch: equal lengths next to each other, as their keys lie."""
+        return not self.recomputes, self.num_tokens, len(self.sequence.canvas), self.sequence.kv_start
 
 
-def pack(parts: Sequence[Part], config: ModelConfig) -> ForwardBatch:
-    """Pack parts that are sorted by their `sort_key`, each with at least one candidate."""
+def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ()) -> ForwardBatch:
+    """Pack parts that are sorted by their `sort_key`, each with at least one candidate. Either all requests have a
+    region of the cache, or none has."""
     lengths = np.array([part.num_tokens for part in parts], dtype=np.int64)
     starts = np.array([part.start for part in parts], dtype=np.int64)
     offsets = np.cumsum(lengths) - lengths - starts  # the row of each request's position 0, if it were fed
@@ -73,15 +76,20 @@ def pack(parts: Sequence[Part], config: ModelConfig) -> ForwardBatch:
     counts = np.array([len(masks) for masks in candidates], dtype=np.int64)
     flat = np.concatenate(candidates)
     predicted_by = np.maximum(flat - 1, 0) if config.shifted_logits else flat
-    num_recompute = sum(part.recomputes for part in parts)
+    positions = np.arange(lengths.sum()) - np.repeat(offsets, lengths)
+    key_starts, write_entries = np.cumsum(lengths) - lengths, positions[:0]
+    if parts[0].sequence.kv_start != NO_REGION:
+        key_starts = np.array([part.sequence.kv_start for part in parts], dtype=np.int64)
+        write_entries = positions + np.repeat(key_starts, lengths)
     return ForwardBatch(
         tokens=np.concatenate([part.sequence.canvas[part.start : part.stop] for part in parts]).astype(np.int64),
-        positions=np.arange(lengths.sum()) - np.repeat(offsets, lengths),
+        positions=positions,
         lengths=lengths,
+        key_starts=key_starts,
         key_lengths=np.array([len(part.sequence.canvas) for part in parts], dtype=np.int64),
-        num_recompute=num_recompute,
-        write_entries=np.concatenate([part.sequence.kv_entries[part.start : part.stop] for part in parts]),
-        read_entries=np.concatenate([NO_ENTRIES, *(part.sequence.kv_entries for part in parts[num_recompute:])]),
+        num_recompute=sum(part.recomputes for part in parts),
+        write_entries=write_entries,
+        moves=list(moves),
         counts=counts,
         candidates=flat,
         rows=predicted_by + np.repeat(offsets, counts),

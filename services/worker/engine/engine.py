@@ -118,7 +118,7 @@ class Engine:
         parts = [part for part, _ in picked]
         thresholds = np.array([job.threshold for _, job in picked], dtype=np.float64)
         self._rebuild_caches([part for part in parts if part.rebuilds])
-        batch = pack(parts, self._config)
+        batch = pack(parts, self._config, self._cache.take_moves())
         predictions = self._runner.run(batch)
         outcome = unmask(parts, batch, predictions, thresholds)
         if any(part.sequence.wants_provisional for part in parts):
@@ -134,7 +134,7 @@ class Engine:
         if not parts:
             return
         rebuilt = sorted((rebuild_part(part, self._config) for part in parts), key=lambda part: part.sort_key)
-        self._runner.run(pack(rebuilt, self._config))
+        self._runner.run(pack(rebuilt, self._config, self._cache.take_moves()))
         for part in parts:
             part.sequence.cached_block = part.block
 

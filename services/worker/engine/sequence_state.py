@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from services.worker.model.families import ModelConfig
-from shared.arrays import Float32, Int32, Int64, unpack_int32
+from shared.arrays import Float32, Int32, unpack_int32
 from shared.errors import BadInput
 from shared.messages.steps import RequestState
 
-NO_ENTRIES: Int64 = np.zeros(0, dtype=np.int64)
+NO_REGION = -1
 NO_IDS: Int32 = np.zeros(0, dtype=np.int32)
 
 
@@ -26,7 +26,7 @@ class SequenceState:
     seed: int
     request_id: str = ""
     wants_provisional: bool = False  # whether its client wants provisional tokens
-    kv_entries: Int64 = field(default_factory=lambda: NO_ENTRIES)  # one per token of the canvas, or none yet
+    kv_start: int = NO_REGION  # the first of its cache entries, one per token of the canvas
     cached_block: int = -1  # the block whose recompute step filled the cache
     last_step: int = -1  # the last step that ran
     end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from services.worker.model.families import ModelConfig
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, q [T, H, D], k [T, K, D], v [T, K, D]) -> [T, H, D]; q and k are rotated already."""
+Attend = Callable[[int, Tensor, Tensor], Tensor]
+"""(layer, q [T, H, D], keys and values side by side [T, 2 K, D]) -> [T, H, D]; q and k are rotated already."""
 
 
 Reduce = Callable[[Tensor], Tensor]
@@ -50,7 +50,7 @@ WHOLE = Shard()
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm: computed in fp32, cast back, then multiplied by the weight."""
+    """Root-mean-square norm, computed in fp32."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -59,8 +59,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: x [T, W] -> [T, W]."""
-        normed = F.rms_norm(x.float(), x.shape[-1:], eps=self.eps)
-        return normed.to(x.dtype) * self.weight
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
 class Layer(nn.Module):
@@ -80,12 +79,12 @@ class Layer(nn.Module):
         self.gate_up = nn.Linear(config.width, 2 * mlp_width, bias=False)
         self.down = nn.Linear(mlp_width, config.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
-        """Shapes: x [T, W], cos and sin [T, 1, D / 2] -> [T, W], or with rows [R] -> [R, W]."""
+    def forward(self, x: Tensor, turns: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
+        """Shapes: x [T, W], turns [T, 1, D / 2] -> [T, W], or with rows [R] -> [R, W]."""
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))  # [T, H + 2 K, D]
         num_q, num_kv, _ = self.heads
-        q, k = torch.split(rotate(qkv[:, : num_q + num_kv], cos, sin), [num_q, num_kv], dim=1)
-        mixed = attend(self.index, q, k, qkv[:, num_q + num_kv :])  # [T, H, D]
+        rotate_(qkv[:, : num_q + num_kv], turns)
+        mixed = attend(self.index, qkv[:, :num_q], qkv[:, num_q:])  # [T, H, D]
         if rows is not None:
             x, mixed = x[rows], mixed[rows]
         x = x + self.reduce(self.attn_out(mixed.flatten(1)))
@@ -112,6 +111,7 @@ class PackedDecoder(nn.Module):
         self.layers = nn.ModuleList(Layer(index, config, shard, reduce) for index in range(config.num_layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.head = nn.Linear(config.width, config.vocab_size // shard.size, bias=False)
+        self._turns: Tensor | None = None  # of all positions, computed at first use
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
         """Run all layers over packed tokens; with `rows`, the last layer's MLP runs for these rows only.
@@ -119,11 +119,14 @@ class PackedDecoder(nn.Module):
         Shapes: tokens [T] int64, positions [T] int64 (from the start of each sequence), rows [R] int64 -> hidden
         [T, W] or [R, W], after the final norm.
         """
-        cos, sin = rope_angles(positions, self.config.head_dim, self.config.rope_base)
+        if self._turns is None or self._turns.device != tokens.device:
+            every = torch.arange(self.config.max_length, device=tokens.device)
+            self._turns = rope_turns(every, self.config.head_dim, self.config.rope_base)
+        turns = self._turns.index_select(0, positions)
         x = self.embed(tokens)  # [T, W]
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
-            x = layer(x, cos, sin, attend, rows if index == last else None)
+            x = layer(x, turns, attend, rows if index == last else None)
         hidden: Tensor = self.norm(x)
         return hidden
 
@@ -133,15 +136,17 @@ class PackedDecoder(nn.Module):
         return rows
 
 
-def rope_angles(positions: Tensor, head_dim: int, base: float) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each position's angles, in fp32. Shapes: positions [T] -> two of [T, 1, D / 2]."""
+def rope_turns(positions: Tensor, head_dim: int, base: float) -> Tensor:
+    """The rotation of each position's pairs, as complex64 numbers. Shapes: positions [T] -> [T, 1, D / 2]."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
     angles = torch.outer(positions.float(), 1.0 / base**exponents)  # [T, D / 2]
-    return angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
+    return torch.polar(torch.ones_like(angles), angles).unsqueeze(1)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding over the whole head, half-split, in fp32, cast back. Shapes: x [T, H, D] -> [T, H, D]."""
-    first, second = x.float().chunk(2, dim=-1)
-    rotated = (torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin))
-    return torch.cat(rotated, dim=-1).to(x.dtype)
+def rotate_(x: Tensor, turns: Tensor) -> None:
+    """Rotary embedding over the whole head, in place, computed in fp32. Two neighbours of a head are a pair: `weights`
+    reorders the published rows, whose pairs are half a head apart. Shapes: x [T, H, D], turns [T, 1, D / 2]."""
+    exact = x.float()  # the same tensor in fp32
+    torch.view_as_complex(exact.view(*exact.shape[:-1], -1, 2)).mul_(turns)
+    if exact is not x:
+        x.copy_(exact)

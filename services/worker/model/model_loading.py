@@ -11,7 +11,7 @@ import structlog
 import torch
 
 from services.worker.cache.kv_store import tokens_that_fit
-from services.worker.model.attention import backend
+from services.worker.model.attention import kernel_name
 from services.worker.model.decoder import WHOLE, PackedDecoder, Shard
 from services.worker.model.families import read_config
 from services.worker.model.model_runner import Runner
@@ -45,6 +45,7 @@ class ModelChoice:
     tp: int = 1
     threads: int = 0  # per rank; 0: an equal share of the cores that the process may use
     gpus: tuple[int, ...] = ()  # of the machine, one per rank; empty: the first ones
+    attention: str = "auto"  # or torch, flash-attn, fallback
 
 
 @contextmanager
@@ -52,7 +53,12 @@ def open_runner(choice: ModelChoice, cache_size: CacheSize) -> Iterator[Runner |
     """Load the model, and end its ranks on exit. Raises: BadInput, one line, if it cannot run."""
     directory, devices = check_model(choice)
     threads = choice.threads or max(1, num_cores() // choice.tp)
-    load_rank = partial(_load_rank, directory, choose_dtype(choice.dtype, devices[0]), threads, cache_size)
+    dtype = choose_dtype(choice.dtype, devices[0])
+    try:
+        kernel = kernel_name(choice.attention, devices[0], dtype)
+    except ValueError as error:
+        raise BadInput(str(error), "attention") from None
+    load_rank = partial(_load_rank, directory, dtype, kernel, threads, cache_size)
     opened: AbstractContextManager[Runner | ParallelRunner] = (
         nullcontext(load_rank(None, devices[0])) if choice.tp == 1 else parallel_runner(devices, load_rank)
     )
@@ -63,7 +69,7 @@ def open_runner(choice: ModelChoice, cache_size: CacheSize) -> Iterator[Runner |
             device=str(runner.device),
             dtype=str(runner.dtype).removeprefix("torch."),
             tp=choice.tp,
-            attention=backend(runner.device, runner.dtype),
+            attention=runner.attention,
             cache_tokens=runner.cache_tokens,
         )
         yield runner
@@ -114,6 +120,7 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
 def _load_rank(
     directory: Path,
     dtype: torch.dtype,
+    kernel: str,
     threads: int,
     cache_size: CacheSize,
     group: RankGroup | None,
@@ -133,7 +140,7 @@ def _load_rank(
         raise BadInput(str(error), "model") from None
     cache_tokens = _num_cache_tokens(cache_size, decoder, group)
     try:
-        return Runner(decoder, cache_tokens, group.gather if group else None)
+        return Runner(decoder, cache_tokens, group.gather if group else None, kernel)
     except RuntimeError:  # torch's error for too little memory on a CPU
         raise BadInput(f"no memory for a cache of {cache_tokens} tokens", "cache_tokens") from None
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import ForwardBatch
-from services.worker.model.attention import attention
+from services.worker.model.attention import attention, kernel_name, kernel_of
 from services.worker.model.cuda_graphs import CacheStepGraphs
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
+from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of, max_lengths
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards
 from shared.arrays import Float64, Int64
 
@@ -50,47 +50,52 @@ Gather = Callable[[Tensor], Tensor]
 class Runner:
     """A decoder, or one rank's share of it, with its cache, on one device."""
 
-    def __init__(self, decoder: PackedDecoder, cache_tokens: int = 0, gather: Gather | None = None) -> None:
+    def __init__(
+        self, decoder: PackedDecoder, cache_tokens: int = 0, gather: Gather | None = None, attention: str = "auto"
+    ) -> None:
+        """Raises: ValueError if `attention` names a kernel that cannot run here."""
         self.config = decoder.config
         self.cache_tokens = cache_tokens
         self.device = decoder.head.weight.device
         self.dtype = decoder.head.weight.dtype
-        self._decoder = decoder
+        self.decoder = decoder
         self._gather = gather
         first = decoder.shard.rank * decoder.head.out_features
         self._vocabulary = Vocabulary(first, self.config.mask_token_id)
+        self.attention = kernel_name(attention, self.device, self.dtype)
+        self._kernel = kernel_of(self.attention)
+        self._transfer, self._noise_transfer = Transfer(self.device), Transfer(self.device)
         self._store = KvStore(decoder, cache_tokens) if cache_tokens else None
-        on_cuda = self.device.type == "cuda" and gather is None
-        self._graphs = CacheStepGraphs(decoder, self._store) if self._store and on_cuda else None
+        self._graphs: CacheStepGraphs | None = None
+        if self._store and self.device.type == "cuda" and gather is None:
+            self._graphs = CacheStepGraphs(decoder, self._store, self._kernel, self._transfer)
+            self._graphs.capture()
 
     @torch.inference_mode()
     def run(self, batch: ForwardBatch) -> TokenPredictions:
         """Run one forward, with the head for the candidates' rows only."""
+        if self._store is not None:
+            self._store.move(batch.moves)
         rows = np.pad(batch.rows, (0, max(0, MIN_ROWS - len(batch.rows))), mode="edge")
-        logits = self._decoder.logits(self._hidden(batch, self._put(rows)))[: len(batch.rows)]  # [R, V of this rank]
+        logits = self.decoder.logits(self._hidden(batch, rows))[: len(batch.rows)]  # [R, V of this rank]
         after_temperature = self.config.family == "dream"
         best = best_of(logits, self._noise(batch), self._vocabulary, after_temperature=after_temperature)
-        tokens, confidences = combine_shards(self._gather(best) if self._gather else best.unsqueeze(0))
-        return TokenPredictions(tokens.cpu().numpy(), confidences.cpu().numpy())
+        chosen = combine_shards(self._gather(best) if self._gather else best.unsqueeze(0))
+        tokens, confidences = chosen.cpu().numpy()  # the step's only synchronisation
+        return TokenPredictions(tokens.astype(np.int64), confidences)
 
-    def _hidden(self, batch: ForwardBatch, rows: Tensor) -> Tensor:
+    def _hidden(self, batch: ForwardBatch, rows: Int64) -> Tensor:
         """The hidden states of these rows of the fed tokens: [R, W]."""
-        replayed = self._graphs.run(batch) if self._graphs else None
+        replayed = self._graphs.run(batch, rows) if self._graphs else None
         if replayed is not None:
-            return replayed[rows]
-        attend = attention(batch, self._store, self.device, self.dtype)
-        hidden: Tensor = self._decoder(self._put(batch.tokens), self._put(batch.positions), attend, rows)
+            return replayed
+        inputs = ForwardInputs(*max_lengths(batch), *self._transfer.put(arrays_of(batch, rows)))
+        attend = attention(inputs, self._store, self._kernel)
+        hidden: Tensor = self.decoder(inputs.tokens, inputs.positions, attend, inputs.rows)
         return hidden
 
     def _noise(self, batch: ForwardBatch) -> Noise | None:
         if not batch.temperatures.any():
             return None
-        return Noise(
-            temperature=self._put(np.repeat(batch.temperatures, batch.counts)),
-            seed=self._put(np.repeat(batch.seeds, batch.counts)),
-            step=self._put(np.repeat(batch.steps, batch.counts)),
-            position=self._put(batch.candidates),
-        )
-
-    def _put(self, values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(values).to(self.device)
+        temperature, seed, step = (x.repeat(batch.counts) for x in (batch.temperatures, batch.seeds, batch.steps))
+        return Noise(*self._noise_transfer.put([temperature, seed, step, batch.candidates]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = 1 << 24  # logits converted to float64 at a time: 128 MiB
+CHUNK_ELEMENTS = 1 << 24  # logits of one chunk: a copy of 64 MiB, with a temperature of 128 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,9 @@ def best_of(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *, afte
     """Choose a token of `vocabulary` for each row: the most probable one, or with a temperature T a sample of
     softmax(logits / T).
 
-    Source: LLaDA's and Dream's published decoding, with two departures. Dream computes the softmax in the logits'
-    dtype; here it is always float64. The mask is never chosen, since a step might then unmask nothing.
+    Source: LLaDA's and Dream's published decoding, with two departures. LLaDA computes the softmax in float64, Dream in
+    the logits' dtype; here the terms of a row's sum are float32, and the sum's logarithm and the noise are float64. The
+    mask is never chosen, since a step might then unmask nothing.
 
     Shapes: logits [R, V] -> float64 [4, R]: the token's score, its logit, its id, the logsumexp of the row's logits.
     The confidence is the token's probability in the raw softmax (LLaDA), or with `after_temperature` in the softmax at
@@ -50,15 +51,15 @@ def best_of(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *, afte
     return torch.cat(parts, dim=1)
 
 
-def combine_shards(best: Tensor) -> tuple[Tensor, Tensor]:
+def combine_shards(best: Tensor) -> Tensor:
     """Choose among the tokens of all parts of the vocabulary.
 
-    Shapes: best [parts, 4, R] -> tokens int64 [R], confidences float64 [R].
+    Shapes: best [parts, 4, R] -> float64 [2, R]: tokens, and their confidences.
     """
     score, logit, token, total = best.unbind(dim=1)  # [parts, R] each
     winner = score.argmax(dim=0, keepdim=True)
     confidences = (logit.gather(0, winner).squeeze(0) - total.logsumexp(dim=0)).exp()
-    return token.gather(0, winner).squeeze(0).long(), confidences
+    return torch.stack((token.gather(0, winner).squeeze(0), confidences))
 
 
 def _rows(noise: Noise | None, chunk: slice) -> Noise | None:
@@ -68,13 +69,13 @@ def _rows(noise: Noise | None, chunk: slice) -> Noise | None:
 
 
 def _best_of_rows(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *, after_temperature: bool) -> Tensor:
-    values = logits.to(torch.float64, copy=True)  # [R, V]
+    values = logits.to(torch.float32, copy=True)  # [R, V]
     scale = None
     if noise is not None:
         scale = noise.temperature.unsqueeze(1)  # [R, 1], of the noise
         if after_temperature:
             is_sampled = scale > 0
-            values /= torch.where(is_sampled, scale, 1.0)
+            values /= torch.where(is_sampled, scale, 1.0).float()
             scale = is_sampled.double()
     mask = vocabulary.mask_token_id - vocabulary.first
     has_mask = 0 <= mask < values.shape[1]
@@ -87,10 +88,10 @@ def _best_of_rows(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *
         tokens = torch.arange(values.shape[1], dtype=torch.int64, device=values.device) + vocabulary.first
         score, column = (values + scale * gumbel(noise, tokens)).max(dim=-1)
         logit = values.gather(1, column.unsqueeze(1)).squeeze(1)
-    total = best + values.sub_(best.unsqueeze(1)).exp_().sum(dim=-1).log()
+    total = best.double() + values.sub_(best.unsqueeze(1)).exp_().sum(dim=-1).double().log()
     if mask_logit is not None:
-        total = torch.logaddexp(total, mask_logit)
-    return torch.stack((score, logit, (column + vocabulary.first).double(), total))
+        total = torch.logaddexp(total, mask_logit.double())
+    return torch.stack((score.double(), logit.double(), (column + vocabulary.first).double(), total))
 
 
 def gumbel(noise: Noise, tokens: Tensor) -> Tensor:

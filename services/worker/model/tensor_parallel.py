@@ -80,6 +80,7 @@ class ParallelRunner:
         self.cache_tokens = runner.cache_tokens
         self.device = runner.device
         self.dtype = runner.dtype
+        self.attention = runner.attention
         self._runner = runner
         self._group = group
 

@@ -30,6 +30,7 @@ class WeightTarget:
     axis: int = -1  # -1: not split
     first: int = 0  # where the share begins
     axis_length: int = 0  # of the published parameter
+    rotary_dim: int = 0  # of each head, if its published halves are interleaved here: the pairs of `rotate_`
 
     @property
     def shape(self) -> list[int]:
@@ -42,7 +43,20 @@ class WeightTarget:
     def load(self, published: Tensor) -> None:
         """Copy the published parameter, or this rank's share of it, into the rows."""
         is_whole = self.axis < 0
-        self.rows.copy_(published if is_whole else published.narrow(self.axis, self.first, self.rows.shape[self.axis]))
+        share = published if is_whole else published.narrow(self.axis, self.first, self.rows.shape[self.axis])
+        rows = self._in_published_order()
+        rows.copy_(share.reshape(rows.shape))
+
+    def published(self) -> Tensor:
+        """The rows in the published order."""
+        rows = self._in_published_order()
+        return rows.flatten(0, 2) if self.rotary_dim else rows
+
+    def _in_published_order(self) -> Tensor:
+        """A view of the rows; those of a head as [heads, halves, D / 2, ...]."""
+        if not self.rotary_dim:
+            return self.rows
+        return self.rows.view(-1, self.rotary_dim // 2, 2, *self.rows.shape[1:]).transpose(1, 2)
 
 
 # The published names by family. Those of a layer's parameters follow a prefix and the layer's index.
@@ -82,15 +96,16 @@ def weight_targets(decoder: PackedDecoder) -> dict[str, WeightTarget]:
     return targets
 
 
-def _splits(module: str, parameter: Tensor, decoder: PackedDecoder) -> list[tuple[int, int, int, int]]:
-    """Of each published part of a parameter: the number of its rows here, and (axis, first, axis_length)."""
+def _splits(module: str, parameter: Tensor, decoder: PackedDecoder) -> list[tuple[int, ...]]:
+    """Of each published part of a parameter: the number of its rows here, and (axis, first, axis_length, rotary_dim), a
+    missing rotary_dim being 0."""
     config, shard = decoder.config, decoder.shard
     size, rank, head = shard.size, shard.rank, config.head_dim
     match module:
         case "qkv":
             q_rows, (kv_first, kv_heads) = config.num_heads // size * head, shard.kv_heads(config)
             kv = (kv_heads * head, 0, kv_first * head, config.num_kv_heads * head)
-            return [(q_rows, 0, rank * q_rows, q_rows * size), kv, kv]
+            return [(q_rows, 0, rank * q_rows, q_rows * size, head), (*kv, head), kv]
         case "gate_up":
             rows = config.mlp_width // size
             return [(rows, 0, rank * rows, config.mlp_width)] * 2
@@ -155,7 +170,10 @@ def empty_decoder(
 
 def save(decoder: PackedDecoder, directory: Path, dtype: torch.dtype) -> None:
     """Write the weights to `model.safetensors`, under the published names. The caller writes config.json."""
-    published = {name: target.rows.to("cpu", dtype, copy=True) for name, target in weight_targets(decoder).items()}
+    published = {
+        name: target.published().to("cpu", dtype, copy=True).contiguous()
+        for name, target in weight_targets(decoder).items()
+    }
     directory.mkdir(parents=True, exist_ok=True)
     save_file(published, directory / SINGLE_FILE, metadata={"format": "pt"})
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import structlog
 
-from services.worker.model.attention import backend
 from services.worker.model.model_loading import ModelChoice, device_name
 from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import ParallelRunner
@@ -46,7 +45,7 @@ def default_directory(environ: Mapping[str, str]) -> Path:
 
 def _key(choice: ModelChoice, runner: Runner | ParallelRunner) -> str:
     """A hash of the facts that latencies depend on."""
-    hardware = device_name(runner.device), backend(runner.device, runner.dtype), str(runner.dtype)
+    hardware = device_name(runner.device), runner.attention, str(runner.dtype)
     facts = (runner.config, *hardware, choice.tp, choice.threads, runner.cache_tokens > 0)
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 

@@ -1,89 +1,166 @@
-"""The back ends of attention: the choice between them, and that both compute the same."""
+"""The kernels of attention: the choice between them, what the fallback computes and refuses."""
 
 import inspect
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.sequence_state import SequenceState
 from services.worker.model import attention as own
-from services.worker.model.attention import attention, backend
+from services.worker.model.attention import fallback, flash, kernel_name
+from tests.support.packed_forward import forward_packed
 from tests.support.random_model import MASK_ID, random_decoder
 
-BLOCK, DEVICE = 16, torch.device("cpu")
+BLOCK, HEADS, HEAD = 16, 4, 8
 
 
-def varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
+def exact(
+    q: Tensor, k: Tensor, v: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, *, seqused_k: Tensor
 ) -> Tensor:
-    """The computation of flash-attn's kernel, with its published signature."""
-    assert (dropout_p, softmax_scale, causal) == (0.0, None, False)
-    assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
-    ends = list(zip(cu_seqlens_q.tolist(), cu_seqlens_k.tolist(), strict=True))
-    assert ends[-1] == (len(q), len(k))
+    """The definition of attention, request by request."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     mixed = []
-    for (first_q, first_k), (end_q, end_k) in pairwise(ends):
-        assert end_q - first_q <= max_seqlen_q
-        assert end_k - first_k <= max_seqlen_k
-        scores = torch.einsum("qhd,khd->hqk", q[first_q:end_q], k[first_k:end_k]) * q.shape[-1] ** -0.5
-        mixed.append(torch.einsum("hqk,khd->qhd", scores.softmax(dim=-1), v[first_k:end_k]))
+    spans = zip(pairwise(cu_seq_q.tolist()), cu_seq_k.tolist(), seqused_k.tolist(), strict=False)
+    for (first, end), start, length in spans:
+        assert end - first <= max_q
+        assert length <= max_k
+        keys, values = k[start : start + length], v[start : start + length]
+        scores = torch.einsum("qhd,khd->hqk", q[first:end], keys) * q.shape[-1] ** -0.5
+        mixed.append(torch.einsum("hqk,khd->qhd", scores.softmax(dim=-1), values))
     return torch.cat(mixed)
+
+
+def flash_forward(
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int, *rest: Any, **named: Any
+) -> tuple[Tensor]:
+    """flash-attn's forward, with its published signature."""
+    dropout, scale = rest
+    assert (dropout, scale, named["causal"]) == (0.0, q.shape[-1] ** -0.5, False)
+    return (exact(q, k, v, cu_q, cu_k, max_q, max_k, seqused_k=named["seqused_k"]),)
+
+
+requests = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(0, 4)), min_size=1, max_size=6)
+
+
+def spans_of(sizes: list[tuple[int, int, int]]) -> dict[str, Any]:
+    """The arguments of a kernel for requests of (fed tokens, keys, unused keys before them)."""
+    fed, keys, gaps = np.array(sizes).T
+    starts = np.cumsum(keys + gaps) - keys
+    columns = np.r_[0, fed.cumsum()], np.r_[starts, starts[-1] + keys[-1]], keys
+    cu_seq_q, cu_seq_k, seqused_k = (torch.from_numpy(column.astype(np.int32)) for column in columns)
+    spans = {"cu_seq_q": cu_seq_q, "cu_seq_k": cu_seq_k, "seqused_k": seqused_k}
+    return spans | {"max_q": int(fed.max()), "max_k": int(keys.max())}
+
+
+def tensors(spans: dict[str, Any], kv_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(int(spans["cu_seq_q"][-1]), HEADS, HEAD, generator=generator)
+    kv = torch.randn(int(spans["cu_seq_k"][-1]), 2 * kv_heads, HEAD, generator=generator)
+    k, v = kv.chunk(2, dim=1)
+    return q, k, v
+
+
+@given(requests, st.sampled_from([1, 2, 4]), st.permutations(range(6)))
+def test_the_fallback_computes_attention_wherever_keys_lie(
+    sizes: list[tuple[int, int, int]], kv_heads: int, order: list[int]
+) -> None:
+    spans = spans_of(sizes)
+    shuffled = [place for place in order if place < len(sizes)]  # regions may lie in any order
+    starts, lengths = spans["cu_seq_k"][:-1][shuffled], spans["seqused_k"][shuffled]
+    spans |= {"cu_seq_k": torch.cat((starts, starts[-1:] + lengths[-1:])), "seqused_k": lengths}
+    q, k, v = tensors(spans_of(sizes), kv_heads)
+    torch.testing.assert_close(fallback(q, k, v, **spans), exact(q, k, v, **spans), atol=1e-5, rtol=0)
+
+
+def test_requests_of_equal_lengths_at_equal_distances_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    attend = own._attend_equal
+
+    def counted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        calls.append(len(k))
+        return attend(q, k, v)
+
+    monkeypatch.setattr(own, "_attend_equal", counted)
+    spans = spans_of([(2, 5, 3)] * 3 + [(2, 5, 4), (2, 5, 3), (3, 5, 3)])
+    q, k, v = tensors(spans)
+    torch.testing.assert_close(fallback(q, k, v, **spans), exact(q, k, v, **spans), atol=1e-5, rtol=0)
+    assert calls == [3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"cu_seq_q": torch.tensor([0, 2])}, "int32"),
+        ({"max_k": 4}, "longer than"),
+        ({"k": torch.zeros(5, 3, HEAD), "v": torch.zeros(5, 3, HEAD)}, "do not share"),
+        ({"k": torch.zeros(5, HEADS, HEAD).double()}, "one dtype"),
+        ({"q": torch.zeros(2, HEADS, 2 * HEAD)[:, :, ::2]}, "side by side"),
+    ],
+)
+def test_the_fallback_refuses_what_the_kernels_refuse(changed: dict[str, Any], error: str) -> None:
+    spans = spans_of([(2, 5, 0)])
+    arguments = dict(zip("qkv", tensors(spans), strict=True)) | spans | changed
+    with pytest.raises(ValueError, match=error):
+        fallback(**arguments)
 
 
 def sequence(ticket: int, prompt: int) -> SequenceState:
     tokens = np.random.default_rng(ticket).integers(0, 50, prompt)
     canvas = np.r_[tokens, [MASK_ID] * BLOCK].astype(np.int32)
-    entries = np.arange(64 * ticket, 64 * ticket + len(canvas))
-    return SequenceState(
-        ticket, prompt, BLOCK, canvas, np.full(BLOCK, np.nan, dtype=np.float32), 0.0, 0, kv_entries=entries
-    )
+    known = np.full(BLOCK, np.nan, dtype=np.float32)
+    return SequenceState(ticket, prompt, BLOCK, canvas, known, 0.0, 0, kv_start=64 * ticket)
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("recomputing", [0, 1, 3])
-def test_flash_and_fused_attention_compute_the_same(recomputing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_kernels_compute_the_same(recomputing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "_flash_forward", lambda: flash_forward)
     decoder, resident = random_decoder(), [sequence(ticket, prompt) for ticket, prompt in enumerate((7, 7, 9))]
     whole = [Part(s, 0, 0, 0, len(s.canvas)) for s in resident]
-    batch = pack(
-        [*whole[:recomputing], *(Part(s, 1, 0, *s.block_range(0)) for s in resident[recomputing:])], decoder.config
-    )
+    blocks = [Part(s, 1, 0, *s.block_range(0)) for s in resident[recomputing:]]
     found = []
-    for name in ("torch", "flash-attn"):
-        monkeypatch.setattr(own, "backend", lambda *_, name=name: name)
-        monkeypatch.setattr(own, "_flash_varlen", lambda: varlen)
+    for kernel in (fallback, flash, exact):
         store = KvStore(decoder, 256)
-        for now in (pack(whole, decoder.config), batch):  # the first fills the store
-            attend = attention(now, store, DEVICE, torch.float32)
-            hidden = decoder(torch.from_numpy(now.tokens), torch.from_numpy(now.positions), attend)
-        found.append(hidden)
-    torch.testing.assert_close(*found, atol=1e-5, rtol=0)
+        forward_packed(decoder, pack(whole, decoder.config), store, kernel)  # fills the store
+        found.append(forward_packed(decoder, pack([*whole[:recomputing], *blocks], decoder.config), store, kernel))
+    torch.testing.assert_close(found[0], found[2], atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[1], found[2], atol=1e-5, rtol=0)
+
+
+NAME_OF = inspect.unwrap(kernel_name)
+CUDA = torch.device("cuda")
 
 
 @pytest.mark.parametrize(
     ("dtype", "capability", "wanted"),
     [
-        (torch.bfloat16, (9, 0), "flash-attn"),
-        (torch.float32, (9, 0), "torch"),  # it computes in 16 bits only
-        (torch.bfloat16, (7, 5), "torch"),  # and not before Ampere
+        (torch.bfloat16, (9, 0), "torch"),
+        (torch.float32, (9, 0), "fallback"),  # the kernels compute in 16 bits only
+        (torch.bfloat16, (7, 5), "fallback"),  # and not before Ampere
     ],
 )
-def test_flash_attn_needs_16_bits_and_an_ampere_gpu(
+def test_the_kernel_needs_16_bits_and_an_ampere_gpu(
     dtype: torch.dtype, capability: tuple[int, int], wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "_flash_varlen", lambda: varlen)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert inspect.unwrap(backend)(torch.device("cuda"), dtype) == wanted
+    assert NAME_OF("auto", CUDA, dtype) == wanted
+    if wanted == "fallback":
+        with pytest.raises(ValueError, match="needs bfloat16 and an Ampere or later GPU"):
+            NAME_OF("torch", CUDA, dtype)
+
+
+def test_flash_attn_is_used_by_setting_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(own, "_flash_forward", lambda: None)
+    with pytest.raises(ValueError, match="is not installed"):
+        NAME_OF("flash-attn", CUDA, torch.bfloat16)
+    monkeypatch.setattr(own, "_flash_forward", lambda: flash_forward)
+    assert NAME_OF("flash-attn", CUDA, torch.bfloat16) == "flash-attn"

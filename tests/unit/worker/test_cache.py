@@ -11,17 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.cache.cache_mode import CacheMode
-from services.worker.cache.kv_allocator import KvAllocator
+from services.worker.cache.eviction import KvReservations
+from services.worker.cache.kv_allocator import KvAllocator, Region
+from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import ForwardBatch
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.model.model_runner import Runner, TokenPredictions
-from shared.arrays import Int64, pack_int64, unpack_int64
+from shared.arrays import pack_int64, unpack_int64
 from shared.messages.steps import StepJobs, StepResults
 from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.small_device import SmallDevice
 from tests.support.steps import Decode, jobs_for, read_results
 
 ROOM = 100  # tokens
+KV_SHAPE = (2 * random_decoder().config.num_kv_heads, random_decoder().config.head_dim)
 
 
 @pytest.fixture(scope="module")
@@ -159,19 +163,44 @@ def test_a_request_that_alone_exceeds_the_memory_fails() -> None:
     assert "62 tokens does not fit" in results.failures[0].message
 
 
-@given(st.lists(st.integers(0, 30), max_size=30), st.randoms())
-def test_each_entry_is_allocated_once_until_it_is_freed(sizes: list[int], order: Random) -> None:
+@given(st.lists(st.integers(1, 30), max_size=30), st.randoms())
+def test_each_entry_is_in_one_region_until_it_is_freed(sizes: list[int], order: Random) -> None:
     allocator = KvAllocator(64)
-    resident: list[Int64] = []
+    regions: list[Region] = []
     for size in sizes:
-        slots = allocator.allocate(size)
-        assert (slots is None) == (size > 64 - sum(map(len, resident)))
-        if slots is not None:
-            resident.append(slots)
-        taken = np.concatenate([np.zeros(0, dtype=np.int64), *resident])
-        assert len(np.unique(taken)) == len(taken) == 64 - allocator.num_free
-        if len(resident) > 2:
-            allocator.free(resident.pop(order.randrange(len(resident))))
+        start = allocator.allocate(size)
+        if start is not None:
+            regions.append(Region(start, size))
+        else:
+            assert size > allocator.num_free or _most_side_by_side(regions) < size
+        taken = [entry for region in regions for entry in range(region.start, region.start + region.length)]
+        assert len(set(taken)) == len(taken) == 64 - allocator.num_free
+        if len(regions) > 2:
+            allocator.free(*regions.pop(order.randrange(len(regions))))
+
+
+def _most_side_by_side(regions: list[Region]) -> int:
+    """The longest run of free entries."""
+    taken = {entry for region in regions for entry in range(region.start, region.start + region.length)}
+    return max(len(run) for run in "".join("x" if entry in taken else "." for entry in range(64)).split("x"))
+
+
+@given(st.lists(st.integers(1, 20), min_size=2, max_size=12), st.randoms())
+def test_regions_keep_their_contents_when_they_move_together(sizes: list[int], order: Random) -> None:
+    decoder = random_decoder()
+    store, reservations = KvStore(decoder, ROOM), KvReservations(CacheMode.DUAL, ROOM)
+    contents: dict[int, SequenceState] = {}
+    for ticket, size in enumerate(sizes * 3):
+        sequence = open_sequence(request(ticket, prompt=size, output=16).state, decoder.config)
+        length = len(sequence.canvas)
+        while not reservations.reserve(sequence):
+            reservations.evict(contents.pop(order.choice(list(contents))))
+        store.move(reservations.take_moves())
+        contents[ticket] = sequence
+        entries = torch.arange(sequence.kv_start, sequence.kv_start + length)
+        layer = store.write(0, entries, torch.full((length, *KV_SHAPE), float(ticket)))
+        for known, other in contents.items():
+            assert (layer[other.kv_start : other.kv_start + len(other.canvas)] == known).all()
 
 
 def _some(results: StepResults | None) -> StepResults:

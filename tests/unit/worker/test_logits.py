@@ -11,11 +11,11 @@ from torch import Tensor
 
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
-from services.worker.engine.sequence_state import SequenceState
-from services.worker.model.attention import attention
+from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.weights import load
 from tests.support.golden import GOLDEN, SETS
+from tests.support.packed_forward import forward_packed
 
 LOGITS_ATOL = 5e-4  # fp32, the bound published with the vectors
 CACHE_TOKENS = 256
@@ -30,17 +30,16 @@ def sequence(ids: Tensor) -> SequenceState:
     """A request with an empty prompt and one block, with its own cache entries."""
     canvas = ids.numpy().astype(np.int32)
     known = np.full(len(ids), np.nan, dtype=np.float32)
-    return SequenceState(0, 0, len(ids), canvas, known, 0.0, 0, kv_entries=np.arange(CACHE_TOKENS)[: len(ids)])
+    return SequenceState(0, 0, len(ids), canvas, known, 0.0, 0, kv_start=0)
 
 
 def forward(decoder: PackedDecoder, parts: list[Part], store: KvStore | None = None) -> list[Tensor]:
     """The logits of what each part feeds: [stop - start, V]."""
     if store is None:
         for part in parts:
-            part.sequence.kv_entries = part.sequence.kv_entries[:0]
+            part.sequence.kv_start = NO_REGION
     batch = pack(parts, decoder.config)
-    attend = attention(batch, store, torch.device("cpu"), torch.float32)
-    hidden = decoder(torch.from_numpy(batch.tokens), torch.from_numpy(batch.positions), attend)
+    hidden = forward_packed(decoder, batch, store)
     return list(torch.split(decoder.logits(hidden), batch.lengths.tolist()))
 
 
