@@ -21,6 +21,7 @@ from dilaserve.stack.ports import free_port
 from experiments.background import background_program
 from shared.bus.client import Bus
 from shared.bus.subjects import Subjects
+from shared.bus.users import BusUser
 
 CELL = "cell0"
 SUBJECTS = Subjects(CELL)
@@ -45,7 +46,7 @@ def live_cluster(*options: object) -> Iterator[LiveCluster]:
         data_dir = Path(directory) / "data"
         command = [sys.executable, "-m", "dilaserve", "up", "--port", port, "--data-dir", data_dir, *options]
         with background_program(command, lambda: is_ready(url), READY_S):
-            yield LiveCluster(url, read_addresses(data_dir).nats_url)
+            yield LiveCluster(url, read_addresses(data_dir).nats_urls[BusUser.OPERATOR])
 
 
 def one_instance(*options: object) -> AbstractContextManager[LiveCluster]:

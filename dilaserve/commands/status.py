@@ -23,6 +23,7 @@ def status(
 
     from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
     from dilaserve.stack.probes import check_url  # noqa: PLC0415
+    from shared.bus.users import BusUser  # noqa: PLC0415
     from shared.errors import BadInput  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.settings import CellName  # noqa: PLC0415
@@ -39,7 +40,7 @@ def status(
         addresses = read_addresses(data_dir)
         if url is None:
             url, certificate = addresses.url, addresses.tls_certificate
-        nats_url = nats_url or addresses.nats_url
+        nats_url = nats_url or addresses.nats_urls[BusUser.STATUS]
     asyncio.run(_show(url, certificate, nats_url, cell, watch=watch, json=json))
 
 

@@ -18,6 +18,7 @@ from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import LOOPBACK, check_free
 from dilaserve.stack.probes import check_answers, nats_answers, not_ready_reason, postgres_answers
 from services.scheduler.registry import POLICY_WITHOUT_PREDICTOR
+from shared.bus.users import BusUser
 from shared.cpu import num_cores
 from shared.errors import BadInput, DilaserveError
 from shared.model_files import HUB_ID
@@ -114,7 +115,7 @@ async def stack(data_dir: Path, port: int) -> list[Finding]:
     except BadInput:
         return [Finding("stack", True, f"no stack runs in {data_dir}"), _port(port)]
     return [
-        await _server("NATS", addresses.nats_url, nats_answers),
+        await _server("NATS", addresses.nats_urls[BusUser.STATUS], nats_answers),
         await _server("Postgres", addresses.database_url, postgres_answers),
         await _gateway(addresses.url, addresses.tls_certificate),
     ]

@@ -10,14 +10,16 @@ from typing import Any
 
 import structlog
 
+from dilaserve.stack.bus_users import new_passwords, user_url
 from dilaserve.stack.data_dir import Addresses, remove_addresses, write_addresses
 from dilaserve.stack.nats import nats_program
 from dilaserve.stack.options import NODE, StackOptions
 from dilaserve.stack.ports import LOOPBACK, client_url, free_port
 from dilaserve.stack.postgres import database_url, prepare_postgres
 from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers, wait_until
-from dilaserve.stack.services import STOP_ORDER, reconfigurator_program, serving_programs, worker_program
+from dilaserve.stack.services import STOP_ORDER, NatsUrls, reconfigurator_program, serving_programs, worker_program
 from dilaserve.stack.supervisor import Supervisor
+from shared.bus.users import BusUser
 from shared.errors import DilaserveError
 from shared.settings import ServiceSettings, read_settings
 from shared.urls import without_credentials
@@ -70,48 +72,57 @@ async def _start(
     supervisor: Supervisor, resources: AsyncExitStack, options: StackOptions, on_ready: Callable[[Addresses], None]
 ) -> None:
     """Start all programs, each after the servers that it needs answer."""
-    nats_url = await _nats(supervisor, options)
+    nats_urls = await _nats(supervisor, options)
     database = options.database_url or database_url(options.data_dir / "postgres")
     certificate = str(options.tls_certificate or "")
-    url = client_url(options.host, options.port, tls=bool(certificate))
-    addresses = Addresses(url=url, nats_url=nats_url, database_url=database, tls_certificate=certificate)
+    addresses = Addresses(
+        url=client_url(options.host, options.port, tls=bool(certificate)),
+        nats_url=nats_urls[BusUser.PRODUCER],
+        nats_urls=nats_urls,
+        database_url=database,
+        tls_certificate=certificate,
+    )
     write_addresses(options.data_dir, addresses)  # before the gateway is ready, so that its clients find it
-    for program in serving_programs(options, nats_url, database):
+    for program in serving_programs(options, nats_urls, database):
         supervisor.start(program)
     await _postgres(supervisor, options)
     if options.reconfigure:
-        await resources.enter_async_context(_node_agent(supervisor, options, nats_url))
-    supervisor.start(reconfigurator_program(options, nats_url, database))
+        await resources.enter_async_context(_node_agent(supervisor, options, nats_urls))
+    supervisor.start(reconfigurator_program(options, nats_urls[BusUser.RECONFIGURATOR], database))
     await wait_until(partial(gateway_ready, certificate=certificate), addresses.url)
     supervisor.settled = True  # from now on every program is restarted without limit
     on_ready(addresses)
 
 
 @asynccontextmanager
-async def _node_agent(supervisor: Supervisor, options: StackOptions, nats_url: str) -> AsyncIterator[None]:
+async def _node_agent(supervisor: Supervisor, options: StackOptions, nats_urls: NatsUrls) -> AsyncIterator[None]:
     """Run the agent that starts and stops workers for the reconfigurator."""
     from dilaserve.stack.node_agent import NodeAgent  # noqa: PLC0415
     from shared.bus.client import Bus  # noqa: PLC0415
 
-    cell = read_settings(ServiceSettings, os.environ).cell
-    bus = await Bus.connect(nats_url, cell, name="supervisor")
+    bus = await Bus.connect(nats_urls[BusUser.SUPERVISOR], _cell(), name="supervisor")
     specs = {spec.name: spec for spec in options.specs}
-    await NodeAgent(supervisor, partial(worker_program, options, nats_url), specs).serve(bus, NODE)
+    worker = partial(worker_program, options, nats_urls[BusUser.WORKER])
+    await NodeAgent(supervisor, worker, specs).serve(bus, NODE)
     try:
         yield
     finally:
         await bus.nc.close()
 
 
-async def _nats(supervisor: Supervisor, options: StackOptions) -> str:
-    """Start the embedded NATS server, if it is used. Returns: the URL of the bus, once it answers."""
+async def _nats(supervisor: Supervisor, options: StackOptions) -> dict[BusUser, str]:
+    """Start the embedded NATS server, if it is used. Returns: the URL of the bus for each user, once it answers."""
     if options.nats_url:
-        return options.nats_url
-    port = free_port()
-    supervisor.start(nats_program(options.data_dir / "nats", port, options.sync_interval))
-    url = f"nats://{LOOPBACK}:{port}"
-    await wait_until(nats_answers, url)
-    return url
+        return dict.fromkeys(BusUser, options.nats_url)
+    port, passwords = free_port(), new_passwords()
+    supervisor.start(nats_program(options.data_dir / "nats", port, options.sync_interval, _cell(), passwords))
+    urls = {user: user_url(user, password, f"{LOOPBACK}:{port}") for user, password in passwords.items()}
+    await wait_until(nats_answers, urls[BusUser.STATUS])
+    return urls
+
+
+def _cell() -> str:
+    return read_settings(ServiceSettings, os.environ).cell
 
 
 async def _postgres(supervisor: Supervisor, options: StackOptions) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from shared.bus.users import BusUser
 from shared.errors import BadInput
 
 
@@ -15,7 +16,8 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     """The addresses of a running stack; `stack.json` of its data directory."""
 
     url: str
-    nats_url: str
+    nats_url: str  # for producers of requests
+    nats_urls: dict[BusUser, str]  # for each user of the bus
     database_url: str
     tls_certificate: str = ""  # file of the gateway's certificate; empty: plain HTTP
 

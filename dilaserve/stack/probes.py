@@ -40,26 +40,27 @@ def check_url(option: str, url: str) -> str:
 
 async def nats_answers(url: str) -> bool:
     """Whether a NATS server with JetStream answers."""
-    import nats  # noqa: PLC0415
+    from nats.aio.client import Client  # noqa: PLC0415
     from nats.errors import Error  # noqa: PLC0415
 
+    from shared.bus.users import inbox_prefix  # noqa: PLC0415
+
+    client = Client()
     try:
-        client = await nats.connect(
+        await client.connect(
             url,
+            inbox_prefix=inbox_prefix(url),
             allow_reconnect=False,
             max_reconnect_attempts=1,  # the default is 60 attempts, 2 s apart
             reconnect_time_wait=0,
             connect_timeout=1,
             error_cb=_ignore,
         )
+        await client.jetstream(timeout=1).account_info()
     except (Error, OSError, TimeoutError):
         return False
-    try:
-        await client.jetstream(timeout=1).account_info()
-    except (Error, TimeoutError):
-        return False
     finally:
-        await client.close()
+        await client.close()  # also if the server refused the user
     return True
 
 

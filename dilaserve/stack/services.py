@@ -2,23 +2,32 @@
 
 import os
 import sys
+from collections.abc import Mapping
 
 from dilaserve.stack.options import METRICS_ORDER, NODE, TP_DEGREES, StackOptions
 from dilaserve.stack.process import Program
 from services.scheduler.registry import find_policy
+from shared.bus.users import BusUser
 from shared.messages.launch import InstanceSpec
 from shared.settings import to_environ
 
+NatsUrls = Mapping[BusUser, str]  # the URL of the bus for each of its users
 STOP_ORDER = ("gateway", "scheduler", "predictor", "worker", "reconfigurator", "postgres", "nats")
 
 
-def serving_programs(options: StackOptions, nats_url: str, database_url: str) -> list[Program]:
+def serving_programs(options: StackOptions, nats_urls: NatsUrls, database_url: str) -> list[Program]:
     """The gateway, one or two schedulers, one worker per instance, and the step predictor if the policy uses it."""
-    common = _common(options, nats_url)
-    gateway = {"host": options.host, "port": options.port, "default_slo_s": options.slo_s, "database_url": database_url}
+    gateway = _common(options, nats_urls[BusUser.GATEWAY])
+    gateway |= {
+        "host": options.host,
+        "port": options.port,
+        "default_slo_s": options.slo_s,
+        "database_url": database_url,
+    }
     gateway |= {"auth": options.auth, "shed": options.shed}
     gateway |= {"tls_certificate": options.tls_certificate or "", "tls_key": options.tls_key or ""}
-    scheduler = {
+    scheduler = _common(options, nats_urls[BusUser.SCHEDULER])
+    scheduler |= {
         "metrics_port": _metrics_port(options, "scheduler"),
         "policy": options.policy,
         "threshold": options.thresholds[-1],
@@ -26,14 +35,15 @@ def serving_programs(options: StackOptions, nats_url: str, database_url: str) ->
         "cache": options.cache,
         "default_slo_s": options.slo_s,
     }
-    schedulers = [_program("scheduler", common | scheduler)]
+    schedulers = [_program("scheduler", scheduler)]
     if options.standby:
         standby = scheduler | {"metrics_port": options.metrics_ports[-1] if options.metrics_ports else 0}
-        schedulers.append(_program("scheduler", common | standby, "scheduler-2"))
-    workers = [worker_program(options, nats_url, spec) for spec in options.specs]
-    predictor = common | {"metrics_port": _metrics_port(options, "predictor")}
+        schedulers.append(_program("scheduler", standby, "scheduler-2"))
+    workers = [worker_program(options, nats_urls[BusUser.WORKER], spec) for spec in options.specs]
+    predictor = _common(options, nats_urls[BusUser.PREDICTOR])
+    predictor |= {"metrics_port": _metrics_port(options, "predictor")}
     predictors = [_program("predictor", predictor)] if find_policy(options.policy).uses_estimates else []
-    return [_program("gateway", common | gateway), *schedulers, *predictors, *workers]
+    return [_program("gateway", gateway), *schedulers, *predictors, *workers]
 
 
 def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> Program:

@@ -27,6 +27,7 @@ from shared.bus.pull_consumer import consume
 from shared.bus.reconnects import PING_S, Reconnects, limit_unanswered_time
 from shared.bus.storage_limits import DISK_BYTES
 from shared.bus.subjects import Subjects
+from shared.bus.users import inbox_prefix
 from shared.errors import BadInput, RetryLater
 from shared.retry import WAIT_INITIAL_S, retry
 from shared.urls import without_credentials
@@ -73,6 +74,7 @@ class Bus:
                 return await nats.connect(
                     url,
                     name=name,
+                    inbox_prefix=inbox_prefix(url),
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=0.25,
                     allow_reconnect=True,
@@ -313,13 +315,18 @@ class _StreamNames(msgspec.Struct, frozen=True):
 
 
 class _ConnectionLog:
-    """Logs once when the bus becomes unavailable and once when it is available again."""
+    """Logs once when the bus becomes unavailable or refuses the user, and once when it is available again."""
 
     def __init__(self) -> None:
         self._lost = False
+        self._is_refused = False
 
     async def error(self, error: Exception) -> None:
-        if not isinstance(error, OSError | nats.errors.UnexpectedEOF | nats.errors.NoServersError):
+        if "authorization violation" in str(error).lower():
+            if not self._is_refused:
+                log.warning("the bus refuses the user or the password of DILASERVE_NATS_URL")
+            self._is_refused = self._lost = True
+        elif not isinstance(error, OSError | nats.errors.UnexpectedEOF | nats.errors.NoServersError):
             log.warning("bus error", error=repr(error))
         elif not self._lost:
             self._lost = True
@@ -327,5 +334,5 @@ class _ConnectionLog:
 
     async def connected(self) -> None:
         if self._lost:
-            self._lost = False
+            self._lost = self._is_refused = False
             log.info("bus available again")

@@ -13,6 +13,7 @@ import pytest
 
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.stack.data_dir import read_addresses
+from shared.bus.users import BusUser
 from tests.support.benchmark_files import write_benchmark_files
 from tests.support.demo_questions import MODEL, answer, chat_request, question
 from tests.support.judge_server import judge_server
@@ -81,7 +82,7 @@ async def test_a_producer_on_the_bus_is_served_by_the_same_instances(stack: Stac
 
 
 async def test_garbage_on_every_subject_is_discarded_and_serving_continues(stack: Stack) -> None:
-    bus = await nats.connect(read_addresses(stack.data_dir).nats_url)
+    bus = await nats.connect(read_addresses(stack.data_dir).nats_urls[BusUser.OPERATOR])
     subjects = ["requests", "cancel.x", "steps.x", "step-results.x", "outcomes.x", "progress.x", "checkpoints.x"]
     keys = await (await bus.jetstream().key_value("instances-cell0")).keys()
     subjects += [f"{kind}.{key}" for kind in ("steps", "step-results", "control") for key in keys]

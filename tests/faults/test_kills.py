@@ -13,6 +13,7 @@ from dilaserve.load.workload import read_requests
 from dilaserve.stack.data_dir import read_addresses
 from experiments import fault_load
 from experiments.fault_load import bus_monitor, closed_loop, kill_service, recovered
+from shared.bus.users import BusUser
 from tests.support.demo_questions import answer
 from tests.support.stack import Stack, new_data_dir, running_stack
 from tests.support.waiting import until
@@ -57,7 +58,7 @@ async def test_killed_services_lose_and_repeat_nothing_and_checkpoints_are_resum
     prompts = [row.prompt for row in read_requests(DEMO_MODEL / "heldout.jsonl")[:PROMPTS]]
     parent = psutil.Process(stack.process.pid)
     async with (
-        bus_monitor(read_addresses(stack.data_dir).nats_url) as monitor,
+        bus_monitor(read_addresses(stack.data_dir).nats_urls[BusUser.OPERATOR]) as monitor,
         closed_loop(stack.url, prompts, CLIENTS) as replies,
     ):
         for victim in ("predictor", "worker", "scheduler"):

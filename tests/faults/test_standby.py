@@ -10,6 +10,7 @@ import pytest
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.stack.data_dir import read_addresses
 from experiments.fault_load import leading_process
+from shared.bus.users import BusUser
 from tests.support.demo_questions import answer
 from tests.support.stack import Stack, new_data_dir, running_stack
 from tests.support.waiting import reached
@@ -38,7 +39,7 @@ def standbys(stack: Stack) -> int:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 async def test_the_standby_serves_the_requests_of_a_failed_leader(stack: Stack, fault: signal.Signals) -> None:
-    nats_url = read_addresses(stack.data_dir).nats_url
+    nats_url = read_addresses(stack.data_dir).nats_urls[BusUser.OPERATOR]
     await reached(lambda: standbys(stack) > 0 and len(schedulers(stack)) == 2, LIMIT_S)
     leader = await leading_process(nats_url)
     [standby] = schedulers(stack) - {leader.pid}

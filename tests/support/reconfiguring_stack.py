@@ -12,6 +12,7 @@ import pytest
 
 from dilaserve.stack.data_dir import read_addresses
 from shared.bus.client import Bus
+from shared.bus.users import BusUser
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile, write_profile
 from tests.support.stack import Stack, new_data_dir, running_stack
@@ -58,7 +59,7 @@ class Load:
 @asynccontextmanager
 async def under_load(stack: Stack) -> AsyncIterator[tuple[Load, Bus]]:
     """Put load on the gateway and connect to the bus. On exit every request sent has its reply."""
-    bus = await Bus.connect(read_addresses(stack.data_dir).nats_url, "cell0", name="test")
+    bus = await Bus.connect(read_addresses(stack.data_dir).nats_urls[BusUser.OPERATOR], "cell0", name="test")
     load = Load(stack.url)
     running = asyncio.create_task(load.run())
     try:

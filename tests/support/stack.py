@@ -67,6 +67,12 @@ class Stack:
         return self.process.wait(timeout=STOP_S)
 
 
+def _violations(data_dir: Path) -> list[str]:
+    """The log lines of the embedded NATS server about a user without the permission that it needs."""
+    log = data_dir / "nats" / "server.log"
+    return [line for line in log.read_text().splitlines() if "Violation" in line] if log.exists() else []
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill the process and wait until its children, too, have ended and released the data directory."""
     children = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
@@ -109,6 +115,7 @@ def running_stack(model: Path, data_dir: Path, *options: object) -> Iterator[Sta
                 raise RuntimeError(f"the stack is not ready:\n{log.read_text()}")
             time.sleep(0.05)
         yield Stack(process, port, data_dir, log)
+        assert _violations(data_dir) == [], "a user of the bus lacks a subject"
     finally:
         _end(process)
         log.unlink()

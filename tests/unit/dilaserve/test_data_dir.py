@@ -7,8 +7,15 @@ import pytest
 
 from dilaserve.stack import checks
 from dilaserve.stack.data_dir import Addresses, read_addresses, write_addresses
+from shared.bus.users import BusUser
 
-ADDRESSES = Addresses(url="http://h:1", nats_url="nats://u:secret@h:2", database_url="postgresql://u:secret@h/d")
+NATS_URL = "nats://u:secret@h:2"
+ADDRESSES = Addresses(
+    url="http://h:1",
+    nats_url=NATS_URL,
+    nats_urls=dict.fromkeys(BusUser, NATS_URL),
+    database_url="postgresql://u:secret@h/d",
+)
 
 
 def test_only_the_owner_can_read_the_addresses(tmp_path: Path) -> None:
@@ -28,6 +35,7 @@ async def test_doctor_shows_no_password_of_the_addresses(tmp_path: Path, monkeyp
         Addresses(
             url=f"http://{nobody}",
             nats_url=f"nats://u:secret@{nobody}",
+            nats_urls=dict.fromkeys(BusUser, f"nats://u:secret@{nobody}"),
             database_url=f"postgresql://u:secret@{nobody}/d",
         ),
     )

@@ -1,5 +1,6 @@
 """The options of `dilaserve up` and their error texts."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from dilaserve.stack.options import (
     share_cores,
 )
 from dilaserve.stack.ports import client_url
+from dilaserve.stack.process import Program
 from dilaserve.stack.services import reconfigurator_program, serving_programs
 from dilaserve.stack.supervisor import INITIAL_WAIT_S, MAX_WAIT_S, STABLE_RUN_S, next_wait_s
+from shared.bus.users import BusUser
 from shared.errors import BadInput
 
 
@@ -115,12 +118,14 @@ def test_the_wait_doubles_up_to_a_bound_and_resets_after_a_stable_run(last_s: fl
     assert wait_s == INITIAL_WAIT_S if ran_s >= STABLE_RUN_S else wait_s >= min(last_s, MAX_WAIT_S)
 
 
-@pytest.mark.parametrize("standby", [False, True])
-def test_every_program_has_a_metrics_port_of_its_own(*, standby: bool, tmp_path: Path) -> None:
+def programs(
+    directory: Path, urls: Mapping[BusUser, str], *, standby: bool = False
+) -> tuple[StackOptions, list[Program]]:
+    """The options of a stack, and all its services."""
     options = StackOptions(
         host="127.0.0.1",
         port=8000,
-        model=tmp_path,
+        model=directory,
         model_name="m",
         instances=(1, 1),
         policy="dilaserve",
@@ -129,14 +134,29 @@ def test_every_program_has_a_metrics_port_of_its_own(*, standby: bool, tmp_path:
         cache="dual",
         auth=False,
         shed=False,
-        data_dir=tmp_path,
+        data_dir=directory,
         sync_interval="2m",
         slots=2,
         metrics_port=9100,
         standby=standby,
     )
-    programs = [*serving_programs(options, "nats://h", ""), reconfigurator_program(options, "nats://h", "")]
-    ports = [int(program.environ["DILASERVE_METRICS_PORT"]) for program in programs if program.name != "gateway"]
+    reconfigurator = reconfigurator_program(options, urls[BusUser.RECONFIGURATOR], "")
+    return options, [*serving_programs(options, urls, ""), reconfigurator]
+
+
+@pytest.mark.parametrize("standby", [False, True])
+def test_every_program_has_a_metrics_port_of_its_own(*, standby: bool, tmp_path: Path) -> None:
+    options, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), standby=standby)
+    ports = [int(program.environ["DILASERVE_METRICS_PORT"]) for program in started if program.name != "gateway"]
     assert sorted(ports) == list(options.metrics_ports)
-    assert len({program.name for program in programs}) == len(programs)
-    assert sum("services.scheduler" in program.command for program in programs) == 1 + standby
+    assert len({program.name for program in started}) == len(started)
+    assert sum("services.scheduler" in program.command for program in started) == 1 + standby
+
+
+def test_a_service_gets_the_password_of_its_own_user_only(tmp_path: Path) -> None:
+    urls = {user: f"nats://{user}:secret@h" for user in BusUser}
+    _, started = programs(tmp_path, urls, standby=True)
+    for program in started:
+        own = BusUser(program.command[-1].removeprefix("services."))
+        assert program.environ["DILASERVE_NATS_URL"] == urls[own]
+        assert str(program.environ).count("secret") == 1

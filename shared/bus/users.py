@@ -1,0 +1,195 @@
+"""The users of the bus, and the subjects that each may publish and subscribe to (see docs/security.md). Pure.
+
+The server does not check the subject to which a user lets it send replies and messages of a stream. So only the users
+whose messages are trusted everywhere, GATEWAY, SCHEDULER and RECONFIGURATOR, may both write a stream and read its raw
+messages. Any other reply of the server is at most accepted as a cancel.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from shared.bus.subjects import Subjects, batch_consumer, monitor_consumer, stream_names
+
+API = "$JS.API"
+DEFAULT_INBOX = "_INBOX"  # of the clients that choose none
+ALL = ">"
+
+
+class BusUser(StrEnum):
+    """A user of the bus: a service with its name, or as commented."""
+
+    GATEWAY = "gateway"
+    SCHEDULER = "scheduler"
+    PREDICTOR = "predictor"
+    RECONFIGURATOR = "reconfigurator"
+    WORKER = "worker"
+    SUPERVISOR = "supervisor"  # starts and stops the workers of a node
+    STATUS = "status"  # `dilaserve status` and `dilaserve doctor`
+    PRODUCER = "producer"  # a trusted program that sends requests without the gateway, with any client
+    OPERATOR = "operator"  # a person: everything
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """The subjects, with wildcards, that a user may use; it may use no others."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+
+
+def permissions(cell: str) -> dict[BusUser, Permissions]:
+    """The permissions of each user of one cell."""
+    names = Subjects(cell)
+    return {
+        BusUser.GATEWAY: _gateway(names),
+        BusUser.SCHEDULER: _scheduler(names),
+        BusUser.PREDICTOR: Permissions(
+            publish=(_inboxes(BusUser.SCHEDULER),), subscribe=(names.predict, _inboxes(BusUser.PREDICTOR))
+        ),
+        BusUser.RECONFIGURATOR: _reconfigurator(names),
+        BusUser.WORKER: _worker(names),
+        BusUser.SUPERVISOR: Permissions(
+            publish=(_inboxes(BusUser.RECONFIGURATOR),), subscribe=(names.launch("*"), _inboxes(BusUser.SUPERVISOR))
+        ),
+        BusUser.STATUS: _status(names),
+        BusUser.PRODUCER: _producer(names),
+        BusUser.OPERATOR: Permissions(publish=(ALL,), subscribe=(ALL,)),
+    }
+
+
+def inbox_prefix(url: str) -> str:
+    """The prefix of the inboxes of a connection to `url`: that of the URL's user, if it is one of the bus's users, so
+    that no other one can read the replies."""
+    user = urlsplit(url if "://" in url else f"nats://{url}").username
+    return f"{DEFAULT_INBOX}_{user}" if user in set(BusUser) else DEFAULT_INBOX
+
+
+def _gateway(names: Subjects) -> Permissions:
+    requests, outcomes, plans = map(names.stream, ("REQUESTS", "OUTCOMES", "PLANS"))
+    batches, files = names.stream("BATCHES"), f"OBJ_{names.files_store}"
+    claims, all_batches = f"KV_{names.claims_bucket}", f"KV_{names.batches_bucket}"
+    return Permissions(
+        publish=(
+            *(names.requests, names.cancel("*"), names.lookup("*"), names.batches, names.probes),
+            *(f"$KV.{names.claims_bucket}.>", f"$KV.{names.batches_bucket}.>", f"$O.{names.files_store}.>"),
+            f"{API}.STREAM.NAMES",  # the object store searches for its stream
+            *_describe(requests, outcomes, plans, batches, claims, all_batches, files),
+            *_read(claims, all_batches, files),
+            *_read_raw(outcomes, plans),
+            *_scan(outcomes, all_batches, files),
+            f"{API}.STREAM.PURGE.{files}",
+            *_consume(batches, str(batch_consumer().durable_name)),
+        ),
+        subscribe=(names.request_messages("*"), f"$KV.{names.instances_bucket}.>", _inboxes(BusUser.GATEWAY)),
+    )
+
+
+def _scheduler(names: Subjects) -> Permissions:
+    streams = sorted(stream_names(names))
+    requests, arrivals, results = map(names.stream, ("REQUESTS", "ARRIVALS", "STEP_RESULTS"))
+    outcomes, checkpoints = map(names.stream, ("OUTCOMES", "CHECKPOINTS"))
+    return Permissions(
+        publish=(
+            *(names.arrivals, names.outcomes("*"), names.progress("*"), names.checkpoints("*"), names.steps("*")),
+            *(names.stats("scheduler"), names.predict, f"$KV.{names.leases_bucket}.>"),
+            _inboxes(BusUser.GATEWAY),  # answers `lookup`
+            f"{API}.STREAM.NAMES",
+            *(f"{API}.STREAM.{action}.{stream}" for stream in streams for action in ("CREATE", "UPDATE")),
+            *_describe(*streams),
+            *_read(requests, arrivals, f"KV_{names.leases_bucket}"),
+            *_read_raw(outcomes, checkpoints),
+            *_scan(arrivals),
+            *(f"{API}.CONSUMER.LIST.{requests}", f"{API}.CONSUMER.DELETE.{requests}.*"),
+            *_consume(requests, "*"),  # the names of its consumers contain the epoch
+            *_consume(results, "*"),
+        ),
+        subscribe=(
+            *(names.cancel("*"), names.lookup("*"), f"$KV.{names.instances_bucket}.>"),
+            _inboxes(BusUser.SCHEDULER),
+        ),
+    )
+
+
+def _reconfigurator(names: Subjects) -> Permissions:
+    requests, arrivals, outcomes, plans = map(names.stream, ("REQUESTS", "ARRIVALS", "OUTCOMES", "PLANS"))
+    monitor = str(monitor_consumer().durable_name)
+    return Permissions(
+        publish=(
+            *(names.plans("*"), names.control("*"), names.launch("*")),
+            *_describe(requests, arrivals, outcomes, plans),  # REQUESTS: for the bus's clock
+            *_read(arrivals),
+            *_read_raw(plans),
+            *_consume(arrivals, monitor),
+            *_consume(outcomes, monitor),
+            *_consume(plans, monitor),
+        ),
+        subscribe=(f"$KV.{names.instances_bucket}.>", _inboxes(BusUser.RECONFIGURATOR)),
+    )
+
+
+def _worker(names: Subjects) -> Permissions:
+    steps, models = names.stream("STEPS"), f"KV_{names.models_bucket}"
+    return Permissions(
+        publish=(
+            *(names.step_results("*"), names.guesses("*")),
+            *(f"$KV.{names.instances_bucket}.>", f"$KV.{names.models_bucket}.>"),
+            *_describe(steps, f"KV_{names.instances_bucket}", models),
+            *_read(models),
+            *_consume(steps, "*"),  # a wildcard cannot limit a worker to the names of its own consumers
+            f"{API}.CONSUMER.DELETE.{steps}.*",
+        ),
+        subscribe=(names.control("*"), _inboxes(BusUser.WORKER)),
+    )
+
+
+def _status(names: Subjects) -> Permissions:
+    instances = f"KV_{names.instances_bucket}"
+    return Permissions(
+        publish=(f"{API}.INFO", *_describe(instances), *_read(instances), *_scan(instances)),
+        subscribe=(names.stats("scheduler"), _inboxes(BusUser.STATUS)),
+    )
+
+
+def _producer(names: Subjects) -> Permissions:
+    outcomes = names.stream("OUTCOMES")
+    return Permissions(
+        publish=(names.requests, names.cancel("*"), *_describe(outcomes), *_read(outcomes), *_read_raw(outcomes)),
+        subscribe=(
+            *(names.outcomes("*"), names.progress("*"), names.guesses("*"), names.stats("scheduler")),
+            *(f"{DEFAULT_INBOX}.>", _inboxes(BusUser.PRODUCER)),
+        ),
+    )
+
+
+def _inboxes(user: BusUser) -> str:
+    """The subjects of replies to a user."""
+    return f"{DEFAULT_INBOX}_{user}.>"
+
+
+def _describe(*streams: str) -> list[str]:
+    """Read the state of streams, buckets and object stores."""
+    return [f"{API}.STREAM.INFO.{stream}" for stream in streams]
+
+
+def _read(*streams: str) -> list[str]:
+    """Read single messages of streams, within JSON."""
+    return [f"{API}.STREAM.MSG.GET.{stream}" for stream in streams]
+
+
+def _read_raw(*streams: str) -> list[str]:
+    """Read single messages of streams that allow it."""
+    return [f"{API}.DIRECT.GET.{stream}{end}" for stream in streams for end in ("", ".>")]
+
+
+def _scan(*streams: str) -> list[str]:
+    """Read many messages of streams with temporary consumers, without acknowledgement."""
+    kinds = ("CREATE.{}", "CREATE.{}.>", "MSG.NEXT.{}.*", "INFO.{}.*")
+    return [f"{API}.CONSUMER.{kind.format(stream)}" for stream in streams for kind in kinds]
+
+
+def _consume(stream: str, consumer: str) -> list[str]:
+    """Create a durable consumer of a stream, and receive and acknowledge its messages."""
+    own = f"{stream}.{consumer}"
+    calls = [f"{API}.CONSUMER.{kind}.{own}" for kind in ("DURABLE.CREATE", "MSG.NEXT", "INFO")]
+    return [*calls, f"$JS.ACK.{own}.>"]

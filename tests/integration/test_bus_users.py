@@ -1,0 +1,168 @@
+"""A real NATS server with the generated users refuses what each user must not do."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.js.errors import NotFoundError
+
+from dilaserve.stack.bus_users import authorization, new_passwords, user_url
+from dilaserve.stack.probes import nats_answers
+from shared.bus.client import Bus
+from shared.bus.users import BusUser, inbox_prefix
+from tests.support.nats import NatsServer
+
+CELL = "cell0"
+LIMIT_S = 10.0  # for an error of the server
+REQUESTS, OUTCOMES = f"REQUESTS-{CELL}", f"OUTCOMES-{CELL}"
+LIMITED = sorted(set(BusUser) - {BusUser.OPERATOR})
+PASSWORDS = new_passwords()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    quoted = {user: json.dumps(password) for user, password in PASSWORDS.items()}
+    started = NatsServer(tmp_path_factory.mktemp("nats"), users=authorization(CELL, quoted))
+    started.start()
+    yield started
+    started.stop()
+
+
+def url(server: NatsServer, user: BusUser) -> str:
+    return user_url(user, PASSWORDS[user], f"127.0.0.1:{server.port}")
+
+
+class Session:
+    """A user's connection and the errors that the server sends it."""
+
+    def __init__(self) -> None:
+        self.nc = Client()
+        self._errors = asyncio.Queue[str]()
+
+    async def open(self, address: str) -> None:
+        await self.nc.connect(address, error_cb=self._receive, inbox_prefix=inbox_prefix(address))
+
+    async def _receive(self, error: Exception) -> None:
+        self._errors.put_nowait(str(error).lower())
+
+    async def refusal(self) -> str:
+        """The next error. Raises: TimeoutError if there is none."""
+        async with asyncio.timeout(LIMIT_S):
+            return await self._errors.get()
+
+    def has_errors(self) -> bool:
+        return not self._errors.empty()
+
+
+@pytest.fixture
+async def cell(server: NatsServer) -> AsyncIterator[Bus]:
+    """The scheduler's connection; it has set up the streams."""
+    bus = await Bus.connect(url(server, BusUser.SCHEDULER), CELL, name="scheduler")
+    await bus.set_up()
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def session(server: NatsServer, user: BusUser, cell: Bus) -> AsyncIterator[Session]:
+    opened = Session()
+    await opened.open(url(server, user))
+    yield opened
+    await opened.nc.close()
+
+
+FORBIDDEN = [
+    *((user, f"dilaserve.{CELL}.outcomes.r1") for user in LIMITED if user != BusUser.SCHEDULER),
+    *((user, f"dilaserve.{CELL}.control.i1") for user in LIMITED if user != BusUser.RECONFIGURATOR),
+    *((user, f"$JS.API.STREAM.DELETE.{REQUESTS}") for user in LIMITED),
+    *((user, f"$JS.API.STREAM.PURGE.{OUTCOMES}") for user in LIMITED),
+    *((user, f"$JS.API.CONSUMER.MSG.NEXT.{REQUESTS}.scheduler-1") for user in LIMITED if user != BusUser.SCHEDULER),
+    *((user, f"$JS.API.CONSUMER.CREATE.{REQUESTS}") for user in LIMITED),
+    (BusUser.WORKER, f"$JS.API.STREAM.MSG.GET.{OUTCOMES}"),
+    (BusUser.WORKER, f"$JS.API.DIRECT.GET.{OUTCOMES}.dilaserve.{CELL}.outcomes.r1"),
+    (BusUser.WORKER, f"$JS.API.DIRECT.GET.KV_models-{CELL}.$KV.models-{CELL}.forged"),  # a reply of its own making
+    (BusUser.WORKER, f"$KV.leases-{CELL}.scheduler"),
+    (BusUser.PREDICTOR, f"dilaserve.{CELL}.requests"),
+    (BusUser.STATUS, f"dilaserve.{CELL}.requests"),
+    (BusUser.GATEWAY, f"dilaserve.{CELL}.steps.i1"),
+]
+
+
+@pytest.mark.parametrize("user", LIMITED)
+async def test_a_user_cannot_publish_for_others(session: Session, user: BusUser) -> None:
+    for subject in [subject for limited, subject in FORBIDDEN if limited == user]:
+        await session.nc.publish(subject, b"{}", reply=session.nc.new_inbox())
+        assert f'permissions violation for publish to "{subject.lower()}"' in await session.refusal()
+
+
+READERS = {BusUser.GATEWAY, BusUser.PRODUCER}
+UNREADABLE = [
+    *((user, f"dilaserve.{CELL}.outcomes.*") for user in LIMITED if user not in READERS),
+    *((user, f"dilaserve.{CELL}.requests") for user in LIMITED),
+    *((user, subject) for user in LIMITED for subject in (">", "dilaserve.>", "_INBOX_operator.>")),
+    *((user, "_INBOX_gateway.>") for user in LIMITED if user != BusUser.GATEWAY),
+    *((user, f"dilaserve.{CELL}.steps.i1") for user in LIMITED if user != BusUser.GATEWAY),
+]
+
+
+@pytest.mark.parametrize("user", LIMITED)
+async def test_a_user_cannot_read_the_messages_of_others(session: Session, user: BusUser) -> None:
+    for subject in [subject for limited, subject in UNREADABLE if limited == user]:
+        await session.nc.subscribe(subject)
+        assert f'permissions violation for subscription to "{subject.lower()}"' in await session.refusal()
+
+
+@pytest.mark.parametrize("user", [BusUser.WORKER])
+async def test_a_forged_outcome_reaches_neither_a_producer_nor_the_stream(
+    server: NatsServer, session: Session, cell: Bus
+) -> None:
+    producer = await nats.connect(url(server, BusUser.PRODUCER))
+    outcomes = await producer.subscribe(f"dilaserve.{CELL}.outcomes.*")
+    await producer.flush()
+    await session.nc.publish(f"dilaserve.{CELL}.outcomes.r1", b'{"request_id": "r1", "status": "completed"}')
+    assert "permissions violation for publish" in await session.refusal()
+    await cell.nc.publish(f"dilaserve.{CELL}.outcomes.r2", b"{}")
+    assert (await outcomes.next_msg(timeout=5)).subject.endswith(".r2")
+    with pytest.raises(NotFoundError):
+        await cell.js.get_last_msg(OUTCOMES, f"dilaserve.{CELL}.outcomes.r1", direct=True)
+    await producer.close()
+
+
+@pytest.mark.parametrize("user", [BusUser.PRODUCER])
+async def test_a_producer_sends_requests_and_reads_stored_outcomes(session: Session, cell: Bus) -> None:
+    sent = await session.nc.jetstream().publish(f"dilaserve.{CELL}.requests", b"{}")
+    assert sent.stream == REQUESTS
+    await cell.js.publish(cell.subjects.outcomes("r3"), b"{}")
+    stored = await session.nc.jetstream().get_last_msg(OUTCOMES, cell.subjects.outcomes("r3"))
+    assert stored.data == b"{}"
+    assert not session.has_errors()
+
+
+async def test_the_server_answers_users_only_and_with_their_password(server: NatsServer) -> None:
+    address = f"127.0.0.1:{server.port}"
+    assert await nats_answers(url(server, BusUser.STATUS))
+    assert not await nats_answers(f"nats://{address}")
+    assert not await nats_answers(user_url(BusUser.STATUS, PASSWORDS[BusUser.WORKER], address))
+
+
+async def test_a_wrong_password_is_logged_once_without_the_password(
+    server: NatsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = user_url(BusUser.WORKER, "a-wrong-password", f"127.0.0.1:{server.port}")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):  # several attempts
+            await Bus.connect(address, CELL, name="worker")
+    logged = capsys.readouterr().out
+    assert logged.count("the bus refuses the user or the password") == 1
+    assert "a-wrong-password" not in logged
+
+
+async def test_a_user_connects_again_after_a_restart_of_the_server(server: NatsServer, cell: Bus) -> None:
+    """The last test of the module, because it restarts the server."""
+    server.stop(kill=True)
+    server.start()
+    await cell.ensure_set_up()
+    assert (await cell.js.publish(cell.subjects.outcomes("r4"), b"{}")).stream == OUTCOMES
