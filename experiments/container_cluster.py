@@ -15,6 +15,7 @@ from docker.errors import APIError
 from docker.models.containers import Container
 from openai import OpenAI
 
+from dilaserve.stack.bus_users import new_passwords, password_variable
 from dilaserve.stack.ports import free_port
 from experiments.docker_engine import CannotRun, docker, swarm
 from experiments.live_cluster import is_ready
@@ -105,7 +106,9 @@ CLUSTERS = {"compose": compose_cluster, "swarm": swarm_cluster}
 
 def _environ() -> dict[str, str]:
     """Variables of the compose files: base images available here, and short planning intervals."""
-    return {**os.environ, **_bases(), "PORT": str(free_port()), "CELL": CELL_NAME, "INTERVAL_S": "5", "WINDOW_S": "12"}
+    passwords = {password_variable(user): password for user, password in new_passwords().items()}
+    own = {**passwords, "PORT": str(free_port()), "CELL": CELL_NAME, "INTERVAL_S": "5", "WINDOW_S": "12"}
+    return {**os.environ, **_bases(), **own}
 
 
 def _bases() -> dict[str, str]:

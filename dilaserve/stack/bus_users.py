@@ -4,7 +4,7 @@ import json
 import secrets
 from collections.abc import Mapping
 
-from shared.bus.users import BusUser, permissions
+from shared.bus.users import BusUser, Permissions, permissions
 
 PASSWORD_BYTES = 24
 
@@ -19,18 +19,33 @@ def authorization(cell: str, passwords: Mapping[BusUser, str]) -> str:
 
     `passwords` are values as NATS writes them: a quoted text, or $NAME for a variable of the server's environment.
     """
-    users = [
-        f"    {{\n      user: {user}\n      password: {passwords[user]}\n      permissions: {{\n"
-        f"        publish: {_subjects(allowed.publish)}\n        subscribe: {_subjects(allowed.subscribe)}\n"
-        "      }\n    }\n"
-        for user, allowed in permissions(cell).items()
-    ]
-    return f"authorization {{\n  users: [\n{''.join(users)}  ]\n}}\n"
+    allowed = permissions(cell)
+    users = "".join(_user(user, password, allowed[user]) for user, password in passwords.items())
+    return f"authorization {{\n  users: [\n{users}  ]\n}}\n"
+
+
+def server_users(cell: str) -> str:
+    """The same for a server that `dilaserve up` does not start, with passwords from its environment."""
+    users = [user for user in BusUser if user != BusUser.SUPERVISOR]  # of `dilaserve up`
+    return authorization(cell, {user: f"${password_variable(user)}" for user in users})
+
+
+def password_variable(user: BusUser) -> str:
+    """The variable of the server's environment that holds a user's password."""
+    return f"NATS_{user.upper()}_PASSWORD"
 
 
 def user_url(user: BusUser, password: str, address: str) -> str:
     """The URL with which a user reaches the server at HOST:PORT."""
     return f"nats://{user}:{password}@{address}"
+
+
+def _user(user: BusUser, password: str, allowed: Permissions) -> str:
+    return (
+        f"    {{\n      user: {user}\n      password: {password}\n      permissions: {{\n"
+        f"        publish: {_subjects(allowed.publish)}\n        subscribe: {_subjects(allowed.subscribe)}\n"
+        "      }\n    }\n"
+    )
 
 
 def _subjects(allowed: tuple[str, ...]) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from services.reconfigurator.planning.plan import Solver
-from shared.settings import Positive, Seconds, ServiceSettings
+from shared.settings import OptionalNatsUrl, Positive, Seconds, ServiceSettings
 
 Retention = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Threshold = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -30,6 +30,7 @@ class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
     drain_s: Seconds = 10.0  # seconds that a drained instance keeps requests until their next recompute step
     start_s: Seconds = 300.0  # seconds that an instance has to become ready after its launch
     stop_s: Seconds = 30.0  # seconds that a stopped instance has to exit before it is killed
+    worker_nats_url: OptionalNatsUrl = ""  # URL of the NATS server for worker containers; empty: the reconfigurator's
     worker_image: str = "dilaserve/worker"  # image of worker containers (launchers docker and swarm)
     worker_network: str = ""  # network of worker containers; empty: the engine's default
     worker_gpus: bool = False  # give worker containers their GPUs; else they compute on CPUs

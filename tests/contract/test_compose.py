@@ -36,6 +36,19 @@ def test_the_gateway_can_require_api_keys(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
+def test_each_service_uses_its_own_user_of_the_bus_with_a_password_to_choose(file: str) -> None:
+    text = (COMPOSE / file).read_text()
+    urls = re.findall(r"^      DILASERVE_(?:WORKER_)?NATS_URL: nats://(\w+):\$\{(\w+):\?.+\}@nats:4222$", text, re.M)
+    assert len(urls) == text.count("NATS_URL:")
+    assert sorted(urls) == [
+        (user, f"NATS_{user.upper()}_PASSWORD")
+        for user in ("gateway", "predictor", "reconfigurator", "scheduler", "worker")
+    ]
+    listed = re.findall(r"^(NATS_\w+_PASSWORD)=$", (COMPOSE / ".env.example").read_text(), re.M)
+    assert sorted(listed) == sorted(set(re.findall(r"\$\{(NATS_\w+_PASSWORD):\?", text)))
+
+
+@pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
 def test_two_schedulers_run_so_that_one_is_on_standby(file: str) -> None:
     scheduler = re.search(r"^  scheduler:\n(?:    .*\n)+", text := (COMPOSE / file).read_text(), re.MULTILINE)
     assert scheduler

@@ -1,21 +1,37 @@
 """NATS accepts its configurations. It would ignore invalid entries with a log line only."""
 
+import re
+import shlex
 import stat
 import subprocess
 from pathlib import Path
 
+import nats
 import pytest
 
-from dilaserve.stack.bus_users import new_passwords
+from dilaserve.cli import run
+from dilaserve.stack.bus_users import new_passwords, server_users
 from dilaserve.stack.nats import find_server, nats_program
+from shared.bus.client import Bus
+from shared.bus.users import BusUser
+from tests.support.nats import NatsServer
 
-COMPOSE = Path(__file__).parents[2] / "compose/nats.conf"
+COMPOSE = Path(__file__).parents[2] / "compose"
 
 
 def check(config: Path) -> str:
     """The server's output of a configuration check, which also fails on warnings."""
     command = [find_server(), "-t", "--config", str(config)]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stderr
+
+
+def write_config(command: str, config: Path) -> None:
+    """Run a container's command with the files of the repository, without the server at its end."""
+    text = " ".join(command.split()).replace("$$", "$").replace("exec nats-server", "true")
+    paths = {"/etc/nats/nats-server.conf": COMPOSE / "nats.conf", "/etc/nats/users.conf": COMPOSE / "users.conf"}
+    for path, here in {**paths, "/tmp/nats.conf": config}.items():  # noqa: S108  (of the container)
+        text = text.replace(path, str(here))
+    subprocess.run(shlex.split(text), check=True)
 
 
 @pytest.mark.parametrize("sync_interval", ["2m", "500ms", "always"])
@@ -32,5 +48,39 @@ def test_the_embedded_server_accepts_its_configuration_which_only_its_owner_read
     assert stat.S_IMODE(config.stat().st_mode) == 0o600
 
 
-def test_the_container_server_accepts_its_configuration() -> None:
-    assert "is valid" in check(COMPOSE)
+@pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
+async def test_the_container_server_starts_with_the_users_of_its_cell(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = re.search(r"^  nats:\n(?:    .*\n)+", (COMPOSE / file).read_text(), re.MULTILINE)
+    assert declared
+    for name, quotes in re.findall(r"^      (NATS_\w+): '(\"?)\$", declared[0], re.MULTILINE):
+        monkeypatch.setenv(name, f"{quotes}123{quotes}")  # NATS would read a number
+    monkeypatch.setenv("CELL", "east")
+    command = re.search(r"    command: >\n((?:      .*\n)+)", declared[0])
+    assert command
+    config = tmp_path / "container.conf"
+    write_config(command[1], config)
+    assert "is valid" in check(config)
+
+    server = NatsServer(tmp_path, users=config.read_text()[len((COMPOSE / "nats.conf").read_text()) :])
+    server.start()
+    try:
+        bus = await Bus.connect(server.url.replace("//", "//scheduler:123@"), "east", name="scheduler")
+        await bus.set_up()
+        await bus.close()
+        for user in set(BusUser) - {BusUser.SUPERVISOR}:
+            client = await nats.connect(server.url.replace("//", f"//{user}:123@"))
+            await client.close()
+    finally:
+        server.stop()
+
+
+def test_the_command_prints_the_users_of_a_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bus-users", "--cell", "east"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == server_users("east")
+    assert "dilaserve.east.requests" in printed
+    assert "$NATS_GATEWAY_PASSWORD" in printed
+    assert run(["bus-users", "--cell", "a.b"]) == 2
+    assert "--cell a.b" in capsys.readouterr().err

@@ -32,6 +32,14 @@ def test_workers_get_their_settings_and_no_secret() -> None:
     assert not {"DILASERVE_DATABASE_URL", "HOME"} & set(variables)
 
 
+def test_workers_get_the_credentials_of_their_own_user() -> None:
+    own, workers = "nats://reconfigurator:secret@bus", "nats://worker:password@bus"
+    environ = {"DILASERVE_NATS_URL": own, "DILASERVE_WORKER_NATS_URL": workers}
+    variables = template(environ, nats_url=own, worker_nats_url=workers).environ_of(SPEC)
+    assert variables["DILASERVE_NATS_URL"] == workers
+    assert "secret" not in str(variables)
+
+
 def test_a_worker_uses_gpus_only_if_it_gets_some() -> None:
     assert template(worker_gpus=True).environ_of(SPEC)["DILASERVE_DEVICE"] == "cuda"
     assert template(worker_gpus=False).environ_of(SPEC)["DILASERVE_DEVICE"] == "cpu"

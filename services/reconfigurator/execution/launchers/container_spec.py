@@ -42,9 +42,12 @@ def read_template(settings: ReconfiguratorSettings, environ: Mapping[str, str]) 
     """Workers get the `DILASERVE_*` and `OTEL_*` entries of `environ` that are not the reconfigurator's own."""
     own = {PREFIX + field.name.upper() for field in msgspec.structs.fields(ReconfiguratorSettings)}
     passed = {key: value for key, value in environ.items() if key.startswith((PREFIX, "OTEL_")) and key not in own}
+    common = {name: getattr(settings, name) for name in COMMON}
+    if settings.worker_nats_url:
+        common["nats_url"] = settings.worker_nats_url
     return WorkerTemplate(
         settings,
-        environ={**passed, **to_environ({name: getattr(settings, name) for name in COMMON})},
+        environ={**passed, **to_environ(common)},
         labels=_project_labels(settings) if settings.worker_project else {},
     )
 

@@ -1,0 +1,21 @@
+"""`dilaserve bus-users`: the users of the bus for a NATS server of your own."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+EXAMPLE = "Example: dilaserve bus-users --cell cell0 > users.conf"
+
+
+def bus_users(*, cell: Annotated[str, typer.Option(help="Name of the cell.")] = "cell0") -> None:
+    """Print the section of a NATS configuration that declares each service's user, with passwords of variables."""
+    from dilaserve.stack.bus_users import server_users  # noqa: PLC0415
+    from shared.errors import BadInput  # noqa: PLC0415
+    from shared.settings import CellName  # noqa: PLC0415
+
+    try:
+        msgspec.convert(cell, CellName)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"--cell {cell}: {error}") from None
+    typer.echo(server_users(cell), nl=False)
