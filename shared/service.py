@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from shared.bus.client import Bus
+from shared.bus.tls import bus_client
 from shared.errors import BadInput, DilaserveError
 from shared.logs import configure_logs
 from shared.settings import S, ServiceSettings, read_settings
@@ -33,6 +34,7 @@ def run_service(
     try:
         settings = read_settings(kind, environ)
         configure_logs(name, level=settings.log_level, form=settings.log_format)
+        bus_client(settings.nats_url, settings.nats_ca)  # reports a wrong file before the start
         service = prepare(settings)
     except DilaserveError as error:
         sys.stderr.write(f"{name}: {error}\n")
@@ -56,12 +58,18 @@ def stop_on_signal() -> asyncio.Event:
     return stop
 
 
+async def connect_to_bus(name: str, settings: ServiceSettings) -> Bus:
+    """As `Bus.connect`."""
+    url, cell, ca = settings.nats_url, settings.cell, settings.nats_ca
+    return await Bus.connect(url, cell, name=name, alive_file=settings.alive_file, ca=ca)
+
+
 async def serve_on_bus(
     name: str, settings: ServiceSettings, serve: Callable[[Bus, asyncio.Event], Awaitable[int | None]]
 ) -> int | None:
     """Connect to the bus, `serve` until a signal sets the event, and disconnect. Returns: the result of `serve`."""
     stop = stop_on_signal()
-    connecting = Bus.connect(settings.nats_url, settings.cell, name=name, alive_file=settings.alive_file)
+    connecting = connect_to_bus(name, settings)
     bus = await run_until_stopped(stop, connecting)
     if bus is None:
         return None

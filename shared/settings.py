@@ -25,7 +25,8 @@ CellName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]{1,32}$")]
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that every service has. A field's comment is its description in docs/configuration.md."""
 
-    nats_url: NatsUrl = "nats://127.0.0.1:4222"  # URL of the NATS server
+    nats_url: NatsUrl = "nats://127.0.0.1:4222"  # URL of the NATS server; tls:// requires TLS
+    nats_ca: str = ""  # PEM file of the authorities for the NATS server's certificate; empty: the system's
     cell: CellName = "cell0"  # name of the cell: one scheduler and its instances
     alive_file: str = ""  # file touched every 5 s while the service is live, for health checks; empty: none
     otlp_endpoint: str = ""  # base URL of an OpenTelemetry collector (OTLP over HTTP); empty: no traces

@@ -20,13 +20,14 @@ def status(
 ) -> None:
     """Show the cluster's instances, load, thresholds and SLO attainment, and whether the gateway is ready."""
     import asyncio  # noqa: PLC0415
+    import os  # noqa: PLC0415
 
     from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
     from dilaserve.stack.probes import check_url  # noqa: PLC0415
     from shared.bus.users import BusUser  # noqa: PLC0415
     from shared.errors import BadInput  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
-    from shared.settings import CellName  # noqa: PLC0415
+    from shared.settings import CellName, ServiceSettings, read_settings  # noqa: PLC0415
 
     if watch and json:
         raise BadInput("--watch and --json exclude each other: give one of them")
@@ -36,15 +37,17 @@ def status(
     except msgspec.ValidationError as error:
         raise BadInput(f"--cell {cell}: {error}") from None
     url, certificate = check_url("--url", url) if url else None, ""
+    nats_ca = read_settings(ServiceSettings, os.environ).nats_ca
     if url is None or nats_url is None:
         addresses = read_addresses(data_dir)
         if url is None:
             url, certificate = addresses.url, addresses.tls_certificate
-        nats_url = nats_url or addresses.nats_urls[BusUser.STATUS]
-    asyncio.run(_show(url, certificate, nats_url, cell, watch=watch, json=json))
+        if nats_url is None:
+            nats_url, nats_ca = addresses.nats_urls[BusUser.STATUS], addresses.nats_ca
+    asyncio.run(_show(url, certificate, nats_url, nats_ca, cell, watch=watch, json=json))
 
 
-async def _show(url: str, certificate: str, nats_url: str, cell: str, *, watch: bool, json: bool) -> None:
+async def _show(url: str, certificate: str, nats_url: str, nats_ca: str, cell: str, *, watch: bool, json: bool) -> None:
     """Show the state once, or with `watch` a live view, updated with each message of the scheduler, until Ctrl-C."""
     import asyncio  # noqa: PLC0415
     import signal  # noqa: PLC0415
@@ -56,7 +59,7 @@ async def _show(url: str, certificate: str, nats_url: str, cell: str, *, watch: 
     from dilaserve.stack.report import render  # noqa: PLC0415
     from shared.tasks import run_until_stopped  # noqa: PLC0415
 
-    async with open_observer(url, nats_url, cell, certificate) as observer:
+    async with open_observer(url, nats_url, cell, certificate, nats_ca) as observer:
         if not watch:
             report = await observer.report()
             if json:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -115,7 +116,7 @@ async def stack(data_dir: Path, port: int) -> list[Finding]:
     except BadInput:
         return [Finding("stack", True, f"no stack runs in {data_dir}"), _port(port)]
     return [
-        await _server("NATS", addresses.nats_urls[BusUser.STATUS], nats_answers),
+        await _server("NATS", addresses.nats_urls[BusUser.STATUS], partial(nats_answers, ca=addresses.nats_ca)),
         await _server("Postgres", addresses.database_url, postgres_answers),
         await _gateway(addresses.url, addresses.tls_certificate),
     ]

@@ -62,7 +62,8 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 async def _check_servers(options: StackOptions) -> None:
     if options.nats_url:
         shown = without_credentials(options.nats_url)
-        await check_answers(nats_answers, options.nats_url, f"--nats-url {shown}: NATS with JetStream")
+        answers = partial(nats_answers, ca=_settings().nats_ca)
+        await check_answers(answers, options.nats_url, f"--nats-url {shown}: NATS with JetStream")
     if options.database_url:
         shown = without_credentials(options.database_url)
         await check_answers(postgres_answers, options.database_url, f"--database-url {shown}: Postgres")
@@ -80,6 +81,7 @@ async def _start(
         nats_url=nats_urls[BusUser.PRODUCER],
         nats_urls=nats_urls,
         database_url=database,
+        nats_ca=_settings().nats_ca,
         tls_certificate=certificate,
     )
     write_addresses(options.data_dir, addresses)  # before the gateway is ready, so that its clients find it
@@ -100,7 +102,8 @@ async def _node_agent(supervisor: Supervisor, options: StackOptions, nats_urls: 
     from dilaserve.stack.node_agent import NodeAgent  # noqa: PLC0415
     from shared.bus.client import Bus  # noqa: PLC0415
 
-    bus = await Bus.connect(nats_urls[BusUser.SUPERVISOR], _cell(), name="supervisor")
+    settings = _settings()
+    bus = await Bus.connect(nats_urls[BusUser.SUPERVISOR], settings.cell, name="supervisor", ca=settings.nats_ca)
     specs = {spec.name: spec for spec in options.specs}
     worker = partial(worker_program, options, nats_urls[BusUser.WORKER])
     await NodeAgent(supervisor, worker, specs).serve(bus, NODE)
@@ -115,14 +118,15 @@ async def _nats(supervisor: Supervisor, options: StackOptions) -> dict[BusUser, 
     if options.nats_url:
         return dict.fromkeys(BusUser, options.nats_url)
     port, passwords = free_port(), new_passwords()
-    supervisor.start(nats_program(options.data_dir / "nats", port, options.sync_interval, _cell(), passwords))
+    supervisor.start(nats_program(options.data_dir / "nats", port, options.sync_interval, _settings().cell, passwords))
     urls = {user: user_url(user, password, f"{LOOPBACK}:{port}") for user, password in passwords.items()}
     await wait_until(nats_answers, urls[BusUser.STATUS])
     return urls
 
 
-def _cell() -> str:
-    return read_settings(ServiceSettings, os.environ).cell
+def _settings() -> ServiceSettings:
+    """Settings that the services read from the environment too."""
+    return read_settings(ServiceSettings, os.environ)
 
 
 async def _postgres(supervisor: Supervisor, options: StackOptions) -> None:

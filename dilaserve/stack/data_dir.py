@@ -19,6 +19,7 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     nats_url: str  # for producers of requests
     nats_urls: dict[BusUser, str]  # for each user of the bus
     database_url: str
+    nats_ca: str = ""  # as the setting of the same name
     tls_certificate: str = ""  # file of the gateway's certificate; empty: plain HTTP
 
 

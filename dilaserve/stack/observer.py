@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import nats.errors
@@ -73,10 +74,12 @@ class ClusterObserver:
 
 
 @asynccontextmanager
-async def open_observer(url: str, nats_url: str, cell: str, certificate: str = "") -> AsyncIterator[ClusterObserver]:
-    """`certificate`: as `not_ready_reason`. Raises: BadInput if the NATS server does not answer."""
-    await check_answers(nats_answers, nats_url, f"NATS at {without_credentials(nats_url)}")
-    bus = await Bus.connect(nats_url, cell, name="status")
+async def open_observer(
+    url: str, nats_url: str, cell: str, certificate: str = "", nats_ca: str = ""
+) -> AsyncIterator[ClusterObserver]:
+    """`certificate`: as `not_ready_reason`; `nats_ca`: as `bus_client`. Raises: BadInput if NATS does not answer."""
+    await check_answers(partial(nats_answers, ca=nats_ca), nats_url, f"NATS at {without_credentials(nats_url)}")
+    bus = await Bus.connect(nats_url, cell, name="status", ca=nats_ca)
     try:
         observer = ClusterObserver(bus, url, certificate)
         await observer.subscribe()

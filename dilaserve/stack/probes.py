@@ -38,14 +38,14 @@ def check_url(option: str, url: str) -> str:
     return url.rstrip("/")
 
 
-async def nats_answers(url: str) -> bool:
-    """Whether a NATS server with JetStream answers."""
-    from nats.aio.client import Client  # noqa: PLC0415
+async def nats_answers(url: str, ca: str = "") -> bool:
+    """Whether a NATS server with JetStream answers; `ca` as `bus_client`. Raises: BadInput."""
     from nats.errors import Error  # noqa: PLC0415
 
+    from shared.bus.tls import bus_client  # noqa: PLC0415
     from shared.bus.users import inbox_prefix  # noqa: PLC0415
 
-    client = Client()
+    client = bus_client(url, ca)
     try:
         await client.connect(
             url,

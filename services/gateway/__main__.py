@@ -151,7 +151,7 @@ def build_context(settings: GatewaySettings, text: TextModel, api_keys: "ApiKeyC
 
 async def connect(settings: GatewaySettings, context: AppContext) -> None:
     """Connect to the bus, subscribe, then watch its storage and run batches until cancelled."""
-    bus = await context.connection.connect(settings.nats_url, settings.cell, settings.alive_file)
+    bus = await context.connection.connect(settings)
     await context.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
     await context.readiness.subscribe(bus)
     async with asyncio.TaskGroup() as tasks:

@@ -3,6 +3,8 @@
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.errors import RetryLater
+from shared.service import connect_to_bus
+from shared.settings import ServiceSettings
 
 
 class BusConnection:
@@ -12,9 +14,9 @@ class BusConnection:
         self._bus: Bus | None = None
         self._clock: BusClock | None = None
 
-    async def connect(self, url: str, cell: str, alive_file: str = "") -> Bus:
+    async def connect(self, settings: ServiceSettings) -> Bus:
         """Wait without a limit for the bus; it reconnects by itself after a loss."""
-        bus = await Bus.connect(url, cell, name="gateway", alive_file=alive_file)
+        bus = await connect_to_bus("gateway", settings)
         self._clock = BusClock(bus)
         await self._clock.measure()
         self._bus = bus

@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-import nats
 import nats.errors
 import structlog
 from nats.aio.client import Client
@@ -27,6 +26,7 @@ from shared.bus.pull_consumer import consume
 from shared.bus.reconnects import PING_S, Reconnects, limit_unanswered_time
 from shared.bus.storage_limits import DISK_BYTES
 from shared.bus.subjects import Subjects
+from shared.bus.tls import bus_client
 from shared.bus.users import inbox_prefix
 from shared.errors import BadInput, RetryLater
 from shared.retry import WAIT_INITIAL_S, retry
@@ -57,10 +57,11 @@ class Bus:
         self._alive = asyncio.create_task(self._keep_alive_file(Path(alive_file))) if alive_file else None
 
     @classmethod
-    async def connect(cls, url: str, cell: str, *, name: str, alive_file: str = "") -> "Bus":
+    async def connect(cls, url: str, cell: str, *, name: str, alive_file: str = "", ca: str = "") -> "Bus":
         """Connect, with back-off while the server is unavailable; a lost connection reconnects automatically.
 
-        `alive_file`, if given, is touched while the event loop runs and `is_live` holds.
+        `alive_file`, if given, is touched while the event loop runs and `is_live` holds. `ca`: as `bus_client`.
+        Raises: BadInput if `ca` has no readable certificates.
         """
         connection_log, reconnects, shown = _ConnectionLog(), Reconnects(), without_credentials(url)
 
@@ -69,26 +70,29 @@ class Bus:
             limit_unanswered_time(client)
             reconnects.report()
 
+        options: dict[str, Any] = {  # nats-py declares its seconds as whole numbers
+            "name": name,
+            "inbox_prefix": inbox_prefix(url),
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 0.25,
+            "allow_reconnect": True,
+            "error_cb": connection_log.error,
+            "reconnected_cb": reconnected,
+            "connect_timeout": 2,
+            "ping_interval": PING_S,
+            "max_outstanding_pings": 2,
+            "drain_timeout": DRAIN_TIMEOUT_S,
+        }
+
         async def connect() -> Client:
+            attempt = bus_client(url, ca)
             try:
-                return await nats.connect(
-                    url,
-                    name=name,
-                    inbox_prefix=inbox_prefix(url),
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=0.25,
-                    allow_reconnect=True,
-                    error_cb=connection_log.error,
-                    reconnected_cb=reconnected,
-                    connect_timeout=2,
-                    ping_interval=PING_S,
-                    max_outstanding_pings=2,
-                    drain_timeout=DRAIN_TIMEOUT_S,
-                )
+                await attempt.connect(url, **options)
             except (*BUS_ERRORS, OSError) as error:
                 raise RetryLater(
                     f"cannot connect to the bus at {shown}: {str(error) or type(error).__name__}"
                 ) from error
+            return attempt
 
         client = await retry(connect)
         await connection_log.connected()

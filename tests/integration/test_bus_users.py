@@ -25,7 +25,7 @@ PASSWORDS = new_passwords()
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     quoted = {user: json.dumps(password) for user, password in PASSWORDS.items()}
-    started = NatsServer(tmp_path_factory.mktemp("nats"), users=authorization(CELL, quoted))
+    started = NatsServer(tmp_path_factory.mktemp("nats"), more=authorization(CELL, quoted))
     started.start()
     yield started
     started.stop()

@@ -14,6 +14,7 @@ from services.worker.io.registration import Registration
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.messages.instances import InstanceState
+from shared.settings import ServiceSettings
 from tests.builders import instance
 from tests.support.nats import NatsServer
 from tests.support.scheduled_cell import Cluster
@@ -77,7 +78,7 @@ async def test_a_batch_expires_a_day_later_by_the_clock_of_the_bus(
     now_s = time.time()
     set_clock(error_s)
     connection = BusConnection()
-    await connection.connect(nats_server.url, bus.subjects.cell)
+    await connection.connect(ServiceSettings(nats_url=nats_server.url, cell=bus.subjects.cell))
     try:
         batch = await BatchStore(connection).create("", "/v1/completions", "file-1", {})
     finally:

@@ -63,7 +63,7 @@ async def test_the_container_server_starts_with_the_users_of_its_cell(
     write_config(command[1], config)
     assert "is valid" in check(config)
 
-    server = NatsServer(tmp_path, users=config.read_text()[len((COMPOSE / "nats.conf").read_text()) :])
+    server = NatsServer(tmp_path, more=config.read_text()[len((COMPOSE / "nats.conf").read_text()) :])
     server.start()
     try:
         bus = await Bus.connect(server.url.replace("//", "//scheduler:123@"), "east", name="scheduler")

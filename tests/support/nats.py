@@ -13,12 +13,12 @@ NATS_SERVER = Path(sys.executable).parent / "nats-server"
 class NatsServer:
     """A server that a test can stop and restart on the same port with the same store."""
 
-    def __init__(self, directory: Path, max_file_store: str = "1PB", users: str = "") -> None:
-        """`max_file_store`: the bytes that limits of streams on disk may reserve, as NATS writes them. `users`: the
-        section of the configuration that declares users."""
+    def __init__(self, directory: Path, max_file_store: str = "1PB", more: str = "") -> None:
+        """`max_file_store`: the bytes that limits of streams on disk may reserve, as NATS writes them. `more`: further
+        sections of the configuration."""
         self._directory = directory
         self._max_file_store = max_file_store
-        self._users = users
+        self._more = more
         self._port = -1  # the server picks a free one at its first start
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -36,7 +36,7 @@ class NatsServer:
         config = self._directory / "nats.conf"
         store = json.dumps(str(self._directory / "store"))
         limits = f"max_file_store: {self._max_file_store}, max_memory_store: 1PB"
-        config.write_text(f"jetstream {{ store_dir: {store}, {limits} }}\n{self._users}")
+        config.write_text(f"jetstream {{ store_dir: {store}, {limits} }}\n{self._more}")
         options = ["-c", str(config), "-a", "127.0.0.1", "-p", str(self._port), "-l", str(log)]
         self._process = subprocess.Popen([NATS_SERVER, *options, "--ports_file_dir", str(self._directory)])
         ports = self._directory / f"nats-server_{self._process.pid}.ports"

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from services.worker.io.registration import Registration
 from services.worker.settings import WorkerSettings
-from shared.bus.client import Bus
 from shared.messages.instances import Instance, InstanceState
+from shared.service import connect_to_bus
 
 STOP_TIMEOUT_S = 5.0  # for the thread to end; the entry expires anyway
 
@@ -41,7 +41,7 @@ def _run(loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]") -> None:
 
 async def _register(settings: WorkerSettings, instance: Instance) -> None:
     name = f"{instance.instance_id}-starting"
-    bus = await Bus.connect(settings.nats_url, settings.cell, name=name, alive_file=settings.alive_file)
+    bus = await connect_to_bus(name, settings)
     try:
         await Registration(bus, instance).run()
     finally:

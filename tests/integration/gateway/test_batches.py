@@ -138,7 +138,7 @@ async def test_a_batch_ended_by_another_gateway_is_not_changed(
 ) -> None:
     scheduler.hold = asyncio.Event()
     link = BusConnection()
-    await link.connect(settings.nats_url, settings.cell)
+    await link.connect(settings)
     try:
         async with client(gateway) as api:
             batch = await submit(api, line(0))
@@ -173,7 +173,7 @@ async def test_a_cancelled_batch_keeps_its_completed_lines(
 
 async def test_a_waiting_batch_is_cancelled_at_once(bus: Bus, settings: GatewaySettings, text: TextModel) -> None:
     link = BusConnection()
-    await link.connect(settings.nats_url, settings.cell)
+    await link.connect(settings)
     try:
         batches = BatchStore(link)
         batch = await batches.create("", ENDPOINT, "file-1", {})
@@ -257,7 +257,7 @@ async def test_a_batch_whose_file_is_missing_fails_with_the_reason(
     gateway: RunningGateway, settings: GatewaySettings
 ) -> None:
     link = BusConnection()
-    await link.connect(settings.nats_url, settings.cell)
+    await link.connect(settings)
     try:
         batch = await BatchStore(link).create("", ENDPOINT, "file-gone", {})
         async with client(gateway) as api:

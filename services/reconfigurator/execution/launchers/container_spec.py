@@ -12,7 +12,17 @@ from shared.settings import PREFIX, to_environ
 LABEL = "dilaserve."
 CELL, NODE, GPUS = LABEL + "cell", LABEL + "node", LABEL + "gpus"
 # Settings whose values workers take from the reconfigurator
-COMMON = ("nats_url", "cell", "log_level", "log_format", "otlp_endpoint", "metrics_host", "metrics_port", "cache")
+COMMON = (
+    "nats_url",
+    "nats_ca",
+    "cell",
+    "log_level",
+    "log_format",
+    "otlp_endpoint",
+    "metrics_host",
+    "metrics_port",
+    "cache",
+)
 ALIAS = "worker"  # network alias of all workers; Prometheus finds them by it
 SHM_BYTES = 1 << 30  # NCCL's ranks use shared memory; an engine's default is 64 MiB
 

@@ -1,0 +1,108 @@
+"""TLS between the services and the NATS server."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dilaserve.stack.probes import nats_answers
+from services.predictor.settings import PredictorSettings
+from shared.bus.client import Bus
+from shared.errors import BadInput
+from shared.service import Service, run_service
+from tests.support.certificates import Certificate, make_certificate
+from tests.support.nats import NatsServer
+
+LIMIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return make_certificate(tmp_path_factory.mktemp("tls") / "server")
+
+
+@pytest.fixture
+def server(certificate: Certificate, tmp_path: Path) -> Iterator[NatsServer]:
+    files = f'cert_file: "{certificate.certificate}", key_file: "{certificate.key}"'
+    started = NatsServer(tmp_path, more=f"tls {{ {files}, handshake_first: true }}\n")
+    started.start()
+    yield started
+    started.stop()
+
+
+def address(server: NatsServer, host: str = "localhost") -> str:
+    return f"tls://{host}:{server.port}"
+
+
+async def test_the_bus_works_over_tls_and_connects_again(server: NatsServer, certificate: Certificate) -> None:
+    bus = await Bus.connect(address(server), "cell0", name="test", ca=str(certificate.certificate))
+    await bus.set_up()
+    server.stop(kill=True)
+    server.start()
+    async with asyncio.timeout(LIMIT_S):
+        await bus.ensure_set_up()
+    assert (await bus.js.publish(bus.subjects.requests, b"{}")).stream == "REQUESTS-cell0"
+    await bus.close()
+
+
+async def test_a_server_without_a_trusted_certificate_is_refused(
+    server: NatsServer, certificate: Certificate, tmp_path: Path
+) -> None:
+    other = make_certificate(tmp_path / "other").certificate
+    assert await nats_answers(address(server), str(certificate.certificate))
+    assert not await nats_answers(address(server), str(other))
+    assert not await nats_answers(address(server))
+    assert not await nats_answers(address(server, host="127.0.0.1"), str(certificate.certificate))
+
+
+async def test_a_refused_certificate_is_logged_once_while_the_service_retries(
+    server: NatsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.5):  # several attempts
+            await Bus.connect(address(server), "cell0", name="test")
+    assert capsys.readouterr().out.count("CERTIFICATE_VERIFY_FAILED") == 1
+
+
+async def test_no_password_is_sent_to_a_server_without_tls(certificate: Certificate) -> None:
+    received = bytearray()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"max_payload": 1048576}\r\n')
+        while chunk := await reader.read(1024):
+            received.extend(chunk)
+            if b"PING" in chunk:
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as plain:
+        port = plain.sockets[0].getsockname()[1]
+        secret = f"worker:secret@localhost:{port}"
+        assert not await nats_answers(f"tls://{secret}", str(certificate.certificate))
+        assert received
+        assert b"secret" not in received
+        assert not await nats_answers(f"nats://{secret}", str(certificate.certificate))
+        assert b"secret" in received
+
+
+@pytest.mark.parametrize("text", [None, "no certificate"])
+def test_a_wrong_file_of_authorities_is_one_line_and_status_2(
+    text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ca = tmp_path / "ca.pem"
+    if text is not None:
+        ca.write_text(text)
+
+    def prepare(_settings: PredictorSettings) -> Service:
+        raise AssertionError
+
+    environ = {"DILASERVE_NATS_CA": str(ca), "DILASERVE_NATS_URL": "tls://h", "DILASERVE_MODEL": "m"}
+    assert run_service("predictor", PredictorSettings, prepare, asyncio.run, environ) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"DILASERVE_NATS_CA='{ca}': no readable certificates" in line
+
+
+async def test_a_wrong_file_of_authorities_is_an_error_of_the_caller(server: NatsServer) -> None:
+    with pytest.raises(BadInput, match="no readable certificates"):
+        await Bus.connect(address(server), "cell0", name="test", ca="missing.pem")
