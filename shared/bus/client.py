@@ -103,12 +103,12 @@ class Bus:
         """Publish without waiting for storage (progress, step messages, cancels)."""
         await self.nc.publish(subject, encode(message), headers=trace_headers(headers))
 
-    async def store(self, subject: str, message: msgspec.Struct, *, json: bool = False, if_first: bool = False) -> None:
+    async def store(self, subject: str, message: msgspec.Struct, *, json: bool = False, if_first: bool = False) -> bool:
         """Publish to a stream and wait until the message is stored. With `if_first`, do nothing if the subject already
         holds a message.
 
-        Raises: QueueFull if the stream holds as many messages as it may, StorageFull if it holds as many bytes;
-        RetryLater if it does not answer.
+        Returns: whether it is stored. Raises: QueueFull if the stream holds as many messages as it may, StorageFull if
+        it holds as many bytes; RetryLater if it does not answer.
         """
         headers = trace_headers({Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: "0"} if if_first else None)
         with bus_errors(f"store on {subject}"):
@@ -117,6 +117,8 @@ class Bus:
             except APIError as error:
                 if error.err_code != WRONG_LAST_SEQUENCE:
                     raise
+                return False
+        return True
 
     async def last(self, stream: str, subject: str, kind: type[M]) -> M | None:
         """The last message of a subject in the stream of the kind `stream`.

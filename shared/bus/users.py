@@ -2,7 +2,7 @@
 
 The server does not check the subject to which a user lets it send replies and messages of a stream. So only the users
 whose messages are trusted everywhere, GATEWAY, SCHEDULER and RECONFIGURATOR, may both write a stream and read its raw
-messages. Any other reply of the server is at most accepted as a cancel.
+messages. Any other reply is JSON that its sender does not choose: it can cancel a request or disturb a bucket.
 """
 
 from dataclasses import dataclass

@@ -131,6 +131,26 @@ async def test_a_forged_outcome_reaches_neither_a_producer_nor_the_stream(
     await producer.close()
 
 
+@pytest.mark.parametrize(
+    ("user", "subject"),
+    [
+        (BusUser.WORKER, f"$JS.API.STREAM.INFO.STEPS-{CELL}"),
+        (BusUser.WORKER, f"dilaserve.{CELL}.step-results.i1"),
+        (BusUser.STATUS, "$JS.API.INFO"),
+        (BusUser.PRODUCER, f"dilaserve.{CELL}.requests"),
+    ],
+)
+async def test_a_reply_of_the_server_deletes_nothing(session: Session, cell: Bus, user: BusUser, subject: str) -> None:
+    """The server does not check where a user lets it send a reply."""
+    kept = cell.subjects.outcomes(f"kept-{user}")
+    await cell.js.publish(kept, b"{}")
+    for call in ("DELETE", "PURGE"):
+        await session.nc.publish(subject, b"{}", reply=f"$JS.API.STREAM.{call}.{OUTCOMES}")
+    await session.nc.request(subject, b"{}", timeout=LIMIT_S)  # after the others
+    assert (await cell.js.get_last_msg(OUTCOMES, kept, direct=True)).data == b"{}"
+    assert not session.has_errors()
+
+
 @pytest.mark.parametrize("user", [BusUser.PRODUCER])
 async def test_a_producer_sends_requests_and_reads_stored_outcomes(session: Session, cell: Bus) -> None:
     sent = await session.nc.jetstream().publish(f"dilaserve.{CELL}.requests", b"{}")

@@ -67,6 +67,17 @@ async def test_a_request_is_acknowledged_after_its_outcome_is_stored(shared: Clu
         await until(shared.all_acknowledged)
 
 
+async def test_a_message_that_is_no_outcome_does_not_take_the_place_of_one(shared: Cluster) -> None:
+    bus, request_id = shared.bus, f"occupied-{next(numbers)}"
+    await bus.js.publish(bus.subjects.outcomes(request_id), b'{"stream": "REQUESTS", "seq": 1}')  # a reply of the bus
+    async with shared.instance():
+        await shared.outcome(Request(request_id=request_id, prompt="hi"))
+        await until(shared.all_acknowledged)
+    stored = await bus.last("OUTCOMES", bus.subjects.outcomes(request_id), Outcome)
+    assert stored is not None
+    assert stored.status is OutcomeStatus.COMPLETED
+
+
 async def test_outcomes_of_a_quarantined_instance_are_marked(shared: Cluster) -> None:
     name, request_id, other = (f"{kind}-{next(numbers)}" for kind in ("wrong", "marked", "good"))
     async with shared.instance(name):

@@ -39,6 +39,14 @@ class _Served:
     json: bool
 
 
+async def store_outcome(bus: Bus, outcome: Outcome, *, json: bool = False) -> None:
+    """Store the outcome, unless its request has one. Replaces a message that is no outcome. Raises: as `Bus.store`."""
+    subject = bus.subjects.outcomes(outcome.request_id)
+    is_stored = await bus.store(subject, outcome, json=json, if_first=True)
+    if not is_stored and await bus.last("OUTCOMES", subject, Outcome) is None:
+        await bus.store(subject, outcome, json=json)
+
+
 class OutcomeStore:
     """Writes outcomes in the background; `drain` waits for them."""
 
@@ -165,8 +173,7 @@ class OutcomeStore:
 
     async def _store(self, outcome: Outcome, delivery: Delivery) -> None:
         async def store_and_acknowledge() -> None:
-            subject = self._bus.subjects.outcomes(outcome.request_id)
-            await self._bus.store(subject, outcome, json=delivery.json, if_first=True)
+            await store_outcome(self._bus, outcome, json=delivery.json)
             with bus_errors("acknowledge the request"):  # redelivery would take REQUEST_ACK_WAIT_S
                 await delivery.acknowledge()
 

@@ -11,6 +11,7 @@ from functools import partial
 import structlog
 from nats.js.api import DeliverPolicy
 
+from services.scheduler.io.outcome_store import store_outcome
 from shared.bus.client import Bus, try_decode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.stream_reader import read_stream
@@ -88,4 +89,4 @@ async def _fail(bus: Bus, arrival: Arrival) -> None:
         arrival_s=arrival.arrival_s,
         error=OutcomeError(message=LOST),
     )
-    await bus.store(bus.subjects.outcomes(arrival.request_id), outcome, if_first=True)
+    await store_outcome(bus, outcome)
