@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import structlog
 from msgspec.structs import replace
 from nats.aio.msg import Msg
@@ -153,8 +154,8 @@ class InFlightRequest:
                 self._queue.put_nowait(unpack_tokens(message, self.request.output_tokens, self._card.vocab_size))
             elif message is not None:
                 self._queue.put_nowait(message)
-        except ValueError as error:
-            log.warning("invalid progress dropped", request_id=self.request.request_id, error=str(error))
+        except BadInput as error:
+            log.warning("invalid progress dropped", request_id=self.request.request_id, error=error.message)
 
 
 class InFlightRequests:
@@ -221,15 +222,20 @@ class InFlightRequests:
 
 
 def unpack_tokens(message: Progress, output_tokens: int, vocab_size: int) -> StepTokens:
-    """Raises: ValueError if the arrays do not fit together or the request."""
-    positions, tokens = unpack_int32(message.positions), unpack_int32(message.tokens)
-    confidences = unpack_float32(message.confidences)
+    """Raises: BadInput if the arrays do not fit together or the request, or a confidence is not finite."""
+    try:
+        positions, tokens = unpack_int32(message.positions), unpack_int32(message.tokens)
+        confidences = unpack_float32(message.confidences)
+    except ValueError as error:
+        raise BadInput(f"columns of a progress message: {error}") from None
     if not len(positions) == len(tokens) == len(confidences):
-        raise ValueError(f"{len(positions)} positions, {len(tokens)} tokens, {len(confidences)} confidences")
+        raise BadInput(f"{len(positions)} positions, {len(tokens)} tokens, {len(confidences)} confidences")
     if len(positions) and not (positions.min() >= 0 and positions.max() < output_tokens):
-        raise ValueError(f"positions outside 0..{output_tokens - 1}")
+        raise BadInput(f"positions outside 0..{output_tokens - 1}")
     if len(tokens) and not (tokens.min() >= 0 and tokens.max() < vocab_size):
-        raise ValueError(f"tokens outside 0..{vocab_size - 1}")
+        raise BadInput(f"tokens outside 0..{vocab_size - 1}")
+    if not np.isfinite(confidences).all():
+        raise BadInput("a confidence is not finite")
     return StepTokens(message.step, positions, tokens, confidences, committed=not isinstance(message, Guesses))
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 
 from shared.messages.decisions import StepDecisions
+from shared.messages.numbers import Finite
 
 MAX_OUTPUT_TOKENS = 8192  # limit of one request; the model's own limit is usually lower
 DEFAULT_BLOCK_LENGTH = 32
@@ -81,7 +82,7 @@ class OutcomeError(msgspec.Struct, frozen=True, kw_only=True):
 class ThresholdUse(msgspec.Struct, frozen=True, kw_only=True):
     """The steps at one threshold, and the tokens they unmasked."""
 
-    threshold: float  # rounded up to a candidate threshold
+    threshold: Finite  # rounded up to a candidate threshold
     steps: int
     tokens: int
 
@@ -91,17 +92,17 @@ class ServingStats(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: int  # denoising steps run
     recompute_steps: int  # recompute steps among them
-    mean_threshold: float  # weighted by tokens unmasked
-    min_threshold: float  # lowest threshold used
-    slo_s: float
-    latency_s: float  # arrival to last token
+    mean_threshold: Finite  # weighted by tokens unmasked
+    min_threshold: Finite  # lowest threshold used
+    slo_s: Finite
+    latency_s: Finite  # arrival to last token
     slo_met: bool
     instances: list[str]  # in order of first use
     migrations: int
     unmasked_tokens: int = 0
     thresholds: list[ThresholdUse] = []  # ascending
-    step_s: float = 0.0  # computing time: total of the iterations that ran its steps
-    predicted_steps: float | None = None  # total, by the first prediction, at its threshold
+    step_s: Finite = 0.0  # computing time: total of the iterations that ran its steps
+    predicted_steps: Finite | None = None  # total, by the first prediction, at its threshold
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -118,7 +119,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0  # tokens of the text, up to the end-of-text token
     output_tokens: int = 0  # requested, in whole blocks
-    arrival_s: float = 0.0  # Unix time, seconds
+    arrival_s: Finite = 0.0  # Unix time, seconds
     stats: ServingStats | None = None  # None: no step ran
     decisions: StepDecisions | None = None  # None: no step ran
     error: OutcomeError | None = None

@@ -1,10 +1,16 @@
 """Statistics that the scheduler publishes once a second."""
 
+from typing import Annotated
+
 import msgspec
+
+from shared.messages.numbers import Finite, Positive
 
 STATS_S = 1.0  # interval of messages
 WINDOW_S = 30.0  # window of rates, ratios and percentiles
 CURVE_TOKENS = tuple(32 * 2**i * j // 2 for i in range(10) for j in (2, 3))  # batch tokens, 32 to 24,576, of the curves
+
+Curve = Annotated[list[Finite], msgspec.Meta(min_length=len(CURVE_TOKENS), max_length=len(CURVE_TOKENS))]
 
 
 class InstanceLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,52 +22,52 @@ class InstanceLoad(msgspec.Struct, frozen=True, kw_only=True):
     max_requests: int
     tokens: int  # prompt and output tokens of its requests
     max_tokens: int
-    step_latency_s: float  # of a recompute step of all its requests, by profile
+    step_latency_s: Finite  # of a recompute step of all its requests, by profile
 
 
 class ClusterLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of the paper's load control (Algorithm 2) in its last run. Units: tokens to compute."""
 
-    least_tokens: float  # of all active requests, each at its lowest allowed threshold
-    committed_tokens: float  # of all active requests, each at its highest allowed threshold
-    capacity_tokens: float  # of the instances within the mean SLO of active requests
-    throughput_tokens_per_s: float
+    least_tokens: Finite  # of all active requests, each at its lowest allowed threshold
+    committed_tokens: Finite  # of all active requests, each at its highest allowed threshold
+    capacity_tokens: Finite  # of the instances within the mean SLO of active requests
+    throughput_tokens_per_s: Finite
 
 
 class InstanceClass(msgspec.Struct, frozen=True, kw_only=True):
     """The open instances with one latency profile and TP degree. The costs are corrected by what is observed."""
 
-    instances: int
+    instances: Annotated[int, msgspec.Meta(ge=1)]
     requests: int  # on all of them
     fewest_requests: int  # on one of them
     max_requests: int  # the room of one of them
     max_tokens: int
-    recompute_s: list[float]  # seconds of an iteration of recompute steps with each of CURVE_TOKENS
-    cache_s: list[float]  # seconds of an iteration of cache steps with each of CURVE_TOKENS
+    recompute_s: Curve  # seconds of an iteration of recompute steps with each of CURVE_TOKENS
+    cache_s: Curve  # seconds of an iteration of cache steps with each of CURVE_TOKENS
 
 
 class WorkGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Active requests with equal priority, similar deadlines and similar steps left. Lengths and steps are means."""
 
     requests: int
-    steps: float  # left at the lowest threshold that the policy and the quality floor allow
-    recompute_steps: float  # of these
-    tokens: float  # prompt and output
-    block_length: float
-    due_in_s: float  # seconds from the message to the latest deadline; below 0: all are late
+    steps: Finite  # left at the lowest threshold that the policy and the quality floor allow
+    recompute_steps: Finite  # of these
+    tokens: Finite  # prompt and output
+    block_length: Finite
+    due_in_s: Finite  # seconds from the message to the latest deadline; below 0: all are late
     priority: int
 
 
 class ClusterWork(msgspec.Struct, frozen=True, kw_only=True):
     """The basis of a latency forecast, under every policy."""
 
-    classes: list[InstanceClass]
+    classes: Annotated[list[InstanceClass], msgspec.Meta(min_length=1)]
     groups: list[WorkGroup]
     by_deadline: bool  # requests due earlier come first; false: all requests on an instance share its iterations
-    lowest_threshold: float  # that the policy uses
-    mean_steps_share: float  # steps of ended requests over those of a whole output at the mean rate
-    least_steps_share: float  # the same of easy requests; 0: unknown, at least one step runs
-    computing_share: float  # of the time since a request's first step, the share in which its iterations run
+    lowest_threshold: Finite  # that the policy uses
+    mean_steps_share: Finite  # steps of ended requests over those of a whole output at the mean rate
+    least_steps_share: Finite  # the same of easy requests; 0: unknown, at least one step runs
+    computing_share: Positive  # of the time since a request's first step, the share in which its iterations run
 
 
 class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,20 +78,20 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     no request ended, or no token was unmasked, in that time.
     """
 
-    at_s: float  # Unix time, seconds
+    at_s: Finite  # Unix time, seconds
     epoch: int
     policy: str
-    thresholds: list[float]  # candidates, ascending
-    tokens_per_step: list[float] = []  # mean at each threshold
+    thresholds: list[Finite]  # candidates, ascending
+    tokens_per_step: list[Positive] = []  # mean at each threshold
     caching: bool = False  # instances have a KV cache
-    window_s: float  # WINDOW_S; shorter after the start
+    window_s: Finite  # WINDOW_S; shorter after the start
 
     active: int  # running and deferred requests
     deferred: int  # active requests that no instance has room for
     waiting: int = 0  # requests beyond those that the scheduler holds
     steps_in_flight: int
-    oldest_queued_s: float = 0.0  # age of the oldest request that no instance runs and whose SLO has passed; 0: none
-    stalled_s: float = 0.0  # time without a step result while requests are active and an instance is present
+    oldest_queued_s: Finite = 0.0  # age of the oldest request that no instance runs and whose SLO has passed; 0: none
+    stalled_s: Finite = 0.0  # time without a step result while requests are active and an instance is present
 
     arrived: int  # also those that wait; this and the following: totals
     completed: int
@@ -98,18 +104,22 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     predictions: int  # estimates by the step predictor
     predictor_fallbacks: int  # one-shot estimates in place of a failed prediction
 
-    rps: float  # arrivals per second
-    completed_per_s: float
-    tokens_per_s: float
-    steps_per_s: float
-    slo_attainment: float | None  # of completed and failed requests
-    mean_threshold: float | None  # weighted by tokens unmasked
-    latency_p50_s: float | None  # of completed requests
-    latency_p99_s: float | None
-    cycles_per_s: float
-    cycle_mean_s: float | None  # duration of a decision cycle
-    cycle_max_s: float | None  # longest of the last STATS_S
+    rps: Finite  # arrivals per second
+    completed_per_s: Finite
+    tokens_per_s: Finite
+    steps_per_s: Finite
+    slo_attainment: Finite | None  # of completed and failed requests
+    mean_threshold: Finite | None  # weighted by tokens unmasked
+    latency_p50_s: Finite | None  # of completed requests
+    latency_p99_s: Finite | None
+    cycles_per_s: Finite
+    cycle_mean_s: Finite | None  # duration of a decision cycle
+    cycle_max_s: Finite | None  # longest of the last STATS_S
 
     load: ClusterLoad | None = None  # None: the policy does not count tokens, or no request is active
     work: ClusterWork | None = None  # None: no instance is open
     instances: list[InstanceLoad] = []
+
+    def __post_init__(self) -> None:
+        if len(self.tokens_per_step) not in (0, len(self.thresholds)):
+            raise ValueError("tokens_per_step must have one number per threshold")

@@ -55,6 +55,8 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         raise BadInput(f"token ids must be in 0..{config.vocab_size - 1}", "canvas")
     if not 0 <= state.temperature < float("inf"):
         raise BadInput(f"temperature must be at least 0 and finite, got {state.temperature}", "temperature")
+    if not -(2**63) <= state.seed < 2**63:
+        raise BadInput(f"seed must fit in 64 bits, got {state.seed}", "seed")
     return SequenceState(
         ticket=state.ticket,
         request_id=state.request_id,
