@@ -13,12 +13,22 @@ WAIT_MAX_S = 2.0
 T = TypeVar("T")
 
 
-async def retry(action: Callable[[], Awaitable[T]], *, wait_initial_s: float = WAIT_INITIAL_S) -> T:
-    """Call `action` until it raises no RetryLater, with waits that grow from `wait_initial_s` to WAIT_MAX_S.
+def is_retry_later(error: Exception) -> bool:
+    return isinstance(error, RetryLater)
 
-    stamina logs each failure. Raises: any other error of `action`.
+
+async def retry(
+    action: Callable[[], Awaitable[T]],
+    *,
+    wait_initial_s: float = WAIT_INITIAL_S,
+    timeout_s: float | None = None,
+    on: Callable[[Exception], bool] = is_retry_later,
+) -> T:
+    """Call `action` until it raises no error that `on` accepts; the waits grow from `wait_initial_s` to WAIT_MAX_S.
+
+    stamina logs each failure. Raises: any other error of `action`; the last error after `timeout_s`.
     """
     caller = stamina.AsyncRetryingCaller(
-        attempts=None, timeout=None, wait_initial=wait_initial_s, wait_max=WAIT_MAX_S, wait_jitter=0.1
+        attempts=None, timeout=timeout_s, wait_initial=wait_initial_s, wait_max=WAIT_MAX_S, wait_jitter=0.1
     )
-    return await caller(RetryLater, action)
+    return await caller(on, action)

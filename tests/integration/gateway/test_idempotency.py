@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 
 from services.gateway.settings import GatewaySettings
+from shared.messages.instances import InstanceState
 from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
 from tests.support.scheduler import AnsweringScheduler
@@ -60,3 +61,31 @@ async def test_a_disconnected_client_can_retry_for_the_outcome(
     reply = await post(gateway, "lost")
     assert (reply.status_code, reply.headers["x-request-id"]) == (200, request_id)
     assert scheduler.cancelled.empty()
+
+
+async def test_a_request_with_a_key_waits_for_an_instance(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.instance_state = InstanceState.DRAINING
+    await gateway.until("no instance is ready")
+    waiting = asyncio.create_task(post(gateway, "patient"))
+    assert (await gateway.http.post(PATH, json=CHAT)).headers["retry-after"] == "2"  # without a key
+    scheduler.instance_state = InstanceState.READY
+    assert (await waiting).status_code == 200
+
+
+async def test_a_gateway_that_stops_refuses_a_waiting_request(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold, scheduler.instance_state = asyncio.Event(), InstanceState.READY
+    open_one = asyncio.create_task(post(gateway, "open"))
+    async with asyncio.timeout(LIMIT_S):
+        await scheduler.served.get()
+    scheduler.instance_state = InstanceState.DRAINING
+    await gateway.until("no instance is ready")
+    waiting = asyncio.create_task(post(gateway, "patient"))
+    await gateway.http.get("/health")
+    gateway.stop.set()
+    assert (await waiting).json()["error"]["message"] == "the gateway is shutting down"
+    scheduler.hold.set()
+    assert (await open_one).status_code == 200

@@ -3,7 +3,8 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -24,8 +25,12 @@ from services.gateway.api.text_stream import TextStream
 from services.gateway.app_context import AppContext
 from services.gateway.inflight import InFlightRequest
 from services.gateway.metrics import RequestRecorder
-from shared.errors import RetryLater
+from shared.errors import QueueFull, RetryLater, StorageFull
 from shared.messages.requests import Outcome
+from shared.messages.requests import Request as QueuedRequest
+from shared.retry import retry
+
+KEYED_WAIT_S = 15.0  # longer than a broken connection, a restart of NATS or of an instance usually takes
 
 
 def completion_routes(context: AppContext) -> APIRouter:
@@ -94,21 +99,41 @@ async def _open_all(
     key, opened = key_of(http), list[InFlightRequest]()
     check_model(bodies[0].model, context.text.card.name)
     requests = [await build_request(body, context.text, uuid.uuid4().hex, key.key_id) for body in bodies]
-    context.readiness.check_accepts()
     context.admission.check_priority(key, requests[0])
     for _ in requests[1:]:  # the first was counted before its body was read
         context.admission.check_rate(key)
     durable = "Idempotency-Key" in http.headers
     try:
         for index, (body, request) in enumerate(zip(bodies, requests, strict=True)):
-            named = replace(request, request_id=await _claim(context, http, body, index)) if durable else request
-            context.admission.admit(key, named)
-            opened.append(await context.inflight.open(named, key.key_id, start_s, durable=durable))
+            open_one = partial(_open, context, http, body, index, request, start_s)
+            opened.append(await (_open_in_time(context, open_one) if durable else open_one()))
     except BaseException:
         for inflight in opened:
             context.inflight.close(inflight)
         raise
     return opened
+
+
+async def _open(
+    context: AppContext, http: Request, body: CompletionBody, index: int, request: QueuedRequest, start_s: float
+) -> InFlightRequest:
+    """Admit and publish the request of choice `index`."""
+    context.readiness.check_accepts()
+    key, durable = key_of(http), "Idempotency-Key" in http.headers
+    named = replace(request, request_id=await _claim(context, http, body, index)) if durable else request
+    context.admission.admit(key, named)
+    return await context.inflight.open(named, key.key_id, start_s, durable=durable)
+
+
+async def _open_in_time(context: AppContext, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:
+    """Repeat `open_one` while the bus or the instances are unavailable, at most for KEYED_WAIT_S: it has a key, so that
+    it is served once. A full cell and a gateway that shuts down refuse it at once."""
+
+    def is_passing(error: Exception) -> bool:
+        is_full = isinstance(error, QueueFull | StorageFull)
+        return isinstance(error, RetryLater) and not is_full and not context.readiness.draining
+
+    return await retry(open_one, timeout_s=KEYED_WAIT_S, on=is_passing)
 
 
 async def _claim(context: AppContext, http: Request, body: CompletionBody, index: int) -> str:
