@@ -43,6 +43,8 @@ class BusMonitor:
     """The outcomes, checkpoints and scheduler stats received from the bus."""
 
     outcomes: Counter[str] = field(default_factory=Counter)  # messages per request
+    ends: dict[str, set[tuple[str, str]]] = field(default_factory=dict)  # by request: status and text of its outcomes
+    unverified: set[str] = field(default_factory=set)  # requests whose outcome is marked
     kept_steps: dict[str, int] = field(default_factory=dict)  # by request: steps run by a scheduler that was killed
     checkpoints: Counter[str] = field(default_factory=Counter)  # messages per request
     stats: list[SchedulerStats] = field(default_factory=list)
@@ -54,6 +56,9 @@ class BusMonitor:
     def on_outcome(self, msg: Msg) -> None:
         outcome = decode(msg.data, Outcome)
         self.outcomes[outcome.request_id] += 1
+        self.ends.setdefault(outcome.request_id, set()).add((outcome.status.value, outcome.text))
+        if outcome.unverified:
+            self.unverified.add(outcome.request_id)
         self.kept_steps[outcome.request_id] = outcome.decisions.first_step if outcome.decisions else 0
 
     def on_checkpoint(self, msg: Msg) -> None:

@@ -1,6 +1,7 @@
 """A TCP proxy between clients and one server, which can lose data and reset connections."""
 
 import asyncio
+from collections.abc import Collection
 from contextlib import suppress
 
 
@@ -34,18 +35,26 @@ class TcpProxy:
             await self._drops.wait()
             self._drops.clear()
 
-    def reset(self) -> None:
-        """Break all connections; clients may connect again."""
-        for writer in self._writers:
+    def reset(self, client_ports: Collection[int] | None = None) -> None:
+        """Break the connections of these clients, by default all; clients may connect again."""
+        chosen = self._writers if client_ports is None else self._clients_at(client_ports)
+        for writer in chosen:
             writer.transport.abort()
-        self._writers.clear()
+        self._writers -= set(chosen)
 
-    def silence(self) -> None:
-        """Drop the server's bytes to all present clients, as on a link that was cut."""
-        self._silent |= self._to_clients
+    def silence(self, client_ports: Collection[int] | None = None) -> None:
+        """Drop the server's bytes to these present clients, by default all, as on a link that was cut."""
+        self._silent |= self._to_clients if client_ports is None else self._clients_at(client_ports)
+
+    def _clients_at(self, ports: Collection[int]) -> set[asyncio.StreamWriter]:
+        return {writer for writer in self._to_clients if writer.get_extra_info("peername")[1] in ports}
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
+        try:
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
+        except OSError:
+            writer.transport.abort()
+            return
         self._writers |= {writer, to_server}
         self._to_clients.add(writer)
         await asyncio.gather(self._pass_on(reader, to_server), self._pass_on(from_server, writer))

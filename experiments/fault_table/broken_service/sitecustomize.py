@@ -1,0 +1,49 @@
+"""Python imports this module at its start if its folder is on PYTHONPATH. It breaks a service as DILASERVE_BROKEN asks.
+
+`worker:nan` (confidences that are not numbers), `worker:random` (other tokens), `worker:hang` and `SERVICE:clock` (an
+hour ahead) begin at SIGUSR1. `worker:poison-crash` and `worker:poison-hang` always hold for requests with POISON_SEED.
+"""
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+POISON_SEED = 666
+CLOCK_AHEAD_S = 3600.0
+
+SERVICE, _, HOW = os.environ.get("DILASERVE_BROKEN", ":").partition(":")
+
+
+def break_service(*_: object) -> None:
+    """Replace the clock, or the model's forward by a wrong one."""
+    if HOW == "clock":
+        now = time.time
+        time.time = lambda: now() + CLOCK_AHEAD_S
+        return
+    from services.worker.model.model_runner import Runner, TokenPredictions  # noqa: PLC0415  (only in a worker)
+
+    run = Runner.run
+
+    def wrong(runner: Runner, batch: Any) -> TokenPredictions:
+        is_poison = HOW.startswith("poison")
+        if is_poison and POISON_SEED not in batch.seeds:
+            return run(runner, batch)
+        if HOW == "poison-crash":
+            os._exit(1)
+        if HOW in {"hang", "poison-hang"}:
+            time.sleep(3600)
+        found = run(runner, batch)
+        if HOW == "nan":
+            return TokenPredictions(found.tokens, found.confidences * float("nan"))
+        return TokenPredictions((found.tokens * 7 + 11) % runner.config.vocab_size, found.confidences)
+
+    Runner.run = wrong  # type: ignore[method-assign, assignment]
+
+
+if f"services.{SERVICE}" in sys.orig_argv:
+    if HOW.startswith("poison"):
+        break_service()
+    else:
+        signal.signal(signal.SIGUSR1, break_service)

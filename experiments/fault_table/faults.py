@@ -1,0 +1,179 @@
+"""The faults: each is a short function that breaks the cluster, and repairs what does not repair itself."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from experiments.fault_table.broken_service.sitecustomize import POISON_SEED
+from experiments.fault_table.load import ANSWER_S
+from experiments.fault_table.target import ClusterNeeds, FaultTarget
+from experiments.live_cluster import chat_body
+
+STOP_S = 10.0
+BROKEN_SERVICE = Path(__file__).parent / "broken_service"
+PAGE_BYTES = 1 << 16
+
+Apply = Callable[[FaultTarget], Awaitable[None]]
+USUAL = ClusterNeeds()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One row of the table."""
+
+    name: str
+    apply: Apply  # ends when the fault ends
+    needs: ClusterNeeds = USUAL
+
+
+def kill(*names: str, every: bool = False) -> Apply:
+    """SIGKILL the first process, or `every` process, of each name."""
+
+    async def apply(target: FaultTarget) -> None:
+        for name in names:
+            for process in target.processes(name)[: None if every else 1]:
+                process.kill()
+
+    return apply
+
+
+def stop(name: str, *, every: bool = False) -> Apply:
+    """SIGSTOP for STOP_S."""
+
+    async def apply(target: FaultTarget) -> None:
+        processes = target.processes(name)[: None if every else 1]
+        for process in processes:
+            process.suspend()
+        await asyncio.sleep(STOP_S)
+        for process in processes:
+            process.resume()
+
+    return apply
+
+
+async def kill_leader(target: FaultTarget) -> None:
+    """SIGKILL the scheduler that leads."""
+    (await target.leader()).kill()
+
+
+async def stop_leader(target: FaultTarget) -> None:
+    """SIGSTOP the scheduler that leads for STOP_S."""
+    leader = await target.leader()
+    leader.suspend()
+    await asyncio.sleep(STOP_S)
+    leader.resume()
+
+
+def break_first(name: str) -> Apply:
+    """Break one process of a service from now on, as the environment asks."""
+
+    async def apply(target: FaultTarget) -> None:
+        target.processes(name)[0].send_signal(signal.SIGUSR1)
+
+    return apply
+
+
+def poison(count: int) -> Apply:
+    """Send requests that end each instance that runs them, until each has its reply."""
+
+    async def apply(target: FaultTarget) -> None:
+        async with httpx.AsyncClient(base_url=target.url, timeout=ANSWER_S, trust_env=False) as http:
+
+            async def send() -> None:
+                body = chat_body("2+2?", max_tokens=16, seed=POISON_SEED)
+                if (await http.post("/v1/chat/completions", json=body)).is_success:
+                    raise RuntimeError("the request that should end its instances was served")
+
+            await asyncio.gather(*(send() for _ in range(count)))
+
+    return apply
+
+
+def break_connections(silent_s: float, service: str = "") -> Apply:
+    """Drop what NATS sends for `silent_s`, then reset the connections: all, or those of one service."""
+
+    async def apply(target: FaultTarget) -> None:
+        ports = target.ports_of(service) if service else None
+        target.proxy.silence(ports)
+        await asyncio.sleep(silent_s)
+        target.proxy.reset(ports)
+
+    return apply
+
+
+async def half_open(target: FaultTarget) -> None:
+    """Drop what NATS sends on the scheduler's connection, which stays open."""
+    target.proxy.silence(target.ports_of("scheduler"))
+
+
+async def fill_disk(target: FaultTarget) -> None:
+    """Fill NATS's disk for STOP_S; then free it and start NATS again, as an operator must."""
+    filler = target.nats_directory / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(bytes(PAGE_BYTES)):
+            pass
+    await asyncio.sleep(STOP_S)
+    filler.unlink()
+    await target.restart_nats()
+
+
+async def damage_requests(target: FaultTarget) -> None:
+    """Invert eight bytes in the newest file of the stream of requests, while NATS restarts."""
+    files = target.nats_directory.glob("store/**/streams/REQUESTS-*/msgs/*.blk")
+    await target.restart_nats(max(files, key=lambda path: path.stat().st_mtime))
+
+
+def broken(how: str) -> ClusterNeeds:
+    """A cluster with a service that breaks: see broken_service."""
+    path = os.pathsep.join([str(BROKEN_SERVICE), os.environ.get("PYTHONPATH", "")])
+    return ClusterNeeds(environ={"PYTHONPATH": path, "DILASERVE_BROKEN": how})
+
+
+STANDBY = ClusterNeeds(options=("--standby",))
+OWN_BUS = ClusterNeeds(own_bus=True)
+
+FAULTS = [
+    Fault("kill gateway", kill("gateway")),
+    Fault("kill scheduler", kill_leader),
+    Fault("kill scheduler, with a standby", kill_leader, STANDBY),
+    Fault("kill one worker", kill("worker")),
+    Fault("kill all workers", kill("worker", every=True)),
+    Fault("kill predictor", kill("predictor")),
+    Fault("kill reconfigurator", kill("reconfigurator")),
+    Fault("kill NATS", kill("nats-server")),
+    Fault("kill Postgres", kill("postgres")),
+    Fault("kill scheduler and worker", kill("scheduler", "worker")),
+    Fault("kill NATS and scheduler", kill("nats-server", "scheduler")),
+    Fault("kill NATS and gateway", kill("nats-server", "gateway")),
+    Fault("kill scheduler and gateway", kill("scheduler", "gateway")),
+    Fault("stop gateway 10 s", stop("gateway")),
+    Fault("stop scheduler 10 s", stop_leader),
+    Fault("stop scheduler 10 s, with a standby", stop_leader, STANDBY),
+    Fault("stop one worker 10 s", stop("worker")),
+    Fault("stop all workers 10 s", stop("worker", every=True)),
+    Fault("stop predictor 10 s", stop("predictor")),
+    Fault("stop reconfigurator 10 s", stop("reconfigurator")),
+    Fault("stop NATS 10 s", stop("nats-server")),
+    Fault("stop Postgres 10 s", stop("postgres")),
+    Fault("reset all NATS connections, 0.8 s undelivered", break_connections(0.8), OWN_BUS),
+    Fault("reset all NATS connections, 3 s undelivered", break_connections(3.0), OWN_BUS),
+    Fault("reset the scheduler's connection, 0.8 s undelivered", break_connections(0.8, "scheduler"), OWN_BUS),
+    Fault("half-open connection of the scheduler", half_open, OWN_BUS),
+    Fault("NATS's disk full 10 s, NATS restarted", fill_disk, ClusterNeeds(own_bus=True, disk_mb=64)),
+    Fault("8 bytes of the stream of requests flipped, NATS restarted", damage_requests, OWN_BUS),
+    Fault("a worker computes NaN", break_first("worker"), broken("worker:nan")),
+    Fault("a worker computes random tokens", break_first("worker"), broken("worker:random")),
+    Fault("an iteration hangs", break_first("worker"), broken("worker:hang")),
+    Fault("one request crashes its workers", poison(1), broken("worker:poison-crash")),
+    Fault("three requests crash their workers", poison(3), broken("worker:poison-crash")),
+    Fault("one request hangs its workers", poison(1), broken("worker:poison-hang")),
+    Fault("a worker's clock 1 h ahead", break_first("worker"), broken("worker:clock")),
+    Fault("the gateway's clock 1 h ahead", break_first("gateway"), broken("gateway:clock")),
+    Fault("the scheduler's clock 1 h ahead", break_first("scheduler"), broken("scheduler:clock")),
+]
