@@ -5,7 +5,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import httpx
@@ -127,6 +127,19 @@ async def kill_service(service: str, parent: psutil.Process, monitor: BusMonitor
     kill = Kill(service, time.monotonic(), len(monitor.stats), monitor.stats[-1])
     next(child for child in parent.children(recursive=True) if f"services.{service}" in child.cmdline()).kill()
     return kill
+
+
+def processes_of(name: str) -> list[psutil.Process]:
+    """The processes below this one of a service, of `nats-server` or of `postgres`, without their children of the same
+    name."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            parent = child.parent()
+            is_part = child.name() == name and parent is not None and parent.name() == name
+            if not is_part and (child.name() == name or f"services.{name}" in child.cmdline()):
+                found.append(child)
+    return found
 
 
 async def leading_process(nats_url: str) -> psutil.Process:

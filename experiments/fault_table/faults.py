@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 
+from experiments.fault_load import processes_of
 from experiments.fault_table.broken_service.sitecustomize import POISON_SEED
 from experiments.fault_table.load import ANSWER_S
 from experiments.fault_table.target import ClusterNeeds, FaultTarget
@@ -35,9 +36,9 @@ class Fault:
 def kill(*names: str, every: bool = False) -> Apply:
     """SIGKILL the first process, or `every` process, of each name."""
 
-    async def apply(target: FaultTarget) -> None:
+    async def apply(_target: FaultTarget) -> None:
         for name in names:
-            for process in target.processes(name)[: None if every else 1]:
+            for process in processes_of(name)[: None if every else 1]:
                 process.kill()
 
     return apply
@@ -46,8 +47,8 @@ def kill(*names: str, every: bool = False) -> Apply:
 def stop(name: str, *, every: bool = False) -> Apply:
     """SIGSTOP for STOP_S."""
 
-    async def apply(target: FaultTarget) -> None:
-        processes = target.processes(name)[: None if every else 1]
+    async def apply(_target: FaultTarget) -> None:
+        processes = processes_of(name)[: None if every else 1]
         for process in processes:
             process.suspend()
         await asyncio.sleep(STOP_S)
@@ -73,8 +74,8 @@ async def stop_leader(target: FaultTarget) -> None:
 def break_first(name: str) -> Apply:
     """Break one process of a service from now on, as the environment asks."""
 
-    async def apply(target: FaultTarget) -> None:
-        target.processes(name)[0].send_signal(signal.SIGUSR1)
+    async def apply(_target: FaultTarget) -> None:
+        processes_of(name)[0].send_signal(signal.SIGUSR1)
 
     return apply
 

@@ -5,13 +5,13 @@ import os
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from experiments.fault_load import leading_process
+from experiments.fault_load import leading_process, processes_of
 from tests.support.nats import NatsServer
 from tests.support.tcp_proxy import TcpProxy
 
@@ -36,24 +36,13 @@ class FaultTarget:
     nats: NatsServer | None  # with `own_bus`
     nats_directory: Path
 
-    def processes(self, name: str) -> list[psutil.Process]:
-        """The processes of a service, of `nats-server` or of `postgres`, without their children of the same name."""
-        found = []
-        for child in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                parent = child.parent()
-                is_part = child.name() == name and parent is not None and parent.name() == name
-                if not is_part and (child.name() == name or f"services.{name}" in child.cmdline()):
-                    found.append(child)
-        return found
-
     async def leader(self) -> psutil.Process:
         """The scheduler that leads."""
         return await leading_process(self.nats_url)
 
     def ports_of(self, name: str) -> set[int]:
         """The local ports of a service's connections."""
-        return {each.laddr.port for process in self.processes(name) for each in process.net_connections()}
+        return {each.laddr.port for process in processes_of(name) for each in process.net_connections()}
 
     async def restart_nats(self, meanwhile_damage: Path | None = None) -> None:
         """Kill NATS and start it on the same store, after the damage of a file of it."""
