@@ -240,12 +240,15 @@ def unpack_tokens(message: Progress, output_tokens: int, vocab_size: int) -> Ste
 
 
 async def find_active(bus: Bus, request_id: str) -> ActiveRequest | None:
-    """The request if it has no outcome yet, by the leading scheduler; None if it is unknown or no scheduler answers."""
+    """The request if it has no outcome yet, by the leading scheduler; None if it is unknown.
+
+    Raises: RetryLater if no scheduler answers.
+    """
     try:
         reply = await bus.nc.request(bus.subjects.lookup(request_id), b"", timeout=LOOKUP_TIMEOUT_S)
         found = decode(reply.data, ActiveRequest)
     except (*BUS_ERRORS, BadInput):
-        return None
+        raise RetryLater("no scheduler answers whether the request runs") from None
     return found if found.is_known else None
 
 

@@ -53,3 +53,10 @@ async def test_an_unknown_request_is_neither_running_nor_cancelled(
     ):
         assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found")
     assert scheduler.cancelled.empty()
+
+
+async def test_while_no_scheduler_answers_a_client_must_repeat(lonely_gateway: RunningGateway) -> None:
+    path = f"/v1/requests/{'0' * 32}"
+    for reply in (await lonely_gateway.http.get(path), await lonely_gateway.http.post(f"{path}/cancel")):
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "unavailable")
+        assert int(reply.headers["retry-after"]) >= 1

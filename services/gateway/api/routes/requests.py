@@ -57,12 +57,14 @@ def request_routes(context: AppContext) -> APIRouter:
         return found.model_copy(update={"status": "cancelling"})
 
     async def find(http: Request, name: str) -> Outcome | UnfinishedRequest:
-        """Raises: ApiError 404 if there is no such request, or the key may not see it."""
+        """Raises: ApiError 404 if there is no such request, or the key may not see it; RetryLater."""
         request_id = name.removeprefix(ChatFormat.id_prefix).removeprefix(TextFormat.id_prefix)
         if REQUEST_ID.fullmatch(request_id):
             bus, key = context.connection.bus, key_of(http)
-            active = await find_active(bus, request_id)
-            outcome = await find_outcome(bus, request_id)  # second: the request may have ended in between
+            outcome = await find_outcome(bus, request_id)
+            active = await find_active(bus, request_id) if outcome is None else None
+            if active is None and outcome is None:  # it may have ended in between
+                outcome = await find_outcome(bus, request_id)
             if outcome is not None and key.may_see(outcome.key):
                 return outcome
             if outcome is None and active is not None and key.may_see(active.key):
