@@ -84,7 +84,7 @@ def _hang(environ: dict[str, str]) -> None:
     with (
         patch.object(Runner, "run", hang),
         patch.object(watchdog, "LIMIT_STEPS", 0),
-        patch.object(watchdog, "MIN_LIMIT_S", 0.2),
+        patch.object(watchdog, "MIN_LIMIT_S", 2.0),
     ):
         sys.exit(main(environ))
 
