@@ -42,6 +42,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # the client's quality floor
     temperature: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0  # 0: greedy
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None: derived from the id
+    top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # draw from the most probable tokens of this total; 1: all
+    top_k: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] = 0  # draw from this many of them; 0 or -1: all
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # least probability of a drawn token over the highest one
     stop: list[str] = []
     stream: bool = False  # send `progress` messages
     guesses: bool = False  # send `guesses` messages

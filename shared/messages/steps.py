@@ -30,6 +30,9 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     canvas: bytes  # int32 [P + O]: the prompt, then the output with its masks
     temperature: float = 0.0
     seed: int = 0
+    top_p: float = 1.0  # as in Request
+    top_k: int = 0
+    min_p: float = 0.0
     trace: dict[str, str] = {}  # W3C trace context
     guesses: bool = False  # whether its client wants provisional tokens
     end_ids: bytes = b""  # int32 [e]: no block begins after one that contains one of these tokens

@@ -261,7 +261,17 @@ def test_an_undecodable_message_is_bad_input(kind: type[msgspec.Struct], data: b
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("request_id", "a\n"), ("seed", 2**63), ("slo_s", math.inf), ("age_s", math.nan), ("age_s", -1.0)],
+    [
+        ("request_id", "a\n"),
+        ("seed", 2**63),
+        ("slo_s", math.inf),
+        ("age_s", math.nan),
+        ("age_s", -1.0),
+        ("top_p", 1.5),
+        ("top_p", math.nan),
+        ("top_k", -2),
+        ("min_p", -0.5),
+    ],
 )
 def test_a_request_with_an_unusable_value_is_bad_input(field: str, value: object) -> None:
     with pytest.raises(BadInput) as refused:

@@ -26,7 +26,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
     "logits_processors": ([],),
     "max_completion_tokens": (),  # of chats
-    "min_p": (0,),
     "min_tokens": (0,),
     "prompt_logprobs": (0, False),
     "repetition_penalty": (1,),
@@ -36,7 +35,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "stop_token_ids": ([],),
     "structured_outputs": (),
     "suffix": ("",),
-    "top_k": (-1, 0),
     "truncate_prompt_tokens": (),
     "typical_p": (1,),
     "use_beam_search": (False,),

@@ -128,9 +128,14 @@ class CompletionBody(Lenient):
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # None: 0, greedy
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     stop: Annotated[list[StopString], Field(max_length=4, fail_fast=True), STRING_AS_LIST] | None = None
     user: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None  # choices for each prompt
+
+    # vLLM's
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
 
     # DiLaServe's own
     slo_ms: Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)] | None = None
@@ -141,7 +146,6 @@ class CompletionBody(Lenient):
     canvas: Annotated[bool, _null_means(default=False, kind=bool)] = False
 
     # Accepted only with values that have no effect
-    top_p: Annotated[float, Field(ge=1, le=1)] | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None

@@ -33,6 +33,9 @@ class ForwardBatch:
     temperatures: Float64  # [N]
     seeds: Int64  # [N]
     steps: Int64  # [N]
+    top_ps: Float64  # [N], 1: no effect
+    top_ks: Int64  # [N], 0 or less: no effect
+    min_ps: Float64  # [N], 0: no effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,9 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         temperatures=np.array([part.sequence.temperature for part in parts], dtype=np.float64),
         seeds=np.array([part.sequence.seed for part in parts], dtype=np.int64),
         steps=np.array([part.step for part in parts], dtype=np.int64),
+        top_ps=np.array([part.sequence.top_p for part in parts], dtype=np.float64),
+        top_ks=np.array([part.sequence.top_k for part in parts], dtype=np.int64),
+        min_ps=np.array([part.sequence.min_p for part in parts], dtype=np.float64),
     )
 
 

@@ -24,6 +24,9 @@ class SequenceState:
     confidences: Float32  # of each output token when it was unmasked; NaN: unknown
     temperature: float
     seed: int
+    top_p: float = 1.0  # 1: no effect
+    top_k: int = 0  # 0 or less: no effect
+    min_p: float = 0.0  # 0: no effect
     request_id: str = ""
     wants_provisional: bool = False  # whether its client wants provisional tokens
     kv_start: int = NO_REGION  # the first of its cache entries, one per token of the canvas
@@ -57,6 +60,11 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         raise BadInput(f"temperature must be at least 0 and finite, got {state.temperature}", "temperature")
     if not -(2**63) <= state.seed < 2**63:
         raise BadInput(f"seed must fit in 64 bits, got {state.seed}", "seed")
+    for name, share in (("top_p", state.top_p), ("min_p", state.min_p)):
+        if not 0 <= share <= 1:
+            raise BadInput(f"{name} must be in 0..1, got {share}", name)
+    if not -1 <= state.top_k < 2**31:
+        raise BadInput(f"top_k must be in -1..{2**31 - 1}, got {state.top_k}", "top_k")
     return SequenceState(
         ticket=state.ticket,
         request_id=state.request_id,
@@ -66,6 +74,9 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         confidences=np.full(output_length, np.nan, dtype=np.float32),
         temperature=state.temperature,
         seed=state.seed,
+        top_p=state.top_p,
+        top_k=state.top_k,
+        min_p=state.min_p,
         wants_provisional=state.guesses,
         end_ids=end_ids,
     )

@@ -131,4 +131,7 @@ def _empty_batch(padding_entry: int) -> ForwardBatch:
         temperatures=np.zeros(1),
         seeds=one,
         steps=one,
+        top_ps=np.ones(1),
+        top_ks=np.zeros(1, dtype=np.int64),
+        min_ps=np.zeros(1),
     )

@@ -16,6 +16,7 @@ from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
 from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of, max_lengths
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards
+from services.worker.model.truncation import Truncation, lowest_logits
 from shared.arrays import Float64, Int64
 
 # Rows for the head. With fewer, the CPU's matrix routine sums in another order; from this number on, a row's result has
@@ -65,6 +66,7 @@ class Runner:
         self.attention = kernel_name(attention, self.device, self.dtype)
         self._kernel = kernel_of(self.attention)
         self._transfer, self._noise_transfer = Transfer(self.device), Transfer(self.device)
+        self._truncation_transfer = Transfer(self.device)
         self._store = KvStore(decoder, cache_tokens) if cache_tokens else None
         self._graphs: CacheStepGraphs | None = None
         if self._store and self.device.type == "cuda" and gather is None:
@@ -79,7 +81,8 @@ class Runner:
         rows = np.pad(batch.rows, (0, max(0, MIN_ROWS - len(batch.rows))), mode="edge")
         logits = self.decoder.logits(self._hidden(batch, rows))[: len(batch.rows)]  # [R, V of this rank]
         after_temperature = self.config.family == "dream"
-        best = best_of(logits, self._noise(batch), self._vocabulary, after_temperature=after_temperature)
+        floor = self._floor(logits, batch)
+        best = best_of(logits, self._noise(batch), self._vocabulary, floor, after_temperature=after_temperature)
         chosen = combine_shards(self._gather(best) if self._gather else best.unsqueeze(0))
         tokens, confidences = chosen.cpu().numpy()  # the step's only synchronisation
         return TokenPredictions(tokens.astype(np.int64), confidences)
@@ -99,3 +102,15 @@ class Runner:
             return None
         temperature, seed, step = (x.repeat(batch.counts) for x in (batch.temperatures, batch.seeds, batch.steps))
         return Noise(*self._noise_transfer.put([temperature, seed, step, batch.candidates]))
+
+    def _floor(self, logits: Tensor, batch: ForwardBatch) -> Tensor | None:
+        """The lowest logit that each row may draw, float64 [R]; None: no row is truncated."""
+        truncated = (batch.top_ps < 1) | (batch.top_ks > 0) | (batch.min_ps > 0)
+        rows = np.flatnonzero((truncated & (batch.temperatures > 0)).repeat(batch.counts))
+        if not len(rows):
+            return None
+        request = np.arange(len(batch.counts)).repeat(batch.counts)[rows]
+        limits = (x[request] for x in (batch.temperatures, batch.top_ps, batch.top_ks, batch.min_ps))
+        truncation = Truncation(*self._truncation_transfer.put([rows, *limits]))
+        whole = self._gather(logits).movedim(0, 1).flatten(1) if self._gather else logits  # [R, V of all ranks]
+        return lowest_logits(whole, truncation, self.config.mask_token_id)

@@ -30,22 +30,31 @@ class Vocabulary:
     mask_token_id: int
 
 
-def best_of(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *, after_temperature: bool) -> Tensor:
+def best_of(
+    logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, floor: Tensor | None = None, *, after_temperature: bool
+) -> Tensor:
     """Choose a token of `vocabulary` for each row: the most probable one, or with a temperature T a sample of
-    softmax(logits / T).
+    softmax(logits / T), in which logits below `floor` count as -inf.
 
     Source: LLaDA's and Dream's published decoding, with two departures. LLaDA computes the softmax in float64, Dream in
     the logits' dtype; here the terms of a row's sum are float32, and the sum's logarithm and the noise are float64. The
     mask is never chosen, since a step might then unmask nothing.
 
-    Shapes: logits [R, V] -> float64 [4, R]: the token's score, its logit, its id, the logsumexp of the row's logits.
+    Shapes: logits [R, V], floor float64 [R] -> float64 [4, R]: the token's score, its logit, its id, the logsumexp of
+    the row's logits.
     The confidence is the token's probability in the raw softmax (LLaDA), or with `after_temperature` in the softmax at
-    the temperature (Dream).
+    the temperature (Dream), in both cases over all tokens: the floor does not change it.
     """
     size = max(1, CHUNK_ELEMENTS // logits.shape[1])
     chunks = [slice(start, start + size) for start in range(0, len(logits), size)]
     parts = [
-        _best_of_rows(logits[chunk], _rows(noise, chunk), vocabulary, after_temperature=after_temperature)
+        _best_of_rows(
+            logits[chunk],
+            _rows(noise, chunk),
+            vocabulary,
+            None if floor is None else floor[chunk],
+            after_temperature=after_temperature,
+        )
         for chunk in chunks
     ]
     return torch.cat(parts, dim=1)
@@ -68,8 +77,11 @@ def _rows(noise: Noise | None, chunk: slice) -> Noise | None:
     return Noise(noise.temperature[chunk], noise.seed[chunk], noise.step[chunk], noise.position[chunk])
 
 
-def _best_of_rows(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *, after_temperature: bool) -> Tensor:
+def _best_of_rows(
+    logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, floor: Tensor | None, *, after_temperature: bool
+) -> Tensor:
     values = logits.to(torch.float32, copy=True)  # [R, V]
+    is_cut = values < floor.unsqueeze(1) if floor is not None else None
     scale = None
     if noise is not None:
         scale = noise.temperature.unsqueeze(1)  # [R, 1], of the noise
@@ -86,7 +98,10 @@ def _best_of_rows(logits: Tensor, noise: Noise | None, vocabulary: Vocabulary, *
     score, logit = best, best
     if noise is not None and scale is not None:
         tokens = torch.arange(values.shape[1], dtype=torch.int64, device=values.device) + vocabulary.first
-        score, column = (values + scale * gumbel(noise, tokens)).max(dim=-1)
+        scores = values + scale * gumbel(noise, tokens)
+        if is_cut is not None:
+            scores.masked_fill_(is_cut, -torch.inf)
+        score, column = scores.max(dim=-1)
         logit = values.gather(1, column.unsqueeze(1)).squeeze(1)
     total = best.double() + values.sub_(best.unsqueeze(1)).exp_().sum(dim=-1).double().log()
     if mask_logit is not None:

@@ -142,7 +142,9 @@ async def test_options_reach_the_scheduler(gateway: RunningGateway, scheduler: A
         "min_threshold": 0.6,
         "block_length": 16,
         "user": "me",
-        "top_p": 1,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.05,
         "n": 1,
         "frequency_penalty": 0,
         "presence_penalty": 0.0,
@@ -155,6 +157,7 @@ async def test_options_reach_the_scheduler(gateway: RunningGateway, scheduler: A
     assert request.output_tokens == 48
     assert (request.temperature, request.seed, request.stop, request.slo_s) == (0.5, 7, ["!"], 2.5)
     assert (request.priority, request.min_threshold, request.block_length) == (3, 0.6, 16)
+    assert (request.top_p, request.top_k, request.min_p) == (0.9, 40, 0.05)
 
 
 @pytest.mark.parametrize("stream", [False, True])

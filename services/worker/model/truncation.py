@@ -1,0 +1,50 @@
+"""Truncates the distributions that tokens are drawn from: `top_p`, `top_k` and `min_p`."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from services.worker.model.sampling import CHUNK_ELEMENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """The truncated rows and their limits. Shapes: all [F]."""
+
+    rows: Tensor  # int64, of the logits
+    temperature: Tensor  # float64, above 0
+    top_p: Tensor  # float64 in [0, 1]; 1: no effect
+    top_k: Tensor  # int64; 0 or less: no effect
+    min_p: Tensor  # float64 in [0, 1]; 0: no effect
+
+
+def lowest_logits(logits: Tensor, truncation: Truncation, mask_token_id: int) -> Tensor:
+    """The lowest logit that each row may draw.
+
+    Source: vLLM's order, on softmax(logits / T) without the mask. `min_p` keeps the tokens of at least this share of
+    the highest probability, `top_k` the k most probable ones of them, and `top_p` the fewest of these, the most
+    probable first, that have at least this share of their total. At least one token remains, and all of equal logits.
+
+    Shapes: logits [R, V], over the whole vocabulary -> float64 [R]; -inf in the rows that are not truncated.
+    """
+    lowest = torch.full((len(logits),), -torch.inf, dtype=torch.float64, device=logits.device)
+    size = max(1, CHUNK_ELEMENTS // logits.shape[1])
+    for start in range(0, len(truncation.rows), size):
+        chunk = slice(start, start + size)
+        lowest[truncation.rows[chunk]] = _lowest_of_rows(logits, truncation, chunk, mask_token_id)
+    return lowest
+
+
+def _lowest_of_rows(logits: Tensor, truncation: Truncation, chunk: slice, mask_token_id: int) -> Tensor:
+    values = logits[truncation.rows[chunk]]  # a copy, [F, V]
+    values[:, mask_token_id] = -torch.inf
+    ordered = values.sort(dim=-1, descending=True).values.double()
+    shares = (ordered / truncation.temperature[chunk].unsqueeze(1)).softmax(dim=-1)
+    top_k = truncation.top_k[chunk].unsqueeze(1)
+    rank = torch.arange(shares.shape[1], device=shares.device)
+    shares *= (shares >= truncation.min_p[chunk].unsqueeze(1) * shares[:, :1]) & ((top_k <= 0) | (rank < top_k))
+    total = shares.cumsum(dim=-1)
+    is_kept = (total - shares < truncation.top_p[chunk].unsqueeze(1) * total[:, -1:]) & (shares > 0)
+    last = is_kept.sum(dim=-1, keepdim=True).clamp(min=1) - 1  # those kept come first
+    return ordered.gather(1, last).squeeze(1)
