@@ -25,6 +25,7 @@ class FinishedText:
     text: str
     finish_reason: FinishReason
     completion_tokens: int
+    stop_reason: int | str | None = None  # the stop token or stop string that ended it; None: neither
 
 
 class TextModel:
@@ -92,22 +93,30 @@ class TextModel:
             return str(self._tokenizer.decode(listed, skip_special_tokens=True))
         return str(self._backend.decode(listed, skip_special_tokens=True))
 
-    def ended(self, output_ids: Int32, stop: Sequence[str]) -> bool:
-        """Whether the output holds an end-of-text token or a stop string."""
-        if not self.end_ids.isdisjoint(output_ids.tolist()):
-            return True
-        return bool(stop) and first_stop(self.decode(output_ids), stop) is not None
+    def end_ids_of(self, request: Request) -> frozenset[int]:
+        """The tokens that end the text of this request."""
+        return (frozenset() if request.ignore_eos else self.end_ids).union(request.stop_token_ids)
 
-    def finish(self, output_ids: Int32, stop: Sequence[str], max_tokens: int | None = None) -> FinishedText:
-        """The text of a finished output, up to the first end-of-text token, stop string, or `max_tokens`."""
-        output_ids = output_ids[:max_tokens]
-        end = next((at for at, token in enumerate(output_ids.tolist()) if token in self.end_ids), None)
-        kept = output_ids[:end]
-        text = self.decode(kept)
-        cut = first_stop(text, stop)
-        stopped = end is not None or cut is not None
-        reason = FinishReason.STOP if stopped else FinishReason.LENGTH
-        return FinishedText(text[:cut], reason, len(kept))
+    def ended(self, output_ids: Int32, request: Request) -> bool:
+        """Whether the request's output holds a token that ends its text, or a stop string."""
+        if not self.end_ids_of(request).isdisjoint(output_ids.tolist()):
+            return True
+        return bool(request.stop) and first_stop(self.decode(output_ids), request.stop) is not None
+
+    def finish(self, output_ids: Int32, request: Request) -> FinishedText:
+        """The text of the request's output, up to the first token that ends it, stop string, or `max_tokens`."""
+        listed, end_ids = output_ids[: request.max_tokens].tolist(), self.end_ids_of(request)
+        end = next((at for at, token in enumerate(listed) if token in end_ids), None)
+        text = self.decode(listed[:end])
+        tokens = len(listed[:end])
+        cut = first_stop(text, request.stop)
+        if cut is not None:
+            mark = next(mark for mark in request.stop if mark and text.startswith(mark, cut))
+            return FinishedText(text[:cut], FinishReason.STOP, tokens, mark)
+        if end is None:
+            return FinishedText(text, FinishReason.LENGTH, tokens)
+        is_eos = listed[end] in self.end_ids and not request.ignore_eos
+        return FinishedText(text, FinishReason.STOP, tokens, None if is_eos else listed[end])
 
     def check_length(self, prompt_tokens: int, output_tokens: int, field: str) -> None:
         """Raises: TooLong naming `field` if the request is too long for the model."""

@@ -27,7 +27,7 @@ from services.scheduler.state.suspects import suspect
 from services.scheduler.state.totals import Totals
 from shared.arrays import Int32, Int64, pack_int32
 from shared.messages.instances import Instance
-from shared.messages.requests import OutcomeStatus, Progress
+from shared.messages.requests import OutcomeStatus, Progress, Request
 from shared.messages.stats import ClusterLoad
 from shared.messages.steps import StepResults
 
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 MAX_ATTEMPTS = 3  # failed attempts of one step, alone on its instance, after which the request fails
 TIMEOUT_CHECK_INTERVAL_S = 1.0
 
-TextEnded = Callable[[Int32, Sequence[str]], bool]
+TextEnded = Callable[[Int32, Request], bool]
 MakePolicy = Callable[[StepEstimates], Policy]
 
 
@@ -61,7 +61,7 @@ class SchedulerCore:
     """Holds every active request and every instance of one cell."""
 
     def __init__(self, settings: CoreSettings, make_policy: MakePolicy, text_ended: TextEnded) -> None:
-        """`text_ended(output_ids, stop)`: whether finished blocks [tokens] contain the end of the text."""
+        """`text_ended(output_ids, request)`: whether finished blocks [tokens] contain the end of the text."""
         self.settings = settings
         self.table = RequestTable(candidates=len(settings.thresholds), caching=settings.caching)
         self.fleet = Fleet()
@@ -208,7 +208,7 @@ class SchedulerCore:
         """Whether the finished blocks contain the end of the text."""
         table = self.table
         written: Int32 = table.output_ids(row)[: table.block[row] * table.block_length[row]]  # [tokens]
-        return self._text_ended(written, table.entry(row).arrived.request.stop)
+        return self._text_ended(written, table.entry(row).arrived.request)
 
     def _forget_states(self, tickets: Int64) -> None:
         """The instances lack the states: send the same steps again, with the states. The new tickets make a second

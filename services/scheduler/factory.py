@@ -46,7 +46,7 @@ def build_core(
         learns_difficulty=policy.learns_difficulty,
         estimate_interval_s=estimate_interval_s,
     )
-    text_ended = ending_text.ended if ending_text else lambda _output_ids, _stop: False
+    text_ended = ending_text.ended if ending_text else lambda _output_ids, _request: False
     return SchedulerCore(core_settings, lambda estimates: policy.build(settings, estimates), text_ended)
 
 

@@ -10,9 +10,12 @@ from shared.messages.numbers import Finite
 
 MAX_OUTPUT_TOKENS = 8192  # limit of one request; the model's own limit is usually lower
 DEFAULT_BLOCK_LENGTH = 32
+MAX_STOP_TOKENS = 128  # of one request
 MAX_KEY_LENGTH = 64  # characters of an API key's id
 
 RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]  # `$` alone lets a newline follow
+
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +49,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     top_k: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] = 0  # draw from this many of them; 0 or -1: all
     min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # least probability of a drawn token over the highest one
     stop: list[str] = []
+    stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_TOKENS)] = []  # each ends the text
+    ignore_eos: bool = False  # end-of-text tokens do not end the text
     stream: bool = False  # send `progress` messages
     guesses: bool = False  # send `guesses` messages
     age_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # seconds from its arrival to this message's publication
@@ -73,7 +78,7 @@ class OutcomeStatus(enum.StrEnum):
 
 
 class FinishReason(enum.StrEnum):
-    STOP = "stop"  # end-of-text token or stop string
+    STOP = "stop"  # end-of-text token, stop token or stop string
     LENGTH = "length"  # output length reached
 
 
@@ -119,6 +124,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: OutcomeStatus
     text: str = ""
     finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None  # the stop token or stop string that ended the text; None: neither
     prompt_tokens: int = 0
     completion_tokens: int = 0  # tokens of the text, up to the end-of-text token
     output_tokens: int = 0  # requested, in whole blocks

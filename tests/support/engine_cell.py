@@ -293,5 +293,5 @@ class EngineCell:
         raise AssertionError("never idle")
 
 
-def _ended(output_ids: Int32, stop: Sequence[str]) -> bool:
-    return END_ID in output_ids or (bool(stop) and STOP_ID in output_ids)
+def _ended(output_ids: Int32, request: Request) -> bool:
+    return END_ID in output_ids or (bool(request.stop) and STOP_ID in output_ids)

@@ -128,7 +128,7 @@ class AnsweringScheduler:
         if self.status is not OutcomeStatus.COMPLETED:
             error = OutcomeError(message=f"the test chose {self.status.value}", field="messages")
             return Outcome(request_id=request.request_id, status=self.status, error=error, key=request.key)
-        finished = self.text.finish(output_ids, request.stop, request.max_tokens)
+        finished = self.text.finish(output_ids, request)
         arrival_s = time.time() - request.age_s
         latency_s = time.time() - arrival_s
         return Outcome(
@@ -137,6 +137,7 @@ class AnsweringScheduler:
             status=self.status,
             text=finished.text,
             finish_reason=finished.finish_reason,
+            stop_reason=finished.stop_reason,
             prompt_tokens=prompt_tokens,
             completion_tokens=finished.completion_tokens,
             output_tokens=request.output_tokens,

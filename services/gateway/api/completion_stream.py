@@ -77,6 +77,8 @@ class CompletionStream(EventStreamResponse):
         for choice in self._choices:
             for chunk in self._replies.opening(choice.index):
                 yield chunk
+            for chunk in self._replies.echo(choice.index, choice.prompt_tokens):
+                yield chunk
         async for choice, event in _merged(self._choices):
             for chunk in self._apply(choice, event):
                 yield chunk

@@ -54,8 +54,9 @@ def _choice(index: int, finish_reason: FinishReason | None, **content: Any) -> J
 class Replies:
     """Builds the reply to one body, with one or more choices."""
 
-    def __init__(self, body: CompletionBody, request_id: str, created_s: float) -> None:
-        """`request_id`: of the first choice."""
+    def __init__(self, body: CompletionBody, request_id: str, created_s: float, echoes: Sequence[str]) -> None:
+        """`request_id`: of the first choice. `echoes`: the text before each choice's own, in order."""
+        self._echoes = echoes
         self._format = ChatFormat() if isinstance(body, ChatBody) else TextFormat()
         self._options = body.stream_options or StreamOptions()
         self._choices_per_prompt = body.n or 1
@@ -63,7 +64,10 @@ class Replies:
 
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         """`outcomes`: of the choices, in order."""
-        choices = [self._format.choice(i, each.text, each.finish_reason) for i, each in enumerate(outcomes)]
+        choices = [
+            self._format.choice(i, echo + each.text, each.finish_reason) | {"stop_reason": each.stop_reason}
+            for i, (echo, each) in enumerate(zip(self._echoes, outcomes, strict=True))
+        ]
         if len(outcomes) > 1:
             choices = [each | {"dilaserve": _serving(of)} for each, of in zip(choices, outcomes, strict=True)]
         return {
@@ -77,6 +81,10 @@ class Replies:
     def opening(self, index: int) -> list[Json]:
         return [self._chunk([choice]) for choice in self._format.opening(index)]
 
+    def echo(self, index: int, prompt_tokens: int) -> list[Json]:
+        """The chunk with the prompt, if the client wants it."""
+        return [self.text(index, self._echoes[index], prompt_tokens, 0)] if self._echoes[index] else []
+
     def text(self, index: int, text: str, prompt_tokens: int, completion_tokens: int) -> Json:
         """A chunk of text, with the choice's usage so far if the client wants it."""
         chunk = self._chunk([self._format.delta(index, text, None)])
@@ -86,7 +94,8 @@ class Replies:
 
     def ending(self, index: int, outcome: Outcome) -> Json:
         """The chunk that ends the text of a choice."""
-        ending = self._chunk([self._format.delta(index, "", outcome.finish_reason)])
+        choice = self._format.delta(index, "", outcome.finish_reason)
+        ending = self._chunk([choice | {"stop_reason": outcome.stop_reason}])
         return ending | {"dilaserve": _serving(outcome)}
 
     def last(self, outcomes: Sequence[Outcome]) -> list[Json]:

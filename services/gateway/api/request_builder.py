@@ -33,6 +33,8 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
         top_k=body.top_k or 0,
         min_p=body.min_p or 0.0,
         stop=body.stop or [],
+        stop_token_ids=body.stop_token_ids or [],
+        ignore_eos=bool(body.ignore_eos),
         stream=bool(body.stream),
         guesses=body.canvas,
         key=key_id,
@@ -56,6 +58,17 @@ async def encode_prompt(body: CompletionBody | TokenizeBody, text: TextModel) ->
         case _:
             raise AssertionError(type(body))
     return await asyncio.to_thread(encode) if length > LONG_TEXT else encode()
+
+
+def echoed_prompt(body: CompletionBody, text: TextModel) -> str:
+    """The prompt's text before the completion, if the client wants it; otherwise empty."""
+    match body:
+        case TextBody(echo=True, prompt=str(prompt)):
+            return prompt
+        case TextBody(echo=True, prompt=list(token_ids)):
+            return text.decode(cast("list[int]", token_ids))
+        case _:
+            return ""
 
 
 def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int) -> int:

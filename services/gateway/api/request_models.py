@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.other_fields import NEUTRAL, effective_field
-from shared.messages.requests import DEFAULT_BLOCK_LENGTH
+from shared.messages.requests import DEFAULT_BLOCK_LENGTH, MAX_STOP_TOKENS
 
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOP_LENGTH = 1000  # characters
@@ -134,6 +134,10 @@ class CompletionBody(Lenient):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None  # choices for each prompt
 
     # vLLM's
+    ignore_eos: bool | None = None
+    stop_token_ids: (
+        Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None
+    ) = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
 
@@ -204,6 +208,7 @@ class TextBody(CompletionBody):
         BeforeValidator(_prompts, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
     ]
 
+    echo: bool | None = None  # the prompt's text before the completion
     best_of: Literal[1] | None = None
     logprobs: None = None
 

@@ -86,6 +86,7 @@ class Choice(ResponseModel):
     index: int
     logprobs: None
     finish_reason: FinishReason | None
+    stop_reason: int | str | None = Field(description="the stop token or stop text that ended the text")
 
 
 class ChatChoice(Choice):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model, log_internal_error
 from services.gateway.api.replies import Json, Replies
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
-from services.gateway.api.request_builder import build_request
+from services.gateway.api.request_builder import build_request, echoed_prompt
 from services.gateway.app_context import AppContext
 from services.gateway.batches.batch_lines import BODIES, Line, LineResult
 from services.gateway.inflight import BATCH_OWNER
@@ -62,4 +62,4 @@ class LineServer:
             inflight.cancel_on_close |= self.cancel_requests
             inflight_requests.close(inflight)
         check_completed(outcome)
-        return Replies(body, request_id, outcome.arrival_s).whole([outcome])
+        return Replies(body, request_id, outcome.arrival_s, [echoed_prompt(body, text)]).whole([outcome])

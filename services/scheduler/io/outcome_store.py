@@ -64,13 +64,14 @@ class OutcomeStore:
     def finish(self, finish: FinishRequest) -> None:
         """Store the outcome of a finished request."""
         arrived = finish.arrived
-        ended = self._text.finish(finish.output_ids, arrived.request.stop, arrived.request.max_tokens)
+        ended = self._text.finish(finish.output_ids, arrived.request)
         completed = finish.status is OutcomeStatus.COMPLETED
         outcome = Outcome(
             request_id=arrived.request.request_id,
             status=finish.status,
             text=ended.text,
             finish_reason=ended.finish_reason if completed else None,
+            stop_reason=ended.stop_reason if completed else None,
             prompt_tokens=len(arrived.prompt_ids),
             completion_tokens=ended.completion_tokens,
             output_tokens=arrived.output_length,

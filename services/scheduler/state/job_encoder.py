@@ -100,8 +100,14 @@ class JobEncoder:
             min_p=arrived.request.min_p,
             trace=arrived.trace,
             guesses=arrived.request.guesses,
-            end_ids=self._end_ids,
+            end_ids=self._end_ids_of(arrived.request),
         )
+
+    def _end_ids_of(self, request: Request) -> bytes:
+        """int32; empty if no text ends early in this cell."""
+        if not self._end_ids or not (request.ignore_eos or request.stop_token_ids):
+            return self._end_ids
+        return pack_int32(request.stop_token_ids) + (b"" if request.ignore_eos else self._end_ids)
 
 
 def _seed(request: Request) -> int:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.api.text_stream import TextChanged, TextStream
+from shared.messages.requests import Request
 from shared.text import TextModel
 
 BLOCK_LENGTH = 8
@@ -107,7 +108,7 @@ def test_the_pieces_join_to_the_text_of_the_outcome(text: TextModel, data: st.Da
             if data.draw(st.integers(0, 9)):  # else the message is lost
                 pieces.append(add(stream, list(left[:size]), [output[i] for i in left[:size]]))
             left = left[size:]
-    final = text.finish(np.array(output, dtype=np.int32), stop).text
+    final = text.finish(np.array(output, dtype=np.int32), Request(request_id="r", stop=stop)).text
     assert final.startswith("".join(pieces))
     assert "".join(pieces) + stream.finish(final) == final
 

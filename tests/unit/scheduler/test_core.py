@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -157,6 +157,24 @@ def test_blocks_after_the_end_of_the_text_are_not_computed() -> None:
     [finish] = serve(core, {"a-1": Worker(end_at=2)}, core.cycle([registered(), arrival("r")], 100.0))
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
     assert finish.status is OutcomeStatus.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "end_ids"),
+    [
+        ({}, {}, [END_ID]),
+        ({"stop_token_ids": [8, 9]}, {}, [8, 9, END_ID]),
+        ({"ignore_eos": True}, {}, []),
+        ({"ignore_eos": True, "stop_token_ids": [8]}, {}, [8]),
+        ({"stop_token_ids": [8]}, {"end_ids": ()}, []),  # in a cell where no text ends early
+    ],
+)
+def test_instances_get_the_tokens_that_end_the_request(
+    fields: dict[str, Any], settings: dict[str, Any], end_ids: list[int]
+) -> None:
+    core = scheduler_core(**settings)
+    [sent] = of_kind(core.cycle([registered(), arrival("r", **fields)], 100.0), SendJobs)
+    assert unpack_int32(sent.jobs.states[0].end_ids).tolist() == end_ids
 
 
 def test_a_resumed_request_whose_text_has_ended_is_finished_at_once() -> None:

@@ -1,12 +1,13 @@
 """The tokenizer of the tiny model."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shared.errors import BadInput
-from shared.messages.requests import ChatMessage, FinishReason
+from shared.messages.requests import ChatMessage, FinishReason, Request
 from shared.text import TextModel, round_up_to_blocks
 
 
@@ -43,13 +44,45 @@ def test_a_far_too_long_text_is_rejected_untokenized(text: TextModel) -> None:
 
 def test_text_ends_at_the_end_of_text_token(text: TextModel) -> None:
     ids = np.array([*text.encode_prompt("yes"), text.card.eos_token_id, *text.encode_prompt("no")], dtype=np.int32)
-    finished = text.finish(ids, stop=[])
+    finished = text.finish(ids, Request(request_id="r"))
     assert (finished.text, finished.finish_reason, finished.completion_tokens) == ("yes", FinishReason.STOP, 3)
 
 
 def test_text_ends_before_a_stop_string(text: TextModel) -> None:
-    finished = text.finish(text.encode_prompt("one. two."), stop=["."])
-    assert (finished.text, finished.finish_reason) == ("one", FinishReason.STOP)
+    finished = text.finish(text.encode_prompt("one. two."), Request(request_id="r", stop=["x", "."]))
+    assert (finished.text, finished.finish_reason, finished.stop_reason) == ("one", FinishReason.STOP, ".")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept", "finish_reason", "reason"),
+    [
+        ({}, "ab", "stop", None),
+        ({"ignore_eos": True}, "abcd", "length", None),
+        ({"stop_token_ids": "b"}, "a", "stop", "b"),
+        ({"stop_token_ids": "dc"}, "ab", "stop", None),
+        ({"stop_token_ids": "dc", "ignore_eos": True}, "ab", "stop", "c"),
+        ({"stop_token_ids": "d", "ignore_eos": True, "max_tokens": 4}, "abc", "length", None),
+    ],
+)
+def test_the_request_decides_on_the_tokens_that_end_its_text(
+    text: TextModel, fields: dict[str, Any], kept: str, finish_reason: str, reason: str | None
+) -> None:
+    ids = {letter: int(text.encode_prompt(letter)[0]) for letter in "abcd"}
+    output = np.array([ids["a"], ids["b"], text.card.eos_token_id, ids["c"], ids["d"]], dtype=np.int32)
+    stops = {"stop_token_ids": [ids[letter] for letter in fields.get("stop_token_ids", "")]}
+    request = Request(request_id="r", **fields | stops)
+    finished = text.finish(output, request)
+    assert (finished.text, finished.finish_reason) == (kept, finish_reason)
+    assert finished.stop_reason == (ids[reason] if reason else None)
+    assert text.ended(output[: request.max_tokens], request) == (finish_reason == "stop")
+
+
+@pytest.mark.parametrize("eos_first", [False, True])
+def test_an_end_of_text_token_is_no_stop_reason(text: TextModel, eos_first: bool) -> None:
+    eos = text.card.eos_token_id
+    request = Request(request_id="r", stop_token_ids=[eos], ignore_eos=not eos_first)
+    finished = text.finish(np.append(text.encode_prompt("ab"), eos), request)
+    assert finished.stop_reason == (None if eos_first else eos)
 
 
 @pytest.mark.parametrize(("requested", "rounded"), [(1, 32), (32, 32), (33, 64)])
@@ -63,6 +96,6 @@ def test_an_output_length_is_rounded_up_to_whole_blocks(requested: int, rounded:
 )
 def test_a_text_is_cut_at_its_limit(text: TextModel, max_tokens: int | None, kept: str, reason: str) -> None:
     ids = np.append(text.encode_prompt("one. two."), text.card.eos_token_id)
-    finished = text.finish(ids, [], max_tokens)
+    finished = text.finish(ids, Request(request_id="r", max_tokens=max_tokens))
     assert (finished.text, finished.finish_reason, finished.completion_tokens) == (kept, reason, len(kept))
-    assert text.finish(ids, ["."], 5).finish_reason == "stop"
+    assert text.finish(ids, Request(request_id="r", stop=["."], max_tokens=5)).finish_reason == "stop"

@@ -18,7 +18,7 @@ from services.gateway.api.openapi import json_body
 from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.replies import Replies
 from services.gateway.api.request_body import read_body
-from services.gateway.api.request_builder import adjusted_header, build_request
+from services.gateway.api.request_builder import adjusted_header, build_request, echoed_prompt
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
 from services.gateway.api.response_models import ChatCompletion, Completion, TextCompletion
 from services.gateway.api.text_stream import TextStream
@@ -60,12 +60,14 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
     try:
         context.admission.check_rate(key_of(http))
         body = await read_body(http, kind)
-        inflights = await _open_all(context, http, body.single_bodies(), start_s)
+        bodies = body.single_bodies()
+        inflights = await _open_all(context, http, bodies, start_s)
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
     first = inflights[0].request
-    replies = Replies(body, first.request_id, created_s)
+    echoes = [echoed_prompt(each, context.text) for each in bodies]
+    replies = Replies(body, first.request_id, created_s, echoes)
     headers = {"X-Request-Id": first.request_id, **ignored_header(body), **adjusted_header(body, first)}
     recorders = [RequestRecorder(context.metrics, each.request.request_id, start_s) for each in inflights]
     if body.stream:
@@ -88,7 +90,7 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
 
 def _text_of(context: AppContext, inflight: InFlightRequest) -> TextStream:
     text, request = context.text, inflight.request
-    return TextStream(text.decode, text.end_ids, request.stop, request.output_tokens, request.max_tokens)
+    return TextStream(text.decode, text.end_ids_of(request), request.stop, request.output_tokens, request.max_tokens)
 
 
 async def _open_all(

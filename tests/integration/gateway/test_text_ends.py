@@ -1,0 +1,62 @@
+"""The ends and the beginning of a text: `stop_token_ids`, `ignore_eos`, `echo`, `stop_reason`."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shared.text import TextModel
+from tests.support.gateway import RunningGateway
+from tests.support.scheduler import AnsweringScheduler
+
+ANSWER = "The answer is 29."
+PATH = "/v1/completions"
+PLAIN: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2=", "max_tokens": 32}
+
+
+async def completed(gateway: RunningGateway, body: dict[str, Any], *, stream: bool) -> list[dict[str, Any]]:
+    """The choices, each with its whole text and its end."""
+    reply = await gateway.http.post(PATH, json=body | {"stream": stream})
+    assert reply.status_code == 200, reply.text
+    if not stream:
+        return list(reply.json()["choices"])
+    chunks = [json.loads(line[6:]) for line in reply.text.split("\n\n") if line and not line.endswith("[DONE]")]
+    parts = [choice for chunk in chunks for choice in chunk["choices"]]
+    ends = [part for part in parts if part["finish_reason"]]
+    return [
+        end | {"text": "".join(part["text"] for part in parts if part["index"] == end["index"])}
+        for end in sorted(ends, key=lambda end: end["index"])
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_text_ends_before_a_stop_token(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel, stream: bool
+) -> None:
+    nine, eos = int(text.encode_prompt("9")[0]), text.card.eos_token_id
+    [choice] = await completed(gateway, PLAIN | {"stop_token_ids": [eos, nine]}, stream=stream)
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("The answer is 2", "stop", nine)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_stop_reason_is_the_stop_text_or_null(gateway: RunningGateway, stream: bool) -> None:
+    [choice] = await completed(gateway, PLAIN | {"stop": ["x", "is"]}, stream=stream)
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "is")
+    [choice] = await completed(gateway, PLAIN, stream=stream)
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_text_that_ignores_its_end_has_all_tokens(gateway: RunningGateway, stream: bool) -> None:
+    [choice] = await completed(gateway, PLAIN | {"ignore_eos": True}, stream=stream)
+    assert (choice["text"], choice["finish_reason"]) == (ANSWER, "length")
+    whole = (await gateway.http.post(PATH, json=PLAIN | {"ignore_eos": True})).json()
+    assert whole["usage"]["completion_tokens"] == 32
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_echoed_prompt_precedes_the_completion(gateway: RunningGateway, text: TextModel, stream: bool) -> None:
+    ids = text.encode_prompt("1+1=").tolist()
+    for prompt, echoes in (("2+2=", ["2+2="]), (ids, ["1+1="]), (["a", "b"], ["a", "b"])):
+        choices = await completed(gateway, PLAIN | {"prompt": prompt, "echo": True, "stop": "2"}, stream=stream)
+        assert [choice["text"] for choice in choices] == [f"{echo}The answer is " for echo in echoes]
