@@ -1,0 +1,35 @@
+"""Ranks that split the vocabulary draw the same truncated tokens as one rank."""
+
+import msgspec
+import pytest
+
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
+from tests.support.golden import COPY
+from tests.support.steps import Decode, jobs_for, read_results
+
+LIMITS: list[dict[str, float]] = [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}, {}]
+
+
+def outputs(tp: int) -> list[list[int]]:
+    choice = ModelChoice(str(COPY / "llada/seed1"), dtype="float32", tp=tp, threads=1)
+    with open_runner(choice, CacheSize(4, 256)) as runner:
+        mask = runner.config.mask_token_id
+        decodes = [Decode(i, [7, 8, 9], 16, 16, 0.3, mask, 1.0, seed=3) for i in range(len(LIMITS))]
+        engine = Engine(runner, CacheMode.NONE, EngineLimits(1024, 8), "test-1")
+        while left := [each for each in decodes if not each.done]:
+            jobs = jobs_for(left)
+            states = [msgspec.structs.replace(state, **LIMITS[state.ticket]) for state in jobs.states]
+            engine.accept(msgspec.structs.replace(jobs, states=states))
+            results = engine.iterate()
+            assert results is not None
+            read_results(results, left)
+        return [each.output.tolist() for each in decodes]
+
+
+@pytest.mark.timeout(120)
+def test_two_ranks_draw_the_truncated_tokens_of_one() -> None:
+    alone = outputs(tp=1)
+    assert alone[0] != alone[3]
+    assert outputs(tp=2) == alone
