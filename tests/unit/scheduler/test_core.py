@@ -177,6 +177,12 @@ def test_instances_get_the_tokens_that_end_the_request(
     assert unpack_int32(sent.jobs.states[0].end_ids).tolist() == end_ids
 
 
+def test_instances_get_the_fields_that_choose_tokens() -> None:
+    fields: dict[str, Any] = {"temperature": 0.7, "seed": 5, "top_p": 0.9, "top_k": 40, "min_p": 0.1}
+    [sent] = of_kind(scheduler_core().cycle([registered(), arrival("r", **fields)], 100.0), SendJobs)
+    assert {name: getattr(sent.jobs.states[0], name) for name in fields} == fields
+
+
 def test_a_resumed_request_whose_text_has_ended_is_finished_at_once() -> None:
     before = scheduler_core(end_ids=())
     [sent] = of_kind(before.cycle([registered(), arrival("r")], 100.0), SendJobs)
