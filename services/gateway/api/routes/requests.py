@@ -43,36 +43,18 @@ def request_routes(context: AppContext) -> APIRouter:
     @router.get("/{name}", response_model_exclude_unset=True)
     async def get_request(http: Request, name: str) -> StoredRequest | UnfinishedRequest:
         """The outcome of a request, or that it runs; `name` is the id of the request or of its reply."""
-        found = await find(http, name)
+        found = await _find(context, http, name)
         return stored(found) if isinstance(found, Outcome) else found
 
     @router.post("/{name}/cancel", status_code=202)
     async def cancel_request(http: Request, name: str) -> UnfinishedRequest:
         """Cancel a request that has not ended."""
-        found = await find(http, name)
+        found = await _find(context, http, name)
         if isinstance(found, Outcome):
             raise ApiError(409, f"the request has ended: {found.status.value}", param="id", code="request_ended")
         bus = context.connection.bus
         await bus.publish(bus.subjects.cancel(found.id), Cancel(reason="the client cancelled it"))
         return found.model_copy(update={"status": "cancelling"})
-
-    async def find(http: Request, name: str) -> Outcome | UnfinishedRequest:
-        """Raises: ApiError 404 if there is no such request, or the key may not see it; RetryLater."""
-        request_id = name.removeprefix(ChatFormat.id_prefix).removeprefix(TextFormat.id_prefix)
-        if REQUEST_ID.fullmatch(request_id):
-            bus, key = context.connection.bus, key_of(http)
-            outcome = await find_outcome(bus, request_id)
-            active = await find_active(bus, request_id) if outcome is None else None
-            if active is None and outcome is None:  # it may have ended in between
-                outcome = await find_outcome(bus, request_id)
-            if outcome is not None and key.may_see(outcome.key):
-                return outcome
-            if outcome is None and active is not None and key.may_see(active.key):
-                return UnfinishedRequest(
-                    object="dilaserve.request", id=request_id, status="in_progress", arrival_s=active.arrival_s
-                )
-        message = "no request with this id runs, or has ended in the last day"
-        raise ApiError(404, message, param="id", code="not_found")
 
     def stored(outcome: Outcome) -> StoredRequest:
         return StoredRequest(
@@ -84,6 +66,25 @@ def request_routes(context: AppContext) -> APIRouter:
         )
 
     return router
+
+
+async def _find(context: AppContext, http: Request, name: str) -> Outcome | UnfinishedRequest:
+    """Raises: ApiError 404 if there is no such request, or the key may not see it; RetryLater."""
+    request_id = name.removeprefix(ChatFormat.id_prefix).removeprefix(TextFormat.id_prefix)
+    if REQUEST_ID.fullmatch(request_id):
+        bus, key = context.connection.bus, key_of(http)
+        outcome = await find_outcome(bus, request_id)
+        active = await find_active(bus, request_id) if outcome is None else None
+        if active is None and outcome is None:  # it may have ended in between
+            outcome = await find_outcome(bus, request_id)
+        if outcome is not None and key.may_see(outcome.key):
+            return outcome
+        if outcome is None and active is not None and key.may_see(active.key):
+            return UnfinishedRequest(
+                object="dilaserve.request", id=request_id, status="in_progress", arrival_s=active.arrival_s
+            )
+    message = "no request with this id runs, or has ended in the last day"
+    raise ApiError(404, message, param="id", code="not_found")
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:
