@@ -24,7 +24,8 @@ def decode(
     output_length: Annotated[int, typer.Option(min=1, help="Output length in tokens, in whole blocks.")] = 64,
     tp: Annotated[int, typer.Option(min=1, help="TP degree.")] = 1,
     batch: Annotated[bool, typer.Option("--batch", help="Run all requests together.")] = False,
-    dtype: Annotated[Literal["float32", "bfloat16"], typer.Option(help="Number format.")] = "float32",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device.")] = "auto",
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="Number format.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads per rank; 0: an equal share.")] = 0,
     stop_at_eos: Annotated[
         bool, typer.Option("--stop-at-eos", help="Skip the blocks after the one with the end of text.")
@@ -46,7 +47,7 @@ def decode(
     groups = [requests] if batch else [[request] for request in requests]
     lengths = [sum(len(request.prompt_ids) + output_length for request in group) for group in groups]
     room = NO_CACHE if mode is CacheMode.NONE else CacheSize(len(requests), max(lengths))
-    with open_runner(ModelChoice(model, dtype=dtype, tp=tp, threads=threads), room) as runner:
+    with open_runner(ModelChoice(model, device, dtype, tp, threads), room) as runner:
         traces = []
         with open_progress() as progress:
             task = progress.add_task("tokens", total=len(requests) * output_length)

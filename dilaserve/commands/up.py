@@ -26,11 +26,27 @@ def up(
     host: Annotated[str, typer.Option(help="Address of the REST API; 0.0.0.0: all interfaces.")] = "127.0.0.1",
     model: Model = str(DEMO_MODEL),
     slots: Annotated[
-        int | None, typer.Option(min=1, help="Slots: equal shares of the CPU cores.", show_default="the cores")
+        int | None,
+        typer.Option(
+            min=1, help="Slots: GPUs, or equal shares of the CPU cores.", show_default="the GPUs, or the cores"
+        ),
     ] = None,
     instances: Annotated[
-        str | None, typer.Option(help="Instances as COUNTxTP[,COUNTxTP...].", show_default="2x1, if they fit")
+        str | None,
+        typer.Option(help="Instances as COUNTxTP[,COUNTxTP...].", show_default="one for each GPU, or 2x1 if they fit"),
     ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        typer.Option(envvar="DILASERVE_DEVICE", show_envvar=False, help="Device of the workers; auto: GPUs if any."),
+    ] = "auto",
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        typer.Option(
+            envvar="DILASERVE_DTYPE",
+            show_envvar=False,
+            help="Number format of the workers; auto: bfloat16 on GPUs, else float32.",
+        ),
+    ] = "auto",
     policy: Annotated[
         PolicyName | None,
         typer.Option(
@@ -113,14 +129,15 @@ def up(
     from dilaserve.stack.ports import check_free  # noqa: PLC0415
     from dilaserve.stack.safe_output import BrokenPipeSafeStream  # noqa: PLC0415
     from services.gateway.tls import server_tls  # noqa: PLC0415
-    from shared.cpu import num_cores  # noqa: PLC0415
+    from shared.gpus import num_gpus  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import default_model_name  # noqa: PLC0415
     from shared.settings import ServiceSettings, read_settings  # noqa: PLC0415
 
     directory = read.check_model(model)
-    num_slots = max(2, num_cores()) if slots is None else slots
-    degrees = read.read_instances(instances, num_slots)
+    gpus = 0 if device == "cpu" else num_gpus()
+    num_slots = read.count_slots(slots, device, gpus)
+    degrees = read.read_instances(instances, num_slots, default=gpus or 2)
     options = read.StackOptions(
         host=host,
         port=port,
@@ -138,6 +155,8 @@ def up(
         nats_url=nats_url,
         database_url=database_url,
         slots=num_slots,
+        device=device,
+        dtype=dtype,
         reconfigure=reconfigure,
         profile=read.check_profile(profile, degrees, reconfigure=reconfigure),
         metrics_port=metrics_port,

@@ -22,6 +22,7 @@ from services.scheduler.registry import POLICY_WITHOUT_PREDICTOR
 from shared.bus.users import BusUser
 from shared.cpu import num_cores
 from shared.errors import BadInput, DilaserveError
+from shared.gpus import num_gpus
 from shared.model_files import HUB_ID
 from shared.predictor_card import CARD_FILE
 from shared.profile import read_profile
@@ -47,6 +48,7 @@ def machine() -> list[Finding]:
     found = [
         Finding("Python", python_ok, platform.python_version(), "" if python_ok else "install 3.11 or newer"),
         Finding("CPU cores", True, str(num_cores())),
+        _gpus(num_gpus()),
     ]
     for group, modules in GROUPS.items():
         missing = [module for module in modules if find_spec(module) is None]
@@ -54,6 +56,16 @@ def machine() -> list[Finding]:
         fix = f"pip install 'dilaserve[{group}]' (missing: {', '.join(missing)})" if missing else ""
         found.append(Finding(f"packages: {group}", not missing, detail or "none", fix))
     return found
+
+
+def _gpus(count: int) -> Finding:
+    if not count:
+        return Finding("GPUs", True, "none: workers compute on the CPU cores, in float32")
+    if "+cpu" in _version("torch"):
+        return Finding(
+            "GPUs", False, f"{count}, but torch {_version('torch')} is for CPUs", "install a CUDA build of torch"
+        )
+    return Finding("GPUs", True, f"{count}, one slot each; workers compute in bfloat16")
 
 
 def nats_binary() -> Finding:

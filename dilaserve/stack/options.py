@@ -39,7 +39,9 @@ class StackOptions:
     sync_interval: str  # interval of NATS's file syncs: `always` or a duration such as 2m
     nats_url: str | None = None  # None: embedded
     database_url: str | None = None  # None: embedded
-    slots: int = 0  # slots of the node, each a share of the CPU cores; `reconfigure` may use all
+    slots: int = 0  # slots of the node: its GPUs, or equal shares of the CPU cores; `reconfigure` may use all
+    device: str = "auto"  # of the workers: auto, cpu or cuda
+    dtype: str = "auto"  # of the workers: auto, float32 or bfloat16
     reconfigure: bool = False
     profile: Path | None = None  # PROFILE.csv; None: each instance measures its own
     metrics_port: int = 0  # first metrics port; 0: no metrics
@@ -74,13 +76,27 @@ def share_cores(cores: int, ranks: int) -> int:
     return max(1, round((cores - 1) / ranks))
 
 
-def read_instances(text: str | None, slots: int) -> tuple[int, ...]:
-    """TP degrees of the instances: `2x1,1x2` is (1, 1, 2). None: at most two TP-1 instances.
+def count_slots(slots: int | None, device: str, gpus: int) -> int:
+    """The number of slots: `slots`, or if None the GPUs, or without a GPU the CPU cores, at least two.
+
+    Raises: BadInput for more slots than GPUs, since two instances would share one, and for `cuda` without a GPU.
+    """
+    if device == "cuda" and not gpus:
+        raise BadInput("--device cuda: nvidia-smi lists no GPU that is visible here; accepted: auto, cpu")
+    if device == "cpu" or not gpus:
+        return slots or max(2, num_cores())
+    if slots is not None and slots > gpus:
+        raise BadInput(f"--slots {slots}: there are {gpus} GPUs, and each is one slot; --device cpu uses the CPU cores")
+    return slots or gpus
+
+
+def read_instances(text: str | None, slots: int, default: int = 2) -> tuple[int, ...]:
+    """TP degrees of the instances: `2x1,1x2` is (1, 1, 2). None: `default` TP-1 instances, if they fit.
 
     Raises: BadInput if the text is invalid, a degree is not supported, or the sum exceeds `slots`.
     """
     if text is None:
-        return (1,) * min(2, slots)
+        return (1,) * min(default, slots)
     degrees = read_instance_counts(text, "--instances")
     if unsupported := set(degrees) - set(TP_DEGREES):
         accepted = ", ".join(map(str, TP_DEGREES))

@@ -57,7 +57,8 @@ def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> 
         "cache": options.cache,
         "profile": options.profile,
         "metrics_port": _metrics_port(options, "worker", spec.gpus[0]),
-        "dtype": os.environ.get("DILASERVE_DTYPE", "float32"),  # makes a request's text independent of its batch
+        "device": options.device,
+        "dtype": options.dtype,
     }
     return _program("worker", _common(options, nats_url) | settings, spec.name)
 

@@ -97,7 +97,7 @@ def test_decoding_stops_after_the_block_that_ends_the_text(tmp_path: Path) -> No
         ({"--output-length": "33"}, "33 is not a multiple of 32"),
         ({"--output-length": "8192"}, "the model takes at most"),
         ({"--tp": "3"}, "degree 3 does not divide the model's 8 heads"),
-        ({"--dtype": "int8"}, "is not one of 'float32', 'bfloat16'"),
+        ({"--dtype": "int8"}, "is not one of 'auto', 'float32', 'bfloat16'"),
         ({"--out": "/nowhere/trace.json"}, "no directory /nowhere"),
     ],
 )

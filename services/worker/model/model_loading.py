@@ -109,11 +109,10 @@ def device_name(device: torch.device) -> str:
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The dtype of a setting. auto: bfloat16 on CUDA and on CPUs with bfloat16 instructions, otherwise float32."""
+    """The dtype of a setting. auto: bfloat16 on CUDA; float32 on a CPU, where a request's text then does not depend on
+    its batch."""
     if dtype == "auto":
-        features = torch.cpu.get_capabilities()
-        is_fast = device.type == "cuda" or features.get("avx512_bf16") or features.get("amx_bf16")
-        return torch.bfloat16 if is_fast else torch.float32
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
     return torch.bfloat16 if dtype == "bfloat16" else torch.float32
 
 

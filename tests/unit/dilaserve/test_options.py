@@ -12,6 +12,7 @@ from dilaserve.stack.options import (
     check_model,
     check_profile,
     check_sync_interval,
+    count_slots,
     default_policy,
     read_instances,
     read_thresholds,
@@ -48,6 +49,28 @@ def test_ranks_share_the_cores_except_one_for_the_services(cores: int, ranks: in
 )
 def test_client_url_reaches_the_listening_address(host: str, url: str) -> None:
     assert client_url(host, 80) == url
+
+
+@pytest.mark.parametrize(
+    ("slots", "device", "gpus", "expected"),
+    [(None, "auto", 4, 4), (2, "auto", 4, 2), (None, "cuda", 1, 1), (8, "cpu", 4, 8), (8, "auto", 0, 8)],
+)
+def test_each_gpu_is_a_slot(slots: int | None, device: str, gpus: int, expected: int) -> None:
+    assert count_slots(slots, device, gpus) == expected
+
+
+def test_one_instance_runs_on_each_gpu_by_default() -> None:
+    assert read_instances(None, count_slots(None, "auto", 4), default=4) == (1, 1, 1, 1)
+
+
+def test_more_slots_than_gpus_are_rejected() -> None:
+    with pytest.raises(BadInput, match="there are 4 GPUs, and each is one slot"):
+        count_slots(5, "auto", 4)
+
+
+def test_cuda_without_a_gpu_is_rejected() -> None:
+    with pytest.raises(BadInput, match="nvidia-smi lists no GPU"):
+        count_slots(None, "cuda", 0)
 
 
 def test_instances_are_parsed_as_counts_of_tp_degrees() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from services.worker.cache.kv_store import CPU_SHARE, bytes_per_token, tokens_that_fit
-from services.worker.model.model_loading import CacheSize, ModelChoice, check_model, open_runner
+from services.worker.model.model_loading import CacheSize, ModelChoice, check_model, choose_dtype, open_runner
 from services.worker.settings import WorkerSettings
 from shared.errors import BadInput
 from shared.settings import read_settings
@@ -64,3 +64,8 @@ def test_a_rank_gets_its_share_of_the_usable_cores(monkeypatch: pytest.MonkeyPat
             assert torch.get_num_threads() == 5
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(("device", "wanted"), [("cpu", torch.float32), ("cuda", torch.bfloat16)])
+def test_the_number_format_follows_the_device(device: str, wanted: torch.dtype) -> None:
+    assert choose_dtype("auto", torch.device(device)) is wanted
