@@ -35,4 +35,5 @@ class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
     worker_network: str = ""  # network of worker containers; empty: the engine's default
     worker_gpus: bool = False  # give worker containers their GPUs; else they compute on CPUs
     worker_volumes: tuple[str, ...] = ()  # volumes of worker containers: SOURCE:TARGET[:ro], as `docker run --volume`
+    worker_memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0  # memory limit of a worker container; 0: none
     worker_project: str = ""  # docker-compose project or Swarm stack of worker containers

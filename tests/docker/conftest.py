@@ -34,9 +34,9 @@ def single_node_swarm(engine: None) -> Iterator[str]:
 def idle_image(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An image that sleeps, made of this machine's `sleep` and its libraries, because no registry is needed.
 
-    It also has `getent`, to resolve names."""
+    It also has `getent`, to resolve names, and `touch`, to write files."""
     tree = tmp_path_factory.mktemp("idle") / "tree.tar"
-    tree.write_bytes(_tar("sleep", "getent"))
+    tree.write_bytes(_tar("sleep", "getent", "touch"))
     docker("import", "--change", 'CMD ["/sleep", "infinity"]', str(tree), IDLE_IMAGE)
     yield IDLE_IMAGE
     docker("image", "rm", "--force", IDLE_IMAGE)

@@ -1,5 +1,6 @@
 """The launchers docker and swarm on a real engine."""
 
+import json
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -21,10 +22,11 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 CELL = NETWORK = "launchertest"
 DRIVERS = {DockerLauncher: "bridge", SwarmLauncher: "overlay"}  # of the network
 WITHIN_S = 60.0
+MEMORY_BYTES = 1 << 28
 
 
 def settings(image: str, **changes: object) -> ReconfiguratorSettings:
-    return ReconfiguratorSettings(cell=CELL, worker_image=image, stop_s=5, **changes)  # type: ignore[arg-type]
+    return ReconfiguratorSettings(cell=CELL, worker_image=image, worker_memory_bytes=MEMORY_BYTES, stop_s=5, **changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -94,6 +96,21 @@ async def test_a_worker_gets_its_place_in_its_environment(launcher: Launcher, no
     environ = docker("inspect", "--format", "{{range .Config.Env}}{{println .}}{{end}}", *containers(spec)).split()
     place = {f"DILASERVE_INSTANCE={spec.name}", f"DILASERVE_NODE={node}", "DILASERVE_GPUS=0,1", "DILASERVE_TP=2"}
     assert place | {f"DILASERVE_CELL={CELL}", "DILASERVE_MODEL=m"} <= set(environ)
+
+
+async def test_a_worker_has_few_rights_and_a_memory_limit(launcher: Launcher, node: str) -> None:
+    spec = InstanceSpec(node=node, gpus=(0,))
+    await launcher.start(spec)
+    await until(lambda: is_up(spec), WITHIN_S)
+    rights = json.loads(docker("inspect", "--format", "{{json .HostConfig}}", *containers(spec)))
+    assert rights["CapDrop"] == ["ALL"]
+    assert rights["ReadonlyRootfs"]
+    assert rights["Memory"] == MEMORY_BYTES
+    if isinstance(launcher, DockerLauncher):  # a Swarm's node sets it for all containers
+        assert rights["SecurityOpt"] == ["no-new-privileges"]
+    docker("exec", *containers(spec), "/touch", "/tmp/file")  # noqa: S108  (in the container)
+    with pytest.raises(RuntimeError, match="Read-only file system"):
+        docker("exec", *containers(spec), "/touch", "/file")
 
 
 async def test_all_workers_have_one_common_name(launcher: Launcher, node: str) -> None:

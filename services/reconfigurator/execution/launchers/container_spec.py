@@ -26,6 +26,8 @@ COMMON = (
 ALIAS = "worker"  # network alias of all workers; Prometheus finds them by it
 SHM_BYTES = 1 << 30  # NCCL's ranks use shared memory; an engine's default is 64 MiB
 
+TMP = "/tmp"  # noqa: S108  (of the container: besides its volumes, the only directory that it can write)
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerTemplate:

@@ -7,7 +7,7 @@ from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, EndpointConfig
 
-from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES, read_specs
+from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES, TMP, read_specs
 from services.reconfigurator.execution.launchers.docker_api import EngineLauncher, engine_call
 from shared.messages.launch import InstanceSpec
 
@@ -49,6 +49,11 @@ class DockerLauncher(EngineLauncher):
             device_requests=self._devices(spec),
             init=True,
             shm_size=SHM_BYTES,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            read_only=True,
+            tmpfs={TMP: ""},
+            mem_limit=self._settings.worker_memory_bytes,
             restart_policy={"Name": "on-failure"},
         )
         try:

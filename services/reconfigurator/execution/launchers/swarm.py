@@ -7,9 +7,9 @@ from typing import Any
 import structlog
 from docker.errors import NotFound
 from docker.models.services import Service
-from docker.types import EndpointSpec, Mount, NetworkAttachmentConfig, RestartPolicy, ServiceMode
+from docker.types import EndpointSpec, Mount, NetworkAttachmentConfig, Resources, RestartPolicy, ServiceMode
 
-from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES, read_specs
+from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES, TMP, read_specs
 from services.reconfigurator.execution.launchers.docker_api import TIMEOUT_S, EngineLauncher, engine_call
 from shared.errors import RetryLater
 from shared.messages.launch import InstanceSpec
@@ -56,11 +56,18 @@ class SwarmLauncher(EngineLauncher):
             constraints=[f"node.hostname == {spec.node}"],
             networks=[NetworkAttachmentConfig(network, [ALIAS])] if (network := self._settings.worker_network) else [],
             endpoint_spec=EndpointSpec(mode="dnsrr"),  # the alias then resolves to the address of each task
-            mounts=[shared_memory, *(Mount.parse_mount_string(volume) for volume in self._settings.worker_volumes)],
+            mounts=[
+                shared_memory,
+                Mount(TMP, None, type="tmpfs"),
+                *(Mount.parse_mount_string(volume) for volume in self._settings.worker_volumes),
+            ],
             mode=ServiceMode("replicated", replicas=1),
             restart_policy=RestartPolicy(condition="any", delay=RESTART_DELAY_NS),
             stop_grace_period=round(self._settings.stop_s * 1e9),
             init=True,
+            cap_drop=["ALL"],
+            read_only=True,
+            resources=Resources(mem_limit=self._settings.worker_memory_bytes or None),
         )
 
     @engine_call
