@@ -6,8 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTERS = $(shell expr $$(nproc) + 1) # cores + 1: many tests wait for servers
 READY := $(VENV)/.ready
+SERVICES := gateway scheduler predictor worker reconfigurator
+COMPILE = $(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
-.PHONY: serve help test check fix lock screenshots clean paper docs reference
+.PHONY: serve help test check fix lock audit sbom screenshots clean paper docs reference
 
 serve: $(READY) ## start the embedded cluster with the demo model (options: ARGS="...")
 	$(BIN)/dilaserve up $(ARGS)
@@ -50,10 +52,28 @@ $(READY): pyproject.toml requirements.lock
 	@$(BIN)/pip install --quiet --progress-bar on --constraint requirements.lock --editable '.[dev]'
 	@touch $@
 
-lock: ## pin the newest versions of all packages in requirements.lock
+lock: ## pin the newest versions of all packages, and the hashes of those in the images
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --extra dev --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml --output-file requirements.lock
+	$(COMPILE) --extra dev pyproject.toml --output-file requirements.lock
 	sed -i 's/^\(torch==[0-9.]*\)+.*/\1/' requirements.lock  # any build of that version: CPU or CUDA
+	for service in $(SERVICES); do \
+	  $(COMPILE) --extra $$service --constraint requirements.lock --override compose/locks/no-torch.txt --generate-hashes \
+	    --python-version 3.11 pyproject.toml compose/locks/build.txt --output-file compose/locks/$$service.lock || exit; \
+	done
+
+audit: $(READY) ## compare the pinned packages with known vulnerabilities (needs an advisory service)
+	$(BIN)/pip install --quiet uv
+	$(BIN)/python -m experiments.audit $(BIN)/uvx
+
+sbom: $(READY) ## list the packages of each image as CycloneDX documents in .sbom/
+	$(BIN)/pip install --quiet uv
+	mkdir -p .sbom
+	for service in $(SERVICES); do \
+	  $(COMPILE) --extra $$service --constraint requirements.lock --generate-hashes --python-version 3.11 \
+	    pyproject.toml --output-file .sbom/$$service.txt && \
+	  $(BIN)/uvx --from cyclonedx-bom cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+	    --output-file .sbom/$$service.json .sbom/$$service.txt || exit; \
+	done
 
 screenshots: $(READY) ## take the console's screenshots (needs Chromium)
 	$(BIN)/python -m experiments.screenshots
