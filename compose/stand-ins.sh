@@ -41,13 +41,14 @@ wheels() { # every package that an image installs, as wheels: pip in the images 
   docker build --quiet --tag "$BUILD" --tag dilaserve-base/build --file "$here/stand-ins/build.Dockerfile" "$context"
 }
 
-server() { docker build --quiet --tag "dilaserve-base/$1" --file "$here/stand-ins/$1.Dockerfile" "$here/stand-ins"; }
+server() { docker build --quiet --network host --tag "dilaserve-base/$1" --file "$here/stand-ins/$1.Dockerfile" "$here/stand-ins"; }
 
 {
   have dilaserve-base/python || python_image
   have "$BUILD" || wheels
   have dilaserve-base/nats || server nats
   have dilaserve-base/postgres || server postgres
+  have dilaserve-base/haproxy || server haproxy
 } >&2
 
 cat <<END
@@ -55,4 +56,5 @@ PYTHON_IMAGE=dilaserve-base/python
 BUILD_IMAGE=$BUILD
 NATS_IMAGE=dilaserve-base/nats
 POSTGRES_IMAGE=dilaserve-base/postgres
+ENGINE_PROXY_IMAGE=dilaserve-base/haproxy
 END

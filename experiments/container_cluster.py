@@ -1,6 +1,8 @@
 """The whole system in containers, from the files in compose/: started for an experiment and removed after it."""
 
+import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -25,9 +27,10 @@ COMPOSE = Path(__file__).parents[1] / "compose"
 PROFILE = Path(__file__).with_name("data") / "transition-profile.csv"
 PROJECT = "dilaserve-transition"
 BASES = {
-    "PYTHON_IMAGE": "python:3.11-slim-bookworm",
-    "NATS_IMAGE": "nats:2-alpine",
-    "POSTGRES_IMAGE": "postgres:17-alpine",
+    "PYTHON_IMAGE": "python:3.11.13-slim-bookworm",
+    "NATS_IMAGE": "nats:2.15.0-alpine",
+    "POSTGRES_IMAGE": "postgres:17.6-alpine",
+    "ENGINE_PROXY_IMAGE": "haproxy:3.2.24-alpine",
 }
 COPY = ("cp", "/profile.csv", "/var/cache/dilaserve/profile.csv")  # where the profiler would write it
 CELL_NAME = "transition"  # not the default: another system may run on the same engine
@@ -42,6 +45,7 @@ class ContainerCluster:
     """A cluster that is ready."""
 
     url: str
+    key: str
     engine: DockerClient
 
     def places(self) -> Places:
@@ -59,7 +63,7 @@ class ContainerCluster:
 
     def ask_openai_client(self) -> None:
         """Send one request. Raises: openai.OpenAIError if it fails."""
-        client = OpenAI(base_url=f"{self.url}/v1", api_key="any", timeout=READY_S)
+        client = OpenAI(base_url=f"{self.url}/v1", api_key=self.key, timeout=READY_S)
         question = "A shop has 5 apples and buys 7 more. How many apples are there?"
         with client:
             reply = client.chat.completions.create(model="demo", messages=[{"role": "user", "content": question}])
@@ -107,8 +111,8 @@ CLUSTERS = {"compose": compose_cluster, "swarm": swarm_cluster}
 def _environ() -> dict[str, str]:
     """Variables of the compose files: base images available here, and short planning intervals."""
     passwords = {password_variable(user): password for user, password in new_passwords().items()}
-    own = {**passwords, "PORT": str(free_port()), "CELL": CELL_NAME, "INTERVAL_S": "5", "WINDOW_S": "12"}
-    return {**os.environ, **_bases(), **own}
+    own = {**passwords, "POSTGRES_PASSWORD": secrets.token_hex(16), "PORT": str(free_port()), "CELL": CELL_NAME}
+    return {**os.environ, **_bases(), **own, "INTERVAL_S": "5", "WINDOW_S": "12"}
 
 
 def _bases() -> dict[str, str]:
@@ -145,7 +149,14 @@ def _ready(environ: Mapping[str, str]) -> Iterator[ContainerCluster]:
     url = f"http://127.0.0.1:{environ['PORT']}"
     with closing(DockerClient.from_env()) as engine:
         _wait_until(lambda: is_ready(url) and all(found.health == "healthy" for found in _ours(engine)))
-        yield ContainerCluster(url, engine)
+        yield ContainerCluster(url, _create_key(engine), engine)
+
+
+def _create_key(engine: DockerClient) -> str:
+    """The secret of a new API key, made as docs/deploy.md describes. Raises: RuntimeError."""
+    gateway = next(found for found in _ours(engine) if "gateway" in str(found.name))
+    create = 'dilaserve keys create experiment --json --database-url "$DILASERVE_DATABASE_URL"'
+    return str(json.loads(docker("exec", str(gateway.id), "sh", "-c", create))["secret"])
 
 
 def _places(workers: list[Container]) -> Places:

@@ -53,7 +53,9 @@ class TransitionRun:
         chunks, seed = [], 0
         while not self.stop:
             load = rows_load(requests[seed % len(requests) :], self.rate, CHUNK_S, seed)
-            chunks.append(asyncio.create_task(run_load(self.cluster.url, load, SLO_S, self.replies.append)))
+            chunks.append(
+                asyncio.create_task(run_load(self.cluster.url, load, SLO_S, self.replies.append, self.cluster.key))
+            )
             seed += 1
             await asyncio.sleep(CHUNK_S)
         await asyncio.gather(*chunks)
