@@ -1,13 +1,16 @@
 """Finds a model's files: in a directory, or by downloading a public repository of the Hugging Face hub."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from shared.errors import BadInput
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and tokenizer; never code
 WEIGHTS = "*.safetensors"  # never pickles
+DREAM_MAX_LENGTH = 2048  # as its model card states; its `max_position_embeddings` is that of the model it began from
 
 
 def find_model(model: str, *, weights: bool = True) -> Path:
@@ -36,3 +39,11 @@ def find_model(model: str, *, weights: bool = True) -> Path:
 def default_model_name(model: str) -> str:
     """The model name in the API if none is configured: the last part of the directory or hub id."""
     return Path(model).resolve().name
+
+
+def max_length_of(config: Mapping[str, Any]) -> int:
+    """The most tokens of prompt and output together, from config.json. Raises: KeyError if it has no limit."""
+    if config.get("max_sequence_length"):
+        return int(config["max_sequence_length"])
+    limit = int(config["max_position_embeddings"])
+    return min(limit, DREAM_MAX_LENGTH) if "DreamModel" in (config.get("architectures") or []) else limit

@@ -12,6 +12,7 @@ from shared.arrays import Int32
 from shared.errors import BadInput, TooLong
 from shared.messages.instances import ModelCard
 from shared.messages.requests import ChatMessage, FinishReason, Request
+from shared.model_files import max_length_of
 
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
 MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
@@ -172,7 +173,7 @@ def read_model_card(directory: Path, name: str) -> ModelCard:
     try:
         return ModelCard(
             name=name,
-            max_length=int(config.get("max_sequence_length") or config["max_position_embeddings"]),
+            max_length=max_length_of(config),
             mask_token_id=int(config["mask_token_id"]),
             eos_token_id=int(config["eos_token_id"]),
             vocab_size=int(config.get("embedding_size") or config["vocab_size"]),

@@ -40,7 +40,7 @@ from shared.messages.steps import StepJobs, StepResults
 
 NOW_S = 100.0
 DECODER = {
-    "model_type": "llada",
+    "architectures": ["LLaDAModelLM"],
     "vocab_size": VOCAB,
     "max_sequence_length": 128,
     "mask_token_id": MASK_ID,

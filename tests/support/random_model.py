@@ -7,7 +7,7 @@ from services.worker.model.families import parse_config
 
 MASK_ID = 60
 LLADA = {
-    "model_type": "llada",
+    "architectures": ["LLaDAModelLM"],
     "vocab_size": 64,
     "max_sequence_length": 128,
     "mask_token_id": MASK_ID,

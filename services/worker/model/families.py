@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from shared.model_files import max_length_of
+
 Family = Literal["llada", "dream"]
+
+_BLOCK_CAUSAL_KEYS = ("block_size", "bd_size")  # the length of their blocks
 
 _FAMILY_OF_ARCHITECTURE: dict[str, Family] = {"LLaDAModelLM": "llada", "DreamModel": "dream"}
 
@@ -46,7 +50,6 @@ _SIZES: dict[str, dict[Family, str]] = {
     "num_kv_heads": {"llada": "n_kv_heads", "dream": "num_key_value_heads"},
     "mlp_width": {"llada": "mlp_hidden_size", "dream": "intermediate_size"},
     "vocab_size": {"llada": "embedding_size", "dream": "vocab_size"},
-    "max_length": {"llada": "max_sequence_length", "dream": "max_position_embeddings"},
 }
 
 
@@ -110,17 +113,19 @@ def read_config(directory: Path) -> ModelConfig:
 def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     """The ModelConfig of the published keys. Raises: ValueError as `read_config`; KeyError for a missing key."""
     family = _family(raw)
+    _check_bidirectional(raw)
     for key, value in _REQUIRED[family].items():
         if raw.get(key, value) != value:
             raise ValueError(f"{key} is {raw[key]!r}, only {value!r} is implemented")
     if family == "llada":
         raw = _with_llada_defaults(raw)
     sizes: dict[str, Any] = {field: int(raw[keys[family]]) for field, keys in _SIZES.items()}
+    sizes["max_length"] = max_length_of(raw)
     return ModelConfig(
         family=family,
         **sizes,
         head_dim=sizes["width"] // sizes["num_heads"],
-        rope_base=float(raw["rope_theta"]),
+        rope_base=_rope_base(raw),
         norm_eps=float(raw["rms_norm_eps"]),
         qkv_bias=family == "dream" or bool(raw.get("include_qkv_bias", False)),
         shifted_logits=family == "dream",
@@ -138,10 +143,26 @@ def _with_llada_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _family(raw: Mapping[str, Any]) -> Family:
-    for architecture in raw.get("architectures") or []:
+    architectures = raw.get("architectures") or []
+    for architecture in architectures:
         if architecture in _FAMILY_OF_ARCHITECTURE:
             return _FAMILY_OF_ARCHITECTURE[architecture]
-    for family in _REQUIRED:
-        if str(raw.get("model_type")).lower() == family:
-            return family
-    raise ValueError(f"model_type {raw.get('model_type')!r} is not one of {', '.join(_REQUIRED)}")
+    named = ", ".join(map(str, architectures)) or "none"
+    raise ValueError(f"architecture: {named}; supported: {', '.join(_FAMILY_OF_ARCHITECTURE)}")
+
+
+def _check_bidirectional(raw: Mapping[str, Any]) -> None:
+    """Raises: ValueError for a block-causal checkpoint, which may have the architecture of the one it was made from."""
+    for key in _BLOCK_CAUSAL_KEYS:
+        if raw.get(key) is not None:
+            raise ValueError(f"{key} is {raw[key]!r}: a block-causal model; only bidirectional ones are supported")
+
+
+def _rope_base(raw: Mapping[str, Any]) -> float:
+    """transformers 5 writes `rope_theta` into `rope_parameters`."""
+    parameters = raw.get("rope_parameters")
+    if not parameters:
+        return float(raw["rope_theta"])
+    if parameters.get("rope_type", "default") != "default":
+        raise ValueError(f"rope_type is {parameters['rope_type']!r}, only 'default' is implemented")
+    return float(parameters["rope_theta"])

@@ -77,12 +77,29 @@ def test_the_published_configurations_are_read() -> None:
     assert (llada.family, llada.head_dim, llada.num_kv_heads) == ("llada", 128, 32)
     assert (dream.family, dream.head_dim, dream.num_kv_heads) == ("dream", 128, 4)
     assert (llada.shifted_logits, dream.shifted_logits) == (False, True)
+    assert (llada.rope_base, llada.norm_eps, llada.mask_token_id, llada.max_length) == (5e5, 1e-5, 126336, 4096)
+    assert (dream.rope_base, dream.norm_eps, dream.mask_token_id, dream.max_length) == (1e6, 1e-6, 151666, 2048)
+
+
+@pytest.mark.parametrize("architecture", ["SDARForCausalLM", "LLaDA2MoeModelLM", "LLaDAMoEModelLM"])
+def test_other_architectures_are_refused_by_name(architecture: str) -> None:
+    with pytest.raises(ValueError, match=f"architecture: {architecture}; supported: LLaDAModelLM, DreamModel$"):
+        parse_config({"architectures": [architecture]})
+
+
+def test_the_rope_parameters_of_transformers_5_are_read() -> None:
+    raw = json.loads((COPY / "real_configs.json").read_text())["dream-7b"]["config"]
+    new = {key: value for key, value in raw.items() if key != "rope_theta"}
+    new["rope_parameters"] = {"rope_type": "default", "rope_theta": raw["rope_theta"]}
+    assert parse_config(new) == parse_config(raw)
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"model_type": "gpt2", "architectures": ["GPT2"]}, "not one of llada, dream"),
+        ({"architectures": None}, "architecture: none; supported"),
+        ({"block_size": 32}, "block_size is 32: a block-causal model"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type is 'yarn'"),
         ({"layer_norm_type": "default"}, "only 'rms' is implemented"),
         ({"mask_token_id": None}, "config.json"),
         ({"n_layers": -2}, "at least 1"),
