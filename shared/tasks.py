@@ -1,4 +1,4 @@
-"""Stops and cancels tasks."""
+"""Stops, cancels and delays tasks."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -17,6 +17,18 @@ async def run_until_stopped(stop: asyncio.Event, coroutine: Coroutine[Any, Any, 
         return tasks[0].result() if tasks[0].done() else None
     finally:
         await cancel(tasks)
+
+
+async def pause(seconds: float) -> None:
+    """Sleep, in a loop that runs until it is cancelled.
+
+    Raises: CancelledError also if the cancellation was lost before: Python 3.11's wait_for can lose one, and a TaskGroup
+    sends no second one.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+    await asyncio.sleep(seconds)
 
 
 async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:

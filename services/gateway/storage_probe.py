@@ -9,6 +9,7 @@ from services.gateway.ready_reasons import Storage, StreamUse
 from shared.bus.client import Bus
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.errors import RetryLater
+from shared.tasks import pause
 
 PROBE_S = 2.0  # interval
 LIMIT_S = 2.0  # time limit of one look
@@ -27,7 +28,7 @@ class StorageProbe:
         while True:
             self.last = await self._look(bus)
             self._on_probe(self.last)
-            await asyncio.sleep(PROBE_S)
+            await pause(PROBE_S)
 
     async def _look(self, bus: Bus) -> Storage:
         uses = self.last.uses

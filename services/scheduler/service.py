@@ -25,7 +25,7 @@ from shared.bus.clock import BusClock
 from shared.bus.subjects import result_consumer
 from shared.messages.stats import STATS_S
 from shared.messages.steps import StepResults
-from shared.tasks import run_until_stopped
+from shared.tasks import pause, run_until_stopped
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ class SchedulerService:
     async def publish_stats(self) -> None:
         """Publish the statistics once per second, until cancelled."""
         while True:
-            await asyncio.sleep(STATS_S)
+            await pause(STATS_S)
             await self._lease.confirm()
             stats = self._stats.stats(self._clock.now_s())
             self._metrics.set_stats(stats)

@@ -30,6 +30,7 @@ from shared.bus.tls import bus_client
 from shared.bus.users import inbox_prefix
 from shared.errors import BadInput, RetryLater
 from shared.retry import WAIT_INITIAL_S, retry
+from shared.tasks import pause
 from shared.urls import without_credentials
 
 log = structlog.get_logger(__name__)
@@ -169,7 +170,7 @@ class Bus:
                     await consuming
             except RetryLater as error:
                 log.warning("consumer lost", stream=stream, error=str(error))
-            await asyncio.sleep(CONSUMER_RETRY_S)
+            await pause(CONSUMER_RETRY_S)
 
     async def bucket(self, name: str) -> KeyValue:
         """Bind to a bucket; waits until the set-up step has created it."""
@@ -217,7 +218,7 @@ class Bus:
         while True:
             if self.is_live():
                 path.touch()  # noqa: ASYNC240  (takes microseconds)
-            await asyncio.sleep(TOUCH_S)
+            await pause(TOUCH_S)
 
     async def ensure_set_up(self, disk_bytes: int = DISK_BYTES) -> None:
         """Repeat `set_up` while the server is unavailable or JetStream is not ready."""
@@ -227,7 +228,7 @@ class Bus:
         """Until cancelled, repeat `set_up` after a stream or bucket of the cell was lost: deleted, or in the memory of
         a server that restarted. Then call `on_loss` if step messages were lost with it."""
         while True:
-            await asyncio.sleep(SET_UP_CHECK_S)
+            await pause(SET_UP_CHECK_S)
             try:
                 missing = declared.stream_names(self.subjects) - await self._stream_names()
             except BUS_ERRORS:

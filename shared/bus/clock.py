@@ -4,7 +4,6 @@ A time is a measured one of the bus plus the time since by the monotonic clock, 
 clock changes nothing either.
 """
 
-import asyncio
 import time
 from datetime import datetime
 
@@ -15,6 +14,7 @@ from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS
 from shared.errors import BadInput
+from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ class BusClock:
         """Measure regularly, until cancelled."""
         while True:
             await self.measure()
-            await asyncio.sleep(MEASURE_S if self._is_measured else FIRST_MEASURE_S)
+            await pause(MEASURE_S if self._is_measured else FIRST_MEASURE_S)
 
     async def measure(self) -> None:
         """Read the bus's clock; keep the last measurement if the bus does not answer."""

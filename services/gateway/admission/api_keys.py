@@ -16,7 +16,7 @@ from shared.api_keys import ApiKey, hash_secret
 from shared.database.key_store import read_keys
 from shared.database.schema import open_database, upgrade
 from shared.errors import RetryLater
-from shared.tasks import cancel
+from shared.tasks import cancel, pause
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +66,7 @@ class ApiKeyCache:
     async def _refresh(self) -> None:
         while True:
             await self._read_since(asyncio.get_running_loop().time())
-            await asyncio.sleep(REFRESH_S)
+            await pause(REFRESH_S)
 
     async def _read_since(self, since_s: float) -> None:
         """Read the keys, unless a read began at `since_s` (loop time) or later. Concurrent callers share one read."""

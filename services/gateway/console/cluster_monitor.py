@@ -18,6 +18,7 @@ from shared.bus.errors import BUS_ERRORS
 from shared.bus.stream_reader import read_stream
 from shared.messages.requests import Outcome
 from shared.messages.stats import STATS_S, SchedulerStats
+from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +61,7 @@ class ClusterMonitor:
                 self._loads.append(LoadView(t_s=time.time()))  # a gap in the charts
             self._tick.set()
             self._tick = asyncio.Event()
-            await asyncio.sleep(STATS_S)
+            await pause(STATS_S)
 
     def close(self) -> None:
         """End `updates`."""

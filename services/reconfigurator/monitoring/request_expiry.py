@@ -1,6 +1,5 @@
 """Deletes the rows of old requests from Postgres, in transactions of bounded length."""
 
-import asyncio
 from datetime import timedelta
 
 import structlog
@@ -10,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from services.reconfigurator.monitoring.database_errors import database_errors
 from shared.database.schema import RequestRow
 from shared.errors import RetryLater
+from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +26,7 @@ async def expire_requests(engine: AsyncEngine, retention_s: float) -> None:
                 log.info("old requests deleted from Postgres", rows=rows)
         except RetryLater as error:
             log.warning("old requests not deleted from Postgres", error=str(error))
-        await asyncio.sleep(INTERVAL_S)
+        await pause(INTERVAL_S)
 
 
 async def expire_now(engine: AsyncEngine, retention_s: float) -> int:
@@ -34,7 +34,7 @@ async def expire_now(engine: AsyncEngine, retention_s: float) -> int:
     rows = 0
     while deleted := await delete_some(engine, retention_s):
         rows += deleted
-        await asyncio.sleep(PAUSE_S)
+        await pause(PAUSE_S)
     return rows
 
 

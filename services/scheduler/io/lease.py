@@ -17,6 +17,7 @@ from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S
 from shared.errors import RetryLater, Superseded
 from shared.retry import retry
+from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +77,7 @@ class Lease:
                 self._renewed.set()
             except RetryLater as error:
                 log.warning("lease not renewed", error=str(error))
-            await asyncio.sleep(HEARTBEAT_S)
+            await pause(HEARTBEAT_S)
 
     async def _renew(self) -> None:
         """Renew the lease, even if it has expired, unless another scheduler has led since. Raises: Superseded."""

@@ -18,6 +18,7 @@ from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import request_consumer
 from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus
 from shared.retry import retry
+from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +57,7 @@ async def _wait_for_delivery(bus: Bus, epoch: int) -> None:
     """Wait until this scheduler has received all requests that are in the stream."""
     stream, name = bus.subjects.stream("REQUESTS"), request_consumer(epoch).durable_name
     while True:
-        await asyncio.sleep(CHECK_S)
+        await pause(CHECK_S)
         try:
             info = await bus.js.consumer_info(stream, str(name))
         except BUS_ERRORS:

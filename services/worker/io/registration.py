@@ -13,6 +13,7 @@ from shared.bus.codec import encode
 from shared.bus.errors import BUS_ERRORS
 from shared.bus.subjects import HEARTBEAT_S
 from shared.messages.instances import Instance, InstanceState
+from shared.tasks import pause
 
 MAX_UNRENEWED_S = 20.0  # after which health checks fail
 
@@ -54,7 +55,7 @@ class Registration:
         """Renew every HEARTBEAT_S until cancelled."""
         while True:
             await self.renew()
-            await asyncio.sleep(HEARTBEAT_S)
+            await pause(HEARTBEAT_S)
 
     async def drain(self, within_s: float = 0.0) -> None:
         """Accept no new requests from now on; the resident requests leave within `within_s` seconds."""
