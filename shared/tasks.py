@@ -22,8 +22,8 @@ async def run_until_stopped(stop: asyncio.Event, coroutine: Coroutine[Any, Any, 
 async def pause(seconds: float) -> None:
     """Sleep, in a loop that runs until it is cancelled.
 
-    Raises: CancelledError also if the cancellation was lost before: Python 3.11's wait_for can lose one, and a TaskGroup
-    sends no second one.
+    Raises: CancelledError also if the cancellation was lost before: Python 3.11's wait_for can lose one, and a
+    TaskGroup sends no second one.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
