@@ -35,6 +35,12 @@ fix: $(READY) ## format, and fix what the linter can fix
 paper: $(READY) ## reproduce the paper's evaluation by simulation
 	$(BIN)/python -m experiments.paper $(ARGS)
 
+clients: $(READY) ## run public clients, unchanged, against a stack (options: ARGS="...")
+	$(BIN)/python -m experiments.clients $(ARGS)
+
+schema: $(READY) ## try the gateway with requests that schemathesis makes from its OpenAPI document
+	$(BIN)/python -m pytest -q tests/integration/gateway/test_openapi.py
+
 docs: $(READY) ## build the documentation site into .site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

@@ -1,7 +1,8 @@
 """Clients made for OpenAI's servers, unchanged: curl, and guidellm, a load generator from the Python registry.
 
 guidellm brings a torch of its own, so it lives in an environment of its own: `python -m venv DIR && DIR/bin/pip install
-guidellm`, and GUIDELLM=DIR/bin/guidellm for this test. The openai client is in test_completions.py.
+guidellm`, and GUIDELLM=DIR/bin/guidellm for this test. The openai client is in test_completions.py, and `make clients`
+runs more clients.
 """
 
 import asyncio
@@ -39,6 +40,18 @@ async def test_curl_gets_a_reply_and_a_stream(gateway: RunningGateway) -> None:
     assert done == "[DONE]"
     pieces = [json.loads(chunk)["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(pieces) == "The answer is 29."
+
+
+async def test_the_request_of_vllm_bench_gets_a_stream_with_usage(gateway: RunningGateway) -> None:
+    # The fields of `vllm bench serve --ignore-eos`: vllm/benchmarks/lib/endpoint_request_func.py
+    body = {"model": "tiny-llada", "prompt": "How many pears?", "repetition_penalty": 1.0, "max_tokens": 32}
+    body |= {"logprobs": None, "stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
+    reply = await gateway.http.post("/v1/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    *chunks, done = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+    assert done == "[DONE]"
+    assert "".join(json.loads(chunk)["choices"][0]["text"] for chunk in chunks[:-1])
+    assert json.loads(chunks[-1])["usage"]["completion_tokens"] > 0
 
 
 @pytest.mark.slow

@@ -1,0 +1,112 @@
+"""openai, the Python client."""
+
+import json
+import time
+from pathlib import Path
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+QUESTION = "A shop has 5 apples and buys 7 more. How many apples are there?"
+ANSWER = "The answer is 12."
+MESSAGES = [{"role": "user", "content": QUESTION}]
+END_S = 60.0  # time limit of a batch
+
+client = openai.OpenAI()
+
+
+class Total(BaseModel):
+    total: int
+
+
+def test_chat() -> None:
+    reply = client.chat.completions.create(model="demo", messages=MESSAGES)
+    assert ANSWER in reply.choices[0].message.content
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
+
+
+def test_stream() -> None:
+    options = {"include_usage": True}
+    chunks = list(client.chat.completions.create(model="demo", messages=MESSAGES, stream=True, stream_options=options))
+    assert ANSWER in "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert chunks[-1].usage.completion_tokens > 0
+
+
+def test_stream_helper() -> None:
+    with client.chat.completions.stream(model="demo", messages=MESSAGES) as stream:
+        stream.until_done()
+        assert ANSWER in stream.get_final_completion().choices[0].message.content
+
+
+def test_max_tokens() -> None:
+    reply = client.chat.completions.create(model="demo", messages=MESSAGES, max_tokens=5)
+    assert (reply.usage.completion_tokens, reply.choices[0].finish_reason) == (5, "length")
+
+
+def test_n() -> None:
+    reply = client.chat.completions.create(model="demo", messages=MESSAGES, n=3)
+    assert [choice.index for choice in reply.choices] == [0, 1, 2]
+
+
+def test_top_p() -> None:
+    reply = client.chat.completions.create(model="demo", messages=MESSAGES, temperature=0.7, top_p=0.9, seed=1)
+    assert reply.choices[0].message.content
+
+
+def test_completion() -> None:
+    assert client.completions.create(model="demo", prompt=QUESTION).choices[0].text
+
+
+def test_list_of_prompts() -> None:
+    reply = client.completions.create(model="demo", prompt=[QUESTION, "2 + 3 = ?"])
+    assert [choice.index for choice in reply.choices] == [0, 1]
+
+
+def test_models() -> None:
+    assert [model.id for model in client.models.list()] == ["demo"]
+    assert client.models.retrieve("demo").id == "demo"
+
+
+def test_batch(tmp_path: Path) -> None:
+    url, body = "/v1/chat/completions", {"model": "demo", "messages": MESSAGES}
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text(json.dumps({"custom_id": "one", "method": "POST", "url": url, "body": body}))
+    file = client.files.create(file=lines, purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+    deadline_s = time.monotonic() + END_S
+    while batch.status in {"validating", "in_progress", "finalizing"} and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+        batch = client.batches.retrieve(batch.id)
+    assert batch.status == "completed"
+    assert ANSWER in client.files.content(batch.output_file_id).text
+
+
+def test_errors() -> None:
+    with pytest.raises(openai.NotFoundError) as refusal:
+        client.chat.completions.create(model="other", messages=MESSAGES)
+    assert refusal.value.code == "model_not_found"
+
+
+@pytest.mark.xfail(raises=openai.BadRequestError, reason="JSON mode is not served")
+def test_parse() -> None:
+    reply = client.chat.completions.parse(model="demo", messages=MESSAGES, response_format=Total)
+    assert reply.choices[0].message.parsed.total == 12
+
+
+@pytest.mark.xfail(raises=openai.BadRequestError, reason="tools are not served")
+def test_tools() -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    assert client.chat.completions.create(model="demo", messages=MESSAGES, tools=[tool]).choices
+
+
+@pytest.mark.xfail(raises=openai.BadRequestError, reason="log-probabilities are not served")
+def test_logprobs() -> None:
+    reply = client.chat.completions.create(model="demo", messages=MESSAGES, logprobs=True)
+    assert reply.choices[0].logprobs.content
+
+
+@pytest.mark.xfail(raises=openai.NotFoundError, reason="/v1/responses is not served")
+def test_responses() -> None:
+    assert ANSWER in client.responses.create(model="demo", input=QUESTION).output_text
