@@ -53,14 +53,15 @@ class TimedRequest:
 class Connection:
     """A client with little overhead of its own: one keep-alive connection, one request at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._host = host
         self._reader = reader
         self._writer = writer
 
     @classmethod
     async def open(cls, url: str) -> "Connection":
         host, _, port = url.removeprefix("http://").partition(":")
-        return cls(*await asyncio.open_connection(host, int(port)))
+        return cls(f"{host}:{port}", *await asyncio.open_connection(host, int(port)))
 
     async def complete(self, row: LoadRequest) -> TimedRequest:
         content = self._request(row, stream=False)
@@ -87,8 +88,8 @@ class Connection:
     def _request(self, row: LoadRequest, *, stream: bool) -> bytes:
         content = chat_body(row.prompt, slo_ms=60_000, max_tokens=row.output_tokens or 64, stream=stream)
         body = json.dumps(content).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nContent-Length: {len(body)}\r\n\r\n"
-        return head.encode() + body
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     async def _send(self, request: bytes) -> bytes:
         """Returns: the reply's headers. Raises: RuntimeError unless it is a success."""
