@@ -40,7 +40,7 @@ def faulty_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> StartFau
     profile = tmp_path / "profile.csv"
     write_profile(profile, LatencyProfile.from_rows([(1, 32, StepKind.RECOMPUTE, 0.01)]))
     settings = {"nats_url": nats_server.url, "cell": bus.subjects.cell, "threads": 1, "model": MODEL}
-    environ = to_environ({**settings, "profile": profile, "canary_interval_s": 0.01})
+    environ = to_environ({**settings, "profile": profile, "canary_interval_s": 1e-6})
 
     @contextmanager
     def start(fault: Fault) -> Iterator[SpawnProcess]:
