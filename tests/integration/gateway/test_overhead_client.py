@@ -1,4 +1,4 @@
-"""The client of `experiments.gateway_overhead`, against a gateway, which refuses foreign hosts and undeclared bodies."""
+"""The client of `experiments.gateway_overhead`, against a gateway: it refuses foreign hosts and undeclared bodies."""
 
 from typing import Any
 
