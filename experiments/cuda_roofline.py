@@ -30,6 +30,7 @@ LLADA_8B = ModelConfig(
     num_heads=32,
     num_kv_heads=32,
     head_dim=128,
+    rotary_dim=128,
     mlp_width=12288,
     vocab_size=126464,
     rope_base=500_000.0,

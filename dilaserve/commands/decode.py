@@ -18,10 +18,10 @@ def decode(
     model: Annotated[str, typer.Option(help="Checkpoint directory or hub id.")],
     input: Annotated[Path, typer.Option(help='{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}.')],  # noqa: A002
     out: Annotated[Path, typer.Option(help="Output file of the trace (JSON).")],
-    cache: Annotated[Literal["none", "prefix", "dual"], typer.Option(help="KV cache.")] = "none",
+    cache: Annotated[Literal["none", "prefix", "dual", "block"], typer.Option(help="KV cache.")] = "none",
     threshold: Annotated[float, typer.Option(help="Confidence threshold of unmasking, 0 to 1.")] = 0.9,
     block_length: Annotated[int, typer.Option(min=1, help="Block length in tokens.")] = 32,
-    output_length: Annotated[int, typer.Option(min=1, help="Output length in tokens, in whole blocks.")] = 64,
+    output_length: Annotated[int, typer.Option(min=1, help="Output length in tokens.")] = 64,
     tp: Annotated[int, typer.Option(min=1, help="TP degree.")] = 1,
     batch: Annotated[bool, typer.Option("--batch", help="Run all requests together.")] = False,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device.")] = "auto",
@@ -45,7 +45,7 @@ def decode(
     options = DecodeOptions(mode, threshold, block_length, output_length, stop_at_eos)
     requests = read_case(input)
     groups = [requests] if batch else [[request] for request in requests]
-    lengths = [sum(len(request.prompt_ids) + output_length for request in group) for group in groups]
+    lengths = [sum(len(request.prompt_ids) + output_length + block_length for request in group) for group in groups]
     room = NO_CACHE if mode is CacheMode.NONE else CacheSize(len(requests), max(lengths))
     with open_runner(ModelChoice(model, device, dtype, tp, threads), room) as runner:
         traces = []

@@ -73,7 +73,7 @@ def place_numbers(decoder: PackedDecoder, tokens: dict[int, int], generator: tor
     angles = 2 * math.pi * numbers.unsqueeze(1) / torch.tensor(NUMBER_PERIODS)  # [N, periods]
     features = torch.cat((angles.cos(), angles.sin(), torch.ones(len(numbers), 1)), dim=1)  # [N, 2 periods + 1]
     ids = list(tokens.values())
-    for matrix in (decoder.embed.weight, decoder.head.weight):
+    for matrix in (decoder.embed.weight, decoder.head_weight):
         directions = torch.randn(features.shape[1], decoder.config.width, generator=generator)
         matrix[ids] = INIT_STD * features @ directions / math.sqrt(len(NUMBER_PERIODS) + 1)
 

@@ -2,20 +2,26 @@
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from services.worker.model.families import Family
+from services.worker.model.families import FAMILIES
 
 COPY = Path(__file__).parents[1] / "golden"  # the part that the repository holds
 FULL = Path(os.environ.get("DILASERVE_SHARED", COPY.parents[2] / "shared")) / "golden"
 GOLDEN = FULL if FULL.is_dir() else COPY
-SETS = sorted(
-    f"{path.parent.parent.name}/{path.parent.name}"
-    for family in get_args(Family)  # the reference vectors may cover more families than the worker serves
-    for path in GOLDEN.glob(f"{family}/*/decode.json")
-)
+BLOCK_CAUSAL = ("sdar", "llada2")
+
+
+def _sets(families: Iterable[str]) -> list[str]:
+    paths = (path.parent for family in families for path in GOLDEN.glob(f"{family}/*/decode.json"))
+    return sorted(f"{path.parent.name}/{path.name}" for path in paths)
+
+
+SETS = _sets(family for family in FAMILIES if family not in BLOCK_CAUSAL)
+BLOCK_SETS = _sets(BLOCK_CAUSAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +30,7 @@ class GoldenCase:
 
     name: str
     model: Path
-    mode: str  # none, prefix, dual; none-block: Dream without a cache, block by block
+    mode: str  # none, prefix, dual; none-block: Dream without a cache, block by block; block: block-causal models
     threshold: float
     block_length: int
     prompt: list[int]

@@ -16,7 +16,7 @@ def forward_packed(
 ) -> torch.Tensor:
     """The hidden states of all fed tokens: [T, W]."""
     rows = np.arange(len(batch.tokens))
-    put = Transfer(decoder.head.weight.device).put(arrays_of(batch, rows))
+    put = Transfer(decoder.embed.weight.device).put(arrays_of(batch, rows))
     inputs = ForwardInputs(*max_lengths(batch), *put)
     hidden: torch.Tensor = decoder(inputs.tokens, inputs.positions, attention(inputs, store, kernel))
     return hidden

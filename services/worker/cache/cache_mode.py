@@ -1,11 +1,14 @@
 """Decides which tokens a step feeds to the model: the whole sequence, or the part that the cache mode recomputes.
 
-Source: Fast-dLLM's prefix and dual caches. A block's first step computes the whole sequence and caches its keys and
+Source of the modes prefix and dual: Fast-dLLM. A block's first step computes the whole sequence and caches its keys and
 values as they are before the step's tokens are written. The block's later steps compute the block and all tokens after
 it (prefix) or the block alone (dual). The cached values stay until the next block.
 
 A request that moves within a block lacks them. They are computed again from the canvas as it was at the block's start,
 with the whole block masked, so that the request gets the same text as without the move.
+
+Mode block is that of block-causal models, whose finished blocks have exact keys and values. A step feeds its block, and
+before it all tokens that are not cached: the block that has just ended, or on arrival the whole text so far.
 """
 
 import enum
@@ -17,6 +20,7 @@ from services.worker.engine.batch import Part
 from services.worker.engine.sequence_state import SequenceState
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.families import ModelConfig
+from shared.errors import BadInput
 from shared.messages.steps import StepKind
 
 
@@ -24,6 +28,18 @@ class CacheMode(enum.StrEnum):
     NONE = "none"
     PREFIX = "prefix"
     DUAL = "dual"
+    BLOCK = "block"
+
+
+def check_mode(mode: CacheMode, config: ModelConfig) -> None:
+    """Raises: BadInput if the model cannot be served with this cache."""
+    possible = (CacheMode.NONE, CacheMode.BLOCK) if config.is_block_causal else (*CacheMode,)[:3]
+    if mode not in possible:
+        kind = "block-causal" if config.is_block_causal else "not block-causal"
+        names = ", ".join(possible)
+        raise BadInput(
+            f"the cache {mode} is not possible: {config.family} models are {kind}; possible: {names}", "cache"
+        )
 
 
 def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: ModelConfig) -> Part:
@@ -34,6 +50,8 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
     decides only that position (as Dream's cached decoding does).
     """
     start, stop = sequence.block_range(job.block)
+    if config.is_block_causal:
+        return Part(sequence, job.step, job.block, 0 if mode is CacheMode.NONE else sequence.exact_tokens, stop)
     if mode is CacheMode.NONE:
         return Part(sequence, job.step, job.block, 0, len(sequence.canvas))
     is_cached = sequence.cached_block == job.block
@@ -69,5 +87,5 @@ def is_obsolete(job: StepJob, sequence: SequenceState, config: ModelConfig) -> b
     start, stop = sequence.block_range(job.block)
     if not (sequence.canvas[start:stop] == config.mask_token_id).any():
         return True
-    begins = job.block > 0 and job.kind == StepKind.RECOMPUTE
+    begins = job.block > 0 and bool((sequence.canvas[start:stop] == config.mask_token_id).all())
     return begins and bool(np.isin(sequence.canvas[sequence.prompt_length : start], sequence.end_ids).any())

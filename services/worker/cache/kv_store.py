@@ -21,7 +21,7 @@ class KvStore:
     """
 
     def __init__(self, decoder: PackedDecoder, entries: int) -> None:
-        weight = decoder.head.weight
+        weight = decoder.embed.weight
         self.padding_entry = entries
         shape = (decoder.config.num_layers, entries + 1, 2 * _kv_heads(decoder), decoder.config.head_dim)
         layers = torch.empty(shape, dtype=weight.dtype, device=weight.device)
@@ -42,13 +42,13 @@ class KvStore:
 
 def bytes_per_token(decoder: PackedDecoder) -> int:
     """The size of one entry: keys and values in all layers."""
-    config, itemsize = decoder.config, decoder.head.weight.dtype.itemsize
+    config, itemsize = decoder.config, decoder.embed.weight.dtype.itemsize
     return 2 * config.num_layers * _kv_heads(decoder) * config.head_dim * itemsize
 
 
 def tokens_that_fit(decoder: PackedDecoder) -> int:
     """The number of entries that fit into a share of the device's free memory; the forward needs the rest."""
-    device = decoder.head.weight.device
+    device = decoder.embed.weight.device
     if device.type == "cuda":
         torch.cuda.empty_cache()  # otherwise memory that torch has freed but not returned counts as used
         free_bytes, share = torch.cuda.mem_get_info(device)[0], CUDA_SHARE

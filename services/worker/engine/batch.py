@@ -1,7 +1,8 @@
 """One forward as plain arrays: the tokens to feed, the keys each request attends to, and the rows that need the head.
 
-Packed: the fed tokens of all requests are concatenated. Shape letters: T fed tokens, N requests, R rows for the head
-(candidates: the masked positions of the current blocks).
+Packed: the fed tokens of all requests are concatenated. Shape letters: T fed tokens, N requests, S spans (runs of fed
+tokens of one request that attend to the same keys), R rows for the head (candidates: the masked positions of the
+current blocks).
 """
 
 from collections.abc import Sequence
@@ -21,9 +22,9 @@ class ForwardBatch:
 
     tokens: Int64  # [T]
     positions: Int64  # [T], from the start of each request's canvas
-    lengths: Int64  # [N], tokens fed per request; their sum is T
-    key_starts: Int64  # [N], the first cache entry of each request; without a cache, its first row of the fed tokens
-    key_lengths: Int64  # [N], tokens that each request attends to, from there on
+    lengths: Int64  # [S], tokens fed per span; their sum is T
+    key_starts: Int64  # [S], the first cache entry of the request; without a cache, its first row of the fed tokens
+    key_lengths: Int64  # [S], tokens that each span attends to, from there on
     num_recompute: int  # the first requests feed all their tokens
     write_entries: Int64  # [T], cache entries for the fed tokens; [0] without a cache
     moves: list[Move]  # copies within the cache, made before all else
@@ -54,6 +55,13 @@ class Part:
     def num_tokens(self) -> int:
         return self.stop - self.start
 
+    def spans(self, *, is_block_causal: bool) -> list[tuple[int, int]]:
+        """The runs of fed tokens that attend to the same keys: the length of each, and the number of its keys."""
+        if not is_block_causal:
+            return [(self.num_tokens, len(self.sequence.canvas))]
+        length = self.sequence.block_length
+        return [(length, start + length) for start in range(self.start, self.stop, length)]
+
     @property
     def max_tokens(self) -> int:
         """The most tokens that a forward for this part feeds."""
@@ -80,6 +88,7 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
     flat = np.concatenate(candidates)
     predicted_by = np.maximum(flat - 1, 0) if config.shifted_logits else flat
     positions = np.arange(lengths.sum()) - np.repeat(offsets, lengths)
+    spans = [part.spans(is_block_causal=config.is_block_causal) for part in parts]
     key_starts, write_entries = np.cumsum(lengths) - lengths, positions[:0]
     if parts[0].sequence.kv_start != NO_REGION:
         key_starts = np.array([part.sequence.kv_start for part in parts], dtype=np.int64)
@@ -87,9 +96,9 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
     return ForwardBatch(
         tokens=np.concatenate([part.sequence.canvas[part.start : part.stop] for part in parts]).astype(np.int64),
         positions=positions,
-        lengths=lengths,
-        key_starts=key_starts,
-        key_lengths=np.array([len(part.sequence.canvas) for part in parts], dtype=np.int64),
+        lengths=np.array([length for own in spans for length, _ in own], dtype=np.int64),
+        key_starts=np.repeat(key_starts, [len(own) for own in spans]),
+        key_lengths=np.array([keys for own in spans for _, keys in own], dtype=np.int64),
         num_recompute=sum(part.recomputes for part in parts),
         write_entries=write_entries,
         moves=list(moves),

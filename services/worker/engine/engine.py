@@ -120,13 +120,15 @@ class Engine:
         self._rebuild_caches([part for part in parts if part.rebuilds])
         batch = pack(parts, self._config, self._cache.take_moves())
         predictions = self._runner.run(batch)
-        outcome = unmask(parts, batch, predictions, thresholds)
+        outcome = unmask(parts, batch, predictions, thresholds, is_strict=self._config.is_block_causal)
         if any(part.sequence.wants_provisional for part in parts):
             self._report.provisional = provisional_tokens(parts, batch, predictions, self._config.mask_token_id)
         for part in parts:
             part.sequence.last_step = part.step
             if part.recomputes:
                 part.sequence.cached_block = part.block
+            if part.sequence.is_aligned:
+                part.sequence.exact_tokens = part.sequence.block_range(part.block)[0]
         return outcome
 
     def _rebuild_caches(self, parts: list[Part]) -> None:

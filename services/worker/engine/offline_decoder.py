@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.cache.cache_mode import CacheMode, check_mode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.families import ModelConfig
@@ -35,7 +35,7 @@ class TraceStep(msgspec.Struct, frozen=True):
     """One step of a TRACE.json. Positions count from the start of the output."""
 
     step: int
-    kind: str  # recompute or cache
+    kind: str  # recompute or cache; denoise of a block-causal model
     block: int
     positions: list[int]
     tokens: list[int]
@@ -64,26 +64,33 @@ class DecodeOptions:
     mode: CacheMode
     threshold: float
     block_length: int  # tokens
-    output_length: int  # tokens, a multiple of block_length
+    output_length: int  # tokens, a multiple of block_length unless the model is block-causal
     stop_at_eos: bool = False  # decode no block after one that contains the end of text
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.threshold <= 1.0:
             raise BadInput(f"the threshold must be in [0, 1], got {self.threshold}", "threshold")
-        if self.block_length < 1 or self.output_length < 1 or self.output_length % self.block_length:
+        if self.block_length < 1 or self.output_length < 1:
+            raise BadInput("the lengths of blocks and output must be at least 1", "output_length")
+
+    def check(self, config: ModelConfig) -> None:
+        """Raises: BadInput if a model cannot decode with these options."""
+        check_mode(self.mode, config)
+        if not config.is_block_causal and self.output_length % self.block_length:
             lengths = f"{self.output_length} is not a multiple of {self.block_length}"
             raise BadInput(f"the output length must be whole blocks: {lengths}", "output_length")
 
 
 @dataclass(slots=True)
 class Decode:
-    """One running request. Shapes: output int32 [O], confidence_stats float32 [5] of each step."""
+    """One running request. Shapes: output int32 [O], in whole blocks, confidence_stats float32 [5] of each step."""
 
     request: CaseRequest
     output: Int32  # masks at first
     block_length: int
     threshold_of: Callable[[int], float]  # of each step
     caches: bool = True  # whether steps use the KV cache
+    is_aligned: bool = False  # of a block-causal model: blocks lie on a grid of absolute positions
     eos_token_id: int | None = None  # no block follows one that contains this token
     unmasked: int = 0  # tokens
     steps: list[TraceStep] = field(default_factory=list)
@@ -91,15 +98,24 @@ class Decode:
 
     @property
     def block(self) -> int:
-        return self.unmasked // self.block_length
+        return self._known // self.block_length
 
     @property
     def kind(self) -> StepKind:
-        return StepKind.CACHE if self.caches and self.unmasked % self.block_length else StepKind.RECOMPUTE
+        return StepKind.CACHE if self.caches and self._known % self.block_length else StepKind.RECOMPUTE
+
+    @property
+    def kind_name(self) -> str:
+        return "denoise" if self.is_aligned else self.kind.name.lower()
+
+    @property
+    def _known(self) -> int:
+        """The tokens that are not masked, from the start of the first block on."""
+        return self.unmasked + (len(self.request.prompt_ids) % self.block_length if self.is_aligned else 0)
 
     @property
     def has_ended(self) -> bool:
-        if self.unmasked % self.block_length:
+        if self._known % self.block_length:
             return False
         return self.unmasked == len(self.output) or self.eos_token_id in self.output[: self.unmasked].tolist()
 
@@ -154,18 +170,34 @@ def decode_together(
 
     `on_tokens` receives the number of tokens that each iteration unmasked. Raises: BadInput if a request cannot be run.
     """
+    options.check(runner.config)
     for request in requests:
         check_request(request, runner.config)
-    fed = sum(len(request.prompt_ids) + options.output_length for request in requests)
+    decodes = [_decode(request, options, runner.config) for request in requests]
+    fed = sum(len(decode.request.prompt_ids) + len(decode.output) for decode in decodes)
     engine = Engine(runner, options.mode, EngineLimits(tokens=fed, requests=max_requests or len(requests)), "decode")
-    masks = np.full(options.output_length, runner.config.mask_token_id, dtype=np.int32)
-    caches, eos = options.mode is not CacheMode.NONE, runner.config.eos_token_id if options.stop_at_eos else None
-    decodes = [
-        Decode(r, masks.copy(), options.block_length, lambda _: options.threshold, caches, eos) for r in requests
-    ]
     for results, _ in run_iterations(engine, decodes):
         on_tokens(len(unpack_int32(results.positions)))
-    return [RequestTrace(d.request.id, d.output[: d.unmasked].tolist(), len(d.steps), d.steps) for d in decodes]
+    length = options.output_length
+    return [
+        RequestTrace(d.request.id, d.output[: min(d.unmasked, length)].tolist(), len(d.steps), d.steps) for d in decodes
+    ]
+
+
+def _decode(request: CaseRequest, options: DecodeOptions, config: ModelConfig) -> Decode:
+    """A block-causal model decodes to the end of the last block."""
+    length = options.output_length
+    if config.is_block_causal:
+        length += -(len(request.prompt_ids) + length) % options.block_length
+    return Decode(
+        request,
+        np.full(length, config.mask_token_id, dtype=np.int32),
+        options.block_length,
+        lambda _: options.threshold,
+        caches=options.mode is not CacheMode.NONE,
+        is_aligned=config.is_block_causal,
+        eos_token_id=config.eos_token_id if options.stop_at_eos else None,
+    )
 
 
 def run_iterations(engine: Engine, decodes: Sequence[Decode]) -> Iterator[tuple[StepResults, list[Decode]]]:
@@ -200,8 +232,9 @@ def _apply(results: StepResults, ran: Sequence[Decode]) -> None:
     stats = unpack_float32(results.confidence_stats).reshape(-1, 5)
     for decode, own_stats, *own in zip(ran, stats, *columns, strict=True):
         positions, tokens, confidences = (column.tolist() for column in own)
-        kind = decode.kind.name.lower()
-        decode.steps.append(TraceStep(len(decode.steps), kind, decode.block, positions, tokens, confidences))
+        decode.steps.append(
+            TraceStep(len(decode.steps), decode.kind_name, decode.block, positions, tokens, confidences)
+        )
         decode.confidence_stats.append(own_stats)
         decode.output[positions] = tokens
         decode.unmasked += len(tokens)

@@ -31,29 +31,35 @@ class SequenceState:
     wants_provisional: bool = False  # whether its client wants provisional tokens
     kv_start: int = NO_REGION  # the first of its cache entries, one per token of the canvas
     cached_block: int = -1  # the block whose recompute step filled the cache
+    is_aligned: bool = False  # its blocks lie on a grid of absolute positions, as those of block-causal models
+    exact_tokens: int = 0  # of a block-causal model: the first tokens, whose keys and values are cached for good
     last_step: int = -1  # the last step that ran
     end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
 
     @property
     def num_blocks(self) -> int:
-        return (len(self.canvas) - self.prompt_length) // self.block_length
+        return (len(self.canvas) - self._first_start) // self.block_length
 
     def block_range(self, block: int) -> tuple[int, int]:
-        """The positions [start, stop) of a block on the canvas."""
-        start = self.prompt_length + block * self.block_length
+        """The positions [start, stop) of a block on the canvas. An aligned first block may begin with the last tokens
+        of the prompt."""
+        start = self._first_start + block * self.block_length
         return start, start + self.block_length
+
+    @property
+    def _first_start(self) -> int:
+        return first_block_start(self.prompt_length, self.block_length, is_aligned=self.is_aligned)
+
+
+def first_block_start(prompt_length: int, block_length: int, *, is_aligned: bool) -> int:
+    """The position at which the first block of the output begins."""
+    return prompt_length - prompt_length % block_length if is_aligned else prompt_length
 
 
 def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
     """A new state from a message. Raises: BadInput, which names the invalid field."""
     canvas, end_ids = _int32(state.canvas, "canvas").copy(), _int32(state.end_ids, "end_ids")
-    output_length = len(canvas) - state.prompt_length
-    if state.prompt_length < 1:
-        raise BadInput(f"prompt_length must be at least 1, got {state.prompt_length}", "prompt_length")
-    if state.block_length < 1 or output_length < 1 or output_length % state.block_length:
-        raise BadInput(f"an output of {output_length} tokens is not whole blocks of {state.block_length}", "canvas")
-    if len(canvas) > config.max_length:
-        raise BadInput(f"{len(canvas)} tokens; the model takes at most {config.max_length}", "canvas")
+    _check_lengths(state, len(canvas), config)
     if canvas.min() < 0 or canvas.max() >= config.vocab_size:
         raise BadInput(f"token ids must be in 0..{config.vocab_size - 1}", "canvas")
     if not 0 <= state.temperature < float("inf"):
@@ -71,7 +77,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         prompt_length=state.prompt_length,
         block_length=state.block_length,
         canvas=canvas,
-        confidences=np.full(output_length, np.nan, dtype=np.float32),
+        confidences=np.full(len(canvas) - state.prompt_length, np.nan, dtype=np.float32),
         temperature=state.temperature,
         seed=state.seed,
         top_p=state.top_p,
@@ -79,7 +85,23 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         min_p=state.min_p,
         wants_provisional=state.guesses,
         end_ids=end_ids,
+        is_aligned=config.is_block_causal,
     )
+
+
+def _check_lengths(state: RequestState, length: int, config: ModelConfig) -> None:
+    """Raises: BadInput unless prompt, output and blocks fit together and into the model."""
+    output_length, block_length, is_aligned = length - state.prompt_length, state.block_length, config.is_block_causal
+    if state.prompt_length < 1:
+        raise BadInput(f"prompt_length must be at least 1, got {state.prompt_length}", "prompt_length")
+    if block_length < 1:
+        raise BadInput(f"block_length must be at least 1, got {block_length}", "block_length")
+    start = first_block_start(state.prompt_length, block_length, is_aligned=is_aligned)
+    if output_length < 1 or (length - start) % block_length:
+        end = f" after a prompt of {state.prompt_length}" if is_aligned else ""
+        raise BadInput(f"an output of {output_length} tokens is not whole blocks of {block_length}{end}", "canvas")
+    if length > config.max_length:
+        raise BadInput(f"{length} tokens; the model takes at most {config.max_length}", "canvas")
 
 
 def _int32(data: bytes, name: str) -> Int32:

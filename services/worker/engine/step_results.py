@@ -75,10 +75,15 @@ class IterationResult:
 
 
 def unmask(
-    parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions, thresholds: Float64
+    parts: Sequence[Part],
+    batch: ForwardBatch,
+    predictions: TokenPredictions,
+    thresholds: Float64,
+    *,
+    is_strict: bool = False,
 ) -> StepOutcome:
     """Choose the tokens to unmask, and write them and their confidences to the sequences (which this modifies)."""
-    chosen = choose(predictions.confidences, batch.counts, thresholds)  # [R]
+    chosen = choose(predictions.confidences, batch.counts, thresholds, is_strict=is_strict)  # [R]
     ends = np.cumsum(batch.counts)
     counts = np.add.reduceat(chosen.astype(np.int64), ends - batch.counts)
     prompts = np.array([part.sequence.prompt_length for part in parts], dtype=np.int64)

@@ -9,14 +9,16 @@ import numpy as np
 from shared.arrays import Bool, Float32, Float64, Int64
 
 
-def choose(confidences: Float64, counts: Int64, thresholds: Float64) -> Bool:
+def choose(confidences: Float64, counts: Int64, thresholds: Float64, *, is_strict: bool = False) -> Bool:
     """Choose every candidate at or above its request's threshold, and always each request's most confident one.
 
-    Source: the threshold rule of Fast-dLLM. Among equal confidences, the first position counts as the most confident.
+    Source: the threshold rule of Fast-dLLM; with `is_strict` that of SDAR and LLaDA2, above the threshold only. Among
+    equal confidences, the first position counts as the most confident.
     Shapes: confidences [R]; counts [N], candidates of each request, at least 1; thresholds [N] -> chosen [R].
     """
     request = np.repeat(np.arange(len(counts)), counts)  # [R]
-    chosen: Bool = confidences >= thresholds[request]
+    limits = thresholds[request]
+    chosen: Bool = confidences > limits if is_strict else confidences >= limits
     best_first = np.lexsort((-confidences, request))  # stable: the first position wins a tie
     chosen[best_first[np.cumsum(counts) - counts]] = True
     return chosen

@@ -98,7 +98,7 @@ class CacheStepGraphs:
         return hidden
 
     def _capture(self, arrays: list[NDArray[Any]]) -> Captured:
-        device = self._decoder.head.weight.device
+        device = self._decoder.embed.weight.device
         packed = self._transfer.stage(arrays).to(device, copy=True)
         with torch.cuda.device(device):  # streams belong to a device, and each thread starts on the first one
             warm_up = torch.cuda.Stream()  # type: ignore[no-untyped-call]

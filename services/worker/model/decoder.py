@@ -1,4 +1,4 @@
-"""The decoder of LLaDA and Dream over packed tokens.
+"""The decoder of all families over packed tokens.
 
 Packed: the tokens of all sequences are concatenated to one row [T], without padding or a batch axis. The caller's
 `attend` function decides which tokens attend to each other and where keys and values are stored; the decoder knows
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from services.worker.model.experts import ExpertMlp
 from services.worker.model.families import ModelConfig
 
 Attend = Callable[[int, Tensor, Tensor], Tensor]
@@ -39,6 +40,8 @@ class Shard:
         """Raises: ValueError if the model cannot be split into this number of ranks."""
         kv_heads = config.num_kv_heads
         splits = {"heads": config.num_heads, "MLP columns": config.mlp_width, "vocabulary rows": config.vocab_size}
+        if config.experts:
+            splits |= {"experts": config.experts.count, "shared experts' columns": config.experts.shared_width}
         for unit, number in splits.items():
             if number % self.size:
                 raise ValueError(f"tensor-parallel degree {self.size} does not divide the model's {number} {unit}")
@@ -62,42 +65,67 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
+class Mlp(nn.Module):
+    """A gated MLP, or one rank's columns of it."""
+
+    def __init__(self, width: int, columns: int) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(width, 2 * columns, bias=False)
+        self.down = nn.Linear(columns, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: x [T, W] -> [T, W], to be summed over the ranks."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)  # [T, columns] each
+        mixed: Tensor = self.down(F.silu(gate) * up)
+        return mixed
+
+
 class Layer(nn.Module):
-    """One transformer layer: norm, attention, norm, gated MLP, each with its residual."""
+    """One transformer layer: norm, attention, norm, gated MLP or experts, each with its residual."""
 
     def __init__(self, index: int, config: ModelConfig, shard: Shard, reduce: Reduce) -> None:
         super().__init__()
         self.index = index
         self.reduce = reduce
-        kv_heads, mlp_width = shard.kv_heads(config)[1], config.mlp_width // shard.size
+        kv_heads = shard.kv_heads(config)[1]
         self.heads = (config.num_heads // shard.size, kv_heads, kv_heads)
-        self.head_dim = config.head_dim
+        self.head_dim, self.rotary_dim = config.head_dim, config.rotary_dim
         self.attn_norm = RMSNorm(config.width, config.norm_eps)
         self.qkv = nn.Linear(config.width, sum(self.heads) * config.head_dim, bias=config.qkv_bias)
+        self.q_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
         self.attn_out = nn.Linear(self.heads[0] * config.head_dim, config.width, bias=False)
         self.mlp_norm = RMSNorm(config.width, config.norm_eps)
-        self.gate_up = nn.Linear(config.width, 2 * mlp_width, bias=False)
-        self.down = nn.Linear(mlp_width, config.width, bias=False)
+        experts = config.experts if config.experts and index >= config.experts.num_dense_layers else None
+        self.mlp = (
+            ExpertMlp(
+                config.width, experts, Mlp(config.width, experts.shared_width // shard.size), shard.rank, shard.size
+            )
+            if experts
+            else Mlp(config.width, config.mlp_width // shard.size)
+        )
 
     def forward(self, x: Tensor, turns: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
-        """Shapes: x [T, W], turns [T, 1, D / 2] -> [T, W], or with rows [R] -> [R, W]."""
+        """Shapes: x [T, W], turns [T, 1, rotary_dim / 2] -> [T, W], or with rows [R] -> [R, W]."""
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))  # [T, H + 2 K, D]
         num_q, num_kv, _ = self.heads
-        rotate_(qkv[:, : num_q + num_kv], turns)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k, v = qkv.split(self.heads, dim=1)
+            qkv = torch.cat((self.q_norm(q), self.k_norm(k), v), dim=1)
+        rotate_(qkv[:, : num_q + num_kv, : self.rotary_dim], turns)
         mixed = attend(self.index, qkv[:, :num_q], qkv[:, num_q:])  # [T, H, D]
         if rows is not None:
             x, mixed = x[rows], mixed[rows]
         x = x + self.reduce(self.attn_out(mixed.flatten(1)))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)  # [T, mlp_width] each
-        hidden: Tensor = x + self.reduce(self.down(F.silu(gate) * up))
+        hidden: Tensor = x + self.reduce(self.mlp(self.mlp_norm(x)))
         return hidden
 
 
 class PackedDecoder(nn.Module):
-    """Embedding, layers, final norm and head of one LLaDA or Dream model.
+    """Embedding, layers, final norm and head of one model.
 
     The caller loads or initializes the weights.
-    Source: the published modelling files of LLaDA (Llama shape) and Dream (Qwen2 shape).
+    Source: the published modelling files of the families.
     """
 
     def __init__(self, config: ModelConfig, shard: Shard = WHOLE, reduce: Reduce = lambda x: x) -> None:
@@ -110,7 +138,8 @@ class PackedDecoder(nn.Module):
         self.embed: nn.Embedding = nn.Embedding.from_pretrained(rows, freeze=False)  # type: ignore[no-untyped-call]
         self.layers = nn.ModuleList(Layer(index, config, shard, reduce) for index in range(config.num_layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
-        self.head = nn.Linear(config.width, config.vocab_size // shard.size, bias=False)
+        self._head_rows = config.vocab_size // shard.size
+        self.head = None if config.tied_head else nn.Linear(config.width, self._head_rows, bias=False)
         self._turns: Tensor | None = None  # of all positions, computed at first use
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
@@ -121,7 +150,7 @@ class PackedDecoder(nn.Module):
         """
         if self._turns is None or self._turns.device != tokens.device:
             every = torch.arange(self.config.max_length, device=tokens.device)
-            self._turns = rope_turns(every, self.config.head_dim, self.config.rope_base)
+            self._turns = rope_turns(every, self.config.rotary_dim, self.config.rope_base)
         turns = self._turns.index_select(0, positions)
         x = self.embed(tokens)  # [T, W]
         last = len(self.layers) - 1
@@ -132,20 +161,31 @@ class PackedDecoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The head. Shapes: hidden [R, W] -> raw, unshifted logits [R, V / shard.size]."""
-        rows: Tensor = self.head(hidden)
-        return rows
+        return F.linear(hidden, self.head_weight)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """Shapes: [V / shard.size, W]."""
+        if self.head is not None:
+            return self.head.weight
+        return self.embed.weight.narrow(0, self.first_token, self._head_rows)
+
+    @property
+    def first_token(self) -> int:
+        """The token of this rank's first logit."""
+        return self.shard.rank * self._head_rows
 
 
-def rope_turns(positions: Tensor, head_dim: int, base: float) -> Tensor:
-    """The rotation of each position's pairs, as complex64 numbers. Shapes: positions [T] -> [T, 1, D / 2]."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
-    angles = torch.outer(positions.float(), 1.0 / base**exponents)  # [T, D / 2]
+def rope_turns(positions: Tensor, rotary_dim: int, base: float) -> Tensor:
+    """The rotation of each position's pairs, as complex64 numbers. Shapes: positions [T] -> [T, 1, rotary_dim / 2]."""
+    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=positions.device) / rotary_dim
+    angles = torch.outer(positions.float(), 1.0 / base**exponents)  # [T, rotary_dim / 2]
     return torch.polar(torch.ones_like(angles), angles).unsqueeze(1)
 
 
 def rotate_(x: Tensor, turns: Tensor) -> None:
-    """Rotary embedding over the whole head, in place, computed in fp32. Two neighbours of a head are a pair: `weights`
-    reorders the published rows, whose pairs are half a head apart. Shapes: x [T, H, D], turns [T, 1, D / 2]."""
+    """Rotary embedding, in place, computed in fp32. Two neighbours are a pair: `weights` reorders the published rows,
+    whose pairs are half the rotated dimensions apart. Shapes: x [T, H, rotary_dim], turns [T, 1, rotary_dim / 2]."""
     exact = x.float()  # the same tensor in fp32
     torch.view_as_complex(exact.view(*exact.shape[:-1], -1, 2)).mul_(turns)
     if exact is not x:

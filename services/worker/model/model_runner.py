@@ -57,12 +57,11 @@ class Runner:
         """Raises: ValueError if `attention` names a kernel that cannot run here."""
         self.config = decoder.config
         self.cache_tokens = cache_tokens
-        self.device = decoder.head.weight.device
-        self.dtype = decoder.head.weight.dtype
+        self.device = decoder.embed.weight.device
+        self.dtype = decoder.embed.weight.dtype
         self.decoder = decoder
         self._gather = gather
-        first = decoder.shard.rank * decoder.head.out_features
-        self._vocabulary = Vocabulary(first, self.config.mask_token_id)
+        self._vocabulary = Vocabulary(decoder.first_token, self.config.mask_token_id)
         self.attention = kernel_name(attention, self.device, self.dtype)
         self._kernel = kernel_of(self.attention)
         self._transfer, self._noise_transfer = Transfer(self.device), Transfer(self.device)
@@ -80,7 +79,7 @@ class Runner:
             self._store.move(batch.moves)
         rows = np.pad(batch.rows, (0, max(0, MIN_ROWS - len(batch.rows))), mode="edge")
         logits = self.decoder.logits(self._hidden(batch, rows))[: len(batch.rows)]  # [R, V of this rank]
-        after_temperature = self.config.family == "dream"
+        after_temperature = self.config.confidence_at_temperature
         floor = self._floor(logits, batch)
         best = best_of(logits, self._noise(batch), self._vocabulary, floor, after_temperature=after_temperature)
         chosen = combine_shards(self._gather(best) if self._gather else best.unsqueeze(0))

@@ -1,10 +1,11 @@
 """Loads and saves a decoder as safetensors, under the parameter names of the published checkpoints.
 
-The decoder keeps query, key and value, and gate and up, as one matrix each; the files keep them apart. A `WeightTarget`
-is one published parameter with its place in the decoder.
+The decoder keeps query, key and value, gate and up, and an expert's matrices of all experts as one parameter each; most
+files keep them apart. A `WeightTarget` is a published parameter, or a part of it, with its place in the decoder.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from services.worker.model.decoder import WHOLE, PackedDecoder, Reduce, Shard
-from services.worker.model.families import Family, ModelConfig, read_config
+from services.worker.model.families import FAMILIES, ModelConfig, read_config
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -24,97 +25,113 @@ INDEX_FILE = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class WeightTarget:
-    """The decoder's rows that hold a published parameter: all of it, or one rank's share along `axis`."""
+    """The decoder's rows that hold a published parameter, or a part of it."""
 
     rows: Tensor
-    axis: int = -1  # -1: not split
-    first: int = 0  # where the share begins
-    axis_length: int = 0  # of the published parameter
-    rotary_dim: int = 0  # of each head, if its published halves are interleaved here: the pairs of `rotate_`
+    shape: tuple[int, ...]  # of the published parameter
+    start: tuple[int, ...]  # where the part begins in it, along each axis
+    order: Tensor | None = None  # int64: the row here of each published one; None: the same order
 
     @property
-    def shape(self) -> list[int]:
-        """The published parameter's shape."""
-        shape = list(self.rows.shape)
-        if self.axis >= 0:
-            shape[self.axis] = self.axis_length
-        return shape
+    def part(self) -> tuple[slice, ...]:
+        """The part of the published parameter."""
+        return tuple(slice(first, first + length) for first, length in zip(self.start, self.rows.shape, strict=True))
 
-    def load(self, published: Tensor) -> None:
-        """Copy the published parameter, or this rank's share of it, into the rows."""
-        is_whole = self.axis < 0
-        share = published if is_whole else published.narrow(self.axis, self.first, self.rows.shape[self.axis])
-        rows = self._in_published_order()
-        rows.copy_(share.reshape(rows.shape))
+    def load(self, published: Any) -> None:
+        """Copy the part from the published parameter: a tensor, or a file's slice."""
+        part = published[self.part]
+        if self.order is None:
+            self.rows.copy_(part)
+        else:
+            self.rows.index_copy_(0, self.order.to(self.rows.device), part.to(self.rows.device, self.rows.dtype))
 
-    def published(self) -> Tensor:
-        """The rows in the published order."""
-        rows = self._in_published_order()
-        return rows.flatten(0, 2) if self.rotary_dim else rows
-
-    def _in_published_order(self) -> Tensor:
-        """A view of the rows; those of a head as [heads, halves, D / 2, ...]."""
-        if not self.rotary_dim:
-            return self.rows
-        return self.rows.view(-1, self.rotary_dim // 2, 2, *self.rows.shape[1:]).transpose(1, 2)
+    def save(self, published: Tensor) -> None:
+        """Copy the rows into the published parameter."""
+        rows = self.rows.cpu()
+        published[self.part] = rows if self.order is None else rows[self.order]
 
 
-# The published names by family. Those of a layer's parameters follow a prefix and the layer's index.
-_LAYER_PREFIX: dict[Family, str] = {"llada": "model.transformer.blocks", "dream": "model.layers"}
-_OUTER_NAMES: dict[str, dict[Family, str]] = {
-    "embed": {"llada": "model.transformer.wte", "dream": "model.embed_tokens"},
-    "norm": {"llada": "model.transformer.ln_f", "dream": "model.norm"},
-    "head": {"llada": "model.transformer.ff_out", "dream": "lm_head"},
-}
-_LAYER_NAMES: dict[str, dict[Family, list[str]]] = {
-    "attn_norm": {"llada": ["attn_norm"], "dream": ["input_layernorm"]},
-    "qkv": {
-        "llada": ["q_proj", "k_proj", "v_proj"],
-        "dream": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-    },
-    "attn_out": {"llada": ["attn_out"], "dream": ["self_attn.o_proj"]},
-    "mlp_norm": {"llada": ["ff_norm"], "dream": ["post_attention_layernorm"]},
-    "gate_up": {"llada": ["ff_proj", "up_proj"], "dream": ["mlp.gate_proj", "mlp.up_proj"]},
-    "down": {"llada": ["ff_out"], "dream": ["mlp.down_proj"]},
-}
-
-
-def weight_targets(decoder: PackedDecoder) -> dict[str, WeightTarget]:
-    """Every published parameter's place in the decoder, by its published name."""
-    family, targets = decoder.config.family, {}
+def weight_targets(decoder: PackedDecoder) -> dict[str, list[WeightTarget]]:
+    """The places in the decoder of every published parameter, by its published name."""
+    family, targets = FAMILIES[decoder.config.family], defaultdict[str, list[WeightTarget]](list)
     for name, parameter in decoder.named_parameters():
         module, _, kind = name.rpartition(".")
-        if module in _OUTER_NAMES:
-            parts = [_OUTER_NAMES[module][family]]
-        else:
-            _, index, module = module.split(".")
-            parts = [f"{_LAYER_PREFIX[family]}.{index}.{part}" for part in _LAYER_NAMES[module][family]]
-        start = 0
-        for part, (num_rows, *split) in zip(parts, _splits(module, parameter, decoder), strict=True):
-            targets[f"{part}.{kind}"] = WeightTarget(parameter.detach()[start : start + num_rows], *split)
-            start += num_rows
-    return targets
+        rows = parameter.detach()
+        if module in family.outer_names:
+            is_split = module == "head"
+            targets[f"{family.outer_names[module]}.{kind}"].append(
+                _split(rows, 0, decoder.first_token, decoder.config.vocab_size) if is_split else _whole(rows)
+            )
+            continue
+        _, index, module = module.split(".", 2)
+        published = [f"{family.layer_prefix}.{index}.{part}.{kind}" for part in family.layer_names[module]]
+        for part, target in _layer_targets(module, rows, published, decoder):
+            targets[part].append(target)
+    return dict(targets)
 
 
-def _splits(module: str, parameter: Tensor, decoder: PackedDecoder) -> list[tuple[int, ...]]:
-    """Of each published part of a parameter: the number of its rows here, and (axis, first, axis_length, rotary_dim), a
-    missing rotary_dim being 0."""
-    config, shard = decoder.config, decoder.shard
-    size, rank, head = shard.size, shard.rank, config.head_dim
-    match module:
+def _layer_targets(
+    module: str, rows: Tensor, published: list[str], decoder: PackedDecoder
+) -> Iterator[tuple[str, WeightTarget]]:
+    """The published names and places of one parameter of a layer."""
+    config, rank, size = decoder.config, decoder.shard.rank, decoder.shard.size
+    match module.removeprefix("mlp."):
         case "qkv":
-            q_rows, (kv_first, kv_heads) = config.num_heads // size * head, shard.kv_heads(config)
-            kv = (kv_heads * head, 0, kv_first * head, config.num_kv_heads * head)
-            return [(q_rows, 0, rank * q_rows, q_rows * size, head), (*kv, head), kv]
-        case "gate_up":
-            rows = config.mlp_width // size
-            return [(rows, 0, rank * rows, config.mlp_width)] * 2
-        case "attn_out" | "down":
-            columns = parameter.shape[1]
-            return [(len(parameter), 1, rank * columns, columns * size)]
-        case "head":
-            return [(len(parameter), 0, rank * len(parameter), config.vocab_size)]
-    return [(len(parameter), -1, 0, 0)]
+            yield from _qkv_targets(rows, published, decoder)
+        case "q_norm" | "k_norm":
+            yield published[0], WeightTarget(rows, tuple(rows.shape), (0,), _pair_order(1, config))
+        case "gate_up" | "shared.gate_up":
+            for part, half in zip(published, rows.chunk(2), strict=True):
+                yield part, _split(half, 0, rank * len(half), size * len(half))
+        case "attn_out" | "down" | "shared.down":
+            columns = rows.shape[1]
+            yield published[0], _split(rows, 1, rank * columns, size * columns)
+        case "experts.gate_up" | "experts.down":
+            for index, matrix in enumerate(rows, rank * len(rows)):
+                for part, half in zip(published, matrix.chunk(len(published)), strict=True):
+                    yield part.format(index), _whole(half)
+        case _:
+            yield published[0], _whole(rows)
+
+
+def _qkv_targets(rows: Tensor, published: list[str], decoder: PackedDecoder) -> Iterator[tuple[str, WeightTarget]]:
+    """Query, key and value: published as three parameters, or as one with all rows of the query first."""
+    config, shard, head = decoder.config, decoder.shard, decoder.config.head_dim
+    first_kv, kv_heads = shard.kv_heads(config)
+    q_heads = config.num_heads // shard.size
+    parts = [  # heads here, the first of them, heads in all, whether they are rotated
+        (q_heads, shard.rank * q_heads, config.num_heads, True),
+        (kv_heads, first_kv, config.num_kv_heads, True),
+        (kv_heads, first_kv, config.num_kv_heads, False),
+    ]
+    all_heads, before, start = sum(part[2] for part in parts), 0, 0
+    for index, (heads, first, total, is_rotated) in enumerate(parts):
+        is_one = len(published) == 1
+        name, offset, length = (published[0], before, all_heads) if is_one else (published[index], 0, total)
+        own = rows[start : start + heads * head]
+        order = _pair_order(heads, config) if is_rotated else None
+        yield name, _split(own, 0, (offset + first) * head, length * head, order)
+        before, start = before + total, start + heads * head
+
+
+def _whole(rows: Tensor) -> WeightTarget:
+    return WeightTarget(rows, tuple(rows.shape), (0,) * rows.ndim)
+
+
+def _split(rows: Tensor, axis: int, first: int, length: int, order: Tensor | None = None) -> WeightTarget:
+    """The published parameter has this length along `axis`; the part begins at `first`."""
+    shape, start = list(rows.shape), [0] * rows.ndim
+    shape[axis], start[axis] = length, first
+    return WeightTarget(rows, tuple(shape), tuple(start), order)
+
+
+def _pair_order(heads: int, config: ModelConfig) -> Tensor:
+    """The row here of each published row of these heads. Published, the two of a rotated pair are half the rotated
+    dimensions apart; here they are neighbours, as `rotate_` expects."""
+    rotated = torch.arange(config.rotary_dim, device="cpu").view(-1, 2).T.flatten()
+    head = torch.cat((rotated, torch.arange(config.rotary_dim, config.head_dim, device="cpu")))
+    starts = torch.arange(heads, device="cpu") * config.head_dim
+    return (starts.unsqueeze(1) + head).flatten()
 
 
 def check_weights(directory: Path) -> None:
@@ -128,7 +145,7 @@ def check_weights(directory: Path) -> None:
     for path, name, file in _parameters(directory):
         if name not in missing:
             raise ValueError(f"{path} holds {name}, which is not a parameter of a {decoder.config.family} model")
-        shape, expected = file.get_slice(name).get_shape(), missing.pop(name).shape
+        shape, expected = file.get_slice(name).get_shape(), list(missing.pop(name)[0].shape)
         if shape != expected:
             raise ValueError(f"{path}: {name} is {shape}, its config.json requires {expected}")
     if missing:
@@ -148,7 +165,8 @@ def load(
     decoder = empty_decoder(read_config(directory), dtype, device, shard, reduce)
     targets = weight_targets(decoder)
     for _, name, file in _parameters(directory):
-        targets[name].load(file.get_tensor(name))
+        for target in targets.get(name, ()):  # none: an expert of another rank
+            target.load(file.get_slice(name))
     return decoder
 
 
@@ -163,17 +181,21 @@ def empty_decoder(
     with torch.device("meta"):
         decoder = PackedDecoder(config, shard, reduce)
     # `to_empty` would make torch import its compiler.
-    empty = {name: torch.empty(p.shape, dtype=dtype, device=device) for name, p in decoder.named_parameters()}
+    empty = {
+        name: torch.empty(p.shape, dtype=torch.float32 if ".router." in name else dtype, device=device)
+        for name, p in decoder.named_parameters()
+    }
     decoder.load_state_dict(empty, assign=True)
     return decoder.requires_grad_(requires_grad=False).eval()
 
 
 def save(decoder: PackedDecoder, directory: Path, dtype: torch.dtype) -> None:
     """Write the weights to `model.safetensors`, under the published names. The caller writes config.json."""
-    published = {
-        name: target.published().to("cpu", dtype, copy=True).contiguous()
-        for name, target in weight_targets(decoder).items()
-    }
+    published = {}
+    for name, targets in weight_targets(decoder).items():
+        published[name] = torch.empty(targets[0].shape, dtype=dtype)
+        for target in targets:
+            target.save(published[name])
     directory.mkdir(parents=True, exist_ok=True)
     save_file(published, directory / SINGLE_FILE, metadata={"format": "pt"})
 

@@ -223,7 +223,7 @@ def test_exact_match_needs_the_whole_sentence(reply: str, right: bool) -> None:
 def test_a_published_model_can_be_read_and_evaluated(tokenizer: Tokenizer, tmp_path: Path) -> None:
     decoder = new_decoder(tokenizer, seed=0)
     with torch.no_grad():
-        decoder.head.weight.mul_(1000.0)  # high confidence, so that decoding takes few steps
+        decoder.head_weight.mul_(1000.0)  # high confidence, so that decoding takes few steps
     publish(decoder, tokenizer, tmp_path)
     loaded, _ = read_model(tmp_path)
     for saved, original in zip(loaded.parameters(), decoder.parameters(), strict=True):

@@ -6,8 +6,8 @@ from experiments.cuda_roofline import LLADA_8B
 from experiments.step_cost import KINDS, MAX_OPERATIONS_A_LAYER, runner_of, step_cost
 
 SMALL = dataclasses.replace(
-    LLADA_8B, num_layers=2, width=128, num_heads=4, num_kv_heads=4, head_dim=32, mlp_width=256, vocab_size=1000,
-    mask_token_id=999
+    LLADA_8B, num_layers=2, width=128, num_heads=4, num_kv_heads=4, head_dim=32, rotary_dim=32, mlp_width=256,
+    vocab_size=1000, mask_token_id=999
 )  # fmt: skip
 
 

@@ -182,7 +182,7 @@ def test_jobs_of_a_new_scheduler_drop_all_requests(runner: Runner) -> None:
         ({"canvas": pack_int32([-1] * 5 + [MASK_ID] * 16)}, "0..63"),
         ({"canvas": pack_int32([1] * 5 + [MASK_ID] * 160)}, "at most 128"),
         ({"prompt_length": 0}, "prompt_length"),
-        ({"block_length": 0}, "whole blocks"),
+        ({"block_length": 0}, "block_length must be at least 1"),
         ({"temperature": float("nan")}, "temperature"),
     ],
 )

@@ -81,9 +81,9 @@ def test_the_published_configurations_are_read() -> None:
     assert (dream.rope_base, dream.norm_eps, dream.mask_token_id, dream.max_length) == (1e6, 1e-6, 151666, 2048)
 
 
-@pytest.mark.parametrize("architecture", ["SDARForCausalLM", "LLaDA2MoeModelLM", "LLaDAMoEModelLM"])
+@pytest.mark.parametrize("architecture", ["Fast_dLLM_QwenForCausalLM", "LLaDAMoEModelLM"])
 def test_other_architectures_are_refused_by_name(architecture: str) -> None:
-    with pytest.raises(ValueError, match=f"architecture: {architecture}; supported: LLaDAModelLM, DreamModel$"):
+    with pytest.raises(ValueError, match=f"architecture: {architecture}; supported: LLaDAModelLM, DreamModel, SDAR"):
         parse_config({"architectures": [architecture]})
 
 

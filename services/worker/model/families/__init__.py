@@ -1,0 +1,52 @@
+"""The supported families of models: one module each, chosen by the architecture that `config.json` names.
+
+Every shape, id, epsilon and rope base is read from the file; settings that the decoder does not implement are rejected.
+"""
+
+import json
+from pathlib import Path
+
+from services.worker.model.families.config import ModelConfig
+from services.worker.model.families.dream import Dream
+from services.worker.model.families.family import Family, RawConfig
+from services.worker.model.families.llada import Llada
+from services.worker.model.families.llada2 import Llada2
+from services.worker.model.families.sdar import Sdar
+
+__all__ = ["FAMILIES", "ModelConfig", "parse_config", "read_config"]
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (Llada(), Dream(), Sdar(), Llada2())}
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """Read `config.json` of a model directory.
+
+    Raises: ValueError, one line, if the file is missing or unreadable, names an unknown architecture, lacks a key, or
+    has a setting that the decoder does not implement.
+    """
+    path = directory / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"no model in {directory}: cannot read config.json ({error.strerror})") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path} must hold one JSON object")  # noqa: TRY004 - the file is wrong, not the call
+    try:
+        return parse_config(raw)
+    except KeyError as error:
+        raise ValueError(f"{path} lacks the key {error}") from error
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def parse_config(raw: RawConfig) -> ModelConfig:
+    """The ModelConfig of the published keys. Raises: ValueError as `read_config`; KeyError for a missing key."""
+    architectures = raw.get("architectures") or []
+    for family in FAMILIES.values():
+        if family.architecture in architectures:
+            return family.parse(raw)
+    named = ", ".join(map(str, architectures)) or "none"
+    supported = ", ".join(family.architecture for family in FAMILIES.values())
+    raise ValueError(f"architecture: {named}; supported: {supported}")

@@ -1,0 +1,94 @@
+"""A family of checkpoints, and the parts that families share."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from services.worker.model.families.config import ModelConfig
+from shared.model_files import max_length_of
+
+RawConfig = Mapping[str, Any]
+"""The keys of a config.json."""
+
+
+class Family(Protocol):
+    """The checkpoints of one architecture: how their shape is read, and the names of their weights."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def architecture(self) -> str:
+        """As in config.json."""
+
+    @property
+    def outer_names(self) -> Mapping[str, str]:
+        """The published names of the embedding, the final norm and the head, by their names in the decoder."""
+
+    @property
+    def layer_prefix(self) -> str:
+        """The names' part before the layer's index."""
+
+    @property
+    def layer_names(self) -> Mapping[str, tuple[str, ...]]:
+        """The published parts of each parameter of a layer, in the order of its rows. `{}` is an expert's index."""
+
+    def parse(self, raw: RawConfig) -> ModelConfig:
+        """Raises: ValueError for a setting that the decoder does not implement; KeyError for a missing key."""
+
+
+QWEN_OUTER_NAMES = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
+QWEN_LAYER_NAMES = {
+    "attn_norm": ("input_layernorm",),
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attn_out": ("self_attn.o_proj",),
+    "mlp_norm": ("post_attention_layernorm",),
+    "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.down": ("mlp.down_proj",),
+}
+
+
+def check_settings(raw: RawConfig, required: Mapping[str, Any]) -> None:
+    """Raises: ValueError for another value than the required one; a missing key counts as the required value."""
+    for key, value in required.items():
+        if raw.get(key, value) != value:
+            raise ValueError(f"{key} is {raw[key]!r}, only {value!r} is implemented")
+
+
+def qwen_sizes(raw: RawConfig) -> dict[str, Any]:
+    """The sizes under the keys of Qwen's configurations, which most families use."""
+    return {
+        "num_layers": int(raw["num_hidden_layers"]),
+        "width": int(raw["hidden_size"]),
+        "num_heads": int(raw["num_attention_heads"]),
+        "num_kv_heads": int(raw["num_key_value_heads"]),
+        "mlp_width": int(raw["intermediate_size"]),
+        "vocab_size": int(raw["vocab_size"]),
+        "norm_eps": float(raw["rms_norm_eps"]),
+        "rope_base": rope_base(raw),
+        "max_length": max_length_of(raw),
+    }
+
+
+def head_dim_of(width: int, num_heads: int) -> int:
+    """The size of a head where the file does not name it. Raises: ValueError if the heads do not fill the width."""
+    if num_heads < 1 or width % num_heads:
+        raise ValueError(f"width {width} is not a multiple of {num_heads} heads")
+    return width // num_heads
+
+
+def rope_base(raw: RawConfig) -> float:
+    """transformers 5 writes `rope_theta` into `rope_parameters`."""
+    parameters = raw.get("rope_parameters")
+    if not parameters:
+        return float(raw["rope_theta"])
+    if parameters.get("rope_type", "default") != "default":
+        raise ValueError(f"rope_type is {parameters['rope_type']!r}, only 'default' is implemented")
+    return float(parameters["rope_theta"])
+
+
+def refuse_block_causal(raw: RawConfig) -> None:
+    """Raises: ValueError for a block-causal checkpoint with the architecture of the bidirectional one it was made from.
+    Their authors' decoding differs, and no reference vectors cover it."""
+    for key in ("block_size", "bd_size"):
+        if raw.get(key) is not None:
+            raise ValueError(f"{key} is {raw[key]!r}: a block-causal model under the name of a bidirectional one")

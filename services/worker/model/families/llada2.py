@@ -1,0 +1,77 @@
+"""LLaDA2.0 and LLaDA2.1: experts with sigmoid routing, a part of each head rotated, block-causal.
+
+Source: the modelling files of inclusionAI's checkpoints.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from services.worker.model.families.config import Experts, ModelConfig
+from services.worker.model.families.family import RawConfig, check_settings, qwen_sizes
+
+_REQUIRED = {
+    "hidden_act": "silu",
+    "moe_router_enable_expert_bias": True,
+    "norm_topk_prob": True,
+    "rope_scaling": None,
+    "score_function": "sigmoid",
+    "tie_word_embeddings": False,
+    "use_bias": False,
+    "use_qkv_bias": False,
+    "use_sliding_window": False,
+}
+# The published files leave these out; they are the defaults of the authors' decoding.
+_MASK_TOKEN_ID, _EOS_TOKEN_ID, _BLOCK_LENGTH = 156895, 156892, 32
+
+
+class Llada2:
+    """The family, as the protocol."""
+
+    name = "llada2"
+    architecture = "LLaDA2MoeModelLM"
+    outer_names: ClassVar[Mapping[str, str]] = {
+        "embed": "model.word_embeddings",
+        "norm": "model.norm",
+        "head": "lm_head",
+    }
+    layer_prefix = "model.layers"
+    layer_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "attn_norm": ("input_layernorm",),
+        "qkv": ("attention.query_key_value",),
+        "q_norm": ("attention.query_layernorm",),
+        "k_norm": ("attention.key_layernorm",),
+        "attn_out": ("attention.dense",),
+        "mlp_norm": ("post_attention_layernorm",),
+        "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+        "mlp.down": ("mlp.down_proj",),
+        "mlp.router": ("mlp.gate",),
+        "mlp.experts.gate_up": ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj"),
+        "mlp.experts.down": ("mlp.experts.{}.down_proj",),
+        "mlp.shared.gate_up": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
+        "mlp.shared.down": ("mlp.shared_experts.down_proj",),
+    }
+
+    def parse(self, raw: RawConfig) -> ModelConfig:
+        """As the protocol."""
+        check_settings(raw, _REQUIRED)
+        head_dim, width = int(raw["head_dim"]), int(raw["moe_intermediate_size"])
+        return ModelConfig(
+            family=self.name,
+            **qwen_sizes(raw),
+            head_dim=head_dim,
+            rotary_dim=int(head_dim * float(raw.get("partial_rotary_factor", 1.0))),
+            qk_norm=True,
+            experts=Experts(
+                num_dense_layers=int(raw["first_k_dense_replace"]),
+                count=int(raw["num_experts"]),
+                per_token=int(raw["num_experts_per_tok"]),
+                width=width,
+                shared_width=width * int(raw["num_shared_experts"]),
+                groups=int(raw["n_group"]),
+                kept_groups=int(raw["topk_group"]),
+                scale=float(raw["routed_scaling_factor"]),
+            ),
+            mask_token_id=int(raw.get("mask_token_id", _MASK_TOKEN_ID)),
+            eos_token_id=int(raw.get("eos_token_id", _EOS_TOKEN_ID)),
+            block_length=_BLOCK_LENGTH,
+        )

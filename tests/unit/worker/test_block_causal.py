@@ -1,0 +1,207 @@
+"""Block-causal families compute the reference's logits, routes and traces: alone, batched, cached, and split."""
+
+import json
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from services.worker.cache.cache_mode import CacheMode, check_mode
+from services.worker.cache.kv_store import KvStore
+from services.worker.engine.batch import Part, pack
+from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, RequestTrace, decode_together
+from services.worker.engine.sequence_state import NO_REGION, SequenceState
+from services.worker.model.decoder import PackedDecoder, Shard
+from services.worker.model.experts import ExpertMlp, choose_experts
+from services.worker.model.families import parse_config, read_config
+from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
+from services.worker.model.model_runner import Runner
+from services.worker.model.weights import load
+from shared.errors import BadInput
+from tests.support.engines import CONFIDENCE_ATOL
+from tests.support.golden import BLOCK_SETS, COPY, GOLDEN, GoldenCase, threshold_cases
+from tests.support.packed_forward import forward_packed
+
+MODES = [CacheMode.BLOCK, CacheMode.NONE]
+LOGITS_ATOL = 5e-4  # fp32, the bound published with the vectors
+
+
+@cache
+def decoder_of(name: str) -> PackedDecoder:
+    return load(GOLDEN / name, torch.float32, "cpu")
+
+
+@cache
+def runner_of(name: str) -> Runner:
+    return Runner(decoder_of(name), cache_tokens=8192)
+
+
+def assert_close(own: Tensor, reference: Tensor) -> None:
+    torch.testing.assert_close(own, reference, atol=LOGITS_ATOL, rtol=0)
+
+
+def decode(cases: list[GoldenCase], runner: Runner, mode: CacheMode) -> list[RequestTrace]:
+    """Decode cases with the same options together."""
+    [options] = {DecodeOptions(mode, case.threshold, case.block_length, len(case.output)) for case in cases}
+    requests = [CaseRequest(case.name, case.prompt) for case in cases]
+    return decode_together(requests, runner, options)
+
+
+def assert_trace(trace: RequestTrace, case: GoldenCase) -> None:
+    prompt = len(case.prompt)
+    assert trace.output_ids == case.output, case.name
+    assert trace.nfe == case.nfe, case.name
+    for own, step in zip(trace.steps, case.steps, strict=True):
+        assert own.kind == "denoise"
+        assert [position + prompt for position in own.positions] == step["unmask_pos"], case.name
+        assert own.tokens == step["unmask_id"], case.name
+        known = dict(zip(step["cand_pos"], step["cand_conf"], strict=True))
+        wanted = [known[position] for position in step["unmask_pos"]]
+        assert own.confidences == pytest.approx(wanted, abs=CONFIDENCE_ATOL), case.name
+
+
+@pytest.mark.parametrize("name", BLOCK_SETS)
+@pytest.mark.parametrize("mode", MODES)
+def test_each_case_alone_matches_the_reference_trace(name: str, mode: CacheMode) -> None:
+    cases = threshold_cases((name,), ("block",))
+    assert cases
+    for case in cases:
+        assert_trace(decode([case], runner_of(name), mode)[0], case)
+
+
+@pytest.mark.parametrize("name", BLOCK_SETS)
+def test_cases_of_equal_options_in_one_batch_match_the_reference(name: str) -> None:
+    groups: dict[tuple[float, int, int], list[GoldenCase]] = {}
+    for case in threshold_cases((name,), ("block",)):
+        groups.setdefault((case.threshold, case.block_length, len(case.output)), []).append(case)
+    assert any(len(cases) > 1 for cases in groups.values())
+    for cases in groups.values():
+        for trace, case in zip(decode(cases, runner_of(name), CacheMode.BLOCK), cases, strict=True):
+            assert_trace(trace, case)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", [name for name in BLOCK_SETS if name != "sdar/seed1"])  # its 3 heads are not split
+def test_a_split_model_matches_the_reference_trace(name: str) -> None:
+    cases = threshold_cases((name,), ("block",))[::5]
+    with open_runner(ModelChoice(str(GOLDEN / name), "cpu", "float32", tp=2, threads=1), CacheSize(1, 512)) as runner:
+        for case in cases:
+            options = DecodeOptions(CacheMode.BLOCK, case.threshold, case.block_length, len(case.output))
+            assert_trace(decode_together([CaseRequest("a", case.prompt)], runner, options)[0], case)
+
+
+@pytest.mark.parametrize(("name", "degree"), [("llada2/seed1", 4), ("sdar/seed1", 4)])
+def test_a_degree_that_does_not_fit_is_refused_in_one_line(name: str, degree: int) -> None:
+    with pytest.raises(ValueError, match=f"degree {degree}") as caught:
+        Shard(0, degree).check(decoder_of(name).config)
+    assert "\n" not in str(caught.value)
+
+
+# --- logits ---
+
+
+def state(ids: Tensor, block_length: int, kv_start: int = NO_REGION) -> SequenceState:
+    canvas = ids.numpy().astype("int32")
+    return SequenceState(
+        0, 0, block_length, canvas, canvas.astype("float32"), 0.0, 0, kv_start=kv_start, is_aligned=True
+    )
+
+
+def feed(decoder: PackedDecoder, part: Part, store: KvStore | None = None) -> Tensor:
+    """The logits of the fed tokens: [stop - start, V]."""
+    return decoder.logits(forward_packed(decoder, pack([part], decoder.config), store))
+
+
+@pytest.mark.parametrize("name", BLOCK_SETS)
+def test_a_whole_forward_matches_the_reference(name: str) -> None:
+    decoder, files = decoder_of(name), load_file(GOLDEN / name / "forward.safetensors")
+    cases = sorted(key.removesuffix("/input_ids") for key in files if key.startswith("block/") and "input_ids" in key)
+    assert cases
+    for case in cases:
+        length = int(files[f"{case}/block_length"])
+        for ids, wanted in zip(files[f"{case}/input_ids"], files[f"{case}/logits"], strict=True):
+            whole = torch.nn.functional.pad(ids, (0, -len(ids) % length), value=decoder.config.mask_token_id)
+            sequence = state(whole, length)
+            own = feed(decoder, Part(sequence, 0, 0, 0, len(whole)))
+            complete = len(ids) - len(ids) % length  # tokens of a short last block would see the padding
+            assert_close(own[:complete], wanted[:complete])
+
+
+@pytest.mark.parametrize("name", BLOCK_SETS)
+def test_a_finished_block_is_cached_together_with_the_next_blocks_step(name: str) -> None:
+    decoder, files = decoder_of(name), load_file(GOLDEN / name / "forward.safetensors")
+    cases = sorted(key.removesuffix("/block") for key in files if key.startswith("inc/") and key.endswith("/block"))
+    assert cases
+    for case in cases:
+        start, stop = files[f"{case}/block"].tolist()
+        length = stop - start
+        keys = ("finished_ids", "step_ids", "commit_ids", "next_ids", "logits_step", "logits_commit", "logits_next")
+        for finished, step, commit, following, *wanted in zip(*(files[f"{case}/{key}"] for key in keys), strict=True):
+            store = KvStore(decoder, stop + length)
+            arriving = state(torch.cat((finished, step)), length, kv_start=0)
+            assert_close(feed(decoder, Part(arriving, 0, 0, 0, stop), store)[start:], wanted[0])
+            going_on = state(torch.cat((finished, commit, following)), length, kv_start=0)
+            own = feed(decoder, Part(going_on, 1, 1, start, stop + length), store)
+            assert_close(own[:length], wanted[1])
+            assert_close(own[length:], wanted[2])
+
+
+@pytest.mark.parametrize("name", [name for name in BLOCK_SETS if name.startswith("llada2")])
+def test_the_router_chooses_the_experts_of_the_reference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, files = decoder_of(name), load_file(GOLDEN / name / "forward.safetensors")
+    chosen: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def record(index: int, mlp: ExpertMlp, x: Tensor) -> Tensor:
+        chosen[index] = choose_experts(mlp.router.scores(x), mlp.router.expert_bias, mlp.shape)
+        return forward(mlp, x)
+
+    forward = ExpertMlp.forward
+    for index, layer in enumerate(decoder.layers):
+        if isinstance(layer.mlp, ExpertMlp):
+            monkeypatch.setattr(layer.mlp, "forward", partial(record, index, layer.mlp))
+    [ids], length = files["block/half_decoded/input_ids"], int(files["block/half_decoded/block_length"])
+    feed(decoder, Part(state(ids, length), 0, 0, 0, len(ids)))
+    assert chosen
+    for index, (experts, weights) in chosen.items():
+        ordered, at = experts.sort(dim=-1)
+        assert torch.equal(ordered, files[f"routing/layer{index}/experts"])
+        torch.testing.assert_close(weights.gather(1, at), files[f"routing/layer{index}/weights"], atol=1e-5, rtol=0)
+
+
+# --- configurations ---
+
+
+def test_the_published_configurations_are_read() -> None:
+
+    real = json.loads((COPY / "real_configs.json").read_text())
+    sdar, llada2 = (parse_config(real[name]["config"]) for name in ("sdar-8b", "llada2.0-mini"))
+    assert (sdar.head_dim, sdar.num_kv_heads, sdar.block_length, sdar.mask_token_id) == (128, 8, 4, 151669)
+    assert (sdar.qk_norm, sdar.tied_head, sdar.experts) == (True, False, None)
+    assert llada2.experts is not None
+    assert (llada2.experts.count, llada2.experts.per_token, llada2.experts.num_dense_layers) == (256, 8, 1)
+    assert (llada2.rotary_dim, llada2.block_length, llada2.mask_token_id, llada2.eos_token_id) == (
+        64,
+        32,
+        156895,
+        156892,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "complaint"),
+    [
+        (
+            "sdar/seed1",
+            CacheMode.DUAL,
+            "the cache dual is not possible: sdar models are block-causal; possible: none, block",
+        ),
+        ("llada/seed1", CacheMode.BLOCK, "llada models are not block-causal; possible: none, prefix, dual"),
+    ],
+)
+def test_a_cache_of_the_other_kind_of_model_is_refused(name: str, mode: CacheMode, complaint: str) -> None:
+
+    with pytest.raises(BadInput, match=complaint):
+        check_mode(mode, read_config(Path(COPY / name)))
