@@ -157,7 +157,8 @@ def load(
 ) -> PackedDecoder:
     """Load a model directory, from one file or several, into this dtype and device.
 
-    With a `shard`, keep only that rank's share; `reduce` then sums over the ranks.
+    With a `shard`, read only that rank's share; `reduce` then sums over the ranks. The files are mapped one after
+    another and copied from there, so that the most memory in use is the decoder and one file.
 
     Returns: the decoder in evaluation mode, its parameters without gradients. Raises: ValueError as `check_weights`.
     """
@@ -205,7 +206,7 @@ def _parameters(directory: Path) -> Iterator[tuple[Path, str, Any]]:
     for path in _files(directory):
         try:
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - a file, not a dict
+                for name in file.offset_keys():  # from the file's start to its end
                     yield path, name, file
         except (OSError, SafetensorError) as error:
             raise ValueError(f"cannot read the weights in {path}: {error}") from error
