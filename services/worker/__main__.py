@@ -60,11 +60,11 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     check_model(choice)
     instance = _describe(settings)
     has_cache = CacheMode(settings.cache) is not CacheMode.NONE
-    room = CacheSize(settings.max_batch_requests, settings.cache_tokens) if has_cache else NO_CACHE
+    size = CacheSize(settings.max_batch_requests, settings.cache_tokens, settings.max_batch_tokens)
     metrics = WorkerMetrics(instance)
     serve_metrics(metrics.registry, settings)
     with startup_registration(settings, instance):
-        runner = resources.enter_context(open_runner(choice, room))
+        runner = resources.enter_context(open_runner(choice, size if has_cache else NO_CACHE))
         profile = given or stored_profile(choice, runner, default_directory(environ))
     canary, digest = Canary.measure(runner), weights_digest(find_model(settings.model))
     log.info("weights read", sha256=digest)
@@ -78,7 +78,7 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
         limits = EngineLimits(settings.max_batch_tokens, settings.max_batch_requests)
         engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
         metrics.watch(engine)
-        registration = Registration(bus, loaded, lambda: engine.num_resident)
+        registration = Registration(bus, loaded, engine)
         limit_s = iteration_limit_s(profile, settings.tp, settings.max_batch_tokens)
         check = CanaryCheck(canary, settings.canary_interval_s)
         service = WorkerService(bus, engine, registration, metrics, check, iteration_limit_s=limit_s)

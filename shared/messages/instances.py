@@ -40,7 +40,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     node: str = "local"
     gpus: list[int] = []
     device: str = "cpu"
-    max_batch_tokens: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = 8192
+    max_batch_tokens: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = 8192  # lower after an out-of-memory error
     max_batch_requests: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)] = 64
     cache_tokens: Tokens = 0  # capacity of its KV cache; 0: no cache, or unknown
     profile: str = ""  # latency profile of its TP degree, in the form of PROFILE.csv; empty: none

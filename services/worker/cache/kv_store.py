@@ -11,7 +11,8 @@ from torch import Tensor
 from services.worker.cache.kv_allocator import Move
 from services.worker.model.decoder import PackedDecoder
 
-CPU_SHARE, CUDA_SHARE = 0.25, 0.85  # of the free memory; all programs of a machine share a CPU's
+CPU_SHARE, CUDA_SHARE = 0.25, 0.95  # of the free memory; all programs of a machine share a CPU's
+MOVED_ENTRIES = 1024  # that one copy moves
 
 
 class KvStore:
@@ -27,17 +28,21 @@ class KvStore:
         layers = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         layers[:, entries] = 0
         self._layers = [layers[i] for i in range(len(layers))]
+        self._moving = torch.empty_like(self._layers[0][:MOVED_ENTRIES])
 
     def write(self, layer: int, entries: Tensor, kv: Tensor) -> Tensor:
         """Returns: all keys and values of the layer. Shapes: entries [T], kv [T, 2 K, D] -> [entries + 1, 2 K, D]."""
         return self._layers[layer].index_copy_(0, entries, kv)
 
     def move(self, moves: Iterable[Move]) -> None:
-        """Copy regions to other entries, in this order. A region may overlap its target, so the copy has a buffer."""
-        for move in moves:
+        """Copy regions to other entries, in this order. A region may overlap its target, which lies before it, so each
+        copy has a buffer. It needs no further memory: a copy that failed half-way could not be repeated."""
+        for source, target, length in moves:
             for layer in self._layers:
-                region = layer[move.source : move.source + move.length].clone()
-                layer[move.target : move.target + move.length] = region
+                for first in range(0, length, len(self._moving)):
+                    part = self._moving[: length - first]
+                    part.copy_(layer[source + first : source + first + len(part)])
+                    layer[target + first : target + first + len(part)] = part
 
 
 def bytes_per_token(decoder: PackedDecoder) -> int:
@@ -46,15 +51,15 @@ def bytes_per_token(decoder: PackedDecoder) -> int:
     return 2 * config.num_layers * _kv_heads(decoder) * config.head_dim * itemsize
 
 
-def tokens_that_fit(decoder: PackedDecoder) -> int:
-    """The number of entries that fit into a share of the device's free memory; the forward needs the rest."""
+def tokens_that_fit(decoder: PackedDecoder, forward_bytes: int = 0) -> int:
+    """The number of entries that fit into a share of the device's free memory, beside the largest forward."""
     device = decoder.embed.weight.device
     if device.type == "cuda":
         torch.cuda.empty_cache()  # otherwise memory that torch has freed but not returned counts as used
         free_bytes, share = torch.cuda.mem_get_info(device)[0], CUDA_SHARE
     else:
         free_bytes, share = _available_bytes(), CPU_SHARE
-    return int(free_bytes * share) // bytes_per_token(decoder)
+    return max(0, int(free_bytes * share) - forward_bytes) // bytes_per_token(decoder)
 
 
 def _available_bytes() -> int:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import structlog
+import torch
 
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.sequence_state import SequenceState
@@ -13,6 +15,8 @@ from services.worker.model.families import ModelConfig
 from services.worker.model.model_runner import ModelRunner, TokenPredictions
 from shared.arrays import Float32, Int32
 from shared.messages.models import CanaryRecord
+
+log = structlog.get_logger(__name__)
 
 SEQUENCES, PROMPT, BLOCK = 2, 32, 32  # number; tokens of each
 MAX_DIFFERENCE = 0.01  # of a confidence, to the same instance's earlier one
@@ -78,9 +82,13 @@ class CanaryCheck:
         confidences = result.outcome.confidences if result.outcome else NO_OUTCOME.confidences
         if self._clock() < self._due_s and np.isfinite(confidences).all():
             return ""
-        reason = self._canary.check()
-        if not reason:
-            self._good_s = self._clock()
+        try:
+            reason = self._canary.check()
+            if not reason:
+                self._good_s = self._clock()
+        except torch.OutOfMemoryError:
+            reason = ""
+            log.warning("out of device memory in the canary; it runs again later")
         self._due_s = self._clock() + self._interval_s
         return reason
 

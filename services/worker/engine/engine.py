@@ -16,6 +16,7 @@ import torch
 from services.worker.cache.cache_mode import CacheMode, is_obsolete, part_for, rebuild_part, validate_job
 from services.worker.cache.eviction import KvReservations, tickets_to_evict
 from services.worker.engine.batch import Part, pack
+from services.worker.engine.batch_limit import BatchLimit
 from services.worker.engine.provisional_tokens import provisional_tokens
 from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.engine.step_jobs import StepJob, read_jobs
@@ -42,7 +43,7 @@ class Engine:
         self._runner = runner
         self._config = runner.config
         self._mode = mode
-        self._limits = limits
+        self._limit, self._max_requests = BatchLimit(limits.tokens), limits.requests
         self._instance_id = instance_id
         self._cache = KvReservations(mode, runner.cache_tokens)
         self._epoch = -1
@@ -60,6 +61,11 @@ class Engine:
     def num_resident(self) -> int:
         """The number of resident requests."""
         return len(self._resident)
+
+    @property
+    def max_batch_tokens(self) -> int:
+        """The most tokens of an iteration that the device's memory holds, as far as is known."""
+        return self._limit.tokens
 
     @property
     def cache_tokens(self) -> int:
@@ -108,6 +114,8 @@ class Engine:
                 outcome = self._run_batch(picked)
             if outcome is None:  # handled here since the caught error keeps the forward's tensors alive
                 self._shrink(picked)
+            else:
+                self._limit.ran()
         report, self._report = self._report, StepReport()
         if outcome is None and not (report.missing or report.failures):
             return None
@@ -160,7 +168,7 @@ class Engine:
         later: list[StepJob] = []
         busy: set[int] = set()
         tokens, full = 0, False
-        while self._queue and len(picked) < self._limits.requests:
+        while self._queue and len(picked) < self._max_requests:
             job = self._queue.popleft()
             if job.ticket in busy or job.batch > batch:
                 later.append(job)
@@ -175,7 +183,7 @@ class Engine:
                 continue
             part = part_for(job, sequence, self._mode, self._config)
             tokens += part.max_tokens
-            if picked and tokens > self._limits.tokens:
+            if picked and tokens > self._limit.tokens:
                 later.append(job)
                 break
             picked.append((part, job))
@@ -199,13 +207,13 @@ class Engine:
         return None if is_obsolete(job, sequence, self._config) else sequence
 
     def _shrink(self, picked: list[tuple[Part, StepJob]]) -> None:
-        """After an out-of-memory error: run smaller batches from now on, or fail a request that is too large alone."""
+        """After an out-of-memory error: run the jobs in smaller batches, or fail a request that is too large alone."""
         tokens = sum(part.max_tokens for part, _ in picked)
         log.warning("out of device memory", batch_tokens=tokens, requests=len(picked))
         if len(picked) == 1:
             self._report.fail(picked[0][1].ticket, f"a step of {tokens} tokens does not fit in the device's memory")
             return
-        self._limits = EngineLimits(tokens // 2, self._limits.requests)
+        self._limit.exceeded(tokens)
         self._queue.extendleft(job for _, job in reversed(picked))
 
     def _open(self, state: RequestState) -> bool:

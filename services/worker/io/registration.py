@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import structlog
 from msgspec.structs import replace
 from nats.js.kv import KeyValue
 
+from services.worker.engine.engine import Engine
 from shared.bus.client import Bus
 from shared.bus.codec import encode
 from shared.bus.errors import BUS_ERRORS
@@ -23,10 +23,10 @@ log = structlog.get_logger(__name__)
 class Registration:
     """Registers the instance while `run` runs."""
 
-    def __init__(self, bus: Bus, instance: Instance, num_resident: Callable[[], int] = lambda: 0) -> None:
-        """`num_resident()` returns the number of resident requests."""
+    def __init__(self, bus: Bus, instance: Instance, engine: Engine | None = None) -> None:
+        """`engine`: its requests and its limit are registered; None: it does not exist yet."""
         self._bus = bus
-        self._num_resident = num_resident
+        self._engine = engine
         self._drain_began_s: float | None = None  # by the monotonic clock
         self.instance = instance
         self._renewed_s = time.monotonic()
@@ -34,8 +34,10 @@ class Registration:
     async def renew(self) -> None:
         """Write the entry now. If the bus is unavailable, log it; the next renewal tries again."""
         draining_s = 0.0 if self._drain_began_s is None else time.monotonic() - self._drain_began_s
-        heartbeat, requests = self.instance.heartbeat + 1, self._num_resident()
-        self.instance = replace(self.instance, heartbeat=heartbeat, requests=requests, draining_s=draining_s)
+        self.instance = replace(self.instance, heartbeat=self.instance.heartbeat + 1, draining_s=draining_s)
+        if self._engine is not None:
+            requests, tokens = self._engine.num_resident, self._engine.max_batch_tokens
+            self.instance = replace(self.instance, requests=requests, max_batch_tokens=tokens)
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 await (await self._bucket()).put(self.instance.instance_id, encode(self.instance))

@@ -14,6 +14,7 @@ from services.worker.cache.kv_store import tokens_that_fit
 from services.worker.model.attention import kernel_name
 from services.worker.model.decoder import WHOLE, PackedDecoder, Shard
 from services.worker.model.families import read_config
+from services.worker.model.largest_batch import forward_bytes, largest_batch
 from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import ParallelRunner, RankGroup, parallel_runner
 from services.worker.model.weights import check_weights, load
@@ -26,10 +27,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """The size of the KV cache: `tokens`, or if 0 the free memory, up to `requests` of the maximum length."""
+    """The size of the KV cache: `tokens`, or if 0 the free memory, up to `requests` of the maximum length.
+
+    On CUDA, the free memory is that beside an iteration of `batch_tokens`.
+    """
 
     requests: int  # 0: no cache
     tokens: int = 0
+    batch_tokens: int = 8192
 
 
 NO_CACHE = CacheSize(requests=0)
@@ -137,7 +142,7 @@ def _load_rank(
         raise BadInput("the model does not fit in the device's memory", "model") from None
     except ValueError as error:
         raise BadInput(str(error), "model") from None
-    cache_tokens = _num_cache_tokens(cache_size, decoder, group)
+    cache_tokens = _num_cache_tokens(cache_size, decoder, group, kernel)
     try:
         return Runner(decoder, cache_tokens, group.gather if group else None, kernel)
     except RuntimeError:  # torch's error for too little memory on a CPU
@@ -153,14 +158,26 @@ def _keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, (1 << 31) - 1)
 
 
-def _num_cache_tokens(size: CacheSize, decoder: PackedDecoder, group: RankGroup | None) -> int:
+def _num_cache_tokens(size: CacheSize, decoder: PackedDecoder, group: RankGroup | None, kernel: str = "auto") -> int:
     """The capacity of the cache, the same on every rank."""
     max_length = decoder.config.max_length
     if size.tokens or not size.requests:
         return size.tokens
-    fit = tokens_that_fit(decoder)
+    fit = tokens_that_fit(decoder, _forward_bytes(size, decoder, group, kernel))
     tokens = min(fit if group is None else group.min(fit), size.requests * max_length)
     if tokens < max_length:
         message = f"the free memory holds a cache of {tokens} tokens; one request may have {max_length}"
         raise BadInput(message, "cache_tokens")
     return tokens
+
+
+def _forward_bytes(size: CacheSize, decoder: PackedDecoder, group: RankGroup | None, kernel: str) -> int:
+    """The memory of the largest iteration, which the cache must leave free; on a CPU, it has a share of its own."""
+    if decoder.embed.weight.device.type != "cuda":
+        return 0
+    runner = Runner(decoder, 0, group.gather if group else None, kernel)
+    try:
+        return forward_bytes(runner, largest_batch(decoder.config, size.batch_tokens, size.requests), group)
+    except torch.OutOfMemoryError:
+        message = f"an iteration of {size.batch_tokens} tokens does not fit in the device's memory beside the model"
+        raise BadInput(message, "max_batch_tokens") from None

@@ -23,6 +23,8 @@ from shared.arrays import Float64, Int64
 # the same bits in any batch.
 MIN_ROWS = 16
 
+NO_TOKEN = -1  # of a rank that is out of memory
+
 
 @dataclass(frozen=True, slots=True)
 class TokenPredictions:
@@ -72,9 +74,20 @@ class Runner:
             self._graphs = CacheStepGraphs(decoder, self._store, self._kernel, self._transfer)
             self._graphs.capture()
 
-    @torch.inference_mode()
     def run(self, batch: ForwardBatch) -> TokenPredictions:
-        """Run one forward, with the head for the candidates' rows only."""
+        """Run one forward, with the head for the candidates' rows only.
+
+        Raises: torch.OutOfMemoryError; the runner can run another batch.
+        """
+        try:
+            return self._run(batch)
+        except torch.OutOfMemoryError:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # the inputs' buffer is used again
+            raise
+
+    @torch.inference_mode()
+    def _run(self, batch: ForwardBatch) -> TokenPredictions:
         if self._store is not None:
             self._store.move(batch.moves)
         rows = np.pad(batch.rows, (0, max(0, MIN_ROWS - len(batch.rows))), mode="edge")
@@ -82,8 +95,13 @@ class Runner:
         after_temperature = self.config.confidence_at_temperature
         floor = self._floor(logits, batch)
         best = best_of(logits, self._noise(batch), self._vocabulary, floor, after_temperature=after_temperature)
-        chosen = combine_shards(self._gather(best) if self._gather else best.unsqueeze(0))
+        parts = self._gather(best) if self._gather else best.unsqueeze(0)
+        chosen = combine_shards(parts)
+        if self._gather:
+            chosen[0].masked_fill_((parts[:, 2] == NO_TOKEN).any(dim=0), NO_TOKEN)
         tokens, confidences = chosen.cpu().numpy()  # the step's only synchronisation
+        if self._gather and tokens.min() == NO_TOKEN:
+            raise torch.OutOfMemoryError("another rank is out of memory")
         return TokenPredictions(tokens.astype(np.int64), confidences)
 
     def _hidden(self, batch: ForwardBatch, rows: Int64) -> Tensor:
@@ -104,8 +122,7 @@ class Runner:
 
     def _floor(self, logits: Tensor, batch: ForwardBatch) -> Tensor | None:
         """The lowest logit that each row may draw, float64 [R]; None: no row is truncated."""
-        truncated = (batch.top_ps < 1) | (batch.top_ks > 0) | (batch.min_ps > 0)
-        rows = np.flatnonzero((truncated & (batch.temperatures > 0)).repeat(batch.counts))
+        rows = truncated_rows(batch)
         if not len(rows):
             return None
         request = np.arange(len(batch.counts)).repeat(batch.counts)[rows]
@@ -113,3 +130,9 @@ class Runner:
         truncation = Truncation(*self._truncation_transfer.put([rows, *limits]))
         whole = self._gather(logits).movedim(0, 1).flatten(1) if self._gather else logits  # [R, V of all ranks]
         return lowest_logits(whole, truncation, self.config.mask_token_id)
+
+
+def truncated_rows(batch: ForwardBatch) -> Int64:
+    """The candidates that are drawn from a truncated distribution: indices [F]."""
+    truncated = (batch.top_ps < 1) | (batch.top_ks > 0) | (batch.min_ps > 0)
+    return np.flatnonzero((truncated & (batch.temperatures > 0)).repeat(batch.counts))

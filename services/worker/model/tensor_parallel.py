@@ -2,6 +2,8 @@
 
 Rank 0 is the process that started the others. Only rank 0 knows requests: it broadcasts each batch, and all ranks run
 it together. Gloo is the transport; on CUDA, tensors go over NCCL.
+
+If one rank runs out of memory, all report it, and can run the next batch.
 """
 
 import multiprocessing
@@ -12,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -25,6 +27,7 @@ from torch import Tensor
 
 from services.worker.engine.batch import ForwardBatch
 from services.worker.model.decoder import Shard
+from services.worker.model.missed_collectives import missed_collectives
 from services.worker.model.model_runner import Runner, TokenPredictions
 from shared.errors import BadInput
 
@@ -44,19 +47,23 @@ class RankGroup:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
         self.shard = shard
         self.device = device
+        self.rendezvous = rendezvous
         url = f"file://{rendezvous}"
         dist.init_process_group("gloo", url, rank=shard.rank, world_size=shard.size, timeout=GROUP_TIMEOUT)
         self._compute = dist.new_group(backend="nccl") if device.type == "cuda" else dist.group.WORLD
+        self._num_collectives = 0  # of this forward, so far
 
     def sum(self, x: Tensor) -> Tensor:
         """Sum a tensor over the ranks, in place."""
         dist.all_reduce(x, group=self._compute)
+        self._num_collectives += 1
         return x
 
     def gather(self, x: Tensor) -> Tensor:
         """The tensors of all ranks: any shape -> [ranks, ...]."""
         parts = [torch.empty_like(x) for _ in range(self.shard.size)]
         dist.all_gather(parts, x, group=self._compute)
+        self._num_collectives += 1
         return torch.stack(parts)
 
     def min(self, number: int) -> int:
@@ -64,6 +71,19 @@ class RankGroup:
         minimum = torch.tensor(number)
         dist.all_reduce(minimum, dist.ReduceOp.MIN)
         return int(minimum)
+
+    def run(self, runner: Runner, batch: ForwardBatch) -> TokenPredictions:
+        """Run one forward on this rank. Raises: torch.OutOfMemoryError on every rank if one is out of memory."""
+        self._num_collectives = 0
+        with suppress(torch.OutOfMemoryError):
+            return runner.run(batch)
+        # Here, since the caught error keeps the forward's tensors alive. The other ranks wait in the collectives.
+        for is_sum, values in missed_collectives(batch, runner, self._num_collectives):
+            if is_sum:
+                self.sum(values)
+            else:
+                self.gather(values)
+        raise torch.OutOfMemoryError("a rank is out of memory")
 
     def broadcast(self, batch: ForwardBatch | None = None) -> ForwardBatch | None:
         """Returns: rank 0's `batch`, on every rank; None: the instance stops."""
@@ -85,12 +105,18 @@ class ParallelRunner:
         self._group = group
 
     def run(self, batch: ForwardBatch) -> TokenPredictions:
-        """Run one forward. If it fails on this rank, the others would wait in it forever, so the instance ends."""
+        """Run one forward. If it fails on this rank, the others would wait in it forever, so the instance ends.
+
+        Raises: torch.OutOfMemoryError; the ranks can run another batch.
+        """
         self._group.broadcast(batch)
         try:
-            return self._runner.run(batch)
+            return self._group.run(self._runner, batch)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
             log.error("a step failed on rank 0; ending the instance", error=repr(error))  # noqa: TRY400 - one line
+            shutil.rmtree(self._group.rendezvous.parent, ignore_errors=True)
             os._exit(1)
 
 
@@ -139,7 +165,8 @@ def _run_rank(shard: Shard, rendezvous: Path, device: torch.device, load: LoadRa
         time.sleep(STOP_TIMEOUT_S)  # rank 0 has the same error, reports it and ends this rank
         raise
     while (batch := group.broadcast()) is not None:
-        runner.run(batch)
+        with suppress(torch.OutOfMemoryError):
+            group.run(runner, batch)
     dist.destroy_process_group()
 
 

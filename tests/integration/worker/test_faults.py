@@ -10,14 +10,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
+from torch import Tensor
 
 from services.worker import service as worker_service
 from services.worker.__main__ import main
+from services.worker.engine import batch_limit
 from services.worker.engine.batch import ForwardBatch
 from services.worker.engine.canary import SEQUENCES
+from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.model.weights_digest import weights_digest
 from services.worker.monitoring import watchdog
@@ -28,7 +33,9 @@ from shared.profile import LatencyProfile, write_profile
 from shared.settings import to_environ
 from tests.support.nats import NatsServer
 from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
-from tests.support.steps import Decode, jobs_for
+from tests.support.steps import Decode, jobs_for, read_results
+
+NORMAL_TOKENS = 8192  # the default of max_batch_tokens
 
 Fault = Callable[[dict[str, str]], None]
 StartFaulty = Callable[[Fault], AbstractContextManager[SpawnProcess]]
@@ -137,6 +144,43 @@ def _garbage_at_start(environ: dict[str, str]) -> None:
         return TokenPredictions((found.tokens + 1) % runner.config.vocab_size, found.confidences)
 
     with patch.object(Runner, "run", wrong):
+        sys.exit(main(environ))
+
+
+async def test_after_an_out_of_memory_error_the_registered_limit_falls_and_recovers(
+    bus: Bus, registered: Registrations, faulty_worker: StartFaulty
+) -> None:
+    def limited(is_low: bool) -> Callable[[Instance | str], bool]:
+        return lambda change: isinstance(change, Instance) and (change.max_batch_tokens < NORMAL_TOKENS) == is_low
+
+    with faulty_worker(_short_of_memory_once) as worker:
+        instance, results = await registered.instance(), Results()
+        assert instance.max_batch_tokens == NORMAL_TOKENS
+        await results.subscribe(bus, instance.instance_id)
+        decodes = [Decode(ticket, [1, 2, 3], 32, 32, 1.0, instance.model.mask_token_id) for ticket in range(4)]
+        for step in range(20):
+            await bus.publish(bus.subjects.steps(instance.instance_id), jobs_for(decodes))
+            waiting = list(decodes)
+            while waiting:
+                ran = read_results(await results.next(), waiting)
+                waiting = [decode for decode in waiting if decode not in ran]
+            if step == 0:
+                await registered.next(limited(True))
+        await registered.next(limited(False))
+        assert worker.is_alive()
+
+
+def _short_of_memory_once(environ: dict[str, str]) -> None:
+    forward, errors = PackedDecoder.forward, 0
+
+    def fail(decoder: PackedDecoder, tokens: Tensor, *rest: Any) -> Tensor:
+        nonlocal errors
+        if errors == 0 and len(tokens) > 4 * 32:
+            errors += 1
+            raise torch.OutOfMemoryError("too large")
+        return forward(decoder, tokens, *rest)
+
+    with patch.object(PackedDecoder, "forward", fail), patch.object(batch_limit, "MIN_ITERATIONS", 2):
         sys.exit(main(environ))
 
 

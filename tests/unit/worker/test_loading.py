@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from services.worker.cache.kv_store import CPU_SHARE, bytes_per_token, tokens_that_fit
+from services.worker.model.largest_batch import largest_batch
 from services.worker.model.model_loading import CacheSize, ModelChoice, check_model, choose_dtype, open_runner
+from services.worker.model.model_runner import Runner, truncated_rows
+from services.worker.model.weights import load
 from services.worker.settings import WorkerSettings
 from shared.errors import BadInput
 from shared.settings import read_settings
-from tests.support.golden import COPY
+from tests.support.golden import BLOCK_SETS, COPY, GOLDEN
 from tests.support.random_model import random_decoder
 
 MODEL = str(COPY / "llada/seed1")
@@ -54,6 +57,31 @@ def test_the_page_cache_counts_as_free_memory() -> None:
     available = 1024 * int(meminfo[meminfo.index("MemAvailable:") + 1])
     fit = tokens_that_fit(decoder) * bytes_per_token(decoder)
     assert fit == pytest.approx(CPU_SHARE * available, rel=0.5)  # other processes allocate and free memory too
+
+
+def test_the_cache_leaves_room_for_the_largest_forward() -> None:
+    decoder = random_decoder()
+    kept = 1 << 30
+    without, beside = tokens_that_fit(decoder), tokens_that_fit(decoder, kept)
+    assert without - beside == pytest.approx(kept / bytes_per_token(decoder), rel=0.5)
+    assert tokens_that_fit(decoder, 1 << 60) == 0
+
+
+@pytest.mark.parametrize(("tokens", "requests", "fed"), [(8192, 64, 8192), (100, 64, 100), (8192, 4, 512), (1, 1, 2)])
+def test_the_largest_batch_is_at_the_limits_and_runs(tokens: int, requests: int, fed: int) -> None:
+    decoder = random_decoder()  # of at most 128 tokens a request
+    batch = largest_batch(decoder.config, tokens, requests)
+    assert (len(batch.tokens), len(batch.lengths) <= requests) == (fed, True)
+    assert len(truncated_rows(batch)) == len(batch.rows) == len(Runner(decoder).run(batch).tokens)
+
+
+@pytest.mark.parametrize("name", BLOCK_SETS)
+def test_the_largest_batch_of_a_block_causal_model_is_whole_blocks(name: str) -> None:
+    decoder = load(GOLDEN / name, torch.float32, "cpu")
+    batch = largest_batch(decoder.config, 200, 3)
+    assert {int(length) for length in batch.lengths} == {decoder.config.block_length}
+    assert 3 * (200 // 3 - decoder.config.block_length) < len(batch.tokens) <= 200
+    assert len(Runner(decoder).run(batch).tokens) == 3 * decoder.config.block_length
 
 
 def test_a_rank_gets_its_share_of_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:

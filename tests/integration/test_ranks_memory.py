@@ -1,0 +1,137 @@
+"""A rank that runs out of memory: every rank reports it, none waits for another, and all run the next batch."""
+
+import multiprocessing
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+import msgspec
+import torch
+from torch import Tensor
+
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.batch import ForwardBatch
+from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.model.decoder import Layer, PackedDecoder
+from services.worker.model.missed_collectives import missed_collectives
+from services.worker.model.model_runner import Runner, TokenPredictions
+from services.worker.model.tensor_parallel import RankGroup, parallel_runner
+from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.steps import Decode, jobs_for, read_results
+
+LIMIT_S = 60.0
+DEVICES = [torch.device("cpu")] * 2
+ROOM = 60  # tokens of a batch; a request has 37
+CACHE_TOKENS, MAX_TOKENS, UNLIMITED = 256, 512, 10**6
+# The rank that fails, and the collectives before: none, all sums but the last, all sums, also the logits'.
+POINTS = [(0, 0), (1, 0), (0, 3), (1, 3), (0, 4), (1, 4), (0, 5), (1, 5)]
+
+
+def split(group: RankGroup, decoder_type: Callable[..., PackedDecoder] = PackedDecoder) -> PackedDecoder:
+    """This rank's share of the random decoder."""
+    whole = random_decoder()
+    decoder = decoder_type(whole.config, group.shard, group.sum).eval()
+    rank, size = group.shard.rank, group.shard.size
+    for name, rows in decoder.named_parameters():
+        source = whole.get_parameter(name).detach()
+        parts = 3 if ".qkv." in name else 2 if ".gate_up." in name else 1
+        axis = 1 if ".attn_out." in name or ".down." in name else 0
+        if rows.shape != source.shape:
+            source = torch.cat([part.chunk(size, axis)[rank] for part in source.chunk(parts)])
+        rows.data.copy_(source)
+    return decoder
+
+
+def layers_of(decoder: PackedDecoder) -> list[Layer]:
+    return cast("list[Layer]", list(decoder.layers))
+
+
+class SmallRank(Runner):
+    """Runs out of memory at each of POINTS in turn, in batches of more than ROOM tokens."""
+
+    def __init__(self, group: RankGroup) -> None:
+        super().__init__(split(group), CACHE_TOKENS, partial(self._counted, group.gather))
+        self._rank, self._points, self._left = group.shard.rank, iter(POINTS), UNLIMITED
+        for layer in layers_of(self.decoder):
+            layer.reduce = partial(self._counted, group.sum)
+
+    def _counted(self, collective: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        if self._left == 0:
+            raise torch.OutOfMemoryError("too large")
+        self._left -= 1
+        return collective(x)
+
+    def run(self, batch: ForwardBatch) -> TokenPredictions:
+        self._left = UNLIMITED
+        if len(batch.tokens) > ROOM:
+            rank, calls = next(self._points)
+            self._left = calls if rank == self._rank else UNLIMITED
+        return super().run(batch)
+
+
+def requests() -> list[Decode]:
+    return [Decode(ticket, [1, 2, ticket, 4, 5], 32, 16, 0.9, MASK_ID, 0.8, ticket, cached=True) for ticket in range(3)]
+
+
+def decode_all(runner: Any) -> tuple[list[list[int]], int]:
+    """Decode three requests, one of them from a truncated distribution. Returns: the outputs and the final limit."""
+    engine, decodes = Engine(runner, CacheMode.DUAL, EngineLimits(MAX_TOKENS, 64), "a-1"), requests()
+    while left := [decode for decode in decodes if not decode.done]:
+        jobs = jobs_for(left)
+        states = [msgspec.structs.replace(state, top_k=3 if state.ticket == 1 else 0) for state in jobs.states]
+        engine.accept(msgspec.structs.replace(jobs, states=states))
+        while (results := engine.iterate()) is not None:
+            assert not results.failures
+            read_results(results, left)
+    return [decode.output.tolist() for decode in decodes], engine.max_batch_tokens
+
+
+def serve(answers: Connection) -> None:
+    """An instance of two ranks."""
+    with parallel_runner(DEVICES, SmallRank) as ranks:
+        for _ in POINTS:
+            answers.send(decode_all(ranks))
+
+
+def test_a_rank_without_memory_costs_no_text_and_no_rank() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    instance = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,))
+    instance.start()
+    wanted, _ = decode_all(Runner(random_decoder(), CACHE_TOKENS))
+    try:
+        for rank, calls in POINTS:
+            assert ours.poll(LIMIT_S), f"the ranks wait for rank {rank}, which failed after {calls} collectives"
+            outputs, limit = ours.recv()
+            assert (outputs, limit < MAX_TOKENS) == (wanted, True)
+        instance.join(LIMIT_S)
+        assert instance.exitcode == 0
+    finally:
+        instance.kill()
+
+
+def test_the_missed_collectives_have_the_shapes_of_the_real_ones() -> None:
+    shapes: list[tuple[bool, torch.Size, torch.dtype]] = []
+
+    class Recorded(Runner):
+        def run(self, batch: ForwardBatch) -> TokenPredictions:
+            shapes.clear()
+            predictions = super().run(batch)
+            for num_done in range(len(shapes) + 1):
+                owed = [(is_sum, x.shape, x.dtype) for is_sum, x in missed_collectives(batch, self, num_done)]
+                assert owed == shapes[num_done:]
+            return predictions
+
+    def reduce(x: Tensor) -> Tensor:
+        shapes.append((True, x.shape, x.dtype))
+        return x
+
+    def gather(x: Tensor) -> Tensor:
+        shapes.append((False, x.shape, x.dtype))
+        return x.unsqueeze(0)
+
+    decoder = random_decoder(torch.bfloat16)
+    for layer in layers_of(decoder):
+        layer.reduce = reduce
+    decode_all(Recorded(decoder, CACHE_TOKENS, gather))
+    assert len(shapes) in (5, 6)
