@@ -4,18 +4,19 @@ PYTHON ?= $(shell for python in python3.11 python3; do $$python -c '$(SUITS)' 2>
 SUITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 VENV := .venv
 BIN := $(VENV)/bin
+GPU_PYTHON ?= python3 # of `gpu-check`, which needs no virtual environment
 TESTERS = $(shell expr $$(nproc) + 1) # cores + 1: many tests wait for servers
 READY := $(VENV)/.ready
 SERVICES := gateway scheduler predictor worker reconfigurator
 COMPILE = $(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
-.PHONY: serve help test check fix lock audit sbom screenshots clean paper docs reference
+.PHONY: serve help test check fix lock audit sbom screenshots clean paper docs reference gpu-check
 
 serve: $(READY) ## start the embedded cluster with the demo model (options: ARGS="...")
 	$(BIN)/dilaserve up $(ARGS)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 test: $(READY) ## run the default test suite (pytest options: ARGS="...")
 	$(BIN)/python -m pytest -m "not slow and not cuda and not docker" --numprocesses $(TESTERS) \
@@ -40,6 +41,9 @@ clients: $(READY) ## run public clients, unchanged, against a stack (options: AR
 
 schema: $(READY) ## try the gateway with requests that schemathesis makes from its OpenAPI document
 	$(BIN)/python -m pytest -q tests/integration/gateway/test_openapi.py
+
+gpu-check: ## check the engine on a GPU, with a python3 that has torch (GPU_PYTHON=...; options: ARGS="...")
+	$(GPU_PYTHON) -m experiments.gpu_check $(ARGS)
 
 docs: $(READY) ## build the documentation site into .site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

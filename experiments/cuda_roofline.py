@@ -74,22 +74,23 @@ def roofline_s(config: ModelConfig, tokens: int, kind: StepKind, ceilings: Ceili
     return max(operations / ceilings.flops_per_s, read / ceilings.bytes_per_s)
 
 
-def measure_ceilings(device: torch.device) -> Ceilings:
-    """Time a product of 8192 x 8192 bfloat16 matrices, and a copy of 4 GiB, which reads and writes each byte."""
-    square = torch.randn(8192, 8192, dtype=torch.bfloat16, device=device)
-    source = torch.empty(4 << 30, dtype=torch.uint8, device=device)
+def measure_ceilings(device: torch.device, side: int = 8192, copied: int = 4 << 30) -> Ceilings:
+    """Time a product of square bfloat16 matrices, and a copy of this many bytes, which reads and writes each byte."""
+    square = torch.randn(side, side, dtype=torch.bfloat16, device=device)
+    source = torch.zeros(copied, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     product_s, copy_s = _seconds(lambda: square @ square), _seconds(lambda: target.copy_(source))
-    return Ceilings(2 * 8192**3 / product_s, 2 * len(source) / copy_s)
+    return Ceilings(2 * side**3 / product_s, 2 * len(source) / copy_s)
 
 
 def _seconds(run: Callable[[], object], repeats: int = 20) -> float:
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else torch.cpu.synchronize
     run()
-    torch.cuda.synchronize()
+    synchronize()
     started = time.perf_counter()
     for _ in range(repeats):
         run()
-    torch.cuda.synchronize()
+    synchronize()
     return (time.perf_counter() - started) / repeats
 
 

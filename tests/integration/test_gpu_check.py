@@ -1,0 +1,136 @@
+"""The check of GPUs, at toy size on a CPU."""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from importlib.metadata import distribution, files, packages_distributions, requires
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from experiments.gpu_check import __main__ as command
+from experiments.gpu_check import kernels
+from experiments.gpu_check.findings import Findings, Setup, stored
+from experiments.gpu_check.stages import STAGES, run_stage
+from services.worker.model.attention import fallback
+
+ROOT = Path(__file__).parents[2]
+TOY = Setup(torch.device("cpu"), is_toy=True)
+TOY_OPTIONS = ["--device", "cpu", "--toy"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STAGES)
+def test_every_stage_passes_at_toy_size(name: str, tmp_path: Path) -> None:
+    found = run_stage(name, TOY, tmp_path)
+    assert (found.status, found.reason) == ("passed", "")
+    assert found.rows
+    assert found.checks or name == "environment"
+    assert stored(tmp_path, name) == found
+
+
+def test_a_wrong_kernel_fails_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*arguments: Any, seqused_k: Tensor) -> Tensor:
+        return 1.1 * fallback(*arguments, seqused_k=seqused_k)
+
+    monkeypatch.setattr(kernels, "kernel_of", lambda _: wrong)
+    found = run_stage("attention", TOY, tmp_path)
+    assert (found.status, list(found.checks.values())) == ("FAILED", [False, True])
+
+
+def test_a_kernel_under_another_name_fails_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "missing_feature", lambda name, _: "" if name == "torch" else "missing")
+    monkeypatch.setattr(kernels, "kernel_of", lambda _: fallback)
+    found = run_stage("attention", TOY, tmp_path)
+    assert (found.status, list(found.checks.values())) == ("FAILED", [True, False])
+
+
+def chosen(tmp_path: Path) -> argparse.Namespace:
+    return argparse.Namespace(
+        device="cpu", toy=True, fresh=False, limit_s=60.0, out=tmp_path / "gpu.md", saved=tmp_path / "saved"
+    )
+
+
+def test_saved_stages_do_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = chosen(tmp_path)
+    saved = options.saved / "cpu-toy-key"
+    saved.mkdir(parents=True)
+    (saved / "environment.json").write_text("damaged")
+    Findings("attention", "FAILED", checks={"it is close": False}).save(saved)
+    assert command.run_all(["environment", "attention"], options, "key") == 1
+    assert "environment: passed in" in capsys.readouterr().out
+    assert command.run_all(["environment", "attention"], options, "key") == 1
+    assert capsys.readouterr().out.splitlines()[:2] == ["environment: passed earlier ", "attention: FAILED earlier "]
+    assert "| attention | FAILED | 0 | not: it is close |" in options.out.read_text()
+
+
+def test_a_stage_that_hangs_ends_and_the_next_run_repeats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = chosen(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "STAGE_LIMIT_S", 0.1)
+        patch.setattr(command, "MIN_S", 0.0)
+        assert command.run_all(["environment"], options, "key") == 1
+        assert "not finished within 0 s" in options.out.read_text()
+    assert command.run_all(["environment"], options, "key") == 0
+
+
+def test_no_stage_begins_without_time(tmp_path: Path) -> None:
+    found = command.run_apart("environment", chosen(tmp_path), tmp_path, time.monotonic() + 1.0)
+    assert (found.status, found.reason) == ("ERROR", "no time left; run the command again")
+
+
+def link_needed_packages(directory: Path) -> None:
+    """Link the packages that the check may use, with those that they need, into this directory."""
+    installed = {name for names in packages_distributions().values() for name in names}
+    linked, left = set[str](), list(command.PACKAGES)
+    while left:
+        name = normal(left.pop())
+        if name in linked or name not in map(normal, installed):
+            continue
+        linked.add(name)
+        left += [re.split(r"[^\w.-]", line)[0] for line in requires(name) or [] if "extra ==" not in line]
+        for top in {file.parts[0] for file in files(name) or [] if file.parts[0] not in ("..", "__pycache__")}:
+            (directory / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+
+
+def normal(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+@pytest.mark.slow
+def test_the_command_needs_four_packages_and_no_virtual_environment(tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    link_needed_packages(packages)
+    python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), "DILASERVE_SHARED": str(tmp_path / "none")}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([python, *arguments], cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+
+    assert "No module named 'structlog'" in run("-c", "import structlog").stderr
+    only = ["--only", "environment", "golden logits", "ranks"]
+    paths = ["--out", str(tmp_path / "gpu.md"), "--saved", str(tmp_path / "saved")]
+    ran = run("-m", "experiments.gpu_check", *TOY_OPTIONS, *paths, *only)
+    assert ran.returncode == 0, ran.stdout + ran.stderr + "".join(p.read_text() for p in tmp_path.glob("saved/*/*.log"))
+    assert "| ranks | passed |" in (tmp_path / "gpu.md").read_text()
+
+
+def test_an_unknown_stage_is_refused_with_the_names() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "experiments.gpu_check", *TOY_OPTIONS, "--only", "warp"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr.splitlines()) == (
+        2,
+        [f"gpu_check: no stage warp; the stages are {', '.join(STAGES)}"],
+    )
