@@ -4,7 +4,7 @@
     python -m experiments.gpu_check --device cpu --toy
 
 It needs torch from 2.11 on, numpy, safetensors and msgspec. Each stage runs in its own process and is saved when it
-ends: after an interruption, the next run goes on with the stages that are left. `--fresh` repeats all.
+ends: after an interruption, the next run continues with the stages that are left. `--fresh` repeats all.
 """
 
 import argparse

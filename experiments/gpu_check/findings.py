@@ -11,7 +11,7 @@ Status = Literal["passed", "FAILED", "skipped", "ERROR"]
 
 
 class Skipped(Exception):  # noqa: N818
-    """The stage does not apply here; the message says why."""
+    """The stage does not apply here; the message is the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

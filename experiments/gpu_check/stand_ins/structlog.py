@@ -1,4 +1,4 @@
-"""Stands in for structlog, on a machine without it: warnings and errors go to standard error."""
+"""A replacement of structlog on a machine without it: warnings and errors go to standard error."""
 
 import sys
 from typing import Any
