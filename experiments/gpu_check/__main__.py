@@ -36,11 +36,16 @@ def options() -> argparse.Namespace:
     parser.add_argument("--toy", action="store_true", help="toy size, for a machine without a GPU")
     parser.add_argument("--fresh", action="store_true", help="repeat the stages that an earlier run has saved")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds after which no stage runs")
-    parser.add_argument("--out", type=Path, default=ROOT / "experiments" / "results" / "gpu.md", help="the report")
+    parser.add_argument(
+        "--out", type=Path, help="the report; by default experiments/results/gpu.md, of a CPU in --saved"
+    )
     parser.add_argument("--saved", type=Path, default=ROOT / "build" / "gpu_check", help="folder of the stages")
     parser.add_argument("--only", nargs="+", metavar="STAGE", help="run these stages only")
     parser.add_argument("--stage", help=argparse.SUPPRESS)  # of the processes that this program starts
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if chosen.out is None:
+        chosen.out = (ROOT / "experiments" / "results" if chosen.device == "cuda" else chosen.saved) / "gpu.md"
+    return chosen
 
 
 def main() -> int:

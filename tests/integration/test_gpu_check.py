@@ -114,12 +114,17 @@ def test_the_command_needs_four_packages_and_no_virtual_environment(tmp_path: Pa
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([python, *arguments], cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
 
+    def written() -> list[float]:
+        return [path.stat().st_mtime for path in (ROOT / "experiments" / "results").glob("gpu.md")]
+
+    before = written()
     assert "No module named 'structlog'" in run("-c", "import structlog").stderr
     only = ["--only", "environment", "golden logits", "ranks"]
-    paths = ["--out", str(tmp_path / "gpu.md"), "--saved", str(tmp_path / "saved")]
+    paths = ["--saved", str(tmp_path / "saved")]
     ran = run("-m", "experiments.gpu_check", *TOY_OPTIONS, *paths, *only)
     assert ran.returncode == 0, ran.stdout + ran.stderr + "".join(p.read_text() for p in tmp_path.glob("saved/*/*.log"))
-    assert "| ranks | passed |" in (tmp_path / "gpu.md").read_text()
+    assert "| ranks | passed |" in (tmp_path / "saved" / "gpu.md").read_text()
+    assert written() == before, "a CPU's report is not a GPU's"
 
 
 def test_an_unknown_stage_is_refused_with_the_names() -> None:
