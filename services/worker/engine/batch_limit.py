@@ -16,22 +16,24 @@ class BatchLimit:
         self.tokens = max_tokens
         self._iterations = 0  # since the last change
         self._needed = MIN_ITERATIONS
+        self._holds = True  # whether the maximum has held since the last error
 
     def exceeded(self, tokens: int) -> None:
         """A batch of this many tokens did not fit in the memory."""
-        if self.tokens < self.max_tokens:
+        if not self._holds:
             self._needed = min(2 * self._needed, MAX_ITERATIONS)
+        self._holds = False
         self.tokens = max(1, min(self.tokens, tokens // 2))
         self._iterations = 0
 
     def ran(self) -> None:
         """A batch ran."""
-        if self.tokens == self.max_tokens and self._needed == MIN_ITERATIONS:
+        if self._holds:
             return
         self._iterations += 1
         if self._iterations < self._needed:
             return
         self._iterations = 0
-        if self.tokens == self.max_tokens:  # it has held
-            self._needed = MIN_ITERATIONS
+        if self.tokens == self.max_tokens:
+            self._holds, self._needed = True, MIN_ITERATIONS
         self.tokens = min(self.max_tokens, self.tokens + max(1, self.max_tokens // RISES))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -83,6 +83,7 @@ def test_the_limit_recovers_once_the_memory_is_free_again() -> None:
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
+@example(max_tokens=2, room=1)  # one rise reaches the maximum
 def test_the_limit_stays_in_its_range_and_few_batches_fail(max_tokens: int, room: int) -> None:
     limit, failed, total = BatchLimit(max_tokens), 0, 4000
     for _ in range(total):
