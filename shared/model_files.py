@@ -10,6 +10,11 @@ from shared.errors import BadInput
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and tokenizer; never code
 WEIGHTS = "*.safetensors"  # never pickles
+# Block-causal families, with the values that their published files leave out: the defaults of their authors' decoding.
+BLOCK_CAUSAL_DEFAULTS: dict[str, dict[str, int]] = {
+    "SDARForCausalLM": {"mask_token_id": 151669, "block_size": 4},
+    "LLaDA2MoeModelLM": {"mask_token_id": 156895, "eos_token_id": 156892, "block_size": 32},
+}
 DREAM_MAX_LENGTH = 2048  # as its model card states; its `max_position_embeddings` is that of the model it began from
 
 
@@ -39,6 +44,20 @@ def find_model(model: str, *, weights: bool = True) -> Path:
 def default_model_name(model: str) -> str:
     """The model name in the API if none is configured: the last part of the directory or hub id."""
     return Path(model).resolve().name
+
+
+def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of config.json, with the values that its family's published files leave out. Only block-causal families
+    have a `block_size`."""
+    families = [BLOCK_CAUSAL_DEFAULTS.get(name, {}) for name in config.get("architectures") or ()]
+    defaults = next((family for family in families if family), {})
+    return defaults | {key: value for key, value in config.items() if key not in defaults or value is not None}
+
+
+def block_length_of(config: Mapping[str, Any]) -> int:
+    """The usual block length of a block-causal checkpoint; 0 for others. `config` has its defaults."""
+    is_block_causal = any(name in BLOCK_CAUSAL_DEFAULTS for name in config.get("architectures") or ())
+    return int(config["block_size"]) if is_block_causal else 0
 
 
 def max_length_of(config: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from shared.arrays import Int32
 from shared.errors import BadInput, TooLong
 from shared.messages.instances import ModelCard
 from shared.messages.requests import ChatMessage, FinishReason, Request
-from shared.model_files import max_length_of
+from shared.model_files import block_length_of, max_length_of, with_defaults
 
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
 MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
@@ -119,6 +119,11 @@ class TextModel:
         is_eos = listed[end] in self.end_ids and not request.ignore_eos
         return FinishedText(text, FinishReason.STOP, tokens, None if is_eos else listed[end])
 
+    def fit_output(self, request: Request, prompt_tokens: int) -> tuple[int, int]:
+        """The tokens of the prompt in the output's first block, and the output's length in whole blocks."""
+        offset = self.card.block_offset(prompt_tokens, request.block_length)
+        return offset, round_up_to_blocks(request.output_tokens, request.block_length, offset)
+
     def check_length(self, prompt_tokens: int, output_tokens: int, field: str) -> None:
         """Raises: TooLong naming `field` if the request is too long for the model."""
         if prompt_tokens + output_tokens > self.card.max_length:
@@ -145,9 +150,9 @@ def first_stop(text: str, stop: Sequence[str]) -> int | None:
     return min(found) if found else None
 
 
-def round_up_to_blocks(output_tokens: int, block_length: int) -> int:
-    """`output_tokens` rounded up to a multiple of the block length."""
-    return -(-output_tokens // block_length) * block_length
+def round_up_to_blocks(output_tokens: int, block_length: int, offset: int = 0) -> int:
+    """`output_tokens` rounded up to whole blocks, of which the first also has the prompt's last `offset` tokens."""
+    return -(-(output_tokens + offset) // block_length) * block_length - offset
 
 
 def _load_tokenizer(directory: Path) -> Any:
@@ -171,12 +176,14 @@ def read_model_card(directory: Path, name: str) -> ModelCard:
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot read {path}: {error}", field="model") from None
     try:
+        config = with_defaults(config)
         return ModelCard(
             name=name,
             max_length=max_length_of(config),
             mask_token_id=int(config["mask_token_id"]),
             eos_token_id=int(config["eos_token_id"]),
             vocab_size=int(config.get("embedding_size") or config["vocab_size"]),
+            block_length=block_length_of(config),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path} lacks {error}", field="model") from None

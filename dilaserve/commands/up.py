@@ -58,7 +58,10 @@ def up(
     thresholds: Annotated[
         str, typer.Option(help="Candidate thresholds; a policy with a fixed one uses the highest.")
     ] = "0.5,0.6,0.7,0.8,0.9",
-    cache: Annotated[Literal["none", "prefix", "dual"], typer.Option(help="KV cache of the workers.")] = "dual",
+    cache: Annotated[
+        Literal["none", "prefix", "dual", "block"] | None,
+        typer.Option(help="KV cache of the workers.", show_default="block for block-causal models, else dual"),
+    ] = None,
     auth: Annotated[
         bool | None,
         typer.Option(
@@ -147,7 +150,7 @@ def up(
         policy=policy or read.default_policy(directory),
         thresholds=read.read_thresholds(thresholds),
         slo_s=slo,
-        cache=cache,
+        cache=read.choose_cache(cache, directory),
         auth=not read.is_loopback(host) if auth is None else auth,
         shed=shed,
         data_dir=data_dir.resolve(),

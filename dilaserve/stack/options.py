@@ -166,6 +166,16 @@ def check_model(model: str) -> Path:
     return directory.resolve()
 
 
+def choose_cache(cache: str | None, model: Path) -> str:
+    """The workers' KV cache; if None, the fastest one of the model. Raises: BadInput if the model cannot use it."""
+    from shared.text import read_model_card  # noqa: PLC0415  (imports NumPy, which is slow)
+
+    possible = ("block", "none") if read_model_card(model, model.name).block_length else ("dual", "prefix", "none")
+    if cache is not None and cache not in possible:
+        raise BadInput(f"--cache {cache}: not possible with this model; accepted: {', '.join(possible)}")
+    return cache or possible[0]
+
+
 def check_sync_interval(text: str) -> str:
     if re.fullmatch(r"always|\d+(ms|s|m|h)", text) is None:
         raise BadInput(f"--sync-interval {text}: accepted: always, or a duration such as 500ms, 10s or 2m")

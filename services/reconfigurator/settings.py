@@ -20,7 +20,7 @@ class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
     tp_degrees: tuple[Positive, ...] = (1, 2, 4)  # TP degrees to plan with
     thresholds: tuple[Threshold, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)  # candidate thresholds; as the scheduler's
     batch_sizes: tuple[Positive, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # batch sizes in tokens
-    cache: Literal["none", "prefix", "dual"] = "none"  # KV cache mode; as the workers'
+    cache: Literal["none", "prefix", "dual", "block"] = "none"  # KV cache mode; as the workers'
     interval_s: Seconds = 300.0  # seconds between two decisions
     window_s: Seconds = 300.0  # seconds of recent workload that a decision considers
     request_retention_s: Retention = 7_776_000.0  # seconds from a request's arrival for which Postgres keeps its row

@@ -47,6 +47,7 @@ class CoreSettings:
     thresholds: tuple[float, ...]  # candidates, ascending
     tokens_per_step: tuple[float, ...]  # mean tokens unmasked by a step at each threshold
     caching: bool = False  # whether instances keep keys and values between the steps of a block
+    exact_cache: bool = False  # whether finished blocks are cached for good
     granularity: int = 8  # newly unmasked tokens between two estimates of the steps left
     lookahead: int = 0  # steps sent to an instance before the result of the previous step is read: 0 or 1
     end_ids: tuple[int, ...] = ()  # tokens that end a text, as in `text_ended`
@@ -63,7 +64,9 @@ class SchedulerCore:
     def __init__(self, settings: CoreSettings, make_policy: MakePolicy, text_ended: TextEnded) -> None:
         """`text_ended(output_ids, request)`: whether finished blocks [tokens] contain the end of the text."""
         self.settings = settings
-        self.table = RequestTable(candidates=len(settings.thresholds), caching=settings.caching)
+        self.table = RequestTable(
+            candidates=len(settings.thresholds), caching=settings.caching, exact=settings.exact_cache
+        )
         self.fleet = Fleet()
         self.totals = Totals()
         candidates, means = np.array(settings.thresholds), np.array(settings.tokens_per_step)
@@ -190,7 +193,7 @@ class SchedulerCore:
     def _end_blocks(self, rows: Int64, now_s: float) -> None:
         table = self.table
         table.block[rows] += 1
-        table.block_masks_left[rows] = table.block_length[rows]
+        table.block_masks_left[rows] = table.block_length[rows]  # only the first block may share tokens with the prompt
         columns = table.masks_left[rows] == 0, table.pipeline.state[rows] == SENT, table.streams[rows]
         for row, full, sent, streams in zip(rows.tolist(), *(column.tolist() for column in columns), strict=True):
             ended = full or self._has_ended(row)
@@ -207,7 +210,8 @@ class SchedulerCore:
     def _has_ended(self, row: int) -> bool:
         """Whether the finished blocks contain the end of the text."""
         table = self.table
-        written: Int32 = table.output_ids(row)[: table.block[row] * table.block_length[row]]  # [tokens]
+        start, _ = table.block_range(np.array([row]))
+        written: Int32 = table.output_ids(row)[: start.item()]  # [tokens]
         return self._text_ended(written, table.entry(row).arrived.request)
 
     def _forget_states(self, tickets: Int64) -> None:

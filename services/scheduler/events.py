@@ -24,6 +24,7 @@ class RequestArrived:
     delivery: Any = None
     checkpoint: Checkpoint | None = None  # progress under an earlier scheduler
     trace: dict[str, str] = field(default_factory=dict)  # W3C trace context
+    block_offset: int = 0  # tokens of the prompt that belong to the output's first block
 
 
 @dataclass(frozen=True, slots=True)

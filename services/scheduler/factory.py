@@ -37,6 +37,7 @@ def build_core(
         thresholds=thresholds,
         tokens_per_step=tuple(means.tolist()),
         caching=settings.cache != "none",
+        exact_cache=settings.cache == "block",
         granularity=card.update_granularity if card else 1,
         lookahead=settings.lookahead,
         vocab_size=text.card.vocab_size if text else 1 << 31,

@@ -23,7 +23,7 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     thresholds: tuple[Threshold, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)  # candidate thresholds of the other policies
     max_held_requests: Annotated[int, msgspec.Meta(ge=1)] = 20_000  # requests held at a time; the others wait
     default_slo_s: Seconds = 5.0  # SLO in seconds from arrival of a request without one
-    cache: Literal["none", "prefix", "dual"] = "none"  # KV cache mode; as the workers'
+    cache: Literal["none", "prefix", "dual", "block"] = "none"  # KV cache mode; as the workers'
     predictor: str = ""  # directory of the predictor's card; empty: `predictor` in the model's directory
     estimates: Literal["predictor", "one-shot"] = "predictor"  # source of a request's remaining steps
     load_control: bool = True  # lower the highest allowed threshold under load

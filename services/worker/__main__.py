@@ -14,12 +14,13 @@ import structlog
 import uvloop
 from msgspec.structs import replace
 
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.cache.cache_mode import CacheMode, check_mode
 from services.worker.engine.canary import Canary, CanaryCheck
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.io.model_record import check_canary, check_weights
 from services.worker.io.registration import Registration
 from services.worker.io.startup_registration import startup_registration
+from services.worker.model.families import read_config
 from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, check_model, device_name, open_runner
 from services.worker.model.weights_digest import weights_digest
 from services.worker.monitoring.metrics import WorkerMetrics
@@ -57,14 +58,15 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
         settings.attention,
     )
     given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
-    check_model(choice)
+    directory, _ = check_model(choice)
+    mode = CacheMode(settings.cache)
+    check_mode(mode, read_config(directory))
     instance = _describe(settings)
-    has_cache = CacheMode(settings.cache) is not CacheMode.NONE
     size = CacheSize(settings.max_batch_requests, settings.cache_tokens, settings.max_batch_tokens)
     metrics = WorkerMetrics(instance)
     serve_metrics(metrics.registry, settings)
     with startup_registration(settings, instance):
-        runner = resources.enter_context(open_runner(choice, size if has_cache else NO_CACHE))
+        runner = resources.enter_context(open_runner(choice, size if mode is not CacheMode.NONE else NO_CACHE))
         profile = given or stored_profile(choice, runner, default_directory(environ))
     canary, digest = Canary.measure(runner), weights_digest(find_model(settings.model))
     log.info("weights read", sha256=digest)
@@ -76,7 +78,7 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     async def serve(bus: Bus, stop: asyncio.Event) -> None:
         freeze_startup_objects()
         limits = EngineLimits(settings.max_batch_tokens, settings.max_batch_requests)
-        engine = Engine(runner, CacheMode(settings.cache), limits, instance.instance_id)
+        engine = Engine(runner, mode, limits, instance.instance_id)
         metrics.watch(engine)
         registration = Registration(bus, loaded, engine)
         limit_s = iteration_limit_s(profile, settings.tp, settings.max_batch_tokens)

@@ -23,7 +23,7 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"  # device type; auto: cuda if present
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # number format; auto: by device
     attention: Literal["auto", "torch", "flash-attn", "fallback"] = "auto"  # kernel; auto: torch's where it can run
-    cache: Literal["none", "prefix", "dual"] = "none"  # KV cache mode
+    cache: Literal["none", "prefix", "dual", "block"] = "none"  # KV cache mode
     cache_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # KV cache capacity in tokens; 0: by free memory
     max_batch_tokens: Positive = 8192  # most tokens computed by one iteration
     max_batch_requests: Positive = 64  # most requests in one iteration

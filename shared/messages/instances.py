@@ -24,6 +24,13 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     mask_token_id: int
     eos_token_id: int
     vocab_size: int
+    # The usual block length of a block-causal model. Its blocks lie on a grid of absolute positions: the first one may
+    # begin within the prompt. 0: blocks begin at the prompt's end.
+    block_length: Tokens = 0
+
+    def block_offset(self, prompt_tokens: int, block_length: int) -> int:
+        """The tokens of the prompt that belong to the output's first block."""
+        return prompt_tokens % block_length if self.block_length else 0
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):

@@ -84,6 +84,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: list[Finite]  # candidates, ascending
     tokens_per_step: list[Positive] = []  # mean at each threshold
     caching: bool = False  # instances have a KV cache
+    exact_cache: bool = False  # and a request recomputes only when it arrives at one
     window_s: Finite  # WINDOW_S; shorter after the start
 
     active: int  # running and deferred requests

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from shared.messages.instances import InstanceState
 from shared.messages.requests import Request
 from shared.messages.steps import StepJobs, StepResults
 from tests.builders import registered, scheduler_core
-from tests.support.random_model import LLADA, MASK_ID
+from tests.support.random_model import LLADA, MASK_ID, SDAR
 
 END_ID = 1
 STOP_ID = 2  # the token of the stop string "."
@@ -53,6 +53,7 @@ class Text:
     blocks: int
     end_at: int | None = None  # position of an end-of-text token
     stop_at: int | None = None  # position of a token that is the request's stop string
+    is_aligned: bool = False  # of a block-causal model: the first block begins within the prompt
 
     @property
     def name(self) -> str:
@@ -61,6 +62,11 @@ class Text:
     @property
     def prompt_length(self) -> int:
         return 1 + self.number % 3
+
+    @property
+    def offset(self) -> int:
+        """The tokens of the prompt in the first block."""
+        return self.prompt_length % BLOCK if self.is_aligned else 0
 
     def token(self, position: int) -> int:
         if position == self.end_at:
@@ -72,16 +78,21 @@ class Text:
     def confidence(self, position: int) -> float:
         return (hash((position, self.number)) % 1000) / 1000
 
+    def passes(self, position: int) -> bool:
+        """Whether the confidence reaches the threshold; that of a block-causal model must exceed it."""
+        confidence = self.confidence(position)
+        return confidence > THRESHOLD if self.is_aligned else confidence >= THRESHOLD
+
     def reference(self) -> tuple[list[int], int]:
         """The output of a plain decoding loop, and its number of steps."""
         output: list[int] = []
         steps = 0
         for block in range(self.blocks):
-            masks = list(range(block * BLOCK, (block + 1) * BLOCK))
+            masks = list(range(max(block * BLOCK - self.offset, 0), (block + 1) * BLOCK - self.offset))
             output += [self.token(position) for position in masks]
             while masks:
                 best = max(masks, key=self.confidence)
-                masks = [p for p in masks if self.confidence(p) < THRESHOLD and p != best]
+                masks = [p for p in masks if not self.passes(p) and p != best]
                 steps += 1
             if END_ID in output or (self.stop_at is not None and STOP_ID in output):
                 break
@@ -91,7 +102,8 @@ class Text:
         stop = ["."] if self.stop_at is not None else []
         request = Request(request_id=self.name, output_tokens=1, block_length=BLOCK, seed=self.number, stop=stop)
         prompt = np.full(self.prompt_length, PROMPT_ID, np.int32)
-        return ev.RequestArrived(request, prompt, self.blocks * BLOCK, 5.0, at_s, self.name, checkpoint)
+        length = self.blocks * BLOCK - self.offset
+        return ev.RequestArrived(request, prompt, length, 5.0, at_s, self.name, checkpoint, block_offset=self.offset)
 
 
 class Poisoned(Exception):  # noqa: N818
@@ -104,13 +116,14 @@ class ScriptedModel:
 
     texts: dict[int, Text]
     cache_tokens: int
-    config: ModelConfig = field(default_factory=lambda: parse_config(LLADA))
+    config: ModelConfig
     poison: frozenset[int] = frozenset()  # numbers of the texts whose steps fail
     is_small: bool = False  # whether two requests at once exceed the device's memory
-    cached: dict[int, tuple[int, int]] = field(default_factory=dict)  # entry -> request and position of its keys
+    # Entry -> request and position of its keys, and whether their block had masks.
+    cached: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
 
     def run(self, batch: ForwardBatch) -> TokenPredictions:
-        if self.is_small and len(batch.lengths) > 1:
+        if self.is_small and len(batch.seeds) > 1:
             raise torch.OutOfMemoryError("too large")
         if not self.poison.isdisjoint(batch.seeds.tolist()):
             raise Poisoned
@@ -125,7 +138,9 @@ class ScriptedModel:
         return TokenPredictions(tokens, confidences)
 
     def _check(self, batch: ForwardBatch) -> None:
-        owners = np.repeat(batch.seeds, batch.lengths).tolist()
+        request = np.cumsum(np.diff(batch.key_starts, prepend=batch.key_starts[0]) != 0)  # [S], of each span
+        span_owners = batch.seeds[request]
+        owners = np.repeat(span_owners, batch.lengths).tolist()
         for owner, position, token in zip(owners, batch.positions.tolist(), batch.tokens.tolist(), strict=True):
             text = self.texts[owner]
             output_position = position - text.prompt_length
@@ -134,14 +149,18 @@ class ScriptedModel:
         if self.cache_tokens:
             for source, target, length in batch.moves:
                 self.cached |= {target + i: self.cached[source + i] for i in range(length)}
+            starts = np.cumsum(batch.lengths) - batch.lengths
+            masked = np.repeat(np.logical_or.reduceat(batch.tokens == MASK_ID, starts), batch.lengths).tolist()
             columns = (owners, batch.positions.tolist(), batch.write_entries.tolist())
-            for owner, position, entry in zip(*columns, strict=True):
-                self.cached[entry] = (owner, position)
-            for owner, start, length in zip(
-                *(x.tolist() for x in (batch.seeds, batch.key_starts, batch.key_lengths)), strict=True
-            ):
+            for owner, position, entry, has_masks in zip(*columns, masked, strict=True):
+                self.cached[entry] = (owner, position, has_masks)
+            spans = (x.tolist() for x in (span_owners, batch.key_starts, batch.key_lengths, batch.lengths))
+            for owner, start, length, own in zip(*spans, strict=True):
                 for position in range(length):
-                    assert self.cached[start + position] == (owner, position), "keys of another request"
+                    *found, has_masks = self.cached[start + position]
+                    assert found == [owner, position], "keys of another request"
+                    is_earlier = self.config.is_block_causal and position < length - own
+                    assert not (is_earlier and has_masks), "keys of an unfinished block"
 
 
 class AnyBatch(FixedThresholdPolicy):
@@ -178,9 +197,10 @@ class EngineCell:
     """Messages wait until the test delivers them; the test sets `now_s`."""
 
     def __init__(
-        self, *, caching: bool, lookahead: int, moves: MigrationPolicy, make_policy: MakePolicy = fixed
+        self, *, mode: CacheMode, lookahead: int, moves: MigrationPolicy, make_policy: MakePolicy = fixed
     ) -> None:
-        self.caching, self.lookahead, self.moves = caching, lookahead, moves
+        """With the mode block, the model is block-causal."""
+        self.mode, self.lookahead, self.moves = mode, lookahead, moves
         self._make_policy = make_policy
         self.now_s = 100.0
         self.epoch = 0
@@ -206,7 +226,8 @@ class EngineCell:
             mask_token_id=MASK_ID,
             thresholds=(THRESHOLD,),
             tokens_per_step=(1.5,),
-            caching=self.caching,
+            caching=self.mode is not CacheMode.NONE,
+            exact_cache=self.mode is CacheMode.BLOCK,
             lookahead=self.lookahead,
             end_ids=(END_ID,),
             step_timeout_s=STEP_TIMEOUT_S,
@@ -228,10 +249,10 @@ class EngineCell:
         )
 
     def start_worker(self, name: str) -> None:
-        room = 64 if self.caching else 0
-        self.models[name] = ScriptedModel(self.texts, room, poison=self.poison)
-        mode = CacheMode.DUAL if self.caching else CacheMode.NONE
-        self.engines[name] = Engine(self.models[name], mode, EngineLimits(1000, MAX_REQUESTS), name)
+        room = 0 if self.mode is CacheMode.NONE else 64
+        config = parse_config(SDAR if self.mode is CacheMode.BLOCK else LLADA)
+        self.models[name] = ScriptedModel(self.texts, room, config, poison=self.poison)
+        self.engines[name] = Engine(self.models[name], self.mode, EngineLimits(1000, MAX_REQUESTS), name)
         self.jobs[name], self.received[name] = deque(), (MessageDeduplicator(), [])
         self.cycle([self.heartbeat(name)])
 
@@ -240,6 +261,7 @@ class EngineCell:
         self.cycle([ev.InstanceLost(name)])
 
     def submit(self, text: Text) -> None:
+        text = replace(text, is_aligned=self.mode is CacheMode.BLOCK)
         self.texts[text.number] = self.unsettled[text.name] = text
         self.cycle([text.arrival(self.now_s)])
 

@@ -19,6 +19,21 @@ LLADA = {
     "rope_theta": 10_000.0,
     "rms_norm_eps": 1e-5,
 }
+SDAR = {
+    "architectures": ["SDARForCausalLM"],
+    "vocab_size": 64,
+    "max_position_embeddings": 128,
+    "mask_token_id": MASK_ID,
+    "eos_token_id": 1,
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 64,
+    "rope_theta": 10_000.0,
+    "rms_norm_eps": 1e-6,
+}
 
 
 def random_decoder(dtype: torch.dtype = torch.float32) -> PackedDecoder:

@@ -13,8 +13,16 @@ FIRST_TOKEN = 10
 class ScriptedWorker:
     """Unmasks the first `per_step` masked positions of the block, with token = FIRST_TOKEN + position."""
 
-    def __init__(self, name: str = "a-1", per_step: int = 2, end_at: int | None = None, mask_id: int = MASK_ID) -> None:
+    def __init__(
+        self,
+        name: str = "a-1",
+        per_step: int = 2,
+        end_at: int | None = None,
+        mask_id: int = MASK_ID,
+        block_offset: int = 0,
+    ) -> None:
         self.name = name
+        self.block_offset = block_offset  # tokens of the prompt in the first block
         self.per_step = per_step
         self.end_at = end_at
         self.mask_id = mask_id
@@ -60,16 +68,21 @@ class ScriptedWorker:
     def _is_due(self, ticket: int, block: int, step: int) -> bool:
         """Whether a step of this number has not run, its block has masks, and the text has not ended before."""
         output, length = self.states[ticket]
-        masked = (output[block * length : (block + 1) * length] == self.mask_id).any()
-        ended = np.isin(output[: block * length], self.end_ids[ticket]).any()
+        start, stop = self._block_range(block, length)
+        masked = (output[start:stop] == self.mask_id).any()
+        ended = np.isin(output[:start], self.end_ids[ticket]).any()
         return bool(step > self.last_step.get(ticket, -1) and masked and not ended)
+
+    def _block_range(self, block: int, length: int) -> tuple[int, int]:
+        start = block * length - self.block_offset
+        return max(start, 0), start + length
 
     def _token(self, position: int) -> int:
         return END_ID if position == self.end_at else FIRST_TOKEN + position
 
     def _unmask(self, ticket: int, block: int) -> list[int]:
         output, length = self.states[ticket]
-        masked = [p for p in range(block * length, (block + 1) * length) if output[p] == self.mask_id]
+        masked = [p for p in range(*self._block_range(block, length)) if output[p] == self.mask_id]
         for position in masked[: self.per_step]:
             output[position] = self._token(position)
         return masked[: self.per_step]

@@ -54,6 +54,28 @@ def write_tiny_model(directory: Path) -> Path:
     return directory
 
 
+def write_tiny_sdar(directory: Path) -> Path:
+    """As `write_tiny_model`, of a block-causal family with blocks of 4 tokens. Returns: the directory."""
+    path = write_tiny_model(directory) / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    sdar = {
+        "architectures": ["SDARForCausalLM"],
+        "block_size": 4,
+        "max_position_embeddings": MAX_LENGTH,
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 64,
+        "rope_theta": 10_000.0,
+        "rms_norm_eps": 1e-6,
+    }
+    kept = ("vocab_size", "mask_token_id", "eos_token_id")
+    path.write_text(json.dumps({key: config[key] for key in kept} | sdar, indent=1), encoding="utf-8")
+    return directory
+
+
 def write_tiny_weights(directory: Path, seed: int = 0) -> Path:
     """Add random weights to a directory of `write_tiny_model`. Returns: the directory."""
     import torch  # noqa: PLC0415  (seconds to import, and most tests need no weights)

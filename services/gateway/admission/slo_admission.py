@@ -69,7 +69,7 @@ def _work_of(request: Request, stats: SchedulerStats, steps_share: float) -> Req
     rate = float(np.interp(max(lowest, request.min_threshold), stats.thresholds, stats.tokens_per_step))
     output_tokens = round_up_to_blocks(request.output_tokens, request.block_length)
     steps = max(steps_share * output_tokens / rate, 1.0)
-    blocks = max(min(steps_share, 1.0) * output_tokens / request.block_length, 1.0)
+    blocks = 1.0 if stats.exact_cache else max(min(steps_share, 1.0) * output_tokens / request.block_length, 1.0)
     return RequestWork(
         steps=steps,
         recompute_steps=min(blocks, steps) if stats.caching else steps,

@@ -7,7 +7,7 @@ from typing import cast
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
 from shared.arrays import Int32, pack_int32
 from shared.errors import TooLong
-from shared.messages.requests import MAX_OUTPUT_TOKENS, ChatMessage, Request
+from shared.messages.requests import DEFAULT_BLOCK_LENGTH, MAX_OUTPUT_TOKENS, ChatMessage, Request
 from shared.text import LONG_TEXT, TextModel, round_up_to_blocks
 
 DEFAULT_OUTPUT_TOKENS = 128
@@ -17,13 +17,14 @@ ADJUSTED_HEADER = "X-Dilaserve-Adjusted"
 async def build_request(body: CompletionBody, text: TextModel, request_id: str, key_id: str) -> Request:
     """`key_id` is the API key's. Raises: BadInput naming the wrong field."""
     prompt_ids = await encode_prompt(body, text)
-    output_tokens, (_, limit) = _output_tokens(body, text, len(prompt_ids)), body.limit
+    block_length = body.block_length or text.card.block_length or DEFAULT_BLOCK_LENGTH
+    output_tokens, (_, limit) = _output_tokens(body, text, len(prompt_ids), block_length), body.limit
     return Request(
         request_id=request_id,
         prompt_ids=pack_int32(prompt_ids),
         output_tokens=output_tokens,
         max_tokens=min(limit, output_tokens) if limit is not None else None,
-        block_length=body.block_length,
+        block_length=block_length,
         slo_s=body.slo_ms / 1000 if body.slo_ms is not None else None,
         priority=body.priority,
         min_threshold=body.min_threshold,
@@ -71,10 +72,12 @@ def echoed_prompt(body: CompletionBody, text: TextModel) -> str:
             return ""
 
 
-def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int) -> int:
+def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int, block_length: int) -> int:
     """The client's limit in whole blocks, or the default, as far as the model has room. Raises: TooLong."""
-    room, block_length = text.card.max_length - prompt_tokens, body.block_length
-    if room < block_length:
+    offset = text.card.block_offset(prompt_tokens, block_length)
+    room = min(text.card.max_length - prompt_tokens, MAX_OUTPUT_TOKENS)
+    most = (room + offset) // block_length * block_length - offset
+    if most < 1:
         prompt = "messages" if isinstance(body, ChatBody) else "prompt"
         raise TooLong(
             f"{prompt} has {prompt_tokens} tokens; the model's maximum is {text.card.max_length} with the output, "
@@ -82,8 +85,7 @@ def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int) ->
             prompt,
         )
     _, limit = body.limit
-    most = min(room, MAX_OUTPUT_TOKENS) // block_length * block_length
-    return min(round_up_to_blocks(limit or DEFAULT_OUTPUT_TOKENS, block_length), most)
+    return min(round_up_to_blocks(limit or DEFAULT_OUTPUT_TOKENS, block_length, offset), most)
 
 
 def adjusted_header(body: CompletionBody, request: Request) -> dict[str, str]:

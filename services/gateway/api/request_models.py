@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.other_fields import NEUTRAL, effective_field
-from shared.messages.requests import DEFAULT_BLOCK_LENGTH, MAX_STOP_TOKENS
+from shared.messages.requests import MAX_STOP_TOKENS
 
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOP_LENGTH = 1000  # characters
@@ -145,7 +145,7 @@ class CompletionBody(Lenient):
     slo_ms: Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)] | None = None
     priority: Annotated[Priority, _null_means(0, Priority)] = 0
     min_threshold: Annotated[Threshold, _null_means(0.0, Threshold)] = 0.0
-    block_length: Annotated[BlockLength, _null_means(DEFAULT_BLOCK_LENGTH, BlockLength)] = DEFAULT_BLOCK_LENGTH
+    block_length: BlockLength | None = None
     # Whether the stream also has each step's tokens and guesses
     canvas: Annotated[bool, _null_means(default=False, kind=bool)] = False
 

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
 from msgspec.structs import replace
 from nats.js.errors import NotFoundError
@@ -60,11 +59,13 @@ class RequestPreparer:
                 )
             if has_outcome:
                 return None
-        prompt_ids = await self._tokenize(message.request, arrival.output_tokens)
+        prompt_ids = await self._tokenize(message.request)
+        block_offset, output_length = self._text.fit_output(message.request, len(prompt_ids))
         return RequestArrived(
             request=replace(message.request, prompt=None, messages=None, prompt_ids=None),
             prompt_ids=prompt_ids,
-            output_length=arrival.output_tokens,
+            output_length=output_length,
+            block_offset=block_offset,
             slo_s=arrival.slo_s,
             arrival_s=arrival.arrival_s,
             delivery=delivery,
@@ -86,16 +87,19 @@ class RequestPreparer:
         async with self._reads:
             return await retry(read)
 
-    async def _tokenize(self, request: Request, output_length: int) -> Int32:
+    async def _tokenize(self, request: Request) -> Int32:
         """The prompt's tokens. Raises: BadInput if the model cannot serve the request."""
-        check_length = partial(self._text.check_length, output_tokens=output_length, field="output_tokens")
         if request.prompt_ids is not None:
-            check_length(len(request.prompt_ids) // 4)  # first, as the other checks look at each token
+            self._check_length(request, len(request.prompt_ids) // 4)  # first, as the other checks look at each token
             return self._text.encode_request(request)
         async with self._long_texts if text_length(request) > LONG_TEXT else nullcontext():
             prompt_ids = await asyncio.to_thread(self._text.encode_request, request)
-        check_length(len(prompt_ids))
+        self._check_length(request, len(prompt_ids))
         return prompt_ids
+
+    def _check_length(self, request: Request, prompt_tokens: int) -> None:
+        _, output_length = self._text.fit_output(request, prompt_tokens)
+        self._text.check_length(prompt_tokens, output_length, "output_tokens")
 
 
 def text_length(request: Request) -> int:

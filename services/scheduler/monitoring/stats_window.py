@@ -73,6 +73,7 @@ class StatsWindow:
             thresholds=list(settings.thresholds),
             tokens_per_step=list(settings.tokens_per_step),
             caching=settings.caching,
+            exact_cache=settings.exact_cache,
             window_s=window_s,
             active=len(core.table),
             deferred=int(deferred.sum()),

@@ -16,11 +16,12 @@ COLUMNS = ("steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "
 def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
     """The present state of a row."""
     length, entry = table.block_length.item(row), table.entry(row)
-    done = table.block.item(row) * length
+    stop = (table.block.item(row) + 1) * length - table.block_offset.item(row)
+    done = max(stop - length, 0)
     output_ids = table.output_ids(row)
     return Checkpoint(
         output_ids=output_ids[:done].tobytes(),
-        block_ids=output_ids[done : done + length].tobytes() if table.block_masks_left.item(row) < length else b"",
+        block_ids=output_ids[done:stop].tobytes() if table.block_masks_left.item(row) < stop - done else b"",
         block_length=length,
         instances=list(entry.served_by),
         last_instance=entry.last_instance,
@@ -40,21 +41,23 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
 def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: int, mask_token_id: int) -> None:
     """Restore a checkpoint into a new row. A checkpoint that does not match the request is ignored: it belongs to an
     earlier request with the same id. A damaged one is ignored, too: the request starts again."""
-    reason = _damage(checkpoint, vocab_size, mask_token_id)
+    offset = table.block_offset.item(row)
+    reason = _damage(checkpoint, offset, vocab_size, mask_token_id)
     if reason:
         log.warning("checkpoint ignored", request_id=table.entry(row).request_id, reason=reason)
         return
     output_ids = np.concatenate([unpack_int32(checkpoint.output_ids), unpack_int32(checkpoint.block_ids)])
     table.suspect[row] = checkpoint.is_suspect
     length, stored = int(table.block_length[row]), len(output_ids)
-    if checkpoint.block_length != length or stored % length or stored > table.output_length[row]:
+    is_whole = not stored or (stored + offset) % length == 0
+    if checkpoint.block_length != length or not is_whole or stored > table.output_length[row]:
         return
     table.output_ids(row)[:stored] = output_ids
     unmasked = np.count_nonzero(output_ids != MASKED)
     table.masks_left[row] -= unmasked
     table.estimate_masks_left[row] -= unmasked
-    table.block[row] = unmasked // length
-    table.block_masks_left[row] -= unmasked % length
+    table.block[row], known = divmod(unmasked + offset, length)
+    table.block_masks_left[row] = length - known
     for name in COLUMNS:
         getattr(table, name)[row] = getattr(checkpoint, name)
     table.first_step[row] = checkpoint.steps
@@ -65,13 +68,13 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     table.entry(row).last_instance = checkpoint.last_instance
 
 
-def _damage(checkpoint: Checkpoint, vocab_size: int, mask_token_id: int) -> str:
+def _damage(checkpoint: Checkpoint, offset: int, vocab_size: int, mask_token_id: int) -> str:
     """Why the checkpoint cannot be used; empty if it can."""
     columns = checkpoint.output_ids, checkpoint.block_ids, checkpoint.steps_at, checkpoint.tokens_at
     if any(len(column) % 4 for column in columns):
         return "a column is not of int32"
     output_ids, block_ids, *counts = (unpack_int32(column) for column in columns)
-    if len(block_ids) not in (0, checkpoint.block_length):
+    if len(block_ids) not in (0, checkpoint.block_length - (0 if len(output_ids) else offset)):
         return "the current block is not whole"
     tokens = np.concatenate([output_ids, block_ids[block_ids != MASKED]])
     if np.count_nonzero(tokens.view(np.uint32) >= vocab_size) or np.count_nonzero(tokens == mask_token_id):

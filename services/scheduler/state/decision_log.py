@@ -7,7 +7,6 @@ from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float32, Float64, Int32, Int64, pack_float32, pack_int32
 from shared.messages.decisions import MAX_DECISIONS, StepDecisions
-from shared.messages.steps import RECOMPUTE
 
 COLUMNS = (
     "at_s", "time_left_s", "thresholds", "allowed", "step_latency_s",
@@ -63,7 +62,7 @@ class DecisionLog:
         at = int(self._table.steps[row] - self._table.first_step[row])
         if at < MAX_DECISIONS:
             self._log[row, at, BLOCK] = self._table.block[row]
-            self._log[row, at, KIND] = RECOMPUTE
+            self._log[row, at, KIND] = self._table.pipeline.next_block_kind
 
     def read(self, row: int) -> StepDecisions | None:
         """The decisions for the finished steps of a row; None if no step is finished."""

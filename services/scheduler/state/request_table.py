@@ -57,6 +57,7 @@ class RequestTable(Columns):
     output_length: Int32
     output_start: Int64  # index of the output's first token in `outputs`
     block_length: Int32
+    block_offset: Int32  # tokens of the prompt that belong to the output's first block, which has fewer masks then
     num_blocks: Int32
     block: Int32  # index of the current block
     masks_left: Int32  # in the whole output
@@ -95,10 +96,10 @@ class RequestTable(Columns):
     key: Int32  # index of its API key in `keys`
     booked: Float64  # share of the SLO window that its steps left take
 
-    def __init__(self, candidates: int, capacity: int = 64, *, caching: bool = False) -> None:
-        """`candidates` is c; `caching`: see StepPipeline."""
+    def __init__(self, candidates: int, capacity: int = 64, *, caching: bool = False, exact: bool = False) -> None:
+        """`candidates` is c; `caching` and `exact`: see StepPipeline."""
         super().__init__(capacity, c=candidates)
-        self.pipeline = StepPipeline(capacity, caching=caching)
+        self.pipeline = StepPipeline(capacity, caching=caching, exact=exact)
         self.outputs = OutputBuffer()
         self.entries: list[RequestEntry | None] = [None] * capacity
         self.row_of: dict[str, int] = {}  # by request id
@@ -122,8 +123,10 @@ class RequestTable(Columns):
         self.clear(row)
         self.output_length[row] = self.masks_left[row] = self.estimate_masks_left[row] = arrived.output_length
         self.tokens[row] = len(arrived.prompt_ids) + arrived.output_length
-        self.block_length[row] = self.block_masks_left[row] = arrived.request.block_length
-        self.num_blocks[row] = arrived.output_length // arrived.request.block_length
+        length, offset = arrived.request.block_length, arrived.block_offset
+        self.block_length[row], self.block_offset[row] = length, offset
+        self.block_masks_left[row] = length - offset
+        self.num_blocks[row] = (arrived.output_length + offset) // length
         self.instance[row] = self.state_instance[row] = NOWHERE
         self.streams[row] = arrived.request.stream
         self.has_stop_strings[row] = len(arrived.request.stop) > 0
@@ -153,7 +156,7 @@ class RequestTable(Columns):
         """Mask the whole output again; what was done stays counted."""
         self.output_ids(row).fill(MASKED)
         self.masks_left[row] = self.estimate_masks_left[row] = self.output_length[row]
-        self.block[row], self.block_masks_left[row] = 0, self.block_length[row]
+        self.block[row], self.block_masks_left[row] = 0, self.block_length[row] - self.block_offset[row]
 
     def new_ticket(self, row: int) -> None:
         """Start a new attempt: messages with the old ticket are late."""
@@ -188,18 +191,24 @@ class RequestTable(Columns):
         left_s: Float64 = self.arrival_s[rows] + self.slo_s[rows] - now_s
         return left_s
 
+    def block_range(self, rows: Int64) -> tuple[Int32, Int32]:
+        """The current block's output positions [start, stop). Shapes: [n] -> [n] each."""
+        start = self.block[rows] * self.block_length[rows] - self.block_offset[rows]
+        return np.maximum(start, 0), start + self.block_length[rows]
+
     def begins_block(self, rows: Int64) -> Bool:
         """Whether nothing of the current block is unmasked. Shapes: [n] -> [n]."""
-        begins: Bool = self.block_masks_left[rows] == self.block_length[rows]
+        start, stop = self.block_range(rows)
+        begins: Bool = self.block_masks_left[rows] == stop - start
         return begins
 
     def next_recomputes(self, rows: Int64) -> Bool:
-        """Whether the next step of each placed, idle row is a recompute step: the first of a block, or one on an
-        instance without the state; without a cache, every step. Shapes: [n] -> [n]."""
+        """Whether the next step of each placed, idle row is a recompute step: one on an instance without the state, or
+        unless the cache is exact the first of a block; without a cache, every step. Shapes: [n] -> [n]."""
         if not self.pipeline.caching:
             return np.ones(len(rows), dtype=np.bool_)
-        recomputes: Bool = self.begins_block(rows) | (self.state_instance[rows] != self.instance[rows])
-        return recomputes
+        recomputes: Bool = self.state_instance[rows] != self.instance[rows]
+        return recomputes if self.pipeline.exact else recomputes | self.begins_block(rows)
 
     def output_ids(self, row: int) -> Int32:
         """A view of the output so far, [O], MASKED where it is masked; valid until the next request is added."""

@@ -85,9 +85,10 @@ class StepEstimates:
     def remaining(self, rows: Int64) -> tuple[Float64, Float64]:
         """Steps left, and how many of these are recompute steps.
 
-        At least one step per block is left, and at most one per mask. The first step of each block is a recompute step,
-        and so is a step on an instance without the state; without a cache, all are. Blocks that probably never run,
-        because the text ends before them, count by their probability. Shapes: rows [n] -> [n, c] each.
+        At least one step per block is left, and at most one per mask. The first step of each block is a recompute step
+        unless the cache is exact, and so is a step on an instance without the state; without a cache, all are. Blocks
+        that probably never run, because the text ends before them, count by their probability.
+        Shapes: rows [n] -> [n, c] each.
         """
         table = self._table
         blocks_left = self.blocks_left(rows)
@@ -101,8 +102,10 @@ class StepEstimates:
             steps_left -= skipped[:, None]
         if not table.pipeline.caching:
             return steps_left, steps_left
-        begun = table.block_masks_left[rows] < table.block_length[rows]
-        has_cache = begun & (table.state_instance[rows] != NOWHERE)
+        has_state = table.state_instance[rows] != NOWHERE
+        if table.pipeline.exact:
+            return steps_left, np.minimum(~has_state[:, None], steps_left)
+        has_cache = ~table.begins_block(rows) & has_state
         recompute_left: Float64 = np.minimum((blocks_left - skipped - has_cache)[:, None], steps_left)
         return steps_left, recompute_left
 

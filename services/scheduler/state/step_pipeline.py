@@ -38,11 +38,14 @@ class StepPipeline(Columns):
     sent_s: Float64  # Unix time of the last send, seconds
     batch: Int64  # number of the instance's iteration that runs the step in flight; 0: any
 
-    def __init__(self, capacity: int, *, caching: bool) -> None:
-        """`caching`: whether a step within a block uses the KV cache."""
+    def __init__(self, capacity: int, *, caching: bool, exact: bool = False) -> None:
+        """`caching`: whether a step within a block uses the KV cache. `exact`: whether the first step of the next block
+        does, too, as finished blocks are cached for good."""
         super().__init__(capacity)
         self.caching = caching
+        self.exact = exact
         self.successor_kind = CACHE if caching else RECOMPUTE  # StepKind of a successor within the block
+        self.next_block_kind = CACHE if exact else RECOMPUTE  # StepKind of a successor that begins a block
 
     def in_flight(self) -> Int64:
         """The rows with a step at an instance."""
@@ -84,7 +87,7 @@ class StepPipeline(Columns):
             return
         runs = (states == SENT_ACROSS) | ((states == SENT_AHEAD) & ~block_ended)
         self.state[rows] = np.where(runs, SENT, IDLE)
-        kinds = np.where(block_ended, RECOMPUTE, self.successor_kind)
+        kinds = np.where(block_ended, self.next_block_kind, self.successor_kind)
         self.kind[rows] = np.where(has_successor, kinds, self.kind[rows])
         self.threshold[rows] = np.where(has_successor, self.next_threshold[rows], self.threshold[rows])
         self.batch[rows] += self.batch[rows] > 0  # a successor is of the next iteration

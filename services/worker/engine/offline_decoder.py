@@ -102,7 +102,8 @@ class Decode:
 
     @property
     def kind(self) -> StepKind:
-        return StepKind.CACHE if self.caches and self._known % self.block_length else StepKind.RECOMPUTE
+        has_cache = self.unmasked > 0 if self.is_aligned else self._known % self.block_length > 0
+        return StepKind.CACHE if self.caches and has_cache else StepKind.RECOMPUTE
 
     @property
     def kind_name(self) -> str:

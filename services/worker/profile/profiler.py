@@ -236,6 +236,8 @@ def _run_step(engine: Engine, states: list[RequestState], jobs: list[StepJob]) -
 
 def _states(config: ModelConfig, tickets: range, length: int) -> list[RequestState]:
     block = min(BLOCK, length // 2)
+    if config.is_block_causal:
+        length -= length % block  # it takes whole blocks only
     rng = np.random.default_rng(tickets.start)
     prompts = rng.integers(0, config.vocab_size, (len(tickets), length - block))
     prompts[prompts == config.mask_token_id] = (config.mask_token_id + 1) % config.vocab_size

@@ -12,6 +12,7 @@ from dilaserve.stack.options import (
     check_model,
     check_profile,
     check_sync_interval,
+    choose_cache,
     count_slots,
     default_policy,
     read_instances,
@@ -24,6 +25,7 @@ from dilaserve.stack.services import reconfigurator_program, serving_programs
 from dilaserve.stack.supervisor import INITIAL_WAIT_S, MAX_WAIT_S, STABLE_RUN_S, next_wait_s
 from shared.bus.users import BusUser
 from shared.errors import BadInput
+from tests.support.tiny_model import write_tiny_sdar
 
 
 @pytest.mark.parametrize(("slots", "expected"), [(1, (1,)), (2, (1, 1)), (64, (1, 1))])
@@ -36,6 +38,15 @@ def test_by_default_two_instances_run_if_they_fit(slots: int, expected: tuple[in
 )
 def test_ranks_share_the_cores_except_one_for_the_services(cores: int, ranks: int, threads: int) -> None:
     assert share_cores(cores, ranks) == threads
+
+
+def test_the_cache_fits_the_model(tiny_model_dir: Path, tmp_path: Path) -> None:
+    sdar = write_tiny_sdar(tmp_path / "sdar")
+    assert (choose_cache(None, tiny_model_dir), choose_cache(None, sdar)) == ("dual", "block")
+    assert (choose_cache("prefix", tiny_model_dir), choose_cache("none", sdar)) == ("prefix", "none")
+    for cache, model in (("block", tiny_model_dir), ("dual", sdar)):
+        with pytest.raises(BadInput, match=f"--cache {cache}: not possible with this model"):
+            choose_cache(cache, model)
 
 
 @pytest.mark.parametrize(

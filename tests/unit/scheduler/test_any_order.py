@@ -12,6 +12,7 @@ from services.scheduler import events as ev
 from services.scheduler.core import MAX_ATTEMPTS
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.state.request_table import NOWHERE
+from services.worker.cache.cache_mode import CacheMode
 from shared.arrays import unpack_int32
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepKind
@@ -30,7 +31,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.num_requests = self.num_started = 0
 
     @initialize(
-        caching=st.booleans(),
+        mode=st.sampled_from([CacheMode.NONE, CacheMode.DUAL, CacheMode.BLOCK]),
         lookahead=st.integers(0, 1),
         moves=st.sampled_from(MigrationPolicy),
         number=WHICH,
@@ -197,9 +198,9 @@ def _check(finish: ev.FinishRequest, text: Text) -> None:
         assert finish.status is OutcomeStatus.CANCELLED or "tries had no valid answer" in finish.error
 
 
-@pytest.mark.parametrize("caching", [False, True])
-def test_a_returning_request_replaces_its_old_state_even_if_the_drop_was_lost(*, caching: bool) -> None:
-    cell = EngineCell(caching=caching, lookahead=0, moves=MigrationPolicy.NEVER)
+@pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.DUAL])
+def test_a_returning_request_replaces_its_old_state_even_if_the_drop_was_lost(mode: CacheMode) -> None:
+    cell = EngineCell(mode=mode, lookahead=0, moves=MigrationPolicy.NEVER)
     cell.start_worker("a-1")
     cell.start_worker("b-1")
     cell.submit(text := Text(1, blocks=1))

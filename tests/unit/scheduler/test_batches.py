@@ -15,6 +15,7 @@ from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_pipeline import IDLE
+from services.worker.cache.cache_mode import CacheMode
 from shared.arrays import Bool, Int64, unpack_int32, unpack_int64
 from shared.messages.steps import StepJobs, StepKind, StepResults
 from tests.support.engine_cell import MAX_REQUESTS, STEP_TIMEOUT_S, THRESHOLD, EngineCell, Text, dilaserve
@@ -39,7 +40,7 @@ class NamedBatches(FixedThresholdPolicy):
 def cell_of(*sit_out: str, lookahead: int, moves: MigrationPolicy = MigrationPolicy.NEVER) -> EngineCell:
     """With one instance, a-1."""
     policy = NamedBatches(THRESHOLD, moves, sit_out=set(sit_out))
-    cell = EngineCell(caching=True, lookahead=lookahead, moves=moves, make_policy=lambda *_: policy)
+    cell = EngineCell(mode=CacheMode.DUAL, lookahead=lookahead, moves=moves, make_policy=lambda *_: policy)
     cell.start_worker("a-1")
     return cell
 
@@ -237,7 +238,7 @@ def test_the_next_scheduler_counts_batches_from_one() -> None:
 
 
 def test_an_instance_runs_recompute_steps_apart_from_cache_steps() -> None:
-    cell = EngineCell(caching=True, lookahead=0, moves=MigrationPolicy.NEVER, make_policy=dilaserve)
+    cell = EngineCell(mode=CacheMode.DUAL, lookahead=0, moves=MigrationPolicy.NEVER, make_policy=dilaserve)
     cell.start_worker("a-1")
     submit(cell, *range(1, MAX_REQUESTS + 1))
     kinds = []
@@ -252,7 +253,7 @@ def test_an_instance_runs_recompute_steps_apart_from_cache_steps() -> None:
 
 
 def test_an_arrival_joins_a_batch_of_recompute_steps_that_waits() -> None:
-    cell = EngineCell(caching=True, lookahead=1, moves=MigrationPolicy.NEVER, make_policy=dilaserve)
+    cell = EngineCell(mode=CacheMode.DUAL, lookahead=1, moves=MigrationPolicy.NEVER, make_policy=dilaserve)
     cell.start_worker("a-1")
     submit(cell, 1)
     cell.deliver_jobs("a-1")
@@ -269,7 +270,7 @@ def test_an_arrival_joins_a_batch_of_recompute_steps_that_waits() -> None:
 
 def test_an_iteration_with_a_cancelled_request_does_not_correct_the_costs() -> None:
     """The scheduler no longer knows all that it computed."""
-    cell = EngineCell(caching=True, lookahead=0, moves=MigrationPolicy.NEVER)
+    cell = EngineCell(mode=CacheMode.DUAL, lookahead=0, moves=MigrationPolicy.NEVER)
     cell.start_worker("a-1")
     submit(cell, 1, 2)
     run(cell)

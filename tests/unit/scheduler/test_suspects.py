@@ -8,6 +8,7 @@ import pytest
 from services.scheduler.core import MAX_ATTEMPTS
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.state.request_table import NOWHERE
+from services.worker.cache.cache_mode import CacheMode
 from shared.messages.requests import OutcomeStatus
 from tests.support.engine_cell import EngineCell, MakePolicy, Poisoned, Text, any_batch, dilaserve, fixed
 
@@ -19,7 +20,7 @@ LOOKAHEADS = pytest.mark.parametrize("lookahead", [0, 1])
 def cell_with(make_policy: MakePolicy, lookahead: int, *poison: int) -> EngineCell:
     """Two instances and six requests; those numbered `poison` end each instance that runs them."""
     moves = MigrationPolicy.AT_RECOMPUTE
-    cell = EngineCell(caching=True, lookahead=lookahead, moves=moves, make_policy=make_policy)
+    cell = EngineCell(mode=CacheMode.DUAL, lookahead=lookahead, moves=moves, make_policy=make_policy)
     cell.poison = frozenset(poison)
     for name in ("a-1", "b-1"):
         cell.start_worker(name)

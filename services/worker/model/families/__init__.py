@@ -12,6 +12,7 @@ from services.worker.model.families.family import Family, RawConfig
 from services.worker.model.families.llada import Llada
 from services.worker.model.families.llada2 import Llada2
 from services.worker.model.families.sdar import Sdar
+from shared.model_files import with_defaults
 
 __all__ = ["FAMILIES", "ModelConfig", "parse_config", "read_config"]
 
@@ -46,7 +47,7 @@ def parse_config(raw: RawConfig) -> ModelConfig:
     architectures = raw.get("architectures") or []
     for family in FAMILIES.values():
         if family.architecture in architectures:
-            return family.parse(raw)
+            return family.parse(with_defaults(raw))
     named = ", ".join(map(str, architectures)) or "none"
     supported = ", ".join(family.architecture for family in FAMILIES.values())
     raise ValueError(f"architecture: {named}; supported: {supported}")

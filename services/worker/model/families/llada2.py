@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from services.worker.model.families.config import Experts, ModelConfig
 from services.worker.model.families.family import RawConfig, check_settings, qwen_sizes
+from shared.model_files import block_length_of
 
 _REQUIRED = {
     "hidden_act": "silu",
@@ -20,8 +21,6 @@ _REQUIRED = {
     "use_qkv_bias": False,
     "use_sliding_window": False,
 }
-# The published files leave these out; they are the defaults of the authors' decoding.
-_MASK_TOKEN_ID, _EOS_TOKEN_ID, _BLOCK_LENGTH = 156895, 156892, 32
 
 
 class Llada2:
@@ -71,7 +70,7 @@ class Llada2:
                 kept_groups=int(raw["topk_group"]),
                 scale=float(raw["routed_scaling_factor"]),
             ),
-            mask_token_id=int(raw.get("mask_token_id", _MASK_TOKEN_ID)),
-            eos_token_id=int(raw.get("eos_token_id", _EOS_TOKEN_ID)),
-            block_length=_BLOCK_LENGTH,
+            mask_token_id=int(raw["mask_token_id"]),
+            eos_token_id=int(raw["eos_token_id"]),
+            block_length=block_length_of(raw),
         )

@@ -14,10 +14,9 @@ from services.worker.model.families.family import (
     check_settings,
     qwen_sizes,
 )
+from shared.model_files import block_length_of
 
 _REQUIRED = {"attention_bias": False, "hidden_act": "silu", "rope_scaling": None, "use_sliding_window": False}
-# Older files leave these out: the mask of all published checkpoints, and their usual block length.
-_MASK_TOKEN_ID, _BLOCK_LENGTH = 151669, 4
 
 
 class Sdar:
@@ -44,7 +43,7 @@ class Sdar:
             rotary_dim=head_dim,
             qk_norm=True,
             tied_head=bool(raw.get("tie_word_embeddings", False)),
-            mask_token_id=int(raw.get("mask_token_id", _MASK_TOKEN_ID)),
+            mask_token_id=int(raw["mask_token_id"]),
             eos_token_id=int(raw["eos_token_id"]),
-            block_length=int(raw.get("block_size") or _BLOCK_LENGTH),
+            block_length=block_length_of(raw),
         )
