@@ -197,7 +197,7 @@ class SchedulerCore:
         columns = table.masks_left[rows] == 0, table.pipeline.state[rows] == SENT, table.streams[rows]
         for row, full, sent, streams in zip(rows.tolist(), *(column.tolist() for column in columns), strict=True):
             ended = full or self._has_ended(row)
-            if not full:
+            if not full and not table.entry(row).arrived.request.ignore_eos:  # these texts end at their limit
                 self.estimates.learn_ending(ended=ended)
             if ended:
                 self._finish(row, OutcomeStatus.COMPLETED, now_s)

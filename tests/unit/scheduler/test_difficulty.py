@@ -88,6 +88,17 @@ def test_a_new_request_takes_the_steps_of_the_blocks_that_probably_run() -> None
     assert steps_left(cell).tolist() == pytest.approx((BLOCK * MEAN_STEPS_PER_TOKEN).tolist(), rel=0.01)
 
 
+def test_texts_that_ignore_their_end_do_not_change_where_texts_are_expected_to_end() -> None:
+    cell = make_cell({"a-1": 1}, policy="fixed", per_step=1)
+    for _ in range(20):
+        cell.core.estimates.learn_ending(ended=True)
+    commands = cell.send(arrival("r", output_tokens=OUTPUT, ignore_eos=True))
+    before = steps_left(cell)
+    cell.serve(commands)
+    cell.send(arrival("new", output_tokens=OUTPUT))
+    assert steps_left(cell).tolist() == pytest.approx(before.tolist())
+
+
 @given(ended=st.lists(st.booleans(), max_size=200), output_blocks=st.integers(1, 40), finished_blocks=st.integers(0, 3))
 def test_at_least_the_current_block_is_left(ended: list[bool], output_blocks: int, finished_blocks: int) -> None:
     cell = make_cell({"a-1": 1}, policy="fixed", caching=True)
