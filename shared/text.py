@@ -143,6 +143,15 @@ class TextModel:
             raise BadInput(f"{field} must not contain the mask token", field)
         return np.asarray(ids, dtype=np.int32)
 
+    def check_stop_token_ids(self, ids: Sequence[int]) -> None:
+        """Raises: BadInput if one is not in the vocabulary."""
+        outside = next((token for token in ids if not 0 <= token < self.card.vocab_size), None)
+        if outside is not None:
+            raise BadInput(
+                f"stop_token_ids must be in 0..{self.card.vocab_size - 1}, the model's vocabulary; got {outside}",
+                "stop_token_ids",
+            )
+
 
 def first_stop(text: str, stop: Sequence[str]) -> int | None:
     """The position of the first stop string in `text`; None if it has none."""

@@ -337,3 +337,10 @@ async def test_a_large_waiting_request_is_read_again_and_answered_if_invalid(bus
         intake.finish(await intake.arrived())
         assert await intake.status("large") is OutcomeStatus.REJECTED
         assert await intake.arrived_names(1) == ["last"]
+
+
+async def test_a_stop_token_outside_the_vocabulary_is_rejected(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text) as intake:
+        outside = Request(request_id="r", prompt="x", stop_token_ids=[text.card.vocab_size])
+        await bus.store(bus.subjects.requests, outside)
+        assert await intake.status("r") is OutcomeStatus.REJECTED

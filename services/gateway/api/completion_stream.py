@@ -62,13 +62,13 @@ class CompletionStream(EventStreamResponse):
     async def _data(self) -> AsyncIterator[str]:
         try:
             async for chunk in self._chunks():
-                yield _dump(chunk)
+                yield dump(chunk)
         except Exception as error:  # the status line is sent, so the error is the last event
             log_internal_error(error, self._choices[0].request.request_id)
             reply = as_api_error(error)
             for choice in self._choices:
                 choice.recorder.not_completed(reply.code or "failed")
-            yield _dump(reply.body())
+            yield dump(reply.body())
         else:
             yield "[DONE]"
 
@@ -166,5 +166,6 @@ def _cells(tokens: StepTokens, decode: Decode) -> list[Json]:
     ]
 
 
-def _dump(content: Json) -> str:
+def dump(content: Json) -> str:
+    """The text of an event."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))

@@ -1,13 +1,22 @@
 """Builds the bus request from a client's body: tokenizes the prompt, rounds the output to whole blocks."""
 
 import asyncio
+import time
 from functools import partial
 from typing import cast
 
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
 from shared.arrays import Int32, pack_int32
 from shared.errors import TooLong
-from shared.messages.requests import DEFAULT_BLOCK_LENGTH, MAX_OUTPUT_TOKENS, ChatMessage, Request
+from shared.messages.requests import (
+    DEFAULT_BLOCK_LENGTH,
+    MAX_OUTPUT_TOKENS,
+    ChatMessage,
+    FinishReason,
+    Outcome,
+    OutcomeStatus,
+    Request,
+)
 from shared.text import LONG_TEXT, TextModel, round_up_to_blocks
 
 DEFAULT_OUTPUT_TOKENS = 128
@@ -16,6 +25,7 @@ ADJUSTED_HEADER = "X-Dilaserve-Adjusted"
 
 async def build_request(body: CompletionBody, text: TextModel, request_id: str, key_id: str) -> Request:
     """`key_id` is the API key's. Raises: BadInput naming the wrong field."""
+    text.check_stop_token_ids(body.stop_token_ids or [])
     prompt_ids = await encode_prompt(body, text)
     block_length = body.block_length or text.card.block_length or DEFAULT_BLOCK_LENGTH
     output_tokens, (_, limit) = _output_tokens(body, text, len(prompt_ids), block_length), body.limit
@@ -59,6 +69,23 @@ async def encode_prompt(body: CompletionBody | TokenizeBody, text: TextModel) ->
         case _:
             raise AssertionError(type(body))
     return await asyncio.to_thread(encode) if length > LONG_TEXT else encode()
+
+
+async def prompt_alone(body: CompletionBody, text: TextModel, request_id: str) -> Outcome | None:
+    """The outcome of a body with `max_tokens: 0`, which needs no step; None if it has another limit. Raises: BadInput
+    naming the wrong field."""
+    if body.max_tokens != 0:
+        return None
+    text.check_stop_token_ids(body.stop_token_ids or [])
+    prompt_tokens = len(await encode_prompt(body, text))
+    text.check_length(prompt_tokens, 0, "prompt")
+    return Outcome(
+        request_id=request_id,
+        status=OutcomeStatus.COMPLETED,
+        finish_reason=FinishReason.LENGTH,
+        prompt_tokens=prompt_tokens,
+        arrival_s=time.time(),
+    )
 
 
 def echoed_prompt(body: CompletionBody, text: TextModel) -> str:

@@ -208,6 +208,7 @@ class TextBody(CompletionBody):
         BeforeValidator(_prompts, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
     ]
 
+    max_tokens: Annotated[int, Field(ge=0)] | None = None  # 0: only with `echo`; the prompt alone comes back
     echo: bool | None = None  # the prompt's text before the completion
     best_of: Literal[1] | None = None
     logprobs: None = None
@@ -215,6 +216,13 @@ class TextBody(CompletionBody):
     def _prompts(self) -> list[dict[str, Any]]:
         several = isinstance(self.prompt, list) and any(not isinstance(each, int) for each in self.prompt[:1])
         return [{"prompt": prompt} for prompt in self.prompt] if several else [{"prompt": self.prompt}]
+
+    @model_validator(mode="after")
+    def _require_text(self) -> Self:
+        if self.max_tokens == 0 and not self.echo:
+            text = "max_tokens must be at least 1; 0 is only allowed with echo: true"
+            raise PydanticCustomError("unsupported_field", "{text}", {"name": "max_tokens", "text": text})
+        return self
 
     @model_validator(mode="after")
     def _limit_choices(self) -> Self:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model, log_internal_error
 from services.gateway.api.replies import Json, Replies
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
-from services.gateway.api.request_builder import build_request, echoed_prompt
+from services.gateway.api.request_builder import build_request, echoed_prompt, prompt_alone
 from services.gateway.app_context import AppContext
 from services.gateway.batches.batch_lines import BODIES, Line, LineResult
 from services.gateway.inflight import BATCH_OWNER
@@ -50,6 +50,9 @@ class LineServer:
         check_model(body.model, text.card.name)
         if len(body.single_bodies()) > 1:
             raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
+        echoes = [echoed_prompt(body, text)]
+        if (alone := await prompt_alone(body, text, request_id)) is not None:
+            return Replies(body, request_id, alone.arrival_s, echoes).whole([alone])
         start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
         request = await build_request(body, text, request_id, self._batch.owner)
         priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
@@ -62,4 +65,4 @@ class LineServer:
             inflight.cancel_on_close |= self.cancel_requests
             inflight_requests.close(inflight)
         check_completed(outcome)
-        return Replies(body, request_id, outcome.arrival_s, [echoed_prompt(body, text)]).whole([outcome])
+        return Replies(body, request_id, outcome.arrival_s, echoes).whole([outcome])

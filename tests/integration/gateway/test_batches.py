@@ -95,6 +95,19 @@ async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(
             await api.files.retrieve(done.input_file_id)
 
 
+async def test_a_line_may_ask_for_its_prompt_alone(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    path: Literal["/v1/completions"] = "/v1/completions"
+    body = {"model": "tiny-llada", "prompt": "2+2=", "echo": True, "max_tokens": 0}
+    row = {"custom_id": "q", "method": "POST", "url": path, "body": body}
+    async with client(gateway) as api:
+        file = await api.files.create(file=("in.jsonl", json.dumps(row).encode()), purpose="batch")
+        batch = await api.batches.create(input_file_id=file.id, endpoint=path, completion_window="24h")
+        done = await ended(api, batch.id)
+        [served] = await rows_of(api, done.output_file_id)
+    assert served["response"]["body"]["choices"][0]["text"] == "2+2="
+    assert scheduler.requests == []
+
+
 async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:

@@ -60,3 +60,28 @@ async def test_an_echoed_prompt_precedes_the_completion(gateway: RunningGateway,
     for prompt, echoes in (("2+2=", ["2+2="]), (ids, ["1+1="]), (["a", "b"], ["a", "b"])):
         choices = await completed(gateway, PLAIN | {"prompt": prompt, "echo": True, "stop": "2"}, stream=stream)
         assert [choice["text"] for choice in choices] == [f"{echo}The answer is " for echo in echoes]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_with_echo_and_no_tokens_the_prompt_alone_comes_back(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel, stream: bool
+) -> None:
+    ids = text.encode_prompt("1+1=").tolist()
+    for prompt, echoes in (("2+2=", ["2+2="]), (ids, ["1+1="]), (["a", "bc"], ["a", "bc"])):
+        body = PLAIN | {"prompt": prompt, "echo": True, "max_tokens": 0}
+        choices = await completed(gateway, body, stream=stream)
+        assert [(choice["text"], choice["finish_reason"]) for choice in choices] == [
+            (echo, "length") for echo in echoes
+        ]
+        usage = (await gateway.http.post(PATH, json=body)).json()["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len("".join(echoes)), 0)
+    assert scheduler.requests == []
+
+
+async def test_a_stop_token_outside_the_vocabulary_is_refused_with_its_range(
+    lonely_gateway: RunningGateway, text: TextModel
+) -> None:
+    outside = text.card.vocab_size
+    error = (await lonely_gateway.http.post(PATH, json=PLAIN | {"stop_token_ids": [1, outside]})).json()["error"]
+    wrong = f"stop_token_ids must be in 0..{outside - 1}, the model's vocabulary; got {outside}"
+    assert (error["message"], error["param"], error["code"]) == (wrong, "stop_token_ids", "invalid_value")

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,15 +12,16 @@ from fastapi.responses import JSONResponse, Response
 from msgspec.structs import replace
 
 from services.gateway.admission.admission import key_of
-from services.gateway.api.completion_stream import CompletionStream, StreamedChoice
+from services.gateway.api.completion_stream import CompletionStream, StreamedChoice, dump
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model
 from services.gateway.api.openapi import json_body
 from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.replies import Replies
 from services.gateway.api.request_body import read_body
-from services.gateway.api.request_builder import adjusted_header, build_request, echoed_prompt
+from services.gateway.api.request_builder import adjusted_header, build_request, echoed_prompt, prompt_alone
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
 from services.gateway.api.response_models import ChatCompletion, Completion, TextCompletion
+from services.gateway.api.sse import EventStreamResponse
 from services.gateway.api.text_stream import TextStream
 from services.gateway.app_context import AppContext
 from services.gateway.inflight import InFlightRequest
@@ -61,6 +62,8 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
         context.admission.check_rate(key_of(http))
         body = await read_body(http, kind)
         bodies = body.single_bodies()
+        if body.max_tokens == 0:
+            return await _prompts_alone(context, http, body, bodies, start_s)
         inflights = await _open_all(context, http, bodies, start_s)
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
@@ -86,6 +89,34 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
     for recorder, outcome in zip(recorders, outcomes, strict=True):
         recorder.completed(outcome)
     return JSONResponse(replies.whole(outcomes), headers=headers)
+
+
+async def _prompts_alone(
+    context: AppContext, http: Request, body: CompletionBody, bodies: Sequence[CompletionBody], start_s: float
+) -> Response:
+    """Reply with the prompts, without a request on the bus; each choice counts against the key's rate."""
+    check_model(body.model, context.text.card.name)
+    found = [await prompt_alone(each, context.text, uuid.uuid4().hex) for each in bodies]
+    outcomes = [outcome for outcome in found if outcome is not None]
+    for _ in outcomes[1:]:
+        context.admission.check_rate(key_of(http))
+    for outcome in outcomes:
+        RequestRecorder(context.metrics, outcome.request_id, start_s).completed(outcome)
+    echoes, request_id = [echoed_prompt(each, context.text) for each in bodies], outcomes[0].request_id
+    replies = Replies(body, request_id, outcomes[0].arrival_s, echoes)
+    headers = {"X-Request-Id": request_id, **ignored_header(body)}
+    if not body.stream:
+        return JSONResponse(replies.whole(outcomes), headers=headers)
+
+    async def events() -> AsyncIterator[str]:
+        for i, outcome in enumerate(outcomes):
+            for chunk in (*replies.echo(i, outcome.prompt_tokens), replies.ending(i, outcome)):
+                yield dump(chunk)
+        for chunk in replies.last(outcomes):
+            yield dump(chunk)
+        yield "[DONE]"
+
+    return EventStreamResponse(events(), headers)
 
 
 def _text_of(context: AppContext, inflight: InFlightRequest) -> TextStream:
