@@ -1,0 +1,84 @@
+"""The scheduler and real engines: a seed gives the same tokens in any company, on any instance, with any free cache."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pytest
+
+from services.scheduler.events import Event, FinishRequest, RequestArrived, SendJobs
+from services.scheduler.policies import MigrationPolicy
+from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.model.model_runner import Runner
+from shared.messages.requests import Request
+from tests.builders import ARRIVAL_S, registered, scheduler_core
+from tests.support.random_model import MASK_ID, random_decoder
+
+THRESHOLD = 0.3
+BLOCK, BLOCKS = 8, 3
+PROMPT = 6
+LENGTH = PROMPT + BLOCK * BLOCKS
+ROOM = 8 * LENGTH
+
+
+decoder = cache(random_decoder)
+
+
+def sampled(name: str, seed: int, prompt: int = PROMPT) -> RequestArrived:
+    """The prompt depends on the name's first letter alone."""
+    ids = np.random.default_rng(ord(name[0])).integers(10, 50, prompt).astype(np.int32)
+    request = Request(request_id=name, block_length=BLOCK, temperature=0.9, seed=seed)
+    return RequestArrived(request, ids, BLOCK * BLOCKS, 1e6, ARRIVAL_S)
+
+
+def serve(
+    waves: Sequence[Sequence[RequestArrived]], *, instances: int, mode: CacheMode, lookahead: int, room: int = ROOM
+) -> dict[str, list[int]]:
+    """The output of each request; a wave arrives at each cycle."""
+    caching = mode is not CacheMode.NONE
+    core = scheduler_core(
+        lambda _: FixedThresholdPolicy(THRESHOLD, MigrationPolicy.NEVER),
+        mask_token_id=MASK_ID,
+        thresholds=(THRESHOLD,),
+        caching=caching,
+        lookahead=lookahead,
+        end_ids=(),
+    )
+    names = [f"a-{i}" for i in range(instances)]
+    room = room if caching else 0
+    engines = {name: Engine(Runner(decoder(), room), mode, EngineLimits(1024, 8), name) for name in names}
+    events: list[Event] = [registered(name, cache_tokens=room) for name in names]
+    outputs: dict[str, list[int]] = {}
+    for cycle in range(1000):
+        if cycle < len(waves):
+            events += waves[cycle]
+        for command in core.cycle(events, ARRIVAL_S + 0.01 * cycle):
+            match command:
+                case SendJobs(instance_id, jobs):
+                    engines[instance_id].accept(jobs)
+                case FinishRequest():
+                    outputs[command.arrived.request.request_id] = command.output_ids.tolist()
+        events = [results for engine in engines.values() if (results := engine.iterate()) is not None]
+        if cycle >= len(waves) and not events and len(outputs) == sum(map(len, waves)):
+            return outputs
+    raise AssertionError("not all requests ended")
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+@pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.PREFIX, CacheMode.DUAL])
+def test_a_seed_gives_the_same_tokens_in_any_company(mode: CacheMode, lookahead: int) -> None:
+    alone = serve([[sampled("r", 7)]], instances=1, mode=mode, lookahead=lookahead)["r"]
+    assert alone == serve([[sampled("r", 7)]], instances=1, mode=mode, lookahead=1 - lookahead)["r"]
+    others = [sampled(f"{letter}-other", 7 + i, prompt=4 + i) for i, letter in enumerate("abcde")]
+    for instances, room in ((1, ROOM), (3, ROOM), (1, 2 * LENGTH)):
+        waves = [others[:3], [], [sampled("r", 7)], [], others[3:]]
+        assert serve(waves, instances=instances, mode=mode, lookahead=lookahead, room=room)["r"] == alone
+
+
+def test_another_seed_gives_other_tokens() -> None:
+    waves = [[sampled("r", 7), sampled("r-again", 7), sampled("r-other", 8)]]
+    outputs = serve(waves, instances=1, mode=CacheMode.NONE, lookahead=0)
+    assert outputs["r"] == outputs["r-again"]
+    assert outputs["r"] != outputs["r-other"]
