@@ -307,10 +307,12 @@ class SchedulerCore:
     def _finish(self, row: int, status: OutcomeStatus, now_s: float, error: str = "") -> None:
         table = self.table
         masked = np.flatnonzero(table.output_ids(row) == MASKED)
-        output_ids = table.output_ids(row)[: masked[0] if len(masked) else None].copy()
+        end = masked[0] if len(masked) else None
+        output_ids = table.output_ids(row)[:end].copy()
         arrived, stats = table.entry(row).arrived, serving_stats(table, row, self.settings.thresholds, now_s)
         decisions = self._decisions.read(row) if self._decisions is not None else None
         self.totals.count_finished(status, stats)
-        self._commands.append(ev.FinishRequest(arrived, status, output_ids, stats, decisions, error))
+        confidences = table.confidences(row)[:end].copy() if arrived.request.logprobs else None
+        self._commands.append(ev.FinishRequest(arrived, status, output_ids, stats, decisions, error, confidences))
         self._dispatcher.remove(row)
         table.remove(row)

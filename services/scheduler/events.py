@@ -105,6 +105,7 @@ class FinishRequest:
     stats: ServingStats | None
     decisions: StepDecisions | None
     error: str = ""
+    confidences: Float32 | None = None  # of `output_ids`; None without `logprobs`
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     block_ids: bytes = (
         b""  # int32 [block length], the current block of a streamed request, masks as -1; empty: all masks
     )
+    confidences: bytes = b""  # float32, of each token of both; empty if the request has no `logprobs`
     block_length: Count  # tokens
     steps: Count  # completed denoising steps
     recompute_steps: Count

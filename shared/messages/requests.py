@@ -51,6 +51,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop: list[str] = []
     stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_TOKENS)] = []  # each ends the text
     ignore_eos: bool = False  # end-of-text tokens do not end the text
+    logprobs: bool = False  # whether the outcome has `token_ids` and `confidences`
     stream: bool = False  # send `progress` messages
     guesses: bool = False  # send `guesses` messages
     age_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # seconds from its arrival to this message's publication
@@ -127,6 +128,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_reason: int | str | None = None  # the stop token or stop string that ended the text; None: neither
     prompt_tokens: int = 0
     completion_tokens: int = 0  # tokens of the text, up to the end-of-text token
+    token_ids: bytes = b""  # int32 [completion_tokens]; empty without `logprobs`
+    confidences: bytes = b""  # float32 [completion_tokens], each token's at its step; empty without `logprobs`
     output_tokens: int = 0  # requested, in whole blocks
     arrival_s: Finite = 0.0  # Unix time, seconds
     stats: ServingStats | None = None  # None: no step ran

@@ -101,7 +101,6 @@ def test_tools() -> None:
     assert client.chat.completions.create(model="demo", messages=MESSAGES, tools=[tool]).choices
 
 
-@pytest.mark.xfail(raises=openai.BadRequestError, reason="log-probabilities are not served")
 def test_logprobs() -> None:
     reply = client.chat.completions.create(model="demo", messages=MESSAGES, logprobs=True)
     assert reply.choices[0].logprobs.content

@@ -106,7 +106,7 @@ async def test_garbage_on_every_subject_is_discarded_and_serving_continues(stack
         ({"model": "gpt-4"}, "model"),
         ({"temperature": "hot"}, "temperature"),
         ({"tools": [{}]}, "tools"),
-        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
         ({"n": 0}, "n"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
     ],

@@ -344,3 +344,18 @@ async def test_a_stop_token_outside_the_vocabulary_is_rejected(bus: Bus, text: T
         outside = Request(request_id="r", prompt="x", stop_token_ids=[text.card.vocab_size])
         await bus.store(bus.subjects.requests, outside)
         assert await intake.status("r") is OutcomeStatus.REJECTED
+
+
+async def test_an_outcome_has_the_tokens_and_confidences_of_its_text(bus: Bus, text: TextModel) -> None:
+    ids = np.append(text.encode_prompt("yes"), [text.card.eos_token_id, 5]).astype(np.int32)
+    confidences = np.linspace(0.5, 0.9, len(ids), dtype=np.float32)
+    async with receiving(bus, text) as intake:
+        for name, given in (("with", confidences), ("without", None)):
+            await intake.send(name)
+            finish = FinishRequest(await intake.arrived(), OutcomeStatus.COMPLETED, ids, None, None, "", given)
+            intake.outcomes.finish(finish)
+            await intake.status(name)
+        found = [await bus.last("OUTCOMES", bus.subjects.outcomes(name), Outcome) for name in ("with", "without")]
+    assert [each and each.text for each in found] == ["yes", "yes"]
+    assert [each and each.token_ids for each in found] == [ids[:3].tobytes(), b""]
+    assert [each and each.confidences for each in found] == [confidences[:3].tobytes(), b""]

@@ -100,7 +100,9 @@ class Text:
 
     def arrival(self, at_s: float, checkpoint: Checkpoint | None = None) -> ev.RequestArrived:
         stop = ["."] if self.stop_at is not None else []
-        request = Request(request_id=self.name, output_tokens=1, block_length=BLOCK, seed=self.number, stop=stop)
+        request = Request(
+            request_id=self.name, output_tokens=1, block_length=BLOCK, seed=self.number, stop=stop, logprobs=True
+        )
         prompt = np.full(self.prompt_length, PROMPT_ID, np.int32)
         length = self.blocks * BLOCK - self.offset
         return ev.RequestArrived(request, prompt, length, 5.0, at_s, self.name, checkpoint, block_offset=self.offset)

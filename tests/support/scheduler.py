@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from nats.aio.msg import Msg
 
-from shared.arrays import Int32, pack_float32, pack_int32, unpack_int32
+from shared.arrays import Float64, Int32, Int64, pack_float32, pack_int32, unpack_int32
 from shared.bus.client import Bus, last_token
 from shared.bus.codec import decode, encode
 from shared.bus.subjects import request_consumer
@@ -33,6 +33,12 @@ from tests.builders import scheduler_stats
 TOKENS_PER_STEP = 3
 GUESS_CONFIDENCE = pack_float32([0.25])
 HEARTBEAT_S = 0.05
+
+
+def confidences_of(positions: Int64) -> Float64:
+    """The confidence of the token at each position. Shapes: [n] -> [n]."""
+    confidences: Float64 = 0.5 + positions % 8 / 16  # exact in float32
+    return confidences
 
 
 @dataclass
@@ -106,7 +112,7 @@ class AnsweringScheduler:
                         step=steps,
                         positions=pack_int32(positions),
                         tokens=pack_int32(output_ids[positions]),
-                        confidences=pack_float32(np.full(len(positions), 0.95)),
+                        confidences=pack_float32(confidences_of(positions)),
                     ),
                 )
             steps += 1
@@ -140,6 +146,10 @@ class AnsweringScheduler:
             stop_reason=finished.stop_reason,
             prompt_tokens=prompt_tokens,
             completion_tokens=finished.completion_tokens,
+            token_ids=pack_int32(output_ids[: finished.completion_tokens]) if request.logprobs else b"",
+            confidences=pack_float32(confidences_of(np.arange(finished.completion_tokens)))
+            if request.logprobs
+            else b"",
             output_tokens=request.output_tokens,
             arrival_s=arrival_s,
             stats=ServingStats(

@@ -5,18 +5,35 @@ import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from starlette.types import Receive, Scope, Send
 
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, log_internal_error
 from services.gateway.api.replies import Json, Replies
 from services.gateway.api.sse import EventStreamResponse
 from services.gateway.api.text_stream import Decode, TextChanged, TextStream
+from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.app_context import AppContext
 from services.gateway.inflight import InFlightRequest, StepTokens
 from services.gateway.metrics import RequestRecorder
 from shared.arrays import unpack_int32
 from shared.messages.requests import Outcome, Request
 from shared.tasks import cancel
+
+
+class StreamedLogprobs(TokenLogprobs):
+    """Those of a text whose tokens arrive in any order."""
+
+    def __init__(self, decode: Decode, output_tokens: int) -> None:
+        super().__init__(decode)
+        self._confidences = np.full(output_tokens, np.nan, dtype=np.float32)
+
+    def receive(self, step: StepTokens, text: TextStream) -> None:
+        """`text` has read the step's tokens. A known position keeps its first confidence, as its token."""
+        new = np.isnan(self._confidences[step.positions])
+        self._confidences[step.positions[new]] = step.confidences[new]
+        first, tokens = self.received, text.tokens_from(self.received)
+        self.add(tokens, self._confidences[first : first + len(tokens)])
 
 
 @dataclass(slots=True)
@@ -29,6 +46,7 @@ class StreamedChoice:
     text: TextStream
     guessed: StepTokens | None = None
     outcome: Outcome | None = None
+    logprobs: StreamedLogprobs | None = None  # None: its client wants none
 
     @property
     def request(self) -> Request:
@@ -87,20 +105,25 @@ class CompletionStream(EventStreamResponse):
 
     def _apply(self, choice: StreamedChoice, event: StepTokens | Outcome) -> Iterator[Json]:
         """The chunks of an event of one choice."""
+        tokens: list[TokenLogprob] = []
         if isinstance(event, Outcome):
             piece = _finish(choice.text, event)
+            tokens = choice.logprobs.finish(event) if choice.logprobs else []
         elif not event.committed:
             choice.guessed = event  # arrives before its step's committed tokens, which pass through the scheduler
             return
         else:
             piece = choice.text.add(event.positions, event.tokens)
+            if choice.logprobs:
+                choice.logprobs.receive(event, choice.text)
+                tokens = choice.logprobs.take(len(choice.text.text))
             if choice.request.guesses:
                 index = {"index": choice.index} if len(self._choices) > 1 else {}
                 yield _canvas(event, choice.guessed, self._context.text.decode) | index
-        if piece:
-            if piece == choice.text.text:
-                choice.recorder.first_text()
-            yield self._replies.text(choice.index, piece, choice.prompt_tokens, choice.text.tokens_read)
+        if piece and piece == choice.text.text:
+            choice.recorder.first_text()
+        if piece or tokens:
+            yield self._replies.text(choice.index, piece, choice.prompt_tokens, choice.text.tokens_read, tokens)
         if isinstance(event, Outcome):
             choice.outcome = event
             choice.recorder.completed(event)

@@ -5,6 +5,8 @@ from typing import Any
 
 from services.gateway.api.request_models import ChatBody, CompletionBody, StreamOptions
 from services.gateway.api.response_models import Serving
+from services.gateway.api.text_stream import Decode
+from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from shared.messages.requests import FinishReason, Outcome
 
 Json = dict[str, Any]
@@ -18,12 +20,20 @@ class TextFormat:
     chunk = "text_completion"  # `object` of a chunk
 
     def choice(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
-        """A choice of a whole reply."""
+        """A choice of a whole reply, without log-probabilities."""
         return _choice(index, finish_reason, text=text)
 
     def delta(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
         """A choice of a chunk."""
         return self.choice(index, text, finish_reason)
+
+    def logprobs(self, tokens: Sequence[TokenLogprob]) -> Json:
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": None,
+            "text_offset": [token.offset for token in tokens],
+        }
 
     def opening(self, index: int) -> list[Json]:  # noqa: ARG002  (a chat's has it)
         """The choices of the chunks before any text."""
@@ -43,6 +53,13 @@ class ChatFormat(TextFormat):
     def delta(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
         return _choice(index, finish_reason, delta={"content": text} if text else {})
 
+    def logprobs(self, tokens: Sequence[TokenLogprob]) -> Json:
+        content = [
+            {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode()), "top_logprobs": []}
+            for token in tokens
+        ]
+        return {"content": content, "refusal": None}
+
     def opening(self, index: int) -> list[Json]:
         return [_choice(index, None, delta={"role": "assistant", "content": ""})]
 
@@ -54,8 +71,12 @@ def _choice(index: int, finish_reason: FinishReason | None, **content: Any) -> J
 class Replies:
     """Builds the reply to one body, with one or more choices."""
 
-    def __init__(self, body: CompletionBody, request_id: str, created_s: float, echoes: Sequence[str]) -> None:
+    def __init__(
+        self, body: CompletionBody, request_id: str, created_s: float, echoes: Sequence[str], decode: Decode
+    ) -> None:
         """`request_id`: of the first choice. `echoes`: the text before each choice's own, in order."""
+        self._decode = decode
+        self._wants_logprobs = body.wants_logprobs
         self._echoes = echoes
         self._format = ChatFormat() if isinstance(body, ChatBody) else TextFormat()
         self._options = body.stream_options or StreamOptions()
@@ -65,7 +86,7 @@ class Replies:
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         """`outcomes`: of the choices, in order."""
         choices = [
-            self._format.choice(i, echo + each.text, each.finish_reason) | {"stop_reason": each.stop_reason}
+            self._format.choice(i, echo + each.text, each.finish_reason) | self._logprobs(each) | _stop_reason(each)
             for i, (echo, each) in enumerate(zip(self._echoes, outcomes, strict=True))
         ]
         if len(outcomes) > 1:
@@ -85,9 +106,13 @@ class Replies:
         """The chunk with the prompt, if the client wants it."""
         return [self.text(index, self._echoes[index], prompt_tokens, 0)] if self._echoes[index] else []
 
-    def text(self, index: int, text: str, prompt_tokens: int, completion_tokens: int) -> Json:
-        """A chunk of text, with the choice's usage so far if the client wants it."""
-        chunk = self._chunk([self._format.delta(index, text, None)])
+    def text(
+        self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
+    ) -> Json:
+        """A chunk of text, with the choice's usage so far if the client wants it. `tokens`: those with
+        log-probabilities that begin in it."""
+        logprobs = {"logprobs": self._format.logprobs(tokens)} if tokens else {}
+        chunk = self._chunk([self._format.delta(index, text, None) | logprobs])
         if self._options.continuous_usage_stats:
             chunk["usage"] = usage(prompt_tokens, completion_tokens)
         return chunk
@@ -95,7 +120,7 @@ class Replies:
     def ending(self, index: int, outcome: Outcome) -> Json:
         """The chunk that ends the text of a choice."""
         choice = self._format.delta(index, "", outcome.finish_reason)
-        ending = self._chunk([choice | {"stop_reason": outcome.stop_reason}])
+        ending = self._chunk([choice | _stop_reason(outcome)])
         return ending | {"dilaserve": _serving(outcome)}
 
     def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
@@ -103,6 +128,11 @@ class Replies:
         if not self._options.include_usage:
             return []
         return [self._chunk([]) | {"usage": self._usage(outcomes), "dilaserve": _serving(outcomes[0])}]
+
+    def _logprobs(self, outcome: Outcome) -> Json:
+        if not self._wants_logprobs:
+            return {}
+        return {"logprobs": self._format.logprobs(TokenLogprobs(self._decode).finish(outcome))}
 
     def _usage(self, outcomes: Sequence[Outcome]) -> Json:
         """A prompt counts once, however many choices it has."""
@@ -112,6 +142,10 @@ class Replies:
     def _chunk(self, choices: list[Json]) -> Json:
         chunk = {**self._head, "object": self._format.chunk, "choices": choices}
         return chunk | {"usage": None} if self._options.include_usage else chunk
+
+
+def _stop_reason(outcome: Outcome) -> Json:
+    return {"stop_reason": outcome.stop_reason}
 
 
 def _serving(outcome: Outcome) -> Json:

@@ -159,6 +159,11 @@ class CompletionBody(Lenient):
         """The field that limits the tokens of the text, and its value."""
         return "max_tokens", self.max_tokens
 
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the reply has the log-probability of each token."""
+        return False
+
     def single_bodies(self) -> list[Self]:
         """A body for each choice: for each prompt `n`, with consecutive seeds."""
         seeds = [None if self.seed is None else (self.seed + i + 2**63) % 2**64 - 2**63 for i in range(self.n or 1)]
@@ -183,15 +188,20 @@ class ChatBody(CompletionBody):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
 
+    logprobs: bool | None = None  # of each token of the text
+    top_logprobs: Literal[0] | None = None
+
     response_format: ResponseFormat | None = None
-    logprobs: Literal[False] | None = None
-    top_logprobs: None = None
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     functions: Annotated[list[Any], Field(max_length=0)] | None = None
     function_call: Literal["none", "auto"] | None = None
     audio: None = None
     modalities: list[Literal["text"]] | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return bool(self.logprobs)
 
     @property
     def limit(self) -> tuple[str, int | None]:
@@ -210,12 +220,23 @@ class TextBody(CompletionBody):
 
     max_tokens: Annotated[int, Field(ge=0)] | None = None  # 0: only with `echo`; the prompt alone comes back
     echo: bool | None = None  # the prompt's text before the completion
+    logprobs: Literal[0] | None = None  # of each token of the text, without alternatives
     best_of: Literal[1] | None = None
-    logprobs: None = None
 
     def _prompts(self) -> list[dict[str, Any]]:
         several = isinstance(self.prompt, list) and any(not isinstance(each, int) for each in self.prompt[:1])
         return [{"prompt": prompt} for prompt in self.prompt] if several else [{"prompt": self.prompt}]
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.logprobs is not None
+
+    @model_validator(mode="after")
+    def _refuse_prompt_logprobs(self) -> Self:
+        if self.echo and self.wants_logprobs:
+            text = "logprobs is not supported with echo: a diffusion model gives no log-likelihood of a prompt"
+            raise PydanticCustomError("unsupported_field", "{text}", {"name": "logprobs", "text": text})
+        return self
 
     @model_validator(mode="after")
     def _require_text(self) -> Self:

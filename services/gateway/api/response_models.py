@@ -82,18 +82,38 @@ class ReplyMessage(ResponseModel):
     refusal: None
 
 
+class ReplyToken(ResponseModel):
+    token: str = Field(description="its part of the text")
+    logprob: float = Field(description="by the model at the step that committed it, given the canvas then")
+    bytes: list[int] = Field(description="UTF-8")
+    top_logprobs: list[None]
+
+
+class ChatLogprobs(ResponseModel):
+    content: list[ReplyToken]
+    refusal: None
+
+
+class TextLogprobs(ResponseModel):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: None
+    text_offset: list[int] = Field(description="characters of the text before each token")
+
+
 class Choice(ResponseModel):
     index: int
-    logprobs: None
     finish_reason: FinishReason | None
     stop_reason: int | str | None = Field(description="the stop token or stop text that ended the text")
 
 
 class ChatChoice(Choice):
+    logprobs: ChatLogprobs | None
     message: ReplyMessage
 
 
 class TextChoice(Choice):
+    logprobs: TextLogprobs | None
     text: str
 
 

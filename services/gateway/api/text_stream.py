@@ -51,6 +51,11 @@ class TextStream:
         """Tokens of the committed prefix, without the end token."""
         return self._frontier - self._end_read
 
+    def tokens_from(self, first: int) -> list[int]:
+        """The tokens of the committed prefix from position `first` on, without the end token."""
+        tokens: list[int] = self._output[first : self.tokens_read].tolist()
+        return tokens
+
     def add(self, positions: Int32, tokens: Int32) -> str:
         """Add tokens unmasked by a step. Returns: the text that became final, often empty.
 

@@ -66,6 +66,7 @@ class OutcomeStore:
         arrived = finish.arrived
         ended = self._text.finish(finish.output_ids, arrived.request)
         completed = finish.status is OutcomeStatus.COMPLETED
+        tokens, confidences = ended.completion_tokens, finish.confidences
         outcome = Outcome(
             request_id=arrived.request.request_id,
             status=finish.status,
@@ -74,6 +75,8 @@ class OutcomeStore:
             stop_reason=ended.stop_reason if completed else None,
             prompt_tokens=len(arrived.prompt_ids),
             completion_tokens=ended.completion_tokens,
+            token_ids=finish.output_ids[:tokens].tobytes() if confidences is not None else b"",
+            confidences=confidences[:tokens].tobytes() if confidences is not None else b"",
             output_tokens=arrived.output_length,
             arrival_s=arrived.arrival_s,
             stats=finish.stats,

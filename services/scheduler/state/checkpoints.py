@@ -5,7 +5,7 @@ import structlog
 
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
-from shared.arrays import unpack_int32
+from shared.arrays import unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
 
 log = structlog.get_logger(__name__)
@@ -19,9 +19,11 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
     stop = (table.block.item(row) + 1) * length - table.block_offset.item(row)
     done = max(stop - length, 0)
     output_ids = table.output_ids(row)
+    stored = stop if table.block_masks_left.item(row) < stop - done else done
     return Checkpoint(
         output_ids=output_ids[:done].tobytes(),
-        block_ids=output_ids[done:stop].tobytes() if table.block_masks_left.item(row) < stop - done else b"",
+        block_ids=output_ids[done:stored].tobytes(),
+        confidences=table.confidences(row)[:stored].tobytes() if entry.arrived.request.logprobs else b"",
         block_length=length,
         instances=list(entry.served_by),
         last_instance=entry.last_instance,
@@ -41,8 +43,8 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
 def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: int, mask_token_id: int) -> None:
     """Restore a checkpoint into a new row. A checkpoint that does not match the request is ignored: it belongs to an
     earlier request with the same id. A damaged one is ignored, too: the request starts again."""
-    offset = table.block_offset.item(row)
-    reason = _damage(checkpoint, offset, vocab_size, mask_token_id)
+    offset, logprobs = table.block_offset.item(row), table.entry(row).arrived.request.logprobs
+    reason = _damage(checkpoint, offset, vocab_size, mask_token_id, logprobs=logprobs)
     if reason:
         log.warning("checkpoint ignored", request_id=table.entry(row).request_id, reason=reason)
         return
@@ -53,6 +55,8 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     if checkpoint.block_length != length or not is_whole or stored > table.output_length[row]:
         return
     table.output_ids(row)[:stored] = output_ids
+    if logprobs:
+        table.confidences(row)[:stored] = unpack_float32(checkpoint.confidences)
     unmasked = np.count_nonzero(output_ids != MASKED)
     table.masks_left[row] -= unmasked
     table.estimate_masks_left[row] -= unmasked
@@ -68,19 +72,23 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     table.entry(row).last_instance = checkpoint.last_instance
 
 
-def _damage(checkpoint: Checkpoint, offset: int, vocab_size: int, mask_token_id: int) -> str:
+def _damage(checkpoint: Checkpoint, offset: int, vocab_size: int, mask_token_id: int, *, logprobs: bool) -> str:
     """Why the checkpoint cannot be used; empty if it can."""
     columns = checkpoint.output_ids, checkpoint.block_ids, checkpoint.steps_at, checkpoint.tokens_at
-    if any(len(column) % 4 for column in columns):
-        return "a column is not of int32"
+    if any(len(column) % 4 for column in (*columns, checkpoint.confidences)):
+        return "a column is not of int32 or float32"
     output_ids, block_ids, *counts = (unpack_int32(column) for column in columns)
-    if len(block_ids) not in (0, checkpoint.block_length - (0 if len(output_ids) else offset)):
-        return "the current block is not whole"
+    confidences = unpack_float32(checkpoint.confidences)
+    lacks_confidences = logprobs and len(confidences) != len(output_ids) + len(block_ids)
+    block = checkpoint.block_length - (0 if len(output_ids) else offset)
+    if len(block_ids) not in (0, block) or lacks_confidences:
+        return "the current block is not whole, or a token has no confidence"
     tokens = np.concatenate([output_ids, block_ids[block_ids != MASKED]])
     if np.count_nonzero(tokens.view(np.uint32) >= vocab_size) or np.count_nonzero(tokens == mask_token_id):
         return "a token is outside the vocabulary"
     if any(np.count_nonzero(column < 0) for column in counts):
         return "a count is negative"
-    if not np.isfinite([checkpoint.threshold_tokens, checkpoint.lowest_threshold, checkpoint.step_s]).all():
+    numbers = checkpoint.threshold_tokens, checkpoint.lowest_threshold, checkpoint.step_s
+    if not np.isfinite([*numbers, *confidences]).all():
         return "a number is not finite"
     return ""

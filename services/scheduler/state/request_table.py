@@ -215,6 +215,11 @@ class RequestTable(Columns):
         start = self.output_start[row]
         return self.outputs.tokens[start : start + self.output_length[row]]
 
+    def confidences(self, row: int) -> Float32:
+        """As `output_ids`, the confidence of each token at the step that unmasked it; any value where it is masked."""
+        start = self.output_start[row]
+        return self.outputs.confidences[start : start + self.output_length[row]]
+
     def _grow_rows(self) -> None:
         old = self.capacity
         self.double()

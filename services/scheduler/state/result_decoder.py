@@ -170,7 +170,9 @@ class ResultDecoder:
             owner, of_tokens, positions = owner[good], of_tokens[good], positions[good]
             tokens, confidences = tokens[good], confidences[good]
             newly = np.bincount(owner, minlength=len(rows)).astype(np.int32)
-        table.outputs.tokens[table.output_start[of_tokens] + positions] = tokens
+        at = table.output_start[of_tokens] + positions
+        table.outputs.tokens[at] = tokens
+        table.outputs.confidences[at] = confidences
         moved, stalled = rows[table.state_instance[rows] != table.instance[rows]], rows[newly == 0]
         observe_iterations(table, self._fleet, rows, measured_s, now_s)
         self._advance(rows, newly)

@@ -93,7 +93,7 @@ INVALID_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"frequency_penalty": 0.5}, "frequency_penalty"),
     ({"presence_penalty": -1}, "presence_penalty"),
     ({"logit_bias": {"50256": -100}}, "logit_bias"),
-    ({"logprobs": True}, "logprobs"),
+    ({"logprobs": 2}, "logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
@@ -134,8 +134,8 @@ INVALID_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"max_completion_tokens": 8}, "max_completion_tokens"),
     ({"best_of": 2}, "best_of"),
     ({"echo": "yes"}, "echo"),
-    ({"echo": True, "logprobs": 1}, "logprobs"),
-    ({"logprobs": 0}, "logprobs"),
+    ({"echo": True, "logprobs": 0}, "logprobs"),
+    ({"logprobs": 1}, "logprobs"),
     ({"suffix": "x"}, "suffix"),
 ]
 

@@ -190,6 +190,9 @@ def _check(finish: ev.FinishRequest, text: Text) -> None:
         assert finish.decisions is not None
         blocks, kinds = unpack_int32(finish.decisions.blocks), unpack_int32(finish.decisions.kinds)
         assert (finish.output_ids.tolist(), finish.stats.steps) == text.reference()
+        assert finish.confidences is not None
+        expected = [text.confidence(position) for position in range(len(finish.output_ids))]
+        assert finish.confidences.tolist() == np.array(expected, dtype=np.float32).tolist()
         assert finish.decisions.first_step + len(blocks) == finish.stats.steps
         assert (np.diff(blocks) >= 0).all()
         if finish.decisions.first_step == 0:

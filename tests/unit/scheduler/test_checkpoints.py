@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -100,6 +101,18 @@ def test_a_damaged_block_is_ignored(block: np.ndarray) -> None:
     core = core_at(0.9, EPOCH + 1)
     core.cycle([replace(REQUEST, checkpoint=checkpoint)], ARRIVAL_S)
     assert (core.table.output_ids(core.table.row_of["r"]) == MASKED).all()
+
+
+@pytest.mark.parametrize("confidences", [b"", b"abc", np.full(BLOCK, np.nan, dtype=np.float32).tobytes()])
+def test_a_checkpoint_without_valid_confidences_is_ignored_if_they_are_wanted(confidences: bytes) -> None:
+    core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", per_step=1)
+    wanted = replace(REQUEST, request=msgspec.structs.replace(REQUEST.request, logprobs=True))
+    checkpoint = last_checkpoint(run(core, worker, core.cycle([registered("a-1"), wanted], ARRIVAL_S)))
+    for given, is_masked in ((checkpoint.confidences, False), (confidences, True)):
+        core = core_at(0.9, EPOCH + 1)
+        resumed = msgspec.structs.replace(checkpoint, confidences=given)
+        core.cycle([replace(wanted, checkpoint=resumed)], ARRIVAL_S)
+        assert bool((core.table.output_ids(core.table.row_of["r"]) == MASKED).all()) is is_masked
 
 
 def replace_block(checkpoint: Checkpoint, block: np.ndarray) -> Checkpoint:

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from msgspec.structs import replace
 
 from services.gateway.admission.admission import key_of
-from services.gateway.api.completion_stream import CompletionStream, StreamedChoice, dump
+from services.gateway.api.completion_stream import CompletionStream, StreamedChoice, StreamedLogprobs, dump
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model
 from services.gateway.api.openapi import json_body
 from services.gateway.api.other_fields import ignored_header
@@ -70,12 +70,12 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
         raise
     first = inflights[0].request
     echoes = [echoed_prompt(each, context.text) for each in bodies]
-    replies = Replies(body, first.request_id, created_s, echoes)
+    replies = Replies(body, first.request_id, created_s, echoes, context.text.decode)
     headers = {"X-Request-Id": first.request_id, **ignored_header(body), **adjusted_header(body, first)}
     recorders = [RequestRecorder(context.metrics, each.request.request_id, start_s) for each in inflights]
     if body.stream:
         pairs = enumerate(zip(inflights, recorders, strict=True))
-        choices = [StreamedChoice(i, each, recorder, _text_of(context, each)) for i, (each, recorder) in pairs]
+        choices = [_streamed(context, i, each, recorder) for i, (each, recorder) in pairs]
         return CompletionStream(context, choices, replies, headers)
     try:
         outcomes = await _completed(http, inflights)
@@ -103,7 +103,7 @@ async def _prompts_alone(
     for outcome in outcomes:
         RequestRecorder(context.metrics, outcome.request_id, start_s).completed(outcome)
     echoes, request_id = [echoed_prompt(each, context.text) for each in bodies], outcomes[0].request_id
-    replies = Replies(body, request_id, outcomes[0].arrival_s, echoes)
+    replies = Replies(body, request_id, outcomes[0].arrival_s, echoes, context.text.decode)
     headers = {"X-Request-Id": request_id, **ignored_header(body)}
     if not body.stream:
         return JSONResponse(replies.whole(outcomes), headers=headers)
@@ -119,9 +119,11 @@ async def _prompts_alone(
     return EventStreamResponse(events(), headers)
 
 
-def _text_of(context: AppContext, inflight: InFlightRequest) -> TextStream:
-    text, request = context.text, inflight.request
-    return TextStream(text.decode, text.end_ids_of(request), request.stop, request.output_tokens, request.max_tokens)
+def _streamed(context: AppContext, index: int, inflight: InFlightRequest, recorder: RequestRecorder) -> StreamedChoice:
+    text, request, length = context.text, inflight.request, inflight.request.output_tokens
+    stream = TextStream(text.decode, text.end_ids_of(request), request.stop, length, request.max_tokens)
+    logprobs = StreamedLogprobs(text.decode, length) if request.logprobs else None
+    return StreamedChoice(index, inflight, recorder, stream, logprobs=logprobs)
 
 
 async def _open_all(

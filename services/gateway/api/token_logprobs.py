@@ -1,0 +1,87 @@
+"""The log-probabilities of a text's tokens, each with its part of the text."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.gateway.api.errors import ApiError
+from shared.arrays import Float32, unpack_float32, unpack_int32
+from shared.messages.requests import Outcome
+
+REPLACEMENT = "\ufffd"  # the decoded form of an incomplete character
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """`text` is empty while a character is incomplete, and its last token has the whole character; so the texts of all
+    tokens join to that of the reply. `offset`: characters of the reply's text before it."""
+
+    text: str
+    logprob: float
+    offset: int
+
+
+class TokenLogprobs:
+    """Receives the tokens of one text in order, and gives each away once."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._context: list[int] = []  # the tokens of the last whole character: some tokenizers decode by neighbours
+        self._piece: list[int] = []  # tokens of an incomplete character
+        self._offset = 0
+        self._waiting: list[TokenLogprob] = []
+        self.received = 0  # tokens
+
+    def add(self, tokens: Iterable[int], confidences: Float32) -> None:
+        for token, logprob in zip(tokens, logprobs_of(confidences), strict=True):
+            text = self._text_of(token)
+            self._waiting.append(TokenLogprob(text, logprob, self._offset))
+            self._offset += len(text)
+            self.received += 1
+
+    def take(self, length: int) -> list[TokenLogprob]:
+        """The tokens that begin within the first `length` characters of the text, without those taken before."""
+        count = sum(token.offset < length for token in self._waiting)
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return taken
+
+    def finish(self, outcome: Outcome) -> list[TokenLogprob]:
+        """The tokens not taken, up to the end of the outcome's text. Raises: ApiError 500 if it has no valid
+        ones."""
+        tokens, confidences = _columns(outcome)
+        self.add(tokens[self.received :], confidences[self.received :])
+        was_cut = isinstance(outcome.stop_reason, str)  # by a stop string, before some of the tokens
+        return self.take(len(outcome.text) if was_cut else self._offset + 1)
+
+    def _text_of(self, token: int) -> str:
+        """The characters that this token completes."""
+        self._piece.append(token)
+        text = self._decode([*self._context, *self._piece])
+        if text.endswith(REPLACEMENT):
+            return ""
+        before = self._decode(self._context)
+        self._context, self._piece = self._piece, []
+        return text[len(before) :]
+
+
+def logprobs_of(confidences: Float32) -> list[float]:
+    """Natural logarithms, at most 0 and finite."""
+    logs: list[float] = np.log(np.clip(confidences, np.finfo(np.float32).tiny, 1).astype(np.float64)).tolist()
+    return logs
+
+
+def _columns(outcome: Outcome) -> tuple[list[int], Float32]:
+    """Raises: ApiError."""
+    try:
+        tokens, confidences = unpack_int32(outcome.token_ids).tolist(), unpack_float32(outcome.confidences)
+    except ValueError:
+        raise _unusable(outcome) from None
+    if not len(tokens) == len(confidences) == outcome.completion_tokens or not np.isfinite(confidences).all():
+        raise _unusable(outcome)
+    return tokens, confidences
+
+
+def _unusable(outcome: Outcome) -> ApiError:
+    message = f"the outcome has no valid log-probabilities; fetch its text at /v1/requests/{outcome.request_id}"
+    return ApiError(500, message, code="failed")

@@ -1,0 +1,72 @@
+"""Log-probabilities of the tokens of a text, whole and streamed, in OpenAI's shapes."""
+
+from math import log
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+from tests.support.gateway import RunningGateway
+from tests.support.scheduler import AnsweringScheduler, confidences_of
+
+ANSWER = "The answer is 29."
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+TEXT: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2=", "max_tokens": 32}
+
+
+def client(gateway: RunningGateway) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
+
+
+def expected(text: str) -> list[tuple[str, Any]]:
+    """Each character is a token."""
+    logprobs = np.log(confidences_of(np.arange(len(text)))).tolist()
+    return [(token, pytest.approx(logprob)) for token, logprob in zip(text, logprobs, strict=True)]
+
+
+@pytest.mark.parametrize(("stop", "kept"), [(None, ANSWER), ("swer", "The an")])
+async def test_a_chat_has_the_log_probability_of_each_token(
+    gateway: RunningGateway, stop: str | None, kept: str
+) -> None:
+    async with client(gateway) as api:
+        whole = await api.chat.completions.create(**CHAT, logprobs=True, top_logprobs=0, stop=stop)
+        stream = await api.chat.completions.create(**CHAT, logprobs=True, stop=stop, stream=True)
+        chunks = [chunk.choices[0] async for chunk in stream]
+    assert whole.choices[0].logprobs is not None
+    found = whole.choices[0].logprobs.content or []
+    streamed = [token for chunk in chunks if chunk.logprobs for token in chunk.logprobs.content or []]
+    for tokens in (found, streamed):
+        assert [(token.token, token.logprob) for token in tokens] == expected(kept)
+        assert [(token.bytes, token.top_logprobs) for token in tokens] == [(list(token.encode()), []) for token in kept]
+    for chunk in chunks:
+        own = chunk.logprobs.content if chunk.logprobs else None
+        assert "".join(token.token for token in own or []) == (chunk.delta.content or "")
+
+
+async def test_a_plain_completion_has_the_log_probability_of_each_token(gateway: RunningGateway) -> None:
+    async with client(gateway) as api:
+        whole = await api.completions.create(**TEXT, logprobs=0)
+        stream = await api.completions.create(**TEXT, logprobs=0, stream=True)
+        chunks = [chunk.choices[0] async for chunk in stream]
+    parts = [whole.choices[0].logprobs], [chunk.logprobs for chunk in chunks if chunk.logprobs]
+    for found in parts:
+        tokens = [token for part in found if part for token in part.tokens or []]
+        logprobs = [logprob for part in found if part for logprob in part.token_logprobs or []]
+        assert list(zip(tokens, logprobs, strict=True)) == expected(ANSWER)
+        assert [offset for part in found if part for offset in part.text_offset or []] == list(range(len(ANSWER)))
+
+
+async def test_each_choice_has_its_own(gateway: RunningGateway) -> None:
+    async with client(gateway) as api:
+        reply = await api.completions.create(**TEXT | {"prompt": ["a", "b"]}, n=2, logprobs=0)
+    assert [len(choice.logprobs.tokens or []) for choice in reply.choices if choice.logprobs] == [len(ANSWER)] * 4
+
+
+async def test_only_a_client_that_asks_gets_them(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    async with client(gateway) as api:
+        replies = [await api.chat.completions.create(**CHAT, logprobs=wanted) for wanted in (None, False, True)]
+    assert [reply.choices[0].logprobs is not None for reply in replies] == [False, False, True]
+    assert [request.logprobs for request in scheduler.requests] == [False, False, True]
+    assert replies[2].choices[0].logprobs is not None
+    assert (replies[2].choices[0].logprobs.content or [])[0].logprob == pytest.approx(log(0.5))

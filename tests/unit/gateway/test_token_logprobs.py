@@ -1,0 +1,73 @@
+"""The log-probabilities of a text's tokens."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.gateway.api.errors import ApiError
+from services.gateway.api.token_logprobs import TokenLogprobs, logprobs_of
+from shared.arrays import pack_float32, pack_int32
+from shared.messages.requests import FinishReason, Outcome, OutcomeStatus
+from shared.text import TextModel
+
+
+@pytest.fixture(scope="module")
+def text(tiny_model_dir: Path) -> TextModel:
+    return TextModel(tiny_model_dir, "tiny-llada")
+
+
+def outcome(text: TextModel, words: str, kept: str, stop: str | None = None) -> Outcome:
+    """The outcome of a text that was cut to `kept`; the i-th token has the confidence 1 / (i + 1)."""
+    ids = text.encode_prompt(words)
+    return Outcome(
+        request_id="r",
+        status=OutcomeStatus.COMPLETED,
+        text=kept,
+        finish_reason=FinishReason.STOP,
+        stop_reason=stop,
+        completion_tokens=len(ids),
+        token_ids=pack_int32(ids),
+        confidences=pack_float32(1 / np.arange(1, len(ids) + 1)),
+    )
+
+
+@given(words=st.text("aÄ苹🍎 .", min_size=1), cut=st.integers(0, 100))
+def test_the_tokens_join_to_the_text_however_they_arrive(text: TextModel, words: str, cut: int) -> None:
+    ids, found = text.encode_prompt(words), TokenLogprobs(text.decode)
+    found.add(ids[:cut].tolist(), np.ones(len(ids[:cut]), dtype=np.float32))
+    tokens = found.take(cut // 2) + found.take(cut)
+    tokens += found.finish(outcome(text, words, words))
+    assert "".join(token.text for token in tokens) == words
+    assert len(tokens) == len(ids)
+    assert all(words.startswith(token.text, token.offset) for token in tokens)
+
+
+def test_the_tokens_end_before_a_stop_string(text: TextModel) -> None:
+    tokens = TokenLogprobs(text.decode).finish(outcome(text, "one. two", "one", stop="."))
+    assert [token.text for token in tokens] == ["o", "n", "e"]
+    assert [token.logprob for token in tokens] == pytest.approx(np.log([1, 1 / 2, 1 / 3]))
+
+
+def test_a_logarithm_is_finite_and_at_most_zero() -> None:
+    logs = logprobs_of(np.array([0, 1e-45, 0.5, 1, 1.0000001], dtype=np.float32))
+    assert logs == pytest.approx([np.log(np.finfo(np.float32).tiny)] * 2 + [np.log(0.5), 0, 0])
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"confidences": b""},
+        {"token_ids": b"abc"},
+        {"confidences": pack_float32([np.nan, 1])},
+        {"token_ids": b"", "confidences": b""},
+    ],
+)
+def test_an_outcome_without_valid_values_is_an_error_of_the_server(text: TextModel, damaged: dict[str, bytes]) -> None:
+    good = outcome(text, "ab", "ab")
+    fields = {name: getattr(good, name) for name in good.__struct_fields__}
+    with pytest.raises(ApiError, match="/v1/requests/r") as error:
+        TokenLogprobs(text.decode).finish(Outcome(**fields | damaged))
+    assert error.value.status == 500
