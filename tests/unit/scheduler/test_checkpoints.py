@@ -112,7 +112,10 @@ def test_a_checkpoint_without_valid_confidences_is_ignored_if_they_are_wanted(co
         core = core_at(0.9, EPOCH + 1)
         resumed = msgspec.structs.replace(checkpoint, confidences=given)
         core.cycle([replace(wanted, checkpoint=resumed)], ARRIVAL_S)
-        assert bool((core.table.output_ids(core.table.row_of["r"]) == MASKED).all()) is is_masked
+        row = core.table.row_of["r"]
+        unmasked = core.table.output_ids(row) != MASKED
+        assert np.count_nonzero(unmasked) == (0 if is_masked else 1)
+        assert (core.table.confidences(row)[unmasked] > 0).all()
 
 
 def replace_block(checkpoint: Checkpoint, block: np.ndarray) -> Checkpoint:
