@@ -193,7 +193,8 @@ class SchedulerCore:
     def _end_blocks(self, rows: Int64, now_s: float) -> None:
         table = self.table
         table.block[rows] += 1
-        table.block_masks_left[rows] = table.block_length[rows]  # only the first block may share tokens with the prompt
+        table.block_start[rows] += table.block_masks[rows]
+        table.block_masks[rows] = table.block_masks_left[rows] = table.block_length[rows]
         columns = table.masks_left[rows] == 0, table.pipeline.state[rows] == SENT, table.streams[rows]
         for row, full, sent, streams in zip(rows.tolist(), *(column.tolist() for column in columns), strict=True):
             ended = full or self._has_ended(row)
@@ -210,8 +211,7 @@ class SchedulerCore:
     def _has_ended(self, row: int) -> bool:
         """Whether the finished blocks contain the end of the text."""
         table = self.table
-        start, _ = table.block_range(np.array([row]))
-        written: Int32 = table.output_ids(row)[: start.item()]  # [tokens]
+        written: Int32 = table.output_ids(row)[: table.block_start[row]]  # [tokens]
         return self._text_ended(written, table.entry(row).arrived.request)
 
     def _forget_states(self, tickets: Int64) -> None:

@@ -16,10 +16,9 @@ COLUMNS = ("steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "
 def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
     """The present state of a row."""
     length, entry = table.block_length.item(row), table.entry(row)
-    stop = (table.block.item(row) + 1) * length - table.block_offset.item(row)
-    done = max(stop - length, 0)
+    done, masks = table.block_start.item(row), table.block_masks.item(row)
     output_ids = table.output_ids(row)
-    stored = stop if table.block_masks_left.item(row) < stop - done else done
+    stored = done + masks if table.block_masks_left.item(row) < masks else done
     return Checkpoint(
         output_ids=output_ids[:done].tobytes(),
         block_ids=output_ids[done:stored].tobytes(),
@@ -60,7 +59,8 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     unmasked = np.count_nonzero(output_ids != MASKED)
     table.masks_left[row] -= unmasked
     table.estimate_masks_left[row] -= unmasked
-    table.block[row], known = divmod(unmasked + offset, length)
+    block, known = divmod(unmasked + offset, length)
+    table.begin_block(row, int(block))
     table.block_masks_left[row] = length - known
     for name in COLUMNS:
         getattr(table, name)[row] = getattr(checkpoint, name)

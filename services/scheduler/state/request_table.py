@@ -60,6 +60,8 @@ class RequestTable(Columns):
     block_offset: Int32  # tokens of the prompt that belong to the output's first block, which has fewer masks then
     num_blocks: Int32
     block: Int32  # index of the current block
+    block_start: Int32  # its first output position
+    block_masks: Int32  # masked when it begins; only the first block may share tokens with the prompt
     masks_left: Int32  # in the whole output
     block_masks_left: Int32  # in the current block
     steps: Int32  # done, so also the number of the next step
@@ -125,7 +127,7 @@ class RequestTable(Columns):
         self.tokens[row] = len(arrived.prompt_ids) + arrived.output_length
         length, offset = arrived.request.block_length, arrived.block_offset
         self.block_length[row], self.block_offset[row] = length, offset
-        self.block_masks_left[row] = length - offset
+        self.begin_block(row, 0)
         self.num_blocks[row] = (arrived.output_length + offset) // length
         self.instance[row] = self.state_instance[row] = NOWHERE
         self.streams[row] = arrived.request.stream
@@ -156,7 +158,13 @@ class RequestTable(Columns):
         """Mask the whole output again; what was done stays counted."""
         self.output_ids(row).fill(MASKED)
         self.masks_left[row] = self.estimate_masks_left[row] = self.output_length[row]
-        self.block[row], self.block_masks_left[row] = 0, self.block_length[row] - self.block_offset[row]
+        self.begin_block(row, 0)
+
+    def begin_block(self, row: int, block: int) -> None:
+        """Make this block, whose tokens are all masked, the current one."""
+        length, offset = self.block_length.item(row), self.block_offset.item(row)
+        self.block[row], self.block_start[row] = block, max(block * length - offset, 0)
+        self.block_masks[row] = self.block_masks_left[row] = length if block else length - offset
 
     def new_ticket(self, row: int) -> None:
         """Start a new attempt: messages with the old ticket are late."""
@@ -191,15 +199,9 @@ class RequestTable(Columns):
         left_s: Float64 = self.arrival_s[rows] + self.slo_s[rows] - now_s
         return left_s
 
-    def block_range(self, rows: Int64) -> tuple[Int32, Int32]:
-        """The current block's output positions [start, stop). Shapes: [n] -> [n] each."""
-        start = self.block[rows] * self.block_length[rows] - self.block_offset[rows]
-        return np.maximum(start, 0), start + self.block_length[rows]
-
     def begins_block(self, rows: Int64) -> Bool:
         """Whether nothing of the current block is unmasked. Shapes: [n] -> [n]."""
-        start, stop = self.block_range(rows)
-        begins: Bool = self.block_masks_left[rows] == stop - start
+        begins: Bool = self.block_masks_left[rows] == self.block_masks[rows]
         return begins
 
     def next_recomputes(self, rows: Int64) -> Bool:

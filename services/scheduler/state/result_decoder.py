@@ -186,8 +186,8 @@ class ResultDecoder:
     def _unmaskable(self, rows: Int64, positions: Int32) -> Bool:
         """Whether each position may be unmasked: it is masked, and in the row's current block."""
         table = self._table
-        start, stop = table.block_range(rows)
-        inside = (positions >= start) & (positions < stop)
+        start = table.block_start[rows]
+        inside = (positions >= start) & (positions < start + table.block_masks[rows])
         safe = np.where(inside, positions, start)
         unmaskable: Bool = inside & (table.outputs.tokens[table.output_start[rows] + safe] == MASKED)
         return unmaskable
