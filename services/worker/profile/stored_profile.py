@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
+import torch
 
 from services.worker.model.model_loading import ModelChoice, device_name
 from services.worker.model.model_runner import Runner
@@ -15,6 +16,8 @@ from shared.errors import BadInput
 from shared.profile import LatencyProfile, read_profile, write_profile
 
 log = structlog.get_logger(__name__)
+
+CODE = Path(__file__).parents[1]  # of the worker
 
 
 def given_profile(path: Path, tp: int) -> LatencyProfile:
@@ -46,8 +49,15 @@ def default_directory(environ: Mapping[str, str]) -> Path:
 def _key(choice: ModelChoice, runner: Runner | ParallelRunner) -> str:
     """A hash of the facts that latencies depend on."""
     hardware = device_name(runner.device), runner.attention, str(runner.dtype)
-    facts = (runner.config, *hardware, choice.tp, choice.threads, runner.cache_tokens > 0)
+    software = torch.__version__, torch.version.cuda, _code_hash(CODE)
+    facts = (runner.config, *hardware, *software, choice.tp, choice.threads, runner.cache_tokens > 0)
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _code_hash(directory: Path) -> str:
+    """A hash of the Python files in a folder, as other code may have other latencies."""
+    files = sorted(directory.rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def _store(path: Path, profile: LatencyProfile) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import services.worker.profile.stored_profile
 from services.worker.engine.batch import ForwardBatch
@@ -135,6 +136,25 @@ def test_a_profile_of_another_gpu_type_is_not_used(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(services.worker.profile.stored_profile, "device_name", lambda _, name=name: name)
         stored_profile(CHOICE, runner, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_profile_of_another_torch_version_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner(random_decoder())
+    stored_profile(CHOICE, runner, tmp_path)
+    monkeypatch.setattr(torch, "__version__", "0.0")
+    stored_profile(CHOICE, runner, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_profile_of_other_worker_code_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner(random_decoder())
+    code, profiles = tmp_path / "code", tmp_path / "profiles"
+    code.mkdir()
+    monkeypatch.setattr(services.worker.profile.stored_profile, "CODE", code)
+    for text in ("first = 1\n", "second = 2\n"):
+        (code / "kernel.py").write_text(text)
+        stored_profile(CHOICE, runner, profiles)
+    assert len(list(profiles.iterdir())) == 2
 
 
 def test_a_given_profile_is_used(tmp_path: Path) -> None:
