@@ -25,7 +25,9 @@ from shared.messages.steps import StepKind
 COLUMNS = ("tp", "batch_tokens", "step_kind", "latency_ms")
 OPTIONAL_COLUMNS = ("context_tokens", "recompute_tokens")
 MIXED: Literal["mixed"] = "mixed"
-IGNORED_KINDS = ("prefill", "denoise", "commit")  # of block-causal models
+# Kinds of block-causal models: a prefill is a recompute step and a denoising step a cache step. A block is committed by
+# the next one's first step, so it has no step of its own.
+BLOCK_KINDS = {"prefill": StepKind.RECOMPUTE, "denoise": StepKind.CACHE, "commit": None}
 SHARED_LAUNCH_TOKENS = 1024  # of each kind in the row of `with_shared_launch`
 MS_PER_S = 1000.0
 
@@ -149,7 +151,9 @@ class LatencyProfile:
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise BadInput(f"a latency profile needs the columns {','.join(COLUMNS)}; missing: {','.join(missing)}")
-        rows = (_read_row(row, line) for line, row in enumerate(reader, start=2))
+        lines = list(reader)
+        of_blocks = all((row["step_kind"] or "").lower() in BLOCK_KINDS for row in lines)
+        rows = (_read_row(row, line, of_blocks=of_blocks) for line, row in enumerate(lines, start=2))
         return cls.from_rows(row for row in rows if row is not None)
 
     def to_csv(self) -> str:
@@ -197,10 +201,12 @@ def _order(row: MeasuredLatency) -> tuple[int, ...]:
     return row.tp, kind, row.batch_tokens, row.recompute_tokens, row.context_tokens
 
 
-def _read_row(row: Mapping[str, str | None], line: int) -> MeasuredLatency | None:
-    """Returns: None for a row of a kind that is ignored."""
+def _read_row(row: Mapping[str, str | None], line: int, *, of_blocks: bool) -> MeasuredLatency | None:
+    """Returns: None for a row that is ignored. `of_blocks`: whether the profile has kinds of block-causal models only;
+    beside others, these are ignored."""
     name = (row["step_kind"] or "").lower()
-    if name in IGNORED_KINDS:
+    kind = BLOCK_KINDS.get(name) if of_blocks else StepKind.__members__.get(name.upper())
+    if kind is None and name in BLOCK_KINDS:
         return None
     tp = _positive(row, "tp", int, line)
     batch_tokens = _positive(row, "batch_tokens", int, line)
@@ -211,9 +217,8 @@ def _read_row(row: Mapping[str, str | None], line: int) -> MeasuredLatency | Non
         if recompute_tokens >= batch_tokens:
             raise BadInput(f"line {line}: recompute_tokens of a mixed row must be below batch_tokens, {batch_tokens}")
         return MeasuredLatency(tp, batch_tokens, MIXED, latency_s, context_tokens, recompute_tokens)
-    kind = StepKind.__members__.get(name.upper())
     if kind is None:
-        accepted = f"recompute, cache, mixed, {', '.join(IGNORED_KINDS)}"
+        accepted = f"recompute, cache, mixed, {', '.join(BLOCK_KINDS)}"
         raise BadInput(f"line {line}: step_kind {row['step_kind']!r} is not known; accepted: {accepted}")
     return MeasuredLatency(tp, batch_tokens, kind, latency_s, context_tokens)
 

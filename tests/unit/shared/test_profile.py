@@ -71,7 +71,14 @@ def test_a_profile_without_optional_columns_is_written_without_them() -> None:
     assert PROFILE.to_csv().splitlines()[0] == "tp,batch_tokens,step_kind,latency_ms"
 
 
-def test_rows_of_block_causal_models_are_ignored() -> None:
+def test_a_profile_of_a_block_causal_model_is_read() -> None:
+    rows = "tp,batch_tokens,step_kind,latency_ms\n1,64,prefill,8\n1,64,denoise,5\n1,64,commit,5\n"
+    profile = LatencyProfile.from_csv(rows)
+    assert (profile.latency_s(1, 64, RECOMPUTE), profile.latency_s(1, 64, CACHE)) == (0.008, 0.005)
+    assert len(profile.rows) == 2
+
+
+def test_beside_other_rows_those_of_block_causal_models_are_ignored() -> None:
     more = "".join(f"1,64,{kind},5,origin\n" for kind in ("prefill", "denoise", "commit"))
     assert LatencyProfile.from_csv(TEXT + more).to_csv() == PROFILE.to_csv()
 
@@ -108,7 +115,7 @@ def test_a_given_shared_launch_becomes_a_mixed_row() -> None:
         ("tp,batch_tokens,latency_ms\n1,32,5\n", "missing: step_kind"),
         ("tp,batch_tokens,step_kind,latency_ms\n1,32,cache,5\n1,32,other,5\n", "line 3: step_kind"),
         ("tp,batch_tokens,step_kind,latency_ms\n1,32,other,5\n", "accepted: recompute, cache, mixed, prefill"),
-        ("tp,batch_tokens,step_kind,latency_ms\n1,32,denoise,5\n", "no rows of recompute or cache steps"),
+        ("tp,batch_tokens,step_kind,latency_ms\n1,32,commit,5\n", "no rows of recompute or cache steps"),
         ("tp,batch_tokens,step_kind,latency_ms\n1,64,mixed,5\n", "line 2: recompute_tokens must be a number above 0"),
         (
             "tp,batch_tokens,step_kind,latency_ms,recompute_tokens\n1,64,mixed,5,64\n",
