@@ -21,8 +21,13 @@ def train_predictor(
     requests: Annotated[int, typer.Option(min=1, help="Training rows, at most.")] = 100,
     held_out: Annotated[int, typer.Option(min=1, help="Held-out rows, at most a fifth of all.")] = 50,
     thresholds: Annotated[str, typer.Option(help="Candidate confidence thresholds.")] = "0.5,0.6,0.7,0.8,0.9",
-    cache: Annotated[Literal["none", "prefix", "dual"], typer.Option(help="KV cache of the workers.")] = "dual",
-    block_length: Annotated[int, typer.Option(min=1, help="Block length in tokens.")] = 32,
+    cache: Annotated[
+        Literal["none", "prefix", "dual", "block"] | None,
+        typer.Option(help="KV cache of the workers.", show_default="block for block-causal models, else dual"),
+    ] = None,
+    block_length: Annotated[
+        int | None, typer.Option(min=1, help="Block length in tokens.", show_default="the model's, or 32")
+    ] = None,
     output_lengths: Annotated[str, typer.Option(help="Output lengths in turn; default: the rows'.")] = "",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: all cores.")] = 0,
     seed: Annotated[int, typer.Option(help="Random seed of the threshold changes.")] = 0,
@@ -37,10 +42,11 @@ def train_predictor(
     from dilaserve.prediction.collecting import collect, num_runs, open_engine, split  # noqa: PLC0415
     from dilaserve.prediction.cost import cost_by_granularity  # noqa: PLC0415
     from dilaserve.prediction.training_runs import read_prompts  # noqa: PLC0415
-    from dilaserve.stack.options import read_integers, read_thresholds  # noqa: PLC0415
+    from dilaserve.stack.options import choose_cache, read_integers, read_thresholds  # noqa: PLC0415
     from services.predictor.model import StepPredictor  # noqa: PLC0415
     from services.predictor.training import save_predictor, train  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.messages.requests import DEFAULT_BLOCK_LENGTH  # noqa: PLC0415
     from shared.model_files import find_model  # noqa: PLC0415
     from shared.text import TextModel  # noqa: PLC0415
 
@@ -49,9 +55,9 @@ def train_predictor(
     directory = find_model(model)
     text = TextModel(directory, model)
     lengths = read_integers("--output-lengths", output_lengths) if output_lengths else []
-    rows = read_prompts(prompts, text, block_length, lengths)
+    rows = read_prompts(prompts, text, block_length or text.card.block_length or DEFAULT_BLOCK_LENGTH, lengths)
     training, testing = split(rows, requests, held_out)
-    with open_engine(directory, cache, threads) as engine, open_progress() as progress:
+    with open_engine(directory, choose_cache(cache, directory), threads) as engine, open_progress() as progress:
         check_directory("--out", out)
         on_run = add_bar(progress, "runs", num_runs([*training, *testing], candidates))
         mask = text.card.mask_token_id

@@ -42,13 +42,16 @@ def record(
 def _start(run: TrainingRun, request_id: str, mask_token_id: int) -> Decode:
     request = CaseRequest(request_id, run.prompt.ids.tolist())
     masks = np.full(run.prompt.output_length, mask_token_id, dtype=np.int32)
-    return Decode(request, masks, run.prompt.block_length, run.threshold_of)
+    is_aligned = run.prompt.is_block_causal
+    return Decode(request, masks, run.prompt.block_length, run.threshold_of, is_aligned=is_aligned)
 
 
 def _trajectory(decode: Decode) -> Trajectory:
+    offset = len(decode.request.prompt_ids) % decode.block_length if decode.is_aligned else 0
     return Trajectory(
         block_length=decode.block_length,
         thresholds=np.array([decode.threshold_of(step) for step in range(len(decode.steps))]),
         unmasked=np.array([len(step.tokens) for step in decode.steps], dtype=np.int32),
         confidence_stats=np.array(decode.confidence_stats, dtype=np.float32),
+        block_offset=offset,
     )

@@ -23,6 +23,7 @@ class Trajectory:
     thresholds: Float64  # [S], of each step
     unmasked: Int32  # [S], tokens per step, at least 1
     confidence_stats: Float32  # [S, 5], reported by each step
+    block_offset: int = 0  # tokens of the prompt that belong to the first block
 
     @property
     def num_steps(self) -> int:
@@ -45,7 +46,7 @@ class Trajectory:
     def states(self) -> Query:
         """The states before each step, [S]."""
         masks_left = self.masks_left().astype(np.int32)
-        done = self.output_length - masks_left
+        done = self.block_offset + self.output_length - masks_left
         block = done // self.block_length
         known_stats = np.concatenate([np.zeros((1, 5), dtype=np.float32), self.confidence_stats[:-1]])
         features = state_features(
@@ -57,7 +58,7 @@ class Trajectory:
             block_masks_left=self.block_length * (block + 1) - done,
             confidence_stats=known_stats,
         )
-        blocks_left = self.output_length // self.block_length - block
+        blocks_left = (self.block_offset + self.output_length) // self.block_length - block
         return Query(features, self.thresholds[-1:].astype(np.float32), masks_left, blocks_left)
 
 

@@ -26,6 +26,15 @@ def test_the_states_of_a_request_are_those_before_each_step() -> None:
     assert states.blocks_left.tolist() == [2, 2, 1, 1]
 
 
+def test_the_first_block_of_a_block_causal_model_may_begin_in_the_prompt() -> None:
+    stats = np.ones((3, 5), dtype=np.float32)
+    steps = Trajectory(4, np.full(3, 0.9), np.array([1, 2, 4], dtype=np.int32), stats, block_offset=1)
+    states = steps.states()
+    assert states.blocks_left.tolist() == [2, 2, 1]
+    in_block = states.features[:, 4]  # the share of the block that is unmasked
+    assert in_block.tolist() == [1 / 4, 2 / 4, 0]
+
+
 def test_every_state_under_a_fixed_threshold_is_an_example() -> None:
     learned = examples([trajectory([0.9] * 4, [1, 3, 3, 1])])
     assert learned.steps_left.tolist() == [4, 3, 2, 1]
