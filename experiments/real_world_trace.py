@@ -1,10 +1,11 @@
-"""The paper's 16-GPU evaluation on the real-world trace in virtual time, and variants of its assumptions.
+"""The gain and the cost of reconfiguration on 16 simulated GPUs: the paper's real-world trace, and a step of the load.
 
     python -m experiments.real_world_trace
 
-One day of BurstGPT's conversations compressed into two hours, ShareGPT's lengths, LLaDA-8B on H100. Each finished run
-is cached in build/paper, so the command can be stopped and restarted, or run in parts: `--studies`, `--systems`,
-`--seeds`. The studies on reconfiguration have seeds that no other study has: they guided no rule of the planner.
+The trace is one day of BurstGPT's conversations compressed into two hours, with ShareGPT's lengths; the step is from a
+low to a high load. Each finished run is cached in build/paper, so the command can be stopped and restarted, or run in
+parts: `--studies`, `--systems`, `--seeds`. The seeds are of no other study: they guided no rule of the planner.
+`experiments.policies` compares the policies on the trace.
 """
 
 import resource
@@ -20,9 +21,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from experiments.paper.files import PROFILE, ROOFLINE, STEPS
+from experiments.paper.files import PROFILE, STEPS
 from experiments.paper.result_cache import cached
-from experiments.paper.runs import POLICY
 from experiments.policies.arrivals import STEP_S, arrivals
 from experiments.report import RESULTS, environment_header, markdown_table
 from experiments.standard_errors import mean_difference
@@ -33,17 +33,17 @@ from simulator.lengths import DATA
 from simulator.plot import draw_timelines, write_figure
 from simulator.reconfiguration import SimulatedReconfiguration
 from simulator.result import Records, summarize
-from simulator.scenario import PredictorName, Scenario, simulate
+from simulator.scenario import Scenario, simulate
 from simulator.steps_table import read_steps
-from simulator.workload import ArrivalTrace
 
-LASTING_COPIES = 3  # copies of each sample of a benchmark: one copy lasts 82 seconds, mostly while the queue fills
 TRACE, STEP = "trace", "step"
+STUDIES = {"reconfigure": TRACE, "step": STEP}  # their workloads
 LOW_LOAD_S = {TRACE: 45 * 60.0, STEP: STEP_S}  # the paper's low-load period is the trace's first 45 minutes
-FRESH_SEEDS = (10, 11, 12, 13, 14)
-SEEDS = {"peak20": (0, 1, 2), "reconfigure": FRESH_SEEDS, "step": FRESH_SEEDS}  # by study; the others have seed 0
-RECONFIGURATIONS = ("reconfigure", "step")
-DEFAULT, RECONFIGURED = "default policy", ", reconfigured"
+SEEDS = (10, 11, 12, 13, 14)
+POLICIES: dict[str, PolicyName] = {"default policy": DEFAULT_POLICY, "DiLaServe": "paper"}
+RECONFIGURED = ", reconfigured"
+PEAK_RPS = 20.0
+MARGIN_STEPS = 0.0  # reserved before the deadline by the policy `paper`: none, as in the paper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +53,7 @@ class TraceRun:
     system: str
     seed: int
     policy: PolicyName
-    rps: float = 20.0  # peak rate of the trace
-    workload: str = TRACE  # or STEP, or a benchmark at a constant rate
-    copies: int = 1  # copies of each sample of the benchmark
-    roofline: bool = False
-    load_control: bool = True
-    margin_steps: float = 0.0  # reserved before the deadline: none, as in the paper
-    predictor: PredictorName = "trained"
+    workload: str
     reconfigure: bool = False
 
 
@@ -75,31 +69,12 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
 
 
-def studies(seed: int) -> dict[str, list[TraceRun]]:
-    """The runs of each study, by its name."""
-    policies = [(DEFAULT, DEFAULT_POLICY), *POLICY.items()]
-    systems = [TraceRun(system=name, policy=policy, seed=seed) for name, policy in policies]
-    default, dilaserve, *_ = systems
-
-    def gsm8k(copies: int) -> list[TraceRun]:
-        run = replace(dilaserve, rps=16.0, workload="gsm8k", copies=copies)
-        without = replace(run, system="without load control", load_control=False)
-        return [run, without, replace(run, system="fixed threshold", policy="infaas")]
-
-    def reconfigured(workload: str) -> list[TraceRun]:
-        static = [replace(run, workload=workload) for run in (default, dilaserve)]
-        return static + [replace(run, system=run.system + RECONFIGURED, reconfigure=True) for run in static]
-
-    return {
-        "peak20": systems,
-        "peak10": [replace(run, rps=10.0) for run in systems],
-        "roofline": [replace(run, roofline=True) for run in systems],
-        "reconfigure": reconfigured(TRACE),
-        "step": reconfigured(STEP),
-        "margin": [dilaserve, replace(dilaserve, system="DiLaServe, a step in hand", margin_steps=1.0)],
-        "gsm8k": gsm8k(copies=1),
-        "gsm8k_lasting": gsm8k(LASTING_COPIES),
-    }
+def runs(study: str, seed: int) -> list[TraceRun]:
+    """The runs of a study: each policy without and with reconfiguration."""
+    static = [
+        TraceRun(system=name, policy=policy, seed=seed, workload=STUDIES[study]) for name, policy in POLICIES.items()
+    ]
+    return static + [replace(run, system=run.system + RECONFIGURED, reconfigure=True) for run in static]
 
 
 def outcome(run: TraceRun) -> StudyResult:
@@ -107,33 +82,22 @@ def outcome(run: TraceRun) -> StudyResult:
     return cached({"study": "real_world_trace", "run": run}, StudyResult, lambda: _simulate(run))
 
 
-def workload(run: TraceRun) -> ArrivalTrace:
-    random = np.random.default_rng(run.seed)
-    return arrivals(run.workload, run.rps, random, DATA, copies=run.copies)
-
-
 def _simulate(run: TraceRun) -> StudyResult:
-    arriving = workload(run)
+    arriving = arrivals(run.workload, PEAK_RPS, np.random.default_rng(run.seed), DATA)
     scenario = Scenario(
-        profile=read_profile(ROOFLINE if run.roofline else PROFILE),
+        profile=read_profile(PROFILE),
         steps=read_steps(STEPS),
         instances=(1,) * 16,
-        settings=SchedulerSettings(
-            model="simulated",
-            policy=run.policy,
-            cache="dual",
-            load_control=run.load_control,
-            margin_steps=run.margin_steps,
-        ),
+        settings=SchedulerSettings(model="simulated", policy=run.policy, cache="dual", margin_steps=MARGIN_STEPS),
         reconfiguration=SimulatedReconfiguration() if run.reconfigure else None,
-        predictor=run.predictor,
+        predictor="trained",
         seed=run.seed,
     )
     start_s = time.process_time()
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(f"{run.system}, seed {run.seed}", total=len(arriving))
         records = simulate(scenario, arriving, lambda count: progress.advance(bar, count))
-    low = arriving.arrival_s < LOW_LOAD_S.get(run.workload, 0.0)
+    low = arriving.arrival_s < LOW_LOAD_S[run.workload]
     return StudyResult(
         result=summarize(records, arriving),
         slo_s=scenario.default_slo_s(arriving),
@@ -190,8 +154,9 @@ def by_seed(found: Mapping[str, Sequence[StudyResult]]) -> str:
 
 def cost_of_reconfiguration(found: Mapping[str, Sequence[StudyResult]]) -> str:
     """Means over seeds of the differences between the same runs with and without reconfiguration, as a list."""
+    pairs = ((name, found.get(name), found.get(name + RECONFIGURED)) for name in POLICIES)
     return "".join(
-        f"\n- {name}: {_difference(found[name], found[name + RECONFIGURED])}" for name in (DEFAULT, "DiLaServe")
+        f"\n- {name}: {_difference(static, changed)}" for name, static, changed in pairs if static and changed
     )
 
 
@@ -214,36 +179,36 @@ def read_report(file: Path) -> dict[str, str]:
 def write_report(file: Path, report: Mapping[str, str]) -> None:
     """Write the sections in the order of the studies."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    parts = [f"## {name}\n\n{report[name]}" for name in studies(0) if name in report]
+    parts = [f"## {name}\n\n{report[name]}" for name in STUDIES if name in report]
     file.write_text("\n\n".join([report[""], *parts]) + "\n", encoding="utf-8")
 
 
 def main(
     *,
-    seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated; default: those of each study.")] = "",
+    seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated.")] = ",".join(map(str, SEEDS)),
     only: Annotated[str, typer.Option("--studies", help="Studies, comma-separated; default: all.")] = "",
     systems: Annotated[str, typer.Option(help="Systems, separated by semicolons; default: all.")] = "",
     out: Annotated[Path, typer.Option(help="Directory of the report and the plot.")] = RESULTS,
 ) -> None:
     """Run the studies, or read their cached runs, and update their sections of the report."""
-    write_studies(seeds, only, systems, out)
+    write_studies(tuple(map(int, seeds.split(","))), only, systems, out)
 
 
-def write_studies(seeds: str = "", only: str = "", systems: str = "", out: Path = RESULTS) -> None:
-    """See `main`, without its defaults."""
+def write_studies(seeds: Sequence[int] = SEEDS, only: str = "", systems: str = "", out: Path = RESULTS) -> None:
+    """See `main`."""
     file = out / "real_world_trace.md"
     report = read_report(file)
-    for name in only.split(",") if only else studies(0):
+    for name in only.split(",") if only else STUDIES:
+        if name not in STUDIES:
+            raise typer.BadParameter(f"there is no study {name}; the studies are {', '.join(STUDIES)}")
         found: dict[str, list[StudyResult]] = {}
-        for seed in map(int, seeds.split(",")) if seeds else SEEDS.get(name, (0,)):
-            for run in studies(seed)[name]:
+        for seed in seeds:
+            for run in runs(name, seed):
                 if not systems or run.system in systems.split(";"):
                     found.setdefault(run.system, []).append(outcome(run))
         if not found:
             raise typer.BadParameter(f"the study {name} has none of the systems {systems}")
-        report[name] = f"{environment_header()}\n\n{table(found)}\n\n{by_seed(found)}"
-        if name in RECONFIGURATIONS and not systems:
-            report[name] += f"\n{cost_of_reconfiguration(found)}"
+        report[name] = f"{environment_header()}\n\n{table(found)}\n\n{by_seed(found)}\n{cost_of_reconfiguration(found)}"
         print(f"{name}\n\n{report[name]}", flush=True)
         write_report(file, report)
         if not systems:

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from experiments.real_world_trace import (
-    DEFAULT,
+    POLICIES,
     RECONFIGURED,
     StudyResult,
     by_seed,
     cost_of_reconfiguration,
     figures,
     read_report,
-    studies,
+    runs,
     table,
     write_report,
 )
@@ -37,8 +37,9 @@ def test_the_table_has_one_row_per_system() -> None:
     assert len({line.count("|") for line in lines}) == 1
 
 
-def test_a_run_of_two_studies_has_one_key_in_the_cache() -> None:
-    assert studies(0)["peak20"][:2] == studies(0)["reconfigure"][:2]
+def test_each_policy_runs_without_and_with_reconfiguration() -> None:
+    systems = [(run.system, run.reconfigure) for run in runs("step", 10)]
+    assert systems == [(name, False) for name in POLICIES] + [(name + RECONFIGURED, True) for name in POLICIES]
 
 
 def test_the_report_has_the_attainment_of_each_seed() -> None:
@@ -47,7 +48,12 @@ def test_the_report_has_the_attainment_of_each_seed() -> None:
 
 def test_the_cost_of_reconfiguration_is_that_of_the_same_runs() -> None:
     static, changed = [outcome(0.9), outcome(0.8)], [outcome(0.91, low_load_s=2.4), outcome(0.79, low_load_s=2.4)]
-    both = {DEFAULT: static, DEFAULT + RECONFIGURED: changed, "DiLaServe": static, "DiLaServe" + RECONFIGURED: static}
+    both = {
+        "default policy": static,
+        "default policy" + RECONFIGURED: changed,
+        "DiLaServe": static,
+        "DiLaServe" + RECONFIGURED: static,
+    }
     first, second = cost_of_reconfiguration(both).strip().splitlines()
     assert "by +0.00 ± 1.00 points" in first
     assert "20.0 % faster" in first
@@ -56,9 +62,9 @@ def test_the_cost_of_reconfiguration_is_that_of_the_same_runs() -> None:
 
 def test_the_sections_of_other_studies_stay(tmp_path: Path) -> None:
     file = tmp_path / "report.md"
-    file.write_text("# Title\n\nSome words.\n\n## roofline\n\nold\n\n| a |\n\n## peak20\n\nold\n")
-    write_report(file, read_report(file) | {"peak20": "new"})
-    assert file.read_text() == "# Title\n\nSome words.\n\n## peak20\n\nnew\n\n## roofline\n\nold\n\n| a |\n"
+    file.write_text("# Title\n\nSome words.\n\n## step\n\nold\n\n| a |\n\n## reconfigure\n\nold\n")
+    write_report(file, read_report(file) | {"reconfigure": "new"})
+    assert file.read_text() == "# Title\n\nSome words.\n\n## reconfigure\n\nnew\n\n## step\n\nold\n\n| a |\n"
 
 
 def test_a_new_report_has_a_title(tmp_path: Path) -> None:
