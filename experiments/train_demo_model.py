@@ -1,10 +1,11 @@
-"""Trains the demo model, or evaluates the existing one.
+"""Trains a demo model, or evaluates the existing one.
 
 All data is generated. An interrupted training continues from its last checkpoint.
 """
 
 import platform
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from experiments.demo_model.evaluate import HeldOutQuestion, read_questions, score, table
 from experiments.demo_model.publish import HELD_OUT_FILE, held_out_questions, publish, read_model, write_questions
+from experiments.demo_model.task_tokenizer import build_task_tokenizer
 from experiments.demo_model.tokenizer import build_tokenizer
-from experiments.demo_model.train import Recipe, Training, train
+from experiments.demo_model.train import BLOCK_RECIPE, Recipe, Training, train
 
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 CHECKPOINT_EVERY = 250  # steps
@@ -31,19 +33,23 @@ console = Console()
 @app.command(epilog=EXAMPLE)
 def main(
     *,
-    out: Annotated[Path, typer.Option(help="Directory of the model.")] = Path("models/demo"),
-    state: Annotated[Path, typer.Option(help="Checkpoint to continue from.")] = Path(".data/demo_model/state.pt"),
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = Recipe().steps,
+    block_causal: Annotated[bool, typer.Option("--block-causal", help="The block-causal model.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Directory [default: models/demo or models/demo-block].")] = None,
+    state: Annotated[Path | None, typer.Option(help="Checkpoint to continue from [default: below .data].")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps [default: the recipe's].")] = None,
     seed: Annotated[int, typer.Option(help="Random seed of problems, initial weights and masks.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Only evaluate the model in --out.")] = False,
 ) -> None:
-    """Train the demo model into --out, or with --evaluate print its exact match and steps by threshold."""
+    """Train a demo model into --out, or with --evaluate print its exact match and steps by threshold."""
     torch.set_num_threads(threads)
+    name, recipe = ("demo-block", BLOCK_RECIPE) if block_causal else ("demo", Recipe())
+    directory = out or Path("models") / name
     try:
         if not evaluate:
-            run_training(Recipe(steps=steps, seed=seed), state, out)
-        run_evaluation(out, threads)
+            recipe = replace(recipe, steps=steps or recipe.steps, seed=seed)
+            run_training(recipe, state or Path(".data") / name / "state.pt", directory)
+        run_evaluation(directory, threads)
     except ValueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
@@ -51,7 +57,7 @@ def main(
 
 def run_training(recipe: Recipe, state: Path, out: Path) -> None:
     """Train to the recipe's last step and write the model directory."""
-    tokenizer = build_tokenizer(recipe.seed)
+    tokenizer = build_task_tokenizer(recipe.seed) if recipe.block_length else build_tokenizer(recipe.seed)
     training = Training(tokenizer, recipe)
     if state.exists():
         training.resume(state)
@@ -76,7 +82,7 @@ def run_training(recipe: Recipe, state: Path, out: Path) -> None:
 
 def print_score(training: Training, questions: list[HeldOutQuestion]) -> None:
     """Print the current quality of the model."""
-    result = score(training.average, training.source.tokenizer, questions, THRESHOLDS[-1])
+    result = score(training.average, training.tokenizer, questions, THRESHOLDS[-1])
     console.print(
         f"step {training.step}: exact match {result.exact_match:.0%} of {len(questions)} held-out problems "
         f"at threshold {result.threshold}, {result.mean_steps:.1f} steps"

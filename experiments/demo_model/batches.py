@@ -8,14 +8,15 @@ Shape letters: B rows, L tokens of a row, O tokens of one row's output.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from experiments.demo_model.examples import Example, draw_examples
-from experiments.demo_model.tokenizer import EOS, number_tokens
+from experiments.demo_model.examples import DrawLength, DrawText, Example, draw_examples, output_length, problem_text
+from experiments.demo_model.tokenizer import EOS, MASK, number_tokens, token_of
 
 POOL_BATCHES = 32  # batches that are drawn and sorted by length together
 EOS_WEIGHT = 0.1  # weight in the loss of each EOS after the first
@@ -36,26 +37,70 @@ class TrainingBatch:
     weights: NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True)
+class FedRows:
+    """The decoder's input and targets of one batch. Shapes: [B, L] each, allowed [B, L, L]."""
+
+    inputs: NDArray[np.int64]  # with masks
+    targets: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    positions: NDArray[np.int64] | None = None  # None: from 0 on
+    allowed: Flags | None = None  # the keys to which each token attends; None: all
+
+
+class ExamplePool:
+    """Draws the examples of any step of a training, of about one length within each batch."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        seed: int,
+        batch_size: int,
+        draw_text: DrawText = problem_text,
+        draw_length: DrawLength = output_length,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.seed = seed
+        self.batch_size = batch_size
+        self._draw = partial(draw_examples, draw_text=draw_text, draw_length=draw_length)
+        self._index = -1
+        self._batches: list[list[Example]] = []
+
+    def batch(self, step: int) -> list[Example]:
+        """The examples of one step, counted from 0."""
+        index, offset = divmod(step, POOL_BATCHES)
+        if index != self._index:
+            self._index, self._batches = index, self._draw_batches(index)
+        return self._batches[offset]
+
+    def _draw_batches(self, index: int) -> list[list[Example]]:
+        """Draw the examples of POOL_BATCHES batches."""
+        rng, size = Random(f"pool {self.seed} {index}"), self.batch_size
+        examples = self._draw(self.tokenizer, POOL_BATCHES * size, index * POOL_BATCHES, rng)
+        examples.sort(key=lambda example: example.length)
+        batches = [examples[at : at + size] for at in range(0, len(examples), size)]
+        rng.shuffle(batches)
+        return batches
+
+
 class BatchSource:
     """Draws the batch of any step of a training."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int, batch_size: int) -> None:
-        self.tokenizer = tokenizer
         self.seed = seed
-        self.batch_size = batch_size
-        self.eos_id = tokenizer.token_to_id(EOS)
+        self.pool = ExamplePool(tokenizer, seed, batch_size)
+        self.mask_id, self.eos_id = token_of(tokenizer, MASK), token_of(tokenizer, EOS)
         self.equals_id = tokenizer.token_to_id("=")
-        self.is_number = np.zeros(tokenizer.get_vocab_size(), dtype=np.bool_)
-        self.is_number[list(number_tokens(tokenizer).values())] = True
-        self._pool_index = -1
-        self._pool: list[list[Example]] = []
+        self.is_number = number_flags(tokenizer)
+
+    def rows(self, step: int) -> FedRows:
+        """The decoder's input and targets at one step."""
+        batch = self.batch(step)
+        return FedRows(np.where(batch.masked, self.mask_id, batch.tokens), batch.tokens, batch.weights)
 
     def batch(self, step: int) -> TrainingBatch:
         """Draw the batch of one step, counted from 0."""
-        index, offset = divmod(step, POOL_BATCHES)
-        if index != self._pool_index:
-            self._pool_index, self._pool = index, self._draw_pool(index)
-        examples = self._pool[offset]
+        examples = self.pool.batch(step)
         tokens = self._lay_out(examples)
         rng = np.random.default_rng((self.seed, step))
         masked, weights = (np.zeros(tokens.shape, dtype=np.bool_), np.zeros(tokens.shape, dtype=np.float32))
@@ -63,15 +108,6 @@ class BatchSource:
             output = slice(len(example.prompt), None)
             masked[row, output], weights[row, output] = self._mask(tokens[row, output], example, rng)
         return TrainingBatch(tokens, masked, weights)
-
-    def _draw_pool(self, index: int) -> list[list[Example]]:
-        """Draw the examples of POOL_BATCHES batches, of about one length within each batch."""
-        rng, size = Random(f"pool {self.seed} {index}"), self.batch_size
-        examples = draw_examples(self.tokenizer, POOL_BATCHES * size, index * POOL_BATCHES, rng)
-        examples.sort(key=lambda example: example.length)
-        batches = [examples[at : at + size] for at in range(0, len(examples), size)]
-        rng.shuffle(batches)
-        return batches
 
     def _lay_out(self, examples: list[Example]) -> NDArray[np.int64]:
         """The rows' tokens, extended with EOS to the longest row. Shapes: -> [B, L]."""
@@ -103,6 +139,13 @@ class BatchSource:
         hidden = in_loss.copy()
         hidden[stop:] = True  # later blocks are masked while this one is decoded
         return hidden, weights
+
+
+def number_flags(tokenizer: Tokenizer) -> Flags:
+    """Whether each token is a number. Shapes: [V]."""
+    flags = np.zeros(tokenizer.get_vocab_size(), dtype=np.bool_)
+    flags[list(number_tokens(tokenizer).values())] = True
+    return flags
 
 
 def mask_drill(is_equals: Flags, rng: np.random.Generator) -> Flags:

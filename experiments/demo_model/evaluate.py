@@ -1,4 +1,4 @@
-"""Decodes held-out problems by the threshold rule, without a cache, and measures quality and steps."""
+"""Decodes held-out problems by the threshold rule, and measures quality and steps."""
 
 import json
 import re
@@ -14,10 +14,14 @@ from torch import Tensor
 from experiments.demo_model.model import hidden_rows
 from experiments.demo_model.tokenizer import ASSISTANT, USER
 from experiments.report import markdown_table
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.model_runner import Runner
 
 BLOCK_LENGTH = 32
 OUTPUT_LENGTH = 64
+MAX_OUTPUT = 128  # tokens of a block-causal model's reply, which ends with its text
 MAX_ROWS = 64  # that are decoded together
 ANSWER = re.compile(r"The answer is (-?\d+)\.")
 
@@ -94,10 +98,37 @@ def reply_all(
     threshold: float,
     output_length: int = OUTPUT_LENGTH,
 ) -> list[DecodedReply]:
-    """Answer each prompt, as one user turn of a chat; prompts of one length are decoded together."""
+    """Answer each prompt, as one user turn of a chat."""
+    texts = [f"{USER}{prompt}{ASSISTANT}" for prompt in prompts]
+    if decoder.config.is_block_causal:
+        return decode_blocks(decoder, tokenizer, texts, threshold)
+    return decode_lengths(decoder, tokenizer, texts, threshold, output_length)
+
+
+def decode_blocks(
+    decoder: PackedDecoder, tokenizer: Tokenizer, texts: Sequence[str], threshold: float
+) -> list[DecodedReply]:
+    """Continue each text with the worker's own engine and its exact cache, to the block with the end of text."""
+    prompts = [tokenizer.encode(text).ids for text in texts]
+    options = DecodeOptions(CacheMode.BLOCK, threshold, decoder.config.block_length, MAX_OUTPUT, stop_at_eos=True)
+    replies = []
+    for at in range(0, len(prompts), MAX_ROWS):
+        rows = prompts[at : at + MAX_ROWS]
+        room = sum(len(row) + MAX_OUTPUT + decoder.config.block_length for row in rows)
+        requests = [CaseRequest(str(index), row) for index, row in enumerate(rows)]
+        traces = decode_together(requests, Runner(decoder, room), options)
+        eos_id = decoder.config.eos_token_id
+        replies += [DecodedReply(text_of(tokenizer, trace.output_ids, eos_id), trace.nfe) for trace in traces]
+    return replies
+
+
+def decode_lengths(
+    decoder: PackedDecoder, tokenizer: Tokenizer, texts: Sequence[str], threshold: float, output_length: int
+) -> list[DecodedReply]:
+    """Continue each text without a cache; those of one length are decoded together."""
     by_length: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
-    for index, prompt in enumerate(prompts):
-        ids = tokenizer.encode(f"{USER}{prompt}{ASSISTANT}").ids
+    for index, text in enumerate(texts):
+        ids = tokenizer.encode(text).ids
         by_length[len(ids)].append((index, ids))
     replies: dict[int, DecodedReply] = {}
     for group in by_length.values():
@@ -106,7 +137,7 @@ def reply_all(
             outputs, steps = decode(decoder, torch.tensor(rows), output_length, BLOCK_LENGTH, threshold)
             for index, output, count in zip(indices, outputs.tolist(), steps.tolist(), strict=True):
                 replies[index] = DecodedReply(text_of(tokenizer, output, decoder.config.eos_token_id), count)
-    return [replies[index] for index in range(len(prompts))]
+    return [replies[index] for index in range(len(texts))]
 
 
 def text_of(tokenizer: Tokenizer, output: list[int], eos_id: int) -> str:

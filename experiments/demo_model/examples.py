@@ -1,5 +1,6 @@
 """Draws training examples: prompts as users write them with their worked answers, and drills."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -19,6 +20,12 @@ DRILL_STEPS = 600  # training steps with mostly drills
 RAMP_STEPS = 1200  # after these, until mostly problems
 
 
+DrawText = Callable[[Level, Random], tuple[str, str]]
+"""Draws a prompt and its answer."""
+DrawLength = Callable[[int, bool, Random], int]
+"""Draws an output length, from the tokens needed and whether it is a drill."""
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """One prompt with its answer. Units: tokens."""
@@ -34,7 +41,9 @@ class Example:
         return len(self.prompt) + self.output_length
 
 
-def draw_examples(tokenizer: Tokenizer, count: int, step: int, rng: Random) -> list[Example]:
+def draw_examples(
+    tokenizer: Tokenizer, count: int, step: int, rng: Random, draw_text: DrawText, draw_length: DrawLength
+) -> list[Example]:
     """Draw `count` examples for the training at `step`.
 
     At first most are drills and easy problems, which teach the number table; later all problems are of the full level
@@ -47,12 +56,12 @@ def draw_examples(tokenizer: Tokenizer, count: int, step: int, rng: Random) -> l
     for _ in range(count):
         drill = rng.random() < drill_share
         level = FULL if rng.random() < full_share else EASY
-        prompt, answer = drill_text(level, rng) if drill else problem_text(level, rng)
+        prompt, answer = drill_text(level, rng) if drill else draw_text(level, rng)
         texts.append((prompt, answer, drill))
     prompts = tokenizer.encode_batch_fast([prompt for prompt, _, _ in texts])
     answers = tokenizer.encode_batch_fast([answer for _, answer, _ in texts])
     return [
-        Example(prompt.ids, answer.ids, output_length(len(answer.ids) + 1, drill, rng), drill)
+        Example(prompt.ids, answer.ids, draw_length(len(answer.ids) + 1, drill, rng), drill)
         for prompt, answer, (_, _, drill) in zip(prompts, answers, texts, strict=True)
     ]
 

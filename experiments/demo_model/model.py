@@ -1,4 +1,4 @@
-"""The demo model's dimensions, initial weights, and attention over rows of one length."""
+"""The demo models' dimensions, initial weights, and attention over rows of one length."""
 
 import math
 
@@ -48,9 +48,41 @@ def published_config(tokenizer: Tokenizer) -> dict[str, object]:
     }
 
 
-def new_decoder(tokenizer: Tokenizer, seed: int) -> PackedDecoder:
-    """A decoder with random initial weights; numbers start as points on circles of several periods."""
-    config = parse_config(published_config(tokenizer))
+def block_config(tokenizer: Tokenizer, block_length: int) -> dict[str, object]:
+    """The `config.json` of the block-causal demo model, in SDAR's keys."""
+    return {
+        "architectures": ["SDARForCausalLM"],
+        "model_type": "sdar",
+        "attention_bias": False,
+        "block_size": block_length,
+        "eos_token_id": tokenizer.token_to_id(EOS),
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "hidden_size": 256,
+        "intermediate_size": 640,
+        "mask_token_id": tokenizer.token_to_id(MASK),
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 2,
+        "pad_token_id": tokenizer.token_to_id(EOS),
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "use_sliding_window": False,
+        "vocab_size": -(-tokenizer.get_vocab_size() // ROW_MULTIPLE) * ROW_MULTIPLE,
+    }
+
+
+def new_decoder(tokenizer: Tokenizer, seed: int, block_length: int = 0) -> PackedDecoder:
+    """A decoder with random initial weights; numbers start as points on circles of several periods.
+
+    `block_length`: that of a block-causal decoder; 0: attention in both directions.
+    """
+    published = block_config(tokenizer, block_length) if block_length else published_config(tokenizer)
+    config = parse_config(published)
     decoder = PackedDecoder(config)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in decoder.named_parameters():
@@ -78,23 +110,31 @@ def place_numbers(decoder: PackedDecoder, tokens: dict[int, int], generator: tor
         matrix[ids] = INIT_STD * features @ directions / math.sqrt(len(NUMBER_PERIODS) + 1)
 
 
-def attend_rows(num_rows: int) -> Attend:
-    """Full bidirectional attention within each of `num_rows` packed rows of one length.
+def attend_rows(num_rows: int, allowed: Tensor | None = None) -> Attend:
+    """Attention within each of `num_rows` packed rows of one length, to the allowed keys only.
 
-    Shapes: the function takes q [B * L, H, D] and kv [B * L, 2 H, D], and returns [B * L, H, D].
+    Shapes: allowed bool [B, L, L]; the function takes q [B * L, H, D] and kv [B * L, 2 K, D], and returns
+    [B * L, H, D].
     """
+    mask = None if allowed is None else allowed.unsqueeze(1)
 
     def attend(layer: int, q: Tensor, kv: Tensor) -> Tensor:
         del layer
         q, k, v = (x.view(num_rows, -1, *x.shape[1:]).transpose(1, 2) for x in (q, *kv.chunk(2, dim=1)))  # [B, H, L, D]
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
+        mixed = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=q.shape[1] != k.shape[1])
+        return mixed.transpose(1, 2).flatten(0, 1)
 
     return attend
 
 
-def hidden_rows(decoder: PackedDecoder, tokens: Tensor) -> Tensor:
-    """Run rows of one length through the decoder. Shapes: tokens [B, L] -> hidden [B * L, W]."""
+def hidden_rows(
+    decoder: PackedDecoder, tokens: Tensor, positions: Tensor | None = None, allowed: Tensor | None = None
+) -> Tensor:
+    """Run rows of one length through the decoder; without `positions`, they count from 0.
+
+    Shapes: tokens and positions [B, L], allowed bool [B, L, L] -> hidden [B * L, W].
+    """
     num_rows, length = tokens.shape
-    positions = torch.arange(length).repeat(num_rows)  # [B * L]
-    hidden: Tensor = decoder(tokens.flatten(), positions, attend_rows(num_rows))
+    at = torch.arange(length).repeat(num_rows) if positions is None else positions.flatten()  # [B * L]
+    hidden: Tensor = decoder(tokens.flatten(), at, attend_rows(num_rows, allowed))
     return hidden

@@ -9,8 +9,9 @@ from tokenizers import Tokenizer
 
 from experiments.demo_model.arithmetic import FULL
 from experiments.demo_model.evaluate import OUTPUT_LENGTH, HeldOutQuestion
-from experiments.demo_model.model import published_config
+from experiments.demo_model.model import block_config, published_config
 from experiments.demo_model.problems import draw_problem
+from experiments.demo_model.task_tokenizer import save_task_tokenizer
 from experiments.demo_model.tokenizer import save_tokenizer
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.weights import load, save
@@ -21,8 +22,13 @@ HELD_OUT_COUNT = 600
 
 def publish(decoder: PackedDecoder, tokenizer: Tokenizer, directory: Path) -> None:
     """Write all files that a worker needs to serve the model, with weights in bfloat16."""
-    config = published_config(tokenizer)
-    save_tokenizer(tokenizer, directory, decoder.config.max_length)
+    length, block_length = decoder.config.max_length, decoder.config.block_length
+    if block_length:
+        config = block_config(tokenizer, block_length)
+        save_task_tokenizer(tokenizer, directory, length)
+    else:
+        config = published_config(tokenizer)
+        save_tokenizer(tokenizer, directory, length)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save(decoder, directory, torch.bfloat16)
 

@@ -5,7 +5,7 @@ equations share one embedding row. Any text encodes and decodes exactly.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -42,6 +42,13 @@ SYSTEM_PROMPTS = (
 
 def build_tokenizer(seed: int) -> Tokenizer:
     """Train the tokenizer on generated problems of the training set; the same seed gives the same tokenizer."""
+    return train_tokenizer(
+        _corpus(seed), VOCAB_SIZE, [AddedToken(text, special=True, normalized=False) for text in SPECIAL]
+    )
+
+
+def train_tokenizer(corpus: Iterable[str], vocab_size: int, added: Sequence[AddedToken]) -> Tokenizer:
+    """Train byte-level BPE of at most `vocab_size` tokens; the added tokens come first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -51,23 +58,28 @@ def build_tokenizer(seed: int) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         min_frequency=MIN_COUNT,
         show_progress=False,
-        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL],
+        special_tokens=list(added),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
-    tokenizer.train_from_iterator(_corpus(seed), trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     return tokenizer
 
 
 def _corpus(seed: int) -> Iterator[str]:
-    """Problems with their answers, and every number often enough to become one token."""
+    """Problems with their answers, and what every corpus needs."""
     rng = Random(f"tokenizer {seed}")
     for _ in range(CORPUS_SIZE):
         problem = draw_problem(FULL, rng, held_out=False)
         yield problem.prompt
         yield worked_answer(problem, rng)
+    yield from common_texts()
+
+
+def common_texts() -> Iterator[str]:
+    """Every number, often enough to become one token, and the messages of the system."""
     for number in NUMBERS:
         yield from [str(number)] * (400 if number < 100 else 100)
     for prompt in SYSTEM_PROMPTS:
@@ -88,8 +100,23 @@ def number_tokens(tokenizer: Tokenizer) -> dict[int, int]:
     return tokens
 
 
-def save_tokenizer(tokenizer: Tokenizer, directory: Path, max_length: int) -> None:
-    """Write the files that `transformers.AutoTokenizer` reads, with the chat template. Units: tokens."""
+def token_of(tokenizer: Tokenizer, text: str) -> int:
+    """The token of a mark, which the tokenizer has."""
+    token = tokenizer.token_to_id(text)
+    assert token is not None, f"no token {text}"
+    return token
+
+
+def save_tokenizer(
+    tokenizer: Tokenizer,
+    directory: Path,
+    max_length: int,
+    template: str = CHAT_TEMPLATE,
+    turns: Sequence[str] = (USER, ASSISTANT, SYSTEM),
+) -> None:
+    """Write the files that `transformers.AutoTokenizer` reads. `turns`: the special tokens of the chat template.
+    Units: tokens.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))
     settings = {
@@ -100,7 +127,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path, max_length: int) -> No
         "mask_token": MASK,
         "eos_token": EOS,
         "pad_token": EOS,
-        "additional_special_tokens": [USER, ASSISTANT, SYSTEM],
-        "chat_template": CHAT_TEMPLATE,
+        "additional_special_tokens": list(turns),
+        "chat_template": template,
     }
     (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

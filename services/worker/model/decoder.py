@@ -62,7 +62,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: x [T, W] -> [T, W]."""
-        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)  # in training, a weight has 32 bits
 
 
 class Mlp(nn.Module):
