@@ -57,7 +57,7 @@ async def test_every_request_has_an_outcome_after_its_file_was_damaged(
                 async def all_have_ended() -> bool:
                     return all([await outcome(bus, name) for name in NAMES])
 
-                await until(all_have_ended)
+                await until(all_have_ended, 60)  # takes 10 s on an idle machine
         ended = [each for name in NAMES if (each := await outcome(bus, name))]
         served = [each for each in ended if each.status is OutcomeStatus.COMPLETED]
         failed = [each.error.message for each in ended if each.error is not None]
