@@ -24,7 +24,8 @@ def bus_errors(action: str) -> Iterator[None]:
 
 
 def _as_retry_later(action: str, error: Exception) -> RetryLater:
-    description = (error.description or "") if isinstance(error, APIError) and error.err_code == NOT_STORED else ""
+    is_not_stored = getattr(error, "err_code", None) == NOT_STORED  # errors of buckets have no code
+    description = (error.description or "") if isinstance(error, APIError) and is_not_stored else ""
     if description.startswith("maximum bytes"):
         return StorageFull(f"cannot {action}: the bus stores as many bytes there as it may")
     if description.startswith("maximum"):
