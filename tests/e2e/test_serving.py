@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx
 import nats
 import openai
 import pytest
+from nats.js.errors import NoKeysError
 
 from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.stack.data_dir import read_addresses
@@ -18,6 +20,7 @@ from tests.support.benchmark_files import write_benchmark_files
 from tests.support.demo_questions import MODEL, answer, chat_request, question
 from tests.support.judge_server import judge_server
 from tests.support.stack import Stack, dilaserve, new_data_dir, running_stack
+from tests.support.waiting import until
 
 SLO_S = 120
 # With one threshold and no cache, a request's text is independent of other requests.
@@ -84,7 +87,14 @@ async def test_a_producer_on_the_bus_is_served_by_the_same_instances(stack: Stac
 async def test_garbage_on_every_subject_is_discarded_and_serving_continues(stack: Stack) -> None:
     bus = await nats.connect(read_addresses(stack.data_dir).nats_urls[BusUser.OPERATOR])
     subjects = ["requests", "cancel.x", "steps.x", "step-results.x", "outcomes.x", "progress.x", "checkpoints.x"]
-    keys = await (await bus.jetstream().key_value("instances-cell0")).keys()
+    bucket, keys = await bus.jetstream().key_value("instances-cell0"), list[str]()
+
+    async def has_keys() -> bool:
+        with suppress(NoKeysError):  # a renewal replaces a key while the keys are listed
+            keys[:] = await bucket.keys()
+        return len(keys) > 0
+
+    await until(has_keys)
     subjects += [f"{kind}.{key}" for kind in ("steps", "step-results", "control") for key in keys]
     for subject in subjects:
         for garbage in (b"", b"\xc1\xff\x00", b"{", b"[]", b'{"request_id": 7}', b"\x81\xa1x\x01"):
