@@ -78,7 +78,13 @@ def read_reconfiguration(settings: ReconfiguratorSettings) -> ReconfigurationCon
         card = read_predictor_card(Path(settings.predictor))
         means = card.mean_tokens_per_step(np.array(thresholds))
         prior = dict(zip(thresholds, means.tolist(), strict=True))
-    planning = PlanningSettings(thresholds, settings.tp_degrees, settings.batch_sizes, settings.rps_buffer)
+    planning = PlanningSettings(
+        thresholds,
+        settings.tp_degrees,
+        settings.batch_sizes,
+        settings.rps_buffer,
+        exact_cache=settings.cache == "block",
+    )
     cached = settings.cache != "none"
     return ReconfigurationConfig(
         planner=Planner(nodes, planning, prior, cached, settings.solver, settings.solve_s),

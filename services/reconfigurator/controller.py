@@ -146,7 +146,8 @@ class ReconfigurationController:
         until_s = self._clock.now_s() - WRITE_DELAY_S
         await check_written(self._bus, until_s)
         requests, threshold_uses = await read_window(self._engine, until_s - trigger.span_s, until_s)
-        self._profile = await fill_missing_profiles(self._profile, self._instances.instances(), self._engine)
+        instances = self._instances.instances()
+        self._profile = await fill_missing_profiles(self._profile, instances, self._engine)
         return PlanningContext(
             requests=requests,
             threshold_uses=threshold_uses,
@@ -156,6 +157,7 @@ class ReconfigurationController:
             nodes_up=await self._launcher.nodes(),
             profile=self._profile,
             known_tokens_per_step=self._known_tokens_per_step,
+            block_length=max((instance.model.block_length for instance in instances), default=0),
         )
 
     async def _store(self, record: PlanRecord) -> None:

@@ -78,7 +78,7 @@ async def serve(
     core = build_core(settings, text, card, lease.epoch)
     predictor = PredictorClient(bus, core.settings.thresholds, queue)
     deferred = DeferredTasks()
-    preparer = RequestPreparer(bus, text, await Recovery.start(bus))
+    preparer = RequestPreparer(bus, text, await Recovery.start(bus), settings.shared_prefixes)
     slo_s, max_held = settings.default_slo_s, settings.max_held_requests
     requests = RequestConsumer(
         bus, clock, preparer, queue, outcomes, deferred, core.totals, default_slo_s=slo_s, max_held=max_held

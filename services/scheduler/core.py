@@ -175,6 +175,12 @@ class SchedulerCore:
     def _count_migrations(self, applied: AppliedResults) -> None:
         for row in applied.moved.tolist():
             self.table.migrations[row] += self.table.entry(row).serve(self.fleet.instance_id(self.table.instance[row]))
+            self._remember_prefix(row)
+
+    def _remember_prefix(self, row: int) -> None:
+        """Its instance has cached the text before its current block."""
+        prefixes = self.fleet.prefixes
+        prefixes.store(int(self.table.instance[row]), self.table.page_names(row, prefixes))
 
     def _report_progress(self, applied: AppliedResults) -> None:
         for i in self.table.streams[applied.rows].nonzero()[0].tolist():
@@ -309,6 +315,8 @@ class SchedulerCore:
         masked = np.flatnonzero(table.output_ids(row) == MASKED)
         end = masked[0] if len(masked) else None
         output_ids = table.output_ids(row)[:end].copy()
+        if status is OutcomeStatus.COMPLETED:
+            self._remember_prefix(row)
         arrived, stats = table.entry(row).arrived, serving_stats(table, row, self.settings.thresholds, now_s)
         decisions = self._decisions.read(row) if self._decisions is not None else None
         self.totals.count_finished(status, stats)

@@ -25,6 +25,7 @@ class RequestArrived:
     checkpoint: Checkpoint | None = None  # progress under an earlier scheduler
     trace: dict[str, str] = field(default_factory=dict)  # W3C trace context
     block_offset: int = 0  # tokens of the prompt that belong to the output's first block
+    salt: str = ""  # only requests of the same salt share cached prefixes
 
 
 @dataclass(frozen=True, slots=True)

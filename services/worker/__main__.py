@@ -15,6 +15,7 @@ import uvloop
 from msgspec.structs import replace
 
 from services.worker.cache.cache_mode import CacheMode, check_mode
+from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
 from services.worker.engine.canary import Canary, CanaryCheck
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.io.model_record import check_canary, check_weights
@@ -59,8 +60,8 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     )
     given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
     directory, _ = check_model(choice)
-    mode = CacheMode(settings.cache)
-    check_mode(mode, read_config(directory))
+    mode, config = CacheMode(settings.cache), read_config(directory)
+    check_mode(mode, config)
     instance = _describe(settings)
     size = CacheSize(settings.max_batch_requests, settings.cache_tokens, settings.max_batch_tokens)
     metrics = WorkerMetrics(instance)
@@ -71,14 +72,22 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     canary, digest = Canary.measure(runner), weights_digest(find_model(settings.model))
     log.info("weights read", sha256=digest)
     facts = instance.model.name, digest, device_name(runner.device), str(runner.dtype), settings.tp
+    prefixes = NO_PREFIXES
+    if mode is CacheMode.BLOCK:
+        prefixes = PrefixSize.of(runner.cache_tokens, settings.prefix_cache, settings.prefix_page, config)
     loaded = replace(
-        instance, device=device_name(runner.device), profile=profile.to_csv(), cache_tokens=runner.cache_tokens
+        instance,
+        device=device_name(runner.device),
+        profile=profile.to_csv(),
+        cache_tokens=runner.cache_tokens - prefixes.tokens,
+        prefix_tokens=prefixes.tokens,
+        prefix_page=prefixes.page_tokens,
     )
 
     async def serve(bus: Bus, stop: asyncio.Event) -> None:
         freeze_startup_objects()
         limits = EngineLimits(settings.max_batch_tokens, settings.max_batch_requests)
-        engine = Engine(runner, mode, limits, instance.instance_id)
+        engine = Engine(runner, mode, limits, instance.instance_id, prefixes)
         metrics.watch(engine)
         registration = Registration(bus, loaded, engine)
         limit_s = iteration_limit_s(profile, settings.tp, settings.max_batch_tokens)

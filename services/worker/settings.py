@@ -6,6 +6,7 @@ import msgspec
 
 from shared.settings import Positive, Seconds, ServiceSettings
 
+PrefixShare = Annotated[float, msgspec.Meta(ge=0, le=0.9)]
 Digest = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
 NAME = "^[A-Za-z0-9_-]{1,96}$"  # one subject token
 
@@ -25,6 +26,8 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     attention: Literal["auto", "torch", "flash-attn", "fallback"] = "auto"  # kernel; auto: torch's where it can run
     cache: Literal["none", "prefix", "dual", "block"] = "none"  # KV cache mode
     cache_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # KV cache capacity in tokens; 0: by free memory
+    prefix_cache: PrefixShare = 0.25  # share of the KV cache for common prefixes of prompts (block-causal models)
+    prefix_page: Positive = 64  # tokens of a page of common prefixes, rounded up to whole blocks
     max_batch_tokens: Positive = 8192  # most tokens computed by one iteration
     max_batch_requests: Positive = 64  # most requests in one iteration
     canary_interval_s: Seconds = 10.0  # seconds between two runs of the canary under load

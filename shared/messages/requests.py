@@ -111,6 +111,7 @@ class ServingStats(msgspec.Struct, frozen=True, kw_only=True):
     unmasked_tokens: int = 0
     thresholds: list[ThresholdUse] = []  # ascending
     step_s: Finite = 0.0  # computing time: total of the iterations that ran its steps
+    cached_tokens: int = 0  # of the prompt, that a prefix cache had
     predicted_steps: Finite | None = None  # total, by the first prediction, at its threshold
 
 

@@ -85,6 +85,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_step: list[Positive] = []  # mean at each threshold
     caching: bool = False  # instances have a KV cache
     exact_cache: bool = False  # and a request recomputes only when it arrives at one
+    prefix_cache: bool = False  # and instances may have the beginning of its text cached
     window_s: Finite  # WINDOW_S; shorter after the start
 
     active: int  # running and deferred requests

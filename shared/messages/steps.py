@@ -36,6 +36,7 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     trace: dict[str, str] = {}  # W3C trace context
     guesses: bool = False  # whether its client wants provisional tokens
     end_ids: bytes = b""  # int32 [e]: no block begins after one that contains one of these tokens
+    salt: str = ""  # only requests of the same salt share cached prefixes
 
 
 class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,6 +86,7 @@ class StepResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     # float32 [n, 5]: min, lower quartile, median, mean, upper quartile of the output's known confidences: each unmasked
     # token's when it was unmasked, and those of the current block's masks in this step
     confidence_stats: bytes = b""
+    cached: bytes = b""  # int32 [n]: tokens that the step did not feed, as a prefix cache had them; empty: none
     missing: bytes = b""  # int64 [m]: tickets of jobs whose request this worker does not hold
     failures: list[StepFailure] = []
     latency_s: float = 0.0  # seconds of the iteration

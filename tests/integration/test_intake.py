@@ -43,7 +43,7 @@ class Intake:
         self.deferred = DeferredTasks()
         self._queue = EventQueue()
         self._events: list[Event] = []
-        preparer = RequestPreparer(bus, text, recovery)
+        preparer = RequestPreparer(bus, text, recovery, _shared_prefixes=False)
         self.consumer = RequestConsumer(
             bus,
             clock,

@@ -16,6 +16,7 @@ from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_estimates import StepEstimates
 from services.worker.cache.cache_mode import CacheMode
+from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
 from services.worker.engine.batch import ForwardBatch
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import MessageDeduplicator
@@ -159,10 +160,20 @@ class ScriptedModel:
             spans = (x.tolist() for x in (span_owners, batch.key_starts, batch.key_lengths, batch.lengths))
             for owner, start, length, own in zip(*spans, strict=True):
                 for position in range(length):
-                    *found, has_masks = self.cached[start + position]
-                    assert found == [owner, position], "keys of another request"
+                    computed_by, computed_at, has_masks = self.cached[start + position]
+                    is_alike = computed_by == owner or (
+                        not has_masks and self._beginning(computed_by, position) == self._beginning(owner, position)
+                    )
+                    assert is_alike, "keys of another request"
+                    assert computed_at == position
                     is_earlier = self.config.is_block_causal and position < length - own
                     assert not (is_earlier and has_masks), "keys of an unfinished block"
+
+    def _beginning(self, owner: int, position: int) -> list[int]:
+        """The tokens of a text to the end of the block of this position."""
+        text, end = self.texts[owner], position - position % BLOCK + BLOCK
+        output = [text.token(i) for i in range(end - text.prompt_length)]
+        return ([PROMPT_ID] * text.prompt_length + output)[:end]
 
 
 class AnyBatch(FixedThresholdPolicy):
@@ -216,6 +227,7 @@ class EngineCell:
         self.checkpoints: dict[str, Checkpoint] = {}
         self.finished: dict[str, ev.FinishRequest] = {}
         self.unsettled: dict[str, Text] = {}
+        self._prefixes = PrefixSize(BLOCK, 8) if mode is CacheMode.BLOCK else NO_PREFIXES
         self.start_scheduler()
 
     def start_scheduler(self) -> None:
@@ -246,15 +258,19 @@ class EngineCell:
             drain_s=drain_s or 0.0,
             max_batch_requests=MAX_REQUESTS,
             max_batch_tokens=1000,
-            cache_tokens=self.models[name].cache_tokens,
+            cache_tokens=self.engines[name].cache_tokens,
+            prefix_tokens=self._prefixes.tokens,
+            prefix_page=self._prefixes.page_tokens,
             profile=PROFILE,
         )
 
     def start_worker(self, name: str) -> None:
-        room = 0 if self.mode is CacheMode.NONE else 64
+        room = 0 if self.mode is CacheMode.NONE else 64 + self._prefixes.tokens
         config = parse_config(SDAR if self.mode is CacheMode.BLOCK else LLADA)
         self.models[name] = ScriptedModel(self.texts, room, config, poison=self.poison)
-        self.engines[name] = Engine(self.models[name], self.mode, EngineLimits(1000, MAX_REQUESTS), name)
+        self.engines[name] = Engine(
+            self.models[name], self.mode, EngineLimits(1000, MAX_REQUESTS), name, self._prefixes
+        )
         self.jobs[name], self.received[name] = deque(), (MessageDeduplicator(), [])
         self.cycle([self.heartbeat(name)])
 

@@ -85,7 +85,7 @@ class _Program:
                 self.equal.append(self._row(ones, 0.0))
             if p.cached:
                 blocks = {u: 1.0 for u in by_threshold if u[:2] == (StepKind.RECOMPUTE, k)}
-                self.equal.append(self._row(blocks, p.O[k] / p.block_length))
+                self.equal.append(self._row(blocks, p.recomputes[k]))
         self.below = [self._row({u: L[u[0], u[3]] for u in by_degree if u[1] == k}, p.SLO[k]) for k in p.K]
         for d in p.D:
             self.below.append(self._row(*_stability(p, d, counts[d], by_degree, L, batch)))

@@ -67,12 +67,16 @@ def _work_of(request: Request, stats: SchedulerStats, steps_share: float) -> Req
     at the mean rate."""
     lowest = stats.work.lowest_threshold if stats.work else 0.0
     rate = float(np.interp(max(lowest, request.min_threshold), stats.thresholds, stats.tokens_per_step))
+    prompt_tokens = len(unpack_int32(request.prompt_ids or b""))
     output_tokens = round_up_to_blocks(request.output_tokens, request.block_length)
     steps = max(steps_share * output_tokens / rate, 1.0)
     blocks = 1.0 if stats.exact_cache else max(min(steps_share, 1.0) * output_tokens / request.block_length, 1.0)
+    tokens = prompt_tokens + output_tokens
+    if stats.exact_cache:  # its first step feeds the prompt, unless a prefix cache has it, and one block
+        tokens = request.block_length + (0 if stats.prefix_cache else prompt_tokens)
     return RequestWork(
         steps=steps,
         recompute_steps=min(blocks, steps) if stats.caching else steps,
-        tokens=len(unpack_int32(request.prompt_ids or b"")) + output_tokens,
+        tokens=tokens,
         block_length=request.block_length,
     )

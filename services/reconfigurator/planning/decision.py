@@ -36,6 +36,7 @@ class PlanningContext:
     nodes_up: Collection[str]
     profile: LatencyProfile
     known_tokens_per_step: Mapping[float, float]  # by threshold, of earlier windows
+    block_length: int = 0  # usual one of the model; 0: that of the settings
     target: Sequence[InstanceSpec] | None = None  # that of a transition in progress; None: there is none
 
     @property
@@ -115,7 +116,8 @@ class Planner:
         from services.reconfigurator.planning.planner import make_plan  # noqa: PLC0415  (imports Pyomo, which is slow)
 
         rps_buffer = context.trigger.buffer(self.planning.rps_buffer)
-        planning = replace(self.planning, tp_degrees=degrees, rps_buffer=rps_buffer)
+        block_length = context.block_length or self.planning.block_length
+        planning = replace(self.planning, tp_degrees=degrees, rps_buffer=rps_buffer, block_length=block_length)
         nodes = gpus_of(self.nodes, context.nodes_up)
         planned_workload = workload(record.classes, record.tokens_per_step, planning, nodes)
         return make_plan(

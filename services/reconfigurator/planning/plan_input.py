@@ -40,6 +40,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     batch_sizes: Annotated[list[Count], msgspec.Meta(min_length=1)]  # tokens computed by one step
     tokens_per_step: dict[float, Annotated[float, msgspec.Meta(ge=1)]]  # mean tokens unmasked, by threshold
     block_length: Count  # tokens
+    exact_cache: bool = False  # finished blocks are cached for good: a request recomputes once, not once per block
     nodes: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]  # GPUs of each node
     classes: Annotated[list[WorkloadClass], msgspec.Meta(min_length=1)]
 
@@ -83,7 +84,7 @@ class PlanInput:
     degrees: tuple[int, ...]  # [D], ascending
     batches: Float64  # [B], ascending
     steps: Mapping[StepKind, Steps]  # recompute steps; with a cache also cache steps
-    block_length: int  # tokens
+    recomputes: Float64  # [K] recompute steps of a request; without a cache, all its steps
     nodes: tuple[int, ...]  # GPUs of each node
 
     @property
@@ -127,7 +128,8 @@ def plan_input(workload: Workload, profile: LatencyProfile, *, cached: bool = Tr
     rps = np.array([k.rps for k in classes], float)
     thresholds = sorted(workload.thresholds)
     max_tokens_per_step = max(workload.tokens_per_step[c] for c in thresholds)
-    mix = StepMix(prompt, output, rps, max_tokens_per_step, workload.block_length)
+    mix = StepMix(prompt, output, rps, max_tokens_per_step, workload.block_length, workload.exact_cache)
+    tokens_unmasked = np.array([workload.tokens_per_step[c] for c in thresholds])
     return PlanInput(
         names=tuple(k.name for k in classes),
         P=prompt,
@@ -135,11 +137,11 @@ def plan_input(workload: Workload, profile: LatencyProfile, *, cached: bool = Tr
         RPS=rps,
         SLO=np.array([k.slo_s or workload.slo_s for k in classes], float),
         thresholds=np.array(thresholds),
-        T=np.array([workload.tokens_per_step[c] for c in thresholds]),
+        T=tokens_unmasked,
         degrees=degrees,
         batches=batches,
         steps=step_costs(profile, degrees, batches, mix, cached=cached),
-        block_length=workload.block_length,
+        recomputes=np.minimum(mix.recomputes, output / max_tokens_per_step),
         nodes=tuple(workload.nodes),
     )
 

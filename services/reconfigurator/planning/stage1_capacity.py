@@ -90,8 +90,8 @@ def _add_steps(m: pyo.ConcreteModel, p: PlanInput) -> None:
     if p.cached:
         m.blocks = pyo.Constraint(
             p.K,
-            doc="one recompute step per block",
-            rule=lambda m, k: pyo.quicksum(m.s[StepKind.RECOMPUTE, k, c] for c in p.C) == p.O[k] / p.block_length,
+            doc="one recompute step per block, or with an exact cache per request",
+            rule=lambda m, k: pyo.quicksum(m.s[StepKind.RECOMPUTE, k, c] for c in p.C) == p.recomputes[k],
         )
 
 
@@ -115,8 +115,8 @@ def _max_steps(p: PlanInput, j: StepKind, k: int, d: int, b: int, instances: int
     The minimum of: the steps of its output at the fewest tokens per step; the steps that fit its SLO; the steps that
     the instances sustain.
     """
-    blocks = p.O[k] / p.block_length if p.cached else 0.0
-    steps = blocks if p.cached and j is StepKind.RECOMPUTE else p.O[k] / p.T.min() - blocks
+    recomputes = p.recomputes[k] if p.cached else 0.0
+    steps = recomputes if p.cached and j is StepKind.RECOMPUTE else p.O[k] / p.T.min() - recomputes
     in_time = p.SLO[k] / p.steps[j].L[d, b]
     load = p.RPS[k] * p.busy_s(j, k, d, b)
     return float(min(steps, in_time, instances / load if load > 0 else np.inf))

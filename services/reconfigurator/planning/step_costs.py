@@ -33,6 +33,27 @@ class StepMix:
     rps: Float64
     max_tokens_per_step: float
     block_length: int
+    exact_cache: bool
+
+    @property
+    def recomputes(self) -> Float64:
+        """The recompute steps of a request with a cache."""
+        return np.ones(len(self.output)) if self.exact_cache else self.output / self.block_length
+
+    @property
+    def recompute_tokens(self) -> Float64:
+        """The tokens that a recompute step feeds: with an exact cache the prompt and the first block."""
+        return self.prompt + (np.minimum(self.block_length, self.output) if self.exact_cache else self.output)
+
+    @property
+    def cache_tokens(self) -> Float64:
+        """The tokens that a cache step feeds: its block, and with an exact cache once per block the one before it."""
+        block = np.full(len(self.output), float(self.block_length))
+        if not self.exact_cache:
+            return block
+        blocks = self.output / self.block_length
+        steps = np.maximum(self.output / self.max_tokens_per_step, blocks)
+        return block * (1.0 + np.maximum(blocks - 1.0, 0.0) / steps)
 
     @property
     def keys_per_cached_token(self) -> float:
@@ -42,9 +63,9 @@ class StepMix:
 
     def shared_share(self, recompute_batches: Float64, cache_batch: float) -> Float64:
         """The share of recompute batches that find a batch of cache steps to share an iteration with. Shapes: [B]."""
-        blocks = self.output / self.block_length
-        cache_tokens = self.rps @ (self.output / self.max_tokens_per_step - blocks) * self.block_length
-        recompute_tokens = self.rps @ (blocks * (self.prompt + self.output))
+        cache_steps = np.maximum(self.output / self.max_tokens_per_step - self.recomputes, 0.0)
+        cache_tokens = self.rps @ (cache_steps * self.cache_tokens)
+        recompute_tokens = self.rps @ (self.recomputes * self.recompute_tokens)
         share: Float64 = (cache_tokens / cache_batch) / (recompute_tokens / recompute_batches)
         return np.clip(share, 0.0, 1.0)
 
@@ -57,15 +78,16 @@ def step_costs(
         profile.require(degree, cached=cached)
     costs = [profile.cost(degree) for degree in degrees]
     alone_s = np.array([cost.seconds(recompute_tokens=batches, recompute_keys=batches) for cost in costs])
-    sequence = mix.prompt + mix.output
     if not cached:
-        return {StepKind.RECOMPUTE: Steps(sequence, alone_s, alone_s)}
+        return {StepKind.RECOMPUTE: Steps(mix.prompt + mix.output, alone_s, alone_s)}
     keys = mix.keys_per_cached_token * batches
     cache_s = np.array([cost.seconds(cache_tokens=batches, cache_keys=keys) for cost in costs])
     of_degrees = zip(costs, alone_s, cache_s, strict=True)
     busy_s = np.array([_recompute_busy_s(*of_degree, batches, mix) for of_degree in of_degrees])
-    block = np.full(len(sequence), float(mix.block_length))
-    return {StepKind.RECOMPUTE: Steps(sequence, alone_s, busy_s), StepKind.CACHE: Steps(block, cache_s, cache_s)}
+    return {
+        StepKind.RECOMPUTE: Steps(mix.recompute_tokens, alone_s, busy_s),
+        StepKind.CACHE: Steps(mix.cache_tokens, cache_s, cache_s),
+    }
 
 
 def _recompute_busy_s(

@@ -16,8 +16,7 @@ def min_steps(p: PlanInput) -> dict[StepKind, Float64]:
     total = p.O / p.T[LOWEST_THRESHOLD]
     if not p.cached:
         return {StepKind.RECOMPUTE: total}
-    blocks = p.O / p.block_length
-    return {StepKind.RECOMPUTE: blocks, StepKind.CACHE: total - blocks}
+    return {StepKind.RECOMPUTE: p.recomputes, StepKind.CACHE: total - p.recomputes}
 
 
 def best_batch(p: PlanInput, j: StepKind, d: int) -> int:

@@ -37,6 +37,7 @@ class PlanningSettings:
     batch_sizes: Sequence[int]  # tokens computed by one step
     rps_buffer: float = 0.1  # headroom over the observed rate (0.1 = 10 %)
     block_length: int = DEFAULT_BLOCK_LENGTH  # tokens
+    exact_cache: bool = False  # as in Workload
 
 
 def request_class(prompt_tokens: int, output_tokens: int) -> str:
@@ -100,6 +101,7 @@ def workload(
         batch_sizes=list(planning.batch_sizes),
         tokens_per_step={c: min(max(tokens[c], 1.0), float(block)) for c in planning.thresholds},
         block_length=block,
+        exact_cache=planning.exact_cache,
         nodes=list(nodes),
         classes=[
             WorkloadClass(

@@ -31,7 +31,8 @@ def place_first_come(
 def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost, min_gain: float = 0.0) -> Int64:
     """The open instance of least `cost` with room, for each row in turn; without one, the row stays where it is.
 
-    Among instances of equal cost a request stays on its own, otherwise the one with the fewest tokens is chosen. It
+    The tokens that an instance has cached of a request's text do not count. Among instances of equal cost a request
+    stays on its own, otherwise the one with the fewest tokens is chosen. It
     leaves its own only for a cost that is lower by more than the share `min_gain`.
     Source: Algorithm 3, FindBestInstance. `cost(fleet, tokens)` is the cost of each instance for a batch of `tokens`,
     which include the request. Shapes: rows [n] -> [n], indices of instances or NOWHERE.
@@ -48,8 +49,8 @@ def place_in_order(rows: Int64, table: RequestTable, fleet: Fleet, cost: Cost, m
         loads.add(current, -tokens)
         fits = loads.fits(tokens, is_retry=is_retry)
         if np.count_nonzero(fits):
-            costs = np.where(fits, cost(fleet, loads.tokens + tokens), np.inf)
-            placed[i] = _cheapest(costs, loads.tokens, current, min_gain)
+            batch = _batch_with(int(rows[i]), tokens, loads, table)
+            placed[i] = _cheapest(np.where(fits, cost(fleet, batch), np.inf), batch, current, min_gain)
             if not waits and placed[i] != current:
                 max_tokens = inf
         elif waits and not (is_retry and loads.some_unresponsive):
@@ -99,6 +100,15 @@ class _Loads:
         return fits
 
 
+def _batch_with(row: int, tokens: int, loads: _Loads, table: RequestTable) -> Int64:
+    """The tokens on each instance together with a request of this length, except those of its text that the instance
+    has cached."""
+    batch, prefixes = loads.tokens + tokens, loads.fleet.prefixes
+    if prefixes.page_tokens:
+        batch -= prefixes.cached_tokens(table.page_names(row, prefixes), len(batch))
+    return batch
+
+
 def place_by_deadline(
     rows: Int64, rank_s: Float64, urgent: Bool, table: RequestTable, fleet: Fleet, cost: Cost
 ) -> tuple[Int64, Int64]:
@@ -145,8 +155,8 @@ def _place_each(
             if current != NOWHERE and fits[current]:
                 placed[i] = current
             elif np.count_nonzero(fits):
-                costs = np.where(fits, cost(loads.fleet, loads.tokens + length), np.inf)
-                placed[i] = _cheapest(costs, loads.tokens, current)
+                batch = _batch_with(int(rows[i]), length, loads, table)
+                placed[i] = _cheapest(np.where(fits, cost(loads.fleet, batch), np.inf), batch, current)
             elif not (is_retry and loads.some_unresponsive):
                 max_tokens = length
         if placed[i] != NOWHERE:

@@ -47,7 +47,10 @@ def _rates(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: R
     least_s = (cache_steps + recompute_steps) * (base_s + blocks * slope_s)
     slo_s = np.maximum(table.slo_s[rows], least_s)  # an SLO that no instance can meet is no unlimited load
     cache_rate, recompute_rate = cache_steps / slo_s, recompute_steps / slo_s
-    return np.stack([cache_rate, cache_rate * blocks, recompute_rate, recompute_rate * table.tokens[rows]])
+    fed_blocks = cache_rate * blocks
+    if table.pipeline.exact:  # the first step of each further block feeds the one before it, too
+        fed_blocks += (table.num_blocks[rows] - table.block[rows] - 1) / slo_s * blocks
+    return np.stack([cache_rate, fed_blocks, recompute_rate, recompute_rate * table.recompute_tokens(rows)])
 
 
 def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:

@@ -40,6 +40,7 @@ class RequestPreparer:
     _bus: Bus
     _text: TextModel
     _recovery: Recovery
+    _shared_prefixes: bool
     _reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS))
     _long_texts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_LONG_TEXTS))
 
@@ -66,6 +67,7 @@ class RequestPreparer:
             prompt_ids=prompt_ids,
             output_length=output_length,
             block_offset=block_offset,
+            salt="" if self._shared_prefixes else message.request.key,
             slo_s=arrival.slo_s,
             arrival_s=arrival.arrival_s,
             delivery=delivery,

@@ -131,7 +131,13 @@ def _groups(core: SchedulerCore, now_s: float) -> list[WorkGroup]:
     np.maximum.at(latest_s, of_row, due_in_s)
     means = (
         np.bincount(of_row, values) / requests
-        for values in (steps, recompute_steps, table.tokens[rows], table.block_length[rows], table.priority[rows])
+        for values in (
+            steps,
+            recompute_steps,
+            table.recompute_tokens(rows),
+            table.block_length[rows],
+            table.priority[rows],
+        )
     )
     columns = zip(requests.tolist(), latest_s.tolist(), *(mean.tolist() for mean in means), strict=True)
     return [

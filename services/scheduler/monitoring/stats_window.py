@@ -74,6 +74,7 @@ class StatsWindow:
             tokens_per_step=list(settings.tokens_per_step),
             caching=settings.caching,
             exact_cache=settings.exact_cache,
+            prefix_cache=core.fleet.prefixes.page_tokens > 0,
             window_s=window_s,
             active=len(core.table),
             deferred=int(deferred.sum()),

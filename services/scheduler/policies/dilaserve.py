@@ -68,7 +68,7 @@ class DiLaServePolicy(AdaptivePolicy):
                 steps_at(left, self.candidates, priced_at) for left in (steps_left, recompute_left)
             )
             recompute_share = float(recompute_steps.sum() / steps.sum())
-            tokens, block_length = float(table.tokens[rows].mean()), float(table.block_length[rows].mean())
+            tokens, block_length = float(table.recompute_tokens(rows).mean()), float(table.block_length[rows].mean())
             self._latency = BatchLatency(fleet, tokens, block_length, recompute_share)
             late = rows[self._is_deferrable(rows, table, now_s)]
             self._some_deferrable = len(late) > 0

@@ -38,11 +38,16 @@ class PaperPolicy(AdaptivePolicy):
         if not self.load_control:
             table.level[rows] = self.candidates[-1]
             return None
-        tokens = table.tokens[rows].astype(np.float64)
+        tokens = table.recompute_tokens(rows).astype(np.float64)
         block_lengths = table.block_length[rows].astype(np.float64)
         load = request_load(*self.estimates.remaining(rows), tokens, block_lengths)
         n = len(rows)
-        throughput = fleet.throughput(tokens.sum() / n, block_lengths.sum() / n, caching=table.pipeline.caching)
+        of_recompute = table.output_length[rows] if table.pipeline.exact else block_lengths
+        throughput = fleet.throughput(
+            tokens.sum() / n,
+            block_lengths.sum() / n,
+            cache_steps=of_recompute.sum() / n - 1 if table.pipeline.caching else None,
+        )
         capacity = throughput * self.window_s(table.slo_s[rows])
         guaranteed = np.zeros(len(rows), dtype=np.bool_)
         if self.guaranteed_priority is not None:

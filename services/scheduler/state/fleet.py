@@ -3,6 +3,7 @@
 import numpy as np
 
 from services.scheduler.state.instance_costs import BUCKET, POINTS, InstanceCosts
+from services.scheduler.state.prefix_index import PrefixIndex
 from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.steps import RECOMPUTE
@@ -31,6 +32,7 @@ class Fleet(InstanceCosts):
         super().__init__(capacity)
         self.instances: list[Instance | None] = [None] * capacity
         self.index_of: dict[str, int] = {}  # by instance id
+        self.prefixes = PrefixIndex()
         self._recompute_rate: float | None = None  # cached until an instance changes, tokens per second
 
     def instance_id(self, index: int) -> str:
@@ -49,6 +51,7 @@ class Fleet(InstanceCosts):
         if known is None or known.profile != instance.profile:
             self.learn_costs(index, instance)
         self._recompute_rate = None
+        self.prefixes.update(index, instance.prefix_tokens, instance.prefix_page)
         self.changed[index] = True
         self.instances[index] = instance
         self.open[index] = instance.state is InstanceState.READY
@@ -67,6 +70,7 @@ class Fleet(InstanceCosts):
         index = self.index_of.pop(instance_id, None)
         if index is not None:
             self.instances[index] = None
+            self.prefixes.forget(index)
             self.open[index] = False
             self._recompute_rate = None
         return index
@@ -77,13 +81,15 @@ class Fleet(InstanceCosts):
         self.requests[index] += requests
         self.changed[index] = True
 
-    def throughput(self, request_tokens: float, block_length: float, *, caching: bool) -> float:
-        """Tokens per second that all open instances compute together.
+    def throughput(self, request_tokens: float, block_length: float, cache_steps: float | None) -> float:
+        """Tokens per second that all open instances compute together. `cache_steps`: those of a mean request for each
+        of its recompute steps; None: without a cache.
 
         Source: ClusterCapacity of Algorithm 2: each instance at its best batch size; with a cache that of
-        Algorithm 4: full batches of cache steps, one recompute step of a mean request per block.
+        Algorithm 4: full batches of cache steps, and one recompute step of a mean request. There each block has one
+        recompute step, and a cache step for each other token.
         """
-        if not caching:
+        if cache_steps is None:
             if self._recompute_rate is None:
                 self._recompute_rate = self._best_recompute_rate()
             return self._recompute_rate
@@ -91,8 +97,8 @@ class Fleet(InstanceCosts):
         cache_tokens: Float64 = block_length * self.max_requests[instances].astype(np.float64)
         cache_s = self.cache_latency_s(instances, cache_tokens)
         recompute_s = self.recompute_latency_s(instances, np.full(len(instances), request_tokens))
-        tokens = cache_tokens * (block_length - 1) + request_tokens
-        return float((tokens / (cache_s * (block_length - 1) + recompute_s)).sum())
+        tokens = cache_tokens * cache_steps + request_tokens
+        return float((tokens / (cache_s * cache_steps + recompute_s)).sum())
 
     def _best_recompute_rate(self) -> float:
         batch = BUCKET * np.arange(1, POINTS)

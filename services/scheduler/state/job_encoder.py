@@ -101,6 +101,7 @@ class JobEncoder:
             trace=arrived.trace,
             guesses=arrived.request.guesses,
             end_ids=self._end_ids_of(arrived.request),
+            salt=arrived.salt,
         )
 
     def _end_ids_of(self, request: Request) -> bytes:

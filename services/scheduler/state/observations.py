@@ -11,14 +11,17 @@ PACE_WEIGHT = 0.03  # of one observation in the moving average of the pace
 MEASURE_EVERY = 4  # iterations; the others do not correct the costs, as a profile's error changes slowly
 
 
-def observe_iterations(table: RequestTable, fleet: Fleet, rows: Int64, latency_s: Float64, now_s: float) -> None:
+def observe_iterations(
+    table: RequestTable, fleet: Fleet, rows: Int64, latency_s: Float64, cached: Int32, now_s: float
+) -> None:
     """Record the finished steps of `rows`, before the pipeline completes them; the pace is that of numbered batches.
-    Units: latency_s [n], of the iteration that ran each step; 0: not measured."""
+    Units: latency_s [n], of the iteration that ran each step, 0: not measured; cached [n], tokens that a recompute step
+    did not feed."""
     pipeline, instances = table.pipeline, table.instance[rows]
     batches = pipeline.batch[rows]
     if not np.count_nonzero(batches):
         if len(rows) and table.steps[rows[0]] % MEASURE_EVERY == 0:
-            _observe_costs(table, fleet, rows, latency_s)
+            _observe_costs(table, fleet, rows, latency_s, cached)
         return
     seen = np.bincount(instances).nonzero()[0]
     fleet.changed[seen] = True
@@ -26,10 +29,10 @@ def observe_iterations(table: RequestTable, fleet: Fleet, rows: Int64, latency_s
     _observe_pace(table, fleet, rows, instances, now_s)
     measured = seen[fleet.done_batch[seen] % MEASURE_EVERY == 0]
     if len(measured) == len(seen):
-        _observe_costs(table, fleet, rows, latency_s)
+        _observe_costs(table, fleet, rows, latency_s, cached)
     elif len(measured):
         kept = (fleet.done_batch[instances] % MEASURE_EVERY == 0).nonzero()[0]  # all steps of an iteration, or none
-        _observe_costs(table, fleet, rows[kept], latency_s[kept])
+        _observe_costs(table, fleet, rows[kept], latency_s[kept], cached[kept])
 
 
 def _observe_pace(table: RequestTable, fleet: Fleet, rows: Int64, instances: Int32, now_s: float) -> None:
@@ -43,17 +46,16 @@ def _observe_pace(table: RequestTable, fleet: Fleet, rows: Int64, instances: Int
     fleet.pace_s[seen] = np.where(known_s > 0, known_s + PACE_WEIGHT * (mean_s - known_s), mean_s)
 
 
-def _observe_costs(table: RequestTable, fleet: Fleet, rows: Int64, latency_s: Float64) -> None:
+def _observe_costs(table: RequestTable, fleet: Fleet, rows: Int64, latency_s: Float64, cached: Int32) -> None:
     instances = table.instance[rows]
     steps = np.bincount(instances)
     seen = steps.nonzero()[0]
-    tokens, recomputes = table.tokens[rows], table.pipeline.kind[rows] == RECOMPUTE
-    keys = np.bincount(instances, tokens)[seen]
-    recompute_tokens = np.bincount(instances, tokens * recomputes)[seen]
+    recomputes = table.pipeline.kind[rows] == RECOMPUTE
+    keys = table.text_end(rows) if table.pipeline.exact else table.tokens[rows]
     predicted_s = fleet.iteration_seconds(
         seen,
-        cache_tokens=np.bincount(instances, table.block_length[rows] * ~recomputes)[seen],
-        recompute_tokens=recompute_tokens,
-        cache_keys=keys - recompute_tokens,
+        cache_tokens=np.bincount(instances, table.cache_tokens(rows) * ~recomputes)[seen],
+        recompute_tokens=np.bincount(instances, (table.recompute_tokens(rows) - cached) * recomputes)[seen],
+        cache_keys=np.bincount(instances, keys * ~recomputes)[seen],
     )
     fleet.observe(seen, np.bincount(instances, latency_s)[seen] / steps[seen], predicted_s)

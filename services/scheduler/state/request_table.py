@@ -12,6 +12,7 @@ from services.scheduler.events import RequestArrived
 from services.scheduler.state.active_keys import ActiveKeys
 from services.scheduler.state.columns import Columns
 from services.scheduler.state.output_buffer import MASKED, OutputBuffer
+from services.scheduler.state.prefix_index import PrefixIndex
 from services.scheduler.state.step_pipeline import StepPipeline
 from shared.arrays import Bool, Float32, Float64, Int32, Int64
 
@@ -73,6 +74,7 @@ class RequestTable(Columns):
     placement: Int32  # index of that instance in the entry's `placed_on`
     state_instance: Int32  # index of the instance that holds its present state; NOWHERE: none
     migrations: Int32
+    cached_tokens: Int32  # of the prompt, that an instance did not compute
     streams: Bool  # its client receives progress
     has_stop_strings: Bool  # instances do not know these strings
     arrival_s: Float64
@@ -211,6 +213,33 @@ class RequestTable(Columns):
             return np.ones(len(rows), dtype=np.bool_)
         recomputes: Bool = self.state_instance[rows] != self.instance[rows]
         return recomputes if self.pipeline.exact else recomputes | self.begins_block(rows)
+
+    def text_end(self, rows: Int64 | int) -> Int64:
+        """The end of the current block in prompt and output: the tokens that a block-causal model attends to.
+        Shapes: [n] -> [n]."""
+        prompts = self.tokens[rows] - self.output_length[rows]
+        end: Int64 = prompts + self.block_start[rows] + self.block_masks[rows]
+        return end
+
+    def recompute_tokens(self, rows: Int64) -> Int64:
+        """The tokens that a recompute step of each feeds. Shapes: [n] -> [n]."""
+        return self.text_end(rows) if self.pipeline.exact else self.tokens[rows]
+
+    def cache_tokens(self, rows: Int64) -> Int32:
+        """The tokens that a step of each with the cache feeds: its block, and if the cache is exact with its first step
+        the block before it. Shapes: [n] -> [n]."""
+        if not self.pipeline.exact:
+            return self.block_length[rows]
+        follows: Int32 = self.block_length[rows] * (1 + (self.begins_block(rows) & (self.block[rows] > 0)))
+        return follows
+
+    def page_names(self, row: int, prefixes: PrefixIndex) -> list[bytes]:
+        """The names of the pages of its text before the current block; none if no instance has a prefix cache."""
+        if not prefixes.page_tokens:
+            return []
+        arrived, block_length = self.entry(row).arrived, self.block_length.item(row)
+        text = np.concatenate([arrived.prompt_ids, self.output_ids(row)[: self.block_start[row]]])
+        return prefixes.names(text[: self.text_end(row) - block_length], arrived.salt, block_length)
 
     def output_ids(self, row: int) -> Int32:
         """A view of the output so far, [O], MASKED where it is masked; valid until the next request is added."""

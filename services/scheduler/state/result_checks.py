@@ -16,6 +16,8 @@ def check_lengths(results: StepResults) -> None:
     total = 4 * sum(memoryview(results.counts).cast("I"))  # unsigned: a negative count becomes too large
     if not len(results.positions) == len(results.tokens) == len(results.confidences) == total:
         raise ValueError("the token columns do not match the counts")
+    if len(results.cached) not in (0, 4 * n):
+        raise ValueError("`cached` is not a column of the steps")
     if len(results.missing) % 8:
         raise ValueError("`missing` is not a column of int64")
 

@@ -20,7 +20,7 @@ from shared.messages.steps import RECOMPUTE, StepFailure, StepResults
 
 log = structlog.get_logger(__name__)
 
-STEP_COLUMNS = ("instances", "latency_s", "tickets", "steps", "counts", "stats")
+STEP_COLUMNS = ("instances", "latency_s", "tickets", "steps", "counts", "stats", "cached")
 TOKEN_COLUMNS = ("positions", "tokens", "confidences")
 
 
@@ -54,6 +54,7 @@ class _Columns(NamedTuple):
     tokens: Int32
     confidences: Float32
     stats: Float32  # [n, 5]
+    cached: Int32
     missing: Int64
 
     def complete_latency_s(self, index: Int64) -> Float64:
@@ -138,6 +139,7 @@ class ResultDecoder:
             unpack_int32(b"".join([message.tokens for message in messages])),
             unpack_float32(b"".join([message.confidences for message in messages])),
             unpack_float32(b"".join([message.confidence_stats for message in messages])).reshape(-1, 5),
+            unpack_int32(b"".join([message.cached or bytes(len(message.steps)) for message in messages])),
             unpack_int64(b"".join([message.missing for message in messages])),
         )
 
@@ -174,7 +176,10 @@ class ResultDecoder:
         table.outputs.tokens[at] = tokens
         table.outputs.confidences[at] = confidences
         moved, stalled = rows[table.state_instance[rows] != table.instance[rows]], rows[newly == 0]
-        observe_iterations(table, self._fleet, rows, measured_s, now_s)
+        if np.count_nonzero(columns.cached):
+            prompts = table.tokens[rows] - table.output_length[rows]
+            table.cached_tokens[rows] = np.maximum(table.cached_tokens[rows], np.clip(columns.cached, 0, prompts))
+        observe_iterations(table, self._fleet, rows, measured_s, columns.cached, now_s)
         self._advance(rows, newly)
         table.step_s[rows] += columns.latency_s
         table.confidence_stats[rows] = columns.stats

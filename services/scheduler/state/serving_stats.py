@@ -33,4 +33,5 @@ def serving_stats(table: RequestTable, row: int, candidates: Sequence[float], no
         slo_met=latency_s <= float(table.slo_s[row]),
         instances=list(table.entry(row).served_by),
         migrations=int(table.migrations[row]),
+        cached_tokens=int(table.cached_tokens[row]),
     )

@@ -8,7 +8,8 @@ A request that moves within a block lacks them. They are computed again from the
 with the whole block masked, so that the request gets the same text as without the move.
 
 Mode block is that of block-causal models, whose finished blocks have exact keys and values. A step feeds its block, and
-before it all tokens that are not cached: the block that has just ended, or on arrival the whole text so far.
+before it all tokens that are not cached: the block that has just ended, or on arrival the text so far, except a prefix
+that an earlier request had in common.
 """
 
 import enum
@@ -51,8 +52,7 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
     """
     start, stop = sequence.block_range(job.block)
     if config.is_block_causal:
-        is_cached = mode is not CacheMode.NONE and job.kind == StepKind.CACHE
-        return Part(sequence, job.step, job.block, sequence.exact_tokens if is_cached else 0, stop)
+        return Part(sequence, job.step, job.block, 0 if mode is CacheMode.NONE else sequence.exact_tokens, stop)
     if mode is CacheMode.NONE:
         return Part(sequence, job.step, job.block, 0, len(sequence.canvas))
     is_cached = sequence.cached_block == job.block

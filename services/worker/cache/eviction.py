@@ -3,15 +3,19 @@
 A request gets one region, with an entry for each token of its canvas, before its first step with a cache. It is evicted
 when the scheduler drops it or sends a newer state of it, and when another scheduler takes over. No request is evicted
 to make room for another: a request that finds too little room waits.
+
+A part of the cache may hold the beginnings of texts (`prefix_pages`). A request that begins alike starts with them.
 """
 
 from collections.abc import Iterable
 
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.cache.kv_allocator import KvAllocator, Move, Region
+from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixPages, PrefixSize
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from shared.arrays import unpack_int64
 from shared.messages.steps import StepJobs
+from shared.prefix_names import first_name, page_names
 
 
 def tickets_to_evict(message: StepJobs, resident: Iterable[int]) -> list[int]:
@@ -25,10 +29,12 @@ def tickets_to_evict(message: StepJobs, resident: Iterable[int]) -> list[int]:
 
 
 class KvReservations:
-    """Reserves and frees the cache's entries; `num_tokens` is their number."""
+    """Reserves and frees the cache's entries."""
 
-    def __init__(self, mode: CacheMode, num_tokens: int) -> None:
-        self.allocator = KvAllocator(num_tokens)
+    def __init__(self, mode: CacheMode, num_tokens: int, prefixes: PrefixSize = NO_PREFIXES) -> None:
+        """`num_tokens`: all entries of the cache; the last ones are for `prefixes`."""
+        self.allocator = KvAllocator(num_tokens - prefixes.tokens)
+        self.prefixes = PrefixPages(prefixes, self.allocator.size)
         self._is_used = mode is not CacheMode.NONE
         self._holders: dict[int, SequenceState] = {}  # by the first entry of their regions
         self._moves: list[Move] = []
@@ -41,8 +47,9 @@ class KvReservations:
         """Whether the empty cache has room for the request."""
         return not self._is_used or len(sequence.canvas) <= self.allocator.size
 
-    def reserve(self, sequence: SequenceState) -> bool:
-        """Give the request its entries. Returns: whether enough are free."""
+    def reserve(self, sequence: SequenceState, block: int) -> bool:
+        """Give the request its entries, and to those before its current block what is stored of its text's beginning.
+        Returns: whether enough are free."""
         length = len(sequence.canvas)
         if length > self.allocator.num_free:
             return False
@@ -53,7 +60,23 @@ class KvReservations:
         assert start is not None, "the free entries are side by side"
         sequence.kv_start = start
         self._holders[start] = sequence
+        if sequence.is_aligned:
+            loads = self.prefixes.load(self._names(sequence, sequence.block_range(block)[0]), start)
+            loaded = sum(load.length for load in loads)
+            sequence.exact_tokens = sequence.loaded_tokens = sequence.stored_tokens = loaded
+            self._moves += loads
         return True
+
+    def store(self, sequences: Iterable[SequenceState]) -> None:
+        """Store the new pages among the first tokens of these requests, whose keys and values are exact."""
+        page_tokens = self.prefixes.page_tokens
+        if not page_tokens:
+            return
+        for sequence in sequences:
+            if sequence.exact_tokens - sequence.stored_tokens >= page_tokens:
+                names = self._names(sequence, sequence.exact_tokens)
+                sequence.stored_tokens = len(names) * page_tokens
+                self._moves += self.prefixes.save(names, sequence.kv_start)
 
     def evict(self, sequence: SequenceState) -> None:
         """Free the request's entries, if it has any."""
@@ -66,6 +89,17 @@ class KvReservations:
         """The copies within the cache that the next forward must make first, in this order."""
         moves, self._moves = self._moves, []
         return moves
+
+    def _names(self, sequence: SequenceState, num_tokens: int) -> list[bytes]:
+        """The names of the pages of the first tokens of a request; none if its blocks do not fit into pages."""
+        names, page_tokens = sequence.page_names, self.prefixes.page_tokens
+        if not page_tokens or page_tokens % sequence.block_length:
+            return []
+        further = sequence.canvas[len(names) * page_tokens : num_tokens]
+        names += page_names(
+            further, page_tokens, names[-1] if names else first_name(sequence.salt, sequence.block_length)
+        )
+        return names
 
     def _compact(self) -> None:
         """Move all regions together."""

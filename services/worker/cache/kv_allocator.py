@@ -17,7 +17,7 @@ class Region(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The entries of a region from `source` on are copied to `target` on; the two may overlap, `target` < `source`."""
+    """The entries from `source` on are copied to those from `target` on. If the two overlap, `target` < `source`."""
 
     source: int
     target: int

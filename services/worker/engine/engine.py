@@ -15,6 +15,7 @@ import torch
 
 from services.worker.cache.cache_mode import CacheMode, is_obsolete, part_for, rebuild_part, validate_job
 from services.worker.cache.eviction import KvReservations, tickets_to_evict
+from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixPages, PrefixSize
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.batch_limit import BatchLimit
 from services.worker.engine.provisional_tokens import provisional_tokens
@@ -39,13 +40,21 @@ class EngineLimits:
 class Engine:
     """Holds requests and runs their steps."""
 
-    def __init__(self, runner: ModelRunner, mode: CacheMode, limits: EngineLimits, instance_id: str) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        mode: CacheMode,
+        limits: EngineLimits,
+        instance_id: str,
+        prefixes: PrefixSize = NO_PREFIXES,
+    ) -> None:
+        """`prefixes`: the part of the cache for the beginnings of texts."""
         self._runner = runner
         self._config = runner.config
         self._mode = mode
         self._limit, self._max_requests = BatchLimit(limits.tokens), limits.requests
         self._instance_id = instance_id
-        self._cache = KvReservations(mode, runner.cache_tokens)
+        self._cache = KvReservations(mode, runner.cache_tokens, prefixes)
         self._epoch = -1
         self._resident: dict[int, SequenceState] = {}
         self._queue: deque[StepJob] = deque()
@@ -69,13 +78,18 @@ class Engine:
 
     @property
     def cache_tokens(self) -> int:
-        """The capacity of the cache in tokens."""
+        """The capacity of the cache in tokens, without the part for prefixes."""
         return self._cache.allocator.size
 
     @property
     def free_cache_tokens(self) -> int:
         """The free room of the cache in tokens."""
         return self._cache.allocator.num_free
+
+    @property
+    def prefixes(self) -> PrefixPages:
+        """The beginnings of texts that the cache holds."""
+        return self._cache.prefixes
 
     def accept(self, message: StepJobs, jobs: list[StepJob] | None = None) -> None:
         """Apply a message: drop requests, open new ones, queue their jobs. A superseded scheduler's is refused.
@@ -137,6 +151,7 @@ class Engine:
                 part.sequence.cached_block = part.block
             if part.sequence.is_aligned:
                 part.sequence.exact_tokens = part.sequence.block_range(part.block)[0]
+        self._cache.store(part.sequence for part in parts)
         return outcome
 
     def _rebuild_caches(self, parts: list[Part]) -> None:
@@ -177,7 +192,7 @@ class Engine:
             if sequence is None:
                 continue
             busy.add(job.ticket)
-            if self._cache.lacks_entries(sequence) and (full or not self._cache.reserve(sequence)):
+            if self._cache.lacks_entries(sequence) and (full or not self._cache.reserve(sequence, job.block)):
                 full = True  # later requests do not overtake the first one that waits for room
                 later.append(job)
                 continue

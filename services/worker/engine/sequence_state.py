@@ -33,6 +33,10 @@ class SequenceState:
     cached_block: int = -1  # the block whose recompute step filled the cache
     is_aligned: bool = False  # its blocks lie on a grid of absolute positions, as those of block-causal models
     exact_tokens: int = 0  # of a block-causal model: the first tokens, whose keys and values are cached for good
+    loaded_tokens: int = 0  # those among them that an earlier request had computed
+    stored_tokens: int = 0  # those among them that are stored for later requests
+    salt: str = ""  # only requests of the same salt share stored prefixes
+    page_names: list[bytes] = field(default_factory=list)  # of its first pages, as far as computed
     last_step: int = -1  # the last step that ran
     end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
 
@@ -85,6 +89,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         min_p=state.min_p,
         wants_provisional=state.guesses,
         end_ids=end_ids,
+        salt=state.salt,
         is_aligned=config.is_block_causal,
     )
 

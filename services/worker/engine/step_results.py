@@ -23,11 +23,12 @@ class StepOutcome:
     tokens: Int64  # [U]
     confidences: Float64  # [U]
     stats: Float32  # [N, 5]
+    cached: Int64  # [N], see StepResults
     batch_tokens: int  # tokens fed
 
 
 _NONE, _NO_STATS = np.zeros(0, dtype=np.int64), np.zeros((0, 5), dtype=np.float32)
-NO_OUTCOME = StepOutcome(_NONE, _NONE, _NONE, _NONE.astype(np.float64), _NO_STATS, batch_tokens=0)
+NO_OUTCOME = StepOutcome(_NONE, _NONE, _NONE, _NONE.astype(np.float64), _NO_STATS, _NONE, batch_tokens=0)
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class IterationResult:
             tokens=pack_int32(outcome.tokens),
             confidences=pack_float32(outcome.confidences),
             confidence_stats=pack_float32(outcome.stats),
+            cached=pack_int32(outcome.cached) if outcome.cached.any() else b"",
             missing=pack_int64(self.report.missing),
             failures=self.report.failures,
             latency_s=self.latency_s,
@@ -102,5 +104,6 @@ def unmask(
         tokens=predictions.tokens[chosen],
         confidences=predictions.confidences[chosen],
         stats=summarize(known),
+        cached=np.array([part.loaded_tokens for part in parts], dtype=np.int64),
         batch_tokens=len(batch.tokens),
     )

@@ -36,8 +36,13 @@ class Registration:
         draining_s = 0.0 if self._drain_began_s is None else time.monotonic() - self._drain_began_s
         self.instance = replace(self.instance, heartbeat=self.instance.heartbeat + 1, draining_s=draining_s)
         if self._engine is not None:
-            requests, tokens = self._engine.num_resident, self._engine.max_batch_tokens
-            self.instance = replace(self.instance, requests=requests, max_batch_tokens=tokens)
+            self.instance = replace(
+                self.instance,
+                requests=self._engine.num_resident,
+                max_batch_tokens=self._engine.max_batch_tokens,
+                cached_tokens=self._engine.prefixes.loaded_tokens,
+                wanted_tokens=self._engine.prefixes.wanted_tokens,
+            )
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 await (await self._bucket()).put(self.instance.instance_id, encode(self.instance))

@@ -1,7 +1,12 @@
 """The worker's Prometheus metrics, updated once per message and once per iteration."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from collections.abc import Iterator
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from services.worker.cache.prefix_pages import PrefixPages
 from services.worker.engine.engine import Engine
 from shared.messages.instances import Instance
 from shared.messages.steps import StepJobs, StepResults
@@ -9,6 +14,18 @@ from shared.metrics import SIZE_BUCKETS, TIME_BUCKETS
 
 NAME = "dilaserve_worker"
 INT32, INT64 = 4, 8  # bytes of an entry in a message's columns
+
+
+class _PrefixCounters(Collector):
+    """The hits of the prefix cache, as the engine counts them."""
+
+    prefixes: PrefixPages | None = None
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        wanted, cached = (self.prefixes.wanted_tokens, self.prefixes.loaded_tokens) if self.prefixes else (0, 0)
+        meanings = "Tokens that arriving requests may find cached", "Tokens that arriving requests found cached"
+        yield CounterMetricFamily(f"{NAME}_prefix_wanted_tokens", meanings[0], wanted)
+        yield CounterMetricFamily(f"{NAME}_prefix_cached_tokens", meanings[1], cached)
 
 
 class WorkerMetrics:
@@ -27,12 +44,17 @@ class WorkerMetrics:
         self._quarantined = self._gauge("quarantined", "1 if the instance computes wrong and runs nothing")
         self._size = self._gauge("kv_cache_tokens", "Tokens that the KV cache has room for")
         self._used = self._gauge("kv_cache_used_tokens", "Tokens whose keys and values are cached")
+        self._prefixes = self._gauge("prefix_cache_used_tokens", "Tokens of prefixes cached for later requests")
+        self._hits = _PrefixCounters()
+        self.registry.register(self._hits)
 
     def watch(self, engine: Engine) -> None:
         """Export the engine's requests and cache from now on."""
         self._resident.set_function(lambda: engine.num_resident)
         self._size.set(engine.cache_tokens)
         self._used.set_function(lambda: engine.cache_tokens - engine.free_cache_tokens)
+        self._prefixes.set_function(lambda: engine.prefixes.used_tokens)
+        self._hits.prefixes = engine.prefixes
 
     def quarantined(self) -> None:
         """Export that the instance is quarantined."""

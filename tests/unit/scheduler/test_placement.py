@@ -101,6 +101,18 @@ def test_rows_filtered_before_placement_would_find_no_room(
     assert of_all[may].tolist() == place_in_order(asking[may], table, fleet, token_load).tolist()
 
 
+@pytest.mark.parametrize(("tokens_there", "instance"), [(100, 0), (300, 1)])
+def test_a_request_goes_where_its_prefix_is_cached_unless_that_is_busy(tokens_there: int, instance: int) -> None:
+    table, fleet = RequestTable(candidates=1, caching=True, exact=True), Fleet()
+    for index in range(2):
+        fleet.update(registered(f"i-{index}", prefix_tokens=1024, prefix_page=32).instance, 0.0)
+    first = table.add(arrival("r0", prompt_tokens=200))
+    fleet.prefixes.store(0, table.page_names(first, fleet.prefixes))
+    fleet.add_load(0, tokens_there, requests=1)
+    row = table.add(arrival("r1", prompt_tokens=200))
+    assert place_in_order(np.array([row]), table, fleet, token_load).tolist() == [instance]
+
+
 @pytest.mark.parametrize(("min_gain", "instance"), [(0.0, 1), (0.1, 1), (0.2, 0)])
 def test_a_request_leaves_its_instance_only_for_a_sufficient_gain(min_gain: float, instance: int) -> None:
     """With the request, its own instance has 200 tokens; the other would have 170."""

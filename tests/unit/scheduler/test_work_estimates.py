@@ -47,7 +47,7 @@ def iterate(table: RequestTable, fleet: Fleet, latency_s: float, times: int, *, 
         now_s = NOW_S + i * latency_s
         fleet.sent_batch[0] += 1
         table.pipeline.send(rows, np.full(n, 0.9), np.full(n, CACHE, np.int32), now_s, fleet.sent_batch[[0] * n])
-        observe_iterations(table, fleet, rows, np.full(n, latency_s), now_s)
+        observe_iterations(table, fleet, rows, np.full(n, latency_s), np.zeros(n, np.int32), now_s)
         table.pipeline.complete(rows, np.zeros(n, np.bool_))
 
 
@@ -146,7 +146,9 @@ def test_the_pace_follows_a_change_and_counts_iterations_that_a_request_sits_out
         for rows in ([first, second], [first]):
             iterate_at = table.last_result_s[first] + 0.2
             table.pipeline.send(np.array(rows), np.full(len(rows), 0.9), np.full(len(rows), CACHE, np.int32), 0.0, 1)
-            observe_iterations(table, fleet, np.array(rows), np.full(len(rows), 0.2), iterate_at)
+            observe_iterations(
+                table, fleet, np.array(rows), np.full(len(rows), 0.2), np.zeros(len(rows), np.int32), iterate_at
+            )
             table.pipeline.complete(np.array(rows), np.zeros(len(rows), np.bool_))
     assert 0.22 < fleet.pace_s[0] < 0.38
 
@@ -156,7 +158,7 @@ def test_steps_without_a_batch_correct_the_costs_only() -> None:
     rows = table.ticket.nonzero()[0]
     fleet.changed[0] = False
     table.pipeline.send(rows, np.full(4, 0.9), np.full(4, CACHE, np.int32), NOW_S)
-    observe_iterations(table, fleet, rows, np.full(4, 0.5), NOW_S)
+    observe_iterations(table, fleet, rows, np.full(4, 0.5), np.zeros(4, np.int32), NOW_S)
     assert (fleet.changed[0], fleet.pace_s[0]) == (False, 0.0)
     assert fleet.correction[0] > 1.0
 
@@ -167,6 +169,6 @@ def test_an_iteration_counts_whole_if_some_steps_are_of_an_earlier_batch() -> No
     rows = table.ticket.nonzero()[0]
     for batches in ([3, 3, 3, 4], [8, 7, 7, 7]):
         table.pipeline.send(rows, np.full(4, 0.9), np.full(4, CACHE, np.int32), NOW_S, np.array(batches))
-        observe_iterations(table, fleet, rows, np.full(4, 0.129), NOW_S)
+        observe_iterations(table, fleet, rows, np.full(4, 0.129), np.zeros(4, np.int32), NOW_S)
     assert fleet.observed[0] == 2
     assert fleet.correction[0] == pytest.approx(1.0, rel=0.01)

@@ -193,7 +193,7 @@ def test_regions_keep_their_contents_when_they_move_together(sizes: list[int], o
     for ticket, size in enumerate(sizes * 3):
         sequence = open_sequence(request(ticket, prompt=size, output=16).state, decoder.config)
         length = len(sequence.canvas)
-        while not reservations.reserve(sequence):
+        while not reservations.reserve(sequence, 0):
             reservations.evict(contents.pop(order.choice(list(contents))))
         store.move(reservations.take_moves())
         contents[ticket] = sequence

@@ -38,7 +38,7 @@ class Device:
 def iteration(*confidences: float) -> IterationResult:
     values: Float64 = np.array(confidences)
     none = np.zeros(0, dtype=np.int64)
-    outcome = StepOutcome(none, none, none, values, np.zeros((0, 5), dtype=np.float32), batch_tokens=0)
+    outcome = StepOutcome(none, none, none, values, np.zeros((0, 5), dtype=np.float32), none, batch_tokens=0)
     return IterationResult("a-1", 1, outcome, [], StepReport(), 0.0)
 
 
