@@ -15,6 +15,7 @@ import uvloop
 from services.gateway.admission.admission import AdmissionController
 from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.idempotency import IdempotencyKeys
+from services.gateway.api.serving_fields import ServingTables
 from services.gateway.api.web_guard import SECURITY_HEADERS, WebGuard
 from services.gateway.app import build_app
 from services.gateway.app_context import AppContext
@@ -49,9 +50,9 @@ def main() -> int:
 def prepare(settings: GatewaySettings) -> Service:
     """Listen and load the tokenizer. Raises: BadInput; DilaserveError if the address is not available."""
     raise_connection_limit()
-    server_tls(
-        settings.tls_certificate, settings.tls_key
-    )  # this and the next but one report wrong settings before the start
+    # The results of these and of `open_api_keys` are not used: they report wrong settings before the start.
+    server_tls(settings.tls_certificate, settings.tls_key)
+    ServingTables.read(settings.service_tiers, settings.reasoning_efforts)
     listener = listen(settings.host, settings.port)
     open_api_keys(settings)
     directory = find_model(settings.model, weights=False)
@@ -146,6 +147,7 @@ def build_context(settings: GatewaySettings, text: TextModel, api_keys: "ApiKeyC
         readiness=readiness,
         inflight=inflight,
         monitor=monitor,
+        tables=ServingTables.read(settings.service_tiers, settings.reasoning_efforts),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from services.gateway.admission.admission import AdmissionController
 from services.gateway.api.idempotency import IdempotencyKeys
+from services.gateway.api.serving_fields import ServingTables
 from services.gateway.batches.batch_store import BatchStore
 from services.gateway.batches.file_store import FileStore
 from services.gateway.bus_connection import BusConnection
@@ -26,5 +27,6 @@ class AppContext:
     readiness: Readiness
     inflight: InFlightRequests
     monitor: ClusterMonitor
+    tables: ServingTables = field(default_factory=ServingTables)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     started_s: float = field(default_factory=time.time)  # Unix time, seconds

@@ -24,6 +24,8 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     max_active_requests: Positive = 4096  # requests in flight; further requests are refused with 429
     shed: bool = False  # refuse with 429 a request that cannot meet its SLO at its lowest threshold
     default_slo_s: Seconds = 5.0  # SLO in seconds that `shed` assumes for a request without one; as the scheduler's
+    service_tiers: tuple[str, ...] = ()  # SLO and priority of each `service_tier`: NAME=SLO_MS or NAME=SLO_MS:PRIORITY
+    reasoning_efforts: tuple[str, ...] = ()  # quality floor of each `reasoning_effort`: NAME=THRESHOLD
     max_files_per_key: Positive = 1000  # stored files of an API key, results of batches included
     max_file_bytes_per_key: Positive = 1 << 30  # bytes of the stored files of an API key, results of batches included
     bus_store_dir: str = ""  # directory of NATS's store, if this machine has it: `/ready` watches its free space

@@ -49,9 +49,9 @@ def effective_field(extra: Mapping[str, Any]) -> str | None:
     return None
 
 
-def ignored_header(body: BaseModel) -> dict[str, str]:
-    """The header that names the ignored fields; empty if there are none."""
-    names = list(_ignored(body))
+def ignored_header(body: BaseModel, also: Iterable[str] = ()) -> dict[str, str]:
+    """The header that names the ignored fields, those in `also` first; empty if there are none."""
+    names = [*also, *_ignored(body)]
     if not names:
         return {}
     more = [f"and {len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []

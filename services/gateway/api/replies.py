@@ -82,6 +82,8 @@ class Replies:
         self._options = body.stream_options or StreamOptions()
         self._choices_per_prompt = body.n or 1
         self._head: Json = {"id": self._format.id_prefix + request_id, "created": int(created_s), "model": body.model}
+        if body.service_tier is not None:
+            self._head["service_tier"] = "default" if body.service_tier == "auto" else body.service_tier
 
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         """`outcomes`: of the choices, in order."""

@@ -19,6 +19,7 @@ MAX_STOP_LENGTH = 1000  # characters
 MAX_CHOICES = 128  # of one body: prompts times `n`
 
 Priority = Annotated[int, Field(ge=-100, le=100)]
+SloMs = Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)]
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 BlockLength = Annotated[int, Field(ge=1, le=1024)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
@@ -89,11 +90,6 @@ STRING_AS_LIST = BeforeValidator(
 )
 
 
-def _null_means(default: object, kind: Any) -> BeforeValidator:
-    """Replace null, which some clients send for unset fields, by the default of a field of this `kind`."""
-    return BeforeValidator(lambda value: default if value is None else value, json_schema_input_type=kind | None)
-
-
 def _unsupported(message: str) -> PydanticCustomError:
     return PydanticCustomError("unsupported", "{message}", {"message": message})
 
@@ -119,18 +115,31 @@ class ResponseFormat(Lenient):
     type: Literal["text"]
 
 
-class CompletionBody(Lenient):
-    """Fields of both kinds of completion."""
+class ServedBody(Lenient):
+    """Fields of every body that the model answers."""
 
     model: str
-    max_tokens: Annotated[int, Field(ge=1)] | None = None  # more than the model has room for is cut to it
     stream: bool | None = None
+    user: str | None = None
+    service_tier: str | None = None  # names an SLO and a priority: serving_fields.py
+    reasoning_effort: str | None = None  # names a quality floor
+
+    # DiLaServe's own
+    slo_ms: SloMs | None = None
+    priority: Priority | None = None
+    min_threshold: Threshold | None = None
+    block_length: BlockLength | None = None
+
+
+class CompletionBody(ServedBody):
+    """Fields of both kinds of completion."""
+
+    max_tokens: Annotated[int, Field(ge=1)] | None = None  # more than the model has room for is cut to it
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # None: 0, greedy
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     stop: Annotated[list[StopString], Field(max_length=4, fail_fast=True), STRING_AS_LIST] | None = None
-    user: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None  # choices for each prompt
 
     # vLLM's
@@ -141,13 +150,8 @@ class CompletionBody(Lenient):
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
 
-    # DiLaServe's own
-    slo_ms: Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)] | None = None
-    priority: Annotated[Priority, _null_means(0, Priority)] = 0
-    min_threshold: Annotated[Threshold, _null_means(0.0, Threshold)] = 0.0
-    block_length: BlockLength | None = None
     # Whether the stream also has each step's tokens and guesses
-    canvas: Annotated[bool, _null_means(default=False, kind=bool)] = False
+    canvas: bool | None = None
 
     # Accepted only with values that have no effect
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None

@@ -121,6 +121,7 @@ class Completion(ResponseModel):
     id: str
     created: int = Field(description="Unix time, seconds")
     model: str
+    service_tier: str | None = Field(None, description="as in the request; `default` for `auto`")
     usage: Usage
     dilaserve: Serving
 

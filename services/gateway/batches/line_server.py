@@ -5,11 +5,13 @@ import time
 from dataclasses import dataclass
 
 from msgspec.structs import replace
+from starlette.datastructures import Headers
 
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model, log_internal_error
 from services.gateway.api.replies import Json, Replies
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
 from services.gateway.api.request_builder import build_request, echoed_prompt, prompt_alone
+from services.gateway.api.serving_fields import with_serving_fields
 from services.gateway.app_context import AppContext
 from services.gateway.batches.batch_lines import BODIES, Line, LineResult
 from services.gateway.inflight import BATCH_OWNER
@@ -46,7 +48,8 @@ class LineServer:
         if len(bytes(line.body)) > MAX_BODY_BYTES:
             raise too_large(MAX_BODY_BYTES)
         text, inflight_requests = self._context.text, self._context.inflight
-        body = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
+        sent = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
+        body = with_serving_fields(sent, Headers(), self._context.tables)
         check_model(body.model, text.card.name)
         if len(body.single_bodies()) > 1:
             raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")

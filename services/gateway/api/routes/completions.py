@@ -21,6 +21,7 @@ from services.gateway.api.request_body import read_body
 from services.gateway.api.request_builder import adjusted_header, build_request, echoed_prompt, prompt_alone
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
 from services.gateway.api.response_models import ChatCompletion, Completion, TextCompletion
+from services.gateway.api.serving_fields import with_serving_fields
 from services.gateway.api.sse import EventStreamResponse
 from services.gateway.api.text_stream import TextStream
 from services.gateway.app_context import AppContext
@@ -60,7 +61,7 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
     start_s, created_s = time.perf_counter(), time.time()
     try:
         context.admission.check_rate(key_of(http))
-        body = await read_body(http, kind)
+        body = with_serving_fields(await read_body(http, kind), http.headers, context.tables)
         bodies = body.single_bodies()
         if body.max_tokens == 0:
             return await _prompts_alone(context, http, body, bodies, start_s)
@@ -71,7 +72,8 @@ async def _complete(context: AppContext, http: Request, kind: type[CompletionBod
     first = inflights[0].request
     echoes = [echoed_prompt(each, context.text) for each in bodies]
     replies = Replies(body, first.request_id, created_s, echoes, context.text.decode)
-    headers = {"X-Request-Id": first.request_id, **ignored_header(body), **adjusted_header(body, first)}
+    ignored = ignored_header(body, context.tables.ignored(body))
+    headers = {"X-Request-Id": first.request_id, **ignored, **adjusted_header(body, first)}
     recorders = [RequestRecorder(context.metrics, each.request.request_id, start_s) for each in inflights]
     if body.stream:
         pairs = enumerate(zip(inflights, recorders, strict=True))
@@ -104,7 +106,7 @@ async def _prompts_alone(
         RequestRecorder(context.metrics, outcome.request_id, start_s).completed(outcome)
     echoes, request_id = [echoed_prompt(each, context.text) for each in bodies], outcomes[0].request_id
     replies = Replies(body, request_id, outcomes[0].arrival_s, echoes, context.text.decode)
-    headers = {"X-Request-Id": request_id, **ignored_header(body)}
+    headers = {"X-Request-Id": request_id, **ignored_header(body, context.tables.ignored(body))}
     if not body.stream:
         return JSONResponse(replies.whole(outcomes), headers=headers)
 

@@ -1,0 +1,80 @@
+"""Tiers, efforts and headers that replace DiLaServe's own fields."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from openai import AsyncOpenAI, BadRequestError
+
+from services.gateway.settings import GatewaySettings
+from shared.text import TextModel
+from tests.support.gateway import RunningGateway, running
+from tests.support.scheduler import AnsweringScheduler
+from tests.support.waiting import reached
+
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+
+
+@pytest.fixture
+async def tiered(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+) -> AsyncIterator[RunningGateway]:
+    tables = {"service_tiers": ("flex=60000:-20",), "reasoning_efforts": ("high=0.9",)}
+    async with running(replace(settings, **tables), text) as gateway:
+        await gateway.until("ready")
+        yield gateway
+
+
+async def test_openais_client_names_a_tier_and_an_effort(tiered: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    async with AsyncOpenAI(base_url=f"{tiered.url}/v1", api_key="any", max_retries=0) as client:
+        reply = await client.chat.completions.create(**CHAT, service_tier="flex", reasoning_effort="high")
+        with pytest.raises(BadRequestError, match="accepted: auto, default, flex") as refusal:
+            await client.chat.completions.create(**CHAT, service_tier="priority")
+    [request] = scheduler.requests
+    assert (request.slo_s, request.priority, request.min_threshold) == (60.0, -20, 0.9)
+    assert (reply.service_tier, refusal.value.param) == ("flex", "service_tier")
+
+
+async def test_headers_give_the_fields_of_clients_that_cannot_add_them(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    headers = {
+        "X-Dilaserve-Slo-Ms": "700",
+        "X-Dilaserve-Priority": "5",
+        "X-Dilaserve-Min-Threshold": "0.75",
+        "X-Dilaserve-Block-Length": "8",
+    }
+    reply = await gateway.http.post("/v1/chat/completions", json=CHAT, headers=headers)
+    [request] = scheduler.requests
+    assert (request.slo_s, request.priority, request.min_threshold, request.block_length) == (0.7, 5, 0.75, 8)
+    assert reply.json()["dilaserve"]["slo_ms"] == 700
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("X-Dilaserve-Slo-Ms", "soon", "must be a number"),
+        ("X-Dilaserve-Slo-Ms", "nan", "must be finite"),
+        ("X-Dilaserve-Priority", "high", "must be an integer"),
+        ("X-Dilaserve-Min-Threshold", "1.5", "must be at most 1.0"),
+    ],
+)
+async def test_an_invalid_header_is_refused_by_name(
+    gateway: RunningGateway, name: str, value: str, reason: str
+) -> None:
+    refused = await gateway.http.post("/v1/chat/completions", json=CHAT, headers={name: value})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["message"]) == (400, name, f"{name} {reason}")
+
+
+async def test_a_line_of_a_batch_may_name_a_tier(tiered: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    body = {**CHAT, "service_tier": "flex"}
+    line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
+    async with AsyncOpenAI(base_url=f"{tiered.url}/v1", api_key="any", max_retries=0) as client:
+        file = await client.files.create(file=("in.jsonl", line.encode()), purpose="batch")
+        await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+        await reached(lambda: len(scheduler.requests) == 1)
+    [request] = scheduler.requests
+    assert (request.slo_s, request.priority) == (60.0, -50)
