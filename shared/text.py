@@ -47,16 +47,17 @@ class TextModel:
         """The tokens of a prompt without a chat template. Raises: BadInput if it is empty or far too long."""
         return self.check_ids(self._encode(prompt, "prompt"), "prompt")
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> Int32:
-        """The tokens of a chat in the model's chat template. Raises: BadInput if it is empty or far too long."""
+    def encode_chat(self, messages: Sequence[ChatMessage], field: str = "messages") -> Int32:
+        """The tokens of a chat in the model's chat template. Raises: BadInput for `field` if it is empty or far too
+        long."""
         if not any(message.content.strip() for message in messages):
-            raise BadInput("messages must have some text", field="messages")
+            raise BadInput(f"{field} must have some text", field=field)
         turns = [{"role": message.role, "content": message.content} for message in messages]
         try:
             rendered = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # a template is a program of the model and can raise anything
-            raise BadInput(f"the model's chat template refuses these messages: {error}", "messages") from None
-        return self.check_ids(self._encode(rendered, "messages"), "messages")
+            raise BadInput(f"the model's chat template refuses these messages: {error}", field) from None
+        return self.check_ids(self._encode(rendered, field), field)
 
     def encode_request(self, request: Request) -> Int32:
         """The prompt tokens of a request, from its prompt, messages or prompt_ids. Raises: BadInput."""

@@ -13,6 +13,7 @@ from services.gateway.api.routes.console import install_console
 from services.gateway.api.routes.health import health_routes
 from services.gateway.api.routes.models import model_routes
 from services.gateway.api.routes.requests import request_routes
+from services.gateway.api.routes.responses import response_routes
 from services.gateway.api.routes.tokens import token_routes
 from services.gateway.app_context import AppContext
 
@@ -29,7 +30,7 @@ def build_app(context: AppContext) -> FastAPI:
         telemetry={"operation_spans": False},  # a span for each HTTP request, where a collector is set
     )
     with_key = (
-        *(completion_routes, token_routes, file_routes, batch_routes),
+        *(completion_routes, response_routes, token_routes, file_routes, batch_routes),
         *(model_routes, request_routes, cluster_routes),
     )
     for routes in with_key:

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, log_internal_error
 from services.gateway.api.replies import Json, Replies
-from services.gateway.api.sse import EventStreamResponse
+from services.gateway.api.sse import DONE, EventStreamResponse, as_event
 from services.gateway.api.text_stream import Decode, TextChanged, TextStream
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.app_context import AppContext
@@ -86,16 +86,16 @@ class CompletionStream(EventStreamResponse):
             reply = as_api_error(error)
             for choice in self._choices:
                 choice.recorder.not_completed(reply.code or "failed")
-            yield dump(reply.body())
+            for chunk in self._replies.failed(reply):
+                yield dump(chunk)
         else:
-            yield "[DONE]"
+            if self._replies.ends_with_done:
+                yield as_event(DONE)
 
     async def _chunks(self) -> AsyncIterator[Json]:
         """Raises: ApiError if a request is not completed, or its text contradicts the chunks already sent."""
         for choice in self._choices:
-            for chunk in self._replies.opening(choice.index):
-                yield chunk
-            for chunk in self._replies.echo(choice.index, choice.prompt_tokens):
+            for chunk in self._replies.opening(choice.index, choice.prompt_tokens):
                 yield chunk
         async for choice, event in _merged(self._choices):
             for chunk in self._apply(choice, event):
@@ -127,7 +127,7 @@ class CompletionStream(EventStreamResponse):
         if isinstance(event, Outcome):
             choice.outcome = event
             choice.recorder.completed(event)
-            yield self._replies.ending(choice.index, event)
+            yield from self._replies.ending(choice.index, event)
 
 
 async def _merged(choices: Sequence[StreamedChoice]) -> AsyncIterator[tuple[StreamedChoice, StepTokens | Outcome]]:
@@ -190,5 +190,5 @@ def _cells(tokens: StepTokens, decode: Decode) -> list[Json]:
 
 
 def dump(content: Json) -> str:
-    """The text of an event."""
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    """The event with this content; its type is the content's `type`, if it has one."""
+    return as_event(json.dumps(content, ensure_ascii=False, separators=(",", ":")), content.get("type"))

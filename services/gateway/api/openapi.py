@@ -8,19 +8,13 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from services.gateway.api.request_models import (
-    BatchBody,
-    ChatBody,
-    CompletionBody,
-    DetokenizeBody,
-    TextBody,
-    TokenizeBody,
-)
+from services.gateway.api.openai_responses.body import ResponseBody
+from services.gateway.api.request_models import BatchBody, ChatBody, DetokenizeBody, ServedBody, TextBody, TokenizeBody
 from services.gateway.api.response_models import ErrorBody
 from shared.messages.plans import PlanRecord
 
 SCHEMAS = "#/components/schemas/"
-BODIES: tuple[type[BaseModel], ...] = (ChatBody, TextBody, BatchBody, TokenizeBody, DetokenizeBody)
+BODIES: tuple[type[BaseModel], ...] = (ChatBody, TextBody, ResponseBody, BatchBody, TokenizeBody, DetokenizeBody)
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "The request is invalid or refused; `param` names the wrong field."},
     "5XX": {"model": ErrorBody, "description": "The server failed, or is unavailable: 503 has `Retry-After`."},
@@ -50,7 +44,13 @@ def json_body(body: type[BaseModel]) -> dict[str, Any]:
     """The `openapi_extra` of a route that reads a `body`, one of BODIES."""
     content = {"application/json": {"schema": {"$ref": SCHEMAS + body.__name__}}}
     described: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
-    return described | {"parameters": [IDEMPOTENCY]} if issubclass(body, CompletionBody) else described
+    return described | {"parameters": [IDEMPOTENCY]} if issubclass(body, ServedBody) else described
+
+
+def streamed(whole: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that replies with a `whole`, or with a stream."""
+    stream = {"text/event-stream": {"schema": {"type": "string"}}}
+    return {200: {"model": whole, "content": stream, "description": "The reply; with `stream`, server-sent events."}}
 
 
 def install_openapi(app: FastAPI) -> None:

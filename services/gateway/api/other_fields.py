@@ -12,7 +12,7 @@ MAX_NAMED = 20  # ignored fields in the header
 MAX_NAME_LENGTH = 100  # characters of a field's path
 
 # By field, the values that have no effect; null has none either.
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": ([],),
     "bad_words": ([],),
     "continue_final_message": (False,),
@@ -39,12 +39,24 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 
+# Those of a body in another form than a completion's, where a client may give a completion's fields by mistake.
+NEUTRAL_IN_OTHER_FORMS: Mapping[str, tuple[Any, ...]] = NEUTRAL | {
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False, 0),
+    "max_tokens": (),
+    "messages": (),
+    "n": (1,),
+    "presence_penalty": (0,),
+    "response_format": ({"type": "text"},),
+    "stop": ([],),
+}
 
-def effective_field(extra: Mapping[str, Any]) -> str | None:
+
+def effective_field(extra: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> str | None:
     """The first field that would change the answer, by its value; None: there is none."""
     for name, value in extra.items():
-        neutral = NEUTRAL.get(name)
-        if neutral is not None and value is not None and value not in neutral:
+        if name in neutral and value is not None and value not in neutral[name]:
             return name
     return None
 
@@ -60,8 +72,9 @@ def ignored_header(body: BaseModel, also: Iterable[str] = ()) -> dict[str, str]:
 
 def _ignored(value: Any, path: str = "") -> Iterator[str]:
     if isinstance(value, BaseModel):
+        neutral = getattr(type(value), "neutral", NEUTRAL)
         for name, extra in (value.model_extra or {}).items():
-            if extra is not None and name not in NEUTRAL:
+            if extra is not None and name not in neutral:
                 yield _printable(path + name)
         for name in type(value).model_fields:
             yield from _ignored(getattr(value, name), f"{path}{name}.")

@@ -1,8 +1,9 @@
 """Replies in OpenAI's format, for chat and for plain completions, whole and in chunks. Pure."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
+from services.gateway.api.errors import ApiError
 from services.gateway.api.request_models import ChatBody, CompletionBody, StreamOptions
 from services.gateway.api.response_models import Serving
 from services.gateway.api.text_stream import Decode
@@ -68,8 +69,36 @@ def _choice(index: int, finish_reason: FinishReason | None, **content: Any) -> J
     return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
 
 
-class Replies:
-    """Builds the reply to one body, with one or more choices."""
+class Replies(Protocol):
+    """The reply to one body in one format: whole, or as the content of the events of a stream."""
+
+    ends_with_done: bool  # whether OpenAI's `[DONE]` ends the stream
+
+    def whole(self, outcomes: Sequence[Outcome]) -> Json:
+        """`outcomes`: of the choices, in order."""
+
+    def opening(self, index: int, prompt_tokens: int) -> list[Json]:
+        """The contents before the text of a choice."""
+
+    def text(
+        self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
+    ) -> Json:
+        """A piece of text, with the choice's usage so far. `tokens`: those with log-probabilities that begin in it."""
+
+    def ending(self, index: int, outcome: Outcome) -> list[Json]:
+        """The contents that end the text of a choice."""
+
+    def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
+        """The contents after the text of all choices."""
+
+    def failed(self, error: ApiError) -> list[Json]:
+        """The contents that end the stream early."""
+
+
+class CompletionReplies(Replies):
+    """Builds the reply to one completion, with one or more choices."""
+
+    ends_with_done = True
 
     def __init__(
         self, body: CompletionBody, request_id: str, created_s: float, echoes: Sequence[str], decode: Decode
@@ -86,50 +115,48 @@ class Replies:
             self._head["service_tier"] = "default" if body.service_tier == "auto" else body.service_tier
 
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
-        """`outcomes`: of the choices, in order."""
         choices = [
             self._format.choice(i, echo + each.text, each.finish_reason) | self._logprobs(each) | _stop_reason(each)
             for i, (echo, each) in enumerate(zip(self._echoes, outcomes, strict=True))
         ]
         if len(outcomes) > 1:
-            choices = [each | {"dilaserve": _serving(of)} for each, of in zip(choices, outcomes, strict=True)]
+            choices = [each | {"dilaserve": serving(of)} for each, of in zip(choices, outcomes, strict=True)]
         return {
             **self._head,
             "object": self._format.whole,
             "choices": choices,
             "usage": self._usage(outcomes),
-            "dilaserve": _serving(outcomes[0]),
+            "dilaserve": serving(outcomes[0]),
         }
 
-    def opening(self, index: int) -> list[Json]:
-        return [self._chunk([choice]) for choice in self._format.opening(index)]
-
-    def echo(self, index: int, prompt_tokens: int) -> list[Json]:
-        """The chunk with the prompt, if the client wants it."""
-        return [self.text(index, self._echoes[index], prompt_tokens, 0)] if self._echoes[index] else []
+    def opening(self, index: int, prompt_tokens: int) -> list[Json]:
+        """The last chunk has the prompt, if the client wants it."""
+        chunks = [self._chunk([choice]) for choice in self._format.opening(index)]
+        echo = [self.text(index, self._echoes[index], prompt_tokens, 0)] if self._echoes[index] else []
+        return chunks + echo
 
     def text(
         self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
     ) -> Json:
-        """A chunk of text, with the choice's usage so far if the client wants it. `tokens`: those with
-        log-probabilities that begin in it."""
         logprobs = {"logprobs": self._format.logprobs(tokens)} if tokens else {}
         chunk = self._chunk([self._format.delta(index, text, None) | logprobs])
         if self._options.continuous_usage_stats:
             chunk["usage"] = usage(prompt_tokens, completion_tokens)
         return chunk
 
-    def ending(self, index: int, outcome: Outcome) -> Json:
-        """The chunk that ends the text of a choice."""
+    def ending(self, index: int, outcome: Outcome) -> list[Json]:
         choice = self._format.delta(index, "", outcome.finish_reason)
         ending = self._chunk([choice | _stop_reason(outcome)])
-        return ending | {"dilaserve": _serving(outcome)}
+        return [ending | {"dilaserve": serving(outcome)}]
 
     def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
         """The chunk with the usage of all choices, if the client wants it."""
         if not self._options.include_usage:
             return []
-        return [self._chunk([]) | {"usage": self._usage(outcomes), "dilaserve": _serving(outcomes[0])}]
+        return [self._chunk([]) | {"usage": self._usage(outcomes), "dilaserve": serving(outcomes[0])}]
+
+    def failed(self, error: ApiError) -> list[Json]:
+        return [error.body()]
 
     def _logprobs(self, outcome: Outcome) -> Json:
         if not self._wants_logprobs:
@@ -150,7 +177,7 @@ def _stop_reason(outcome: Outcome) -> Json:
     return {"stop_reason": outcome.stop_reason}
 
 
-def _serving(outcome: Outcome) -> Json:
+def serving(outcome: Outcome) -> Json:
     return Serving.of(outcome).model_dump(exclude_unset=True)
 
 

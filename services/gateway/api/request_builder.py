@@ -61,7 +61,7 @@ async def encode_prompt(body: CompletionBody | TokenizeBody, text: TextModel) ->
             messages = [
                 ChatMessage(role=roles.get(each.role, each.role), content=each.content) for each in body.messages or ()
             ]
-            encode = partial(text.encode_chat, messages)
+            encode = partial(text.encode_chat, messages, body.prompt_field)
             length = sum(len(message.role) + len(message.content) for message in messages)
         case TextBody(prompt=str(prompt)) | TokenizeBody(prompt=str(prompt)):
             encode, length = partial(text.encode_prompt, prompt), len(prompt)
@@ -106,7 +106,7 @@ def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int, bl
     room = min(text.card.max_length - prompt_tokens, MAX_OUTPUT_TOKENS)
     most = (room + offset) // block_length * block_length - offset
     if most < 1:
-        prompt = "messages" if isinstance(body, ChatBody) else "prompt"
+        prompt = body.prompt_field
         raise TooLong(
             f"{prompt} has {prompt_tokens} tokens; the model's maximum is {text.card.max_length} with the output, "
             f"which has at least one block of {block_length}",

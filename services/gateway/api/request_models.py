@@ -6,7 +6,8 @@ Lists fail at their first wrong item, as reporting a hundred thousand would bloc
 """
 
 import json
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -37,13 +38,14 @@ class Lenient(BaseModel):
     """Without type coercion. Unknown fields are kept, and refused only if they would change the answer."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
 
     @model_validator(mode="after")
     def _refuse_effective(self) -> Self:
-        name = effective_field(self.model_extra or {})
+        name = effective_field(self.model_extra or {}, self.neutral)
         if name is not None:
-            neutral = NEUTRAL[name]
-            accepted = f"; accepted: {', '.join(json.dumps(value) for value in neutral)}" if neutral else ""
+            values = ", ".join(json.dumps(value) for value in self.neutral[name])
+            accepted = f"; accepted: {values}" if values else ""
             raise PydanticCustomError(
                 "unsupported_field", "{name} is not supported{accepted}", {"name": name, "accepted": accepted}
             )
@@ -55,16 +57,15 @@ class TextPart(Lenient):
     text: str
 
 
-def _join_parts(content: Any) -> Any:
-    """Join a list of text parts to one text."""
+def join_parts(content: Any, kinds: Sequence[str] = ("text",)) -> Any:
+    """Join a list of text parts, whose type is one of `kinds`, to one text."""
     if not isinstance(content, list):
         return content
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text" or not isinstance(part.get("text"), str):
-            raise _unsupported(
-                f"part {i} must be of the form {{'type': 'text', 'text': '...'}}; only text is supported"
-            )
+        if kind not in kinds or not isinstance(part.get("text"), str):
+            form = f"{{'type': '{kinds[0]}', 'text': '...'}}"
+            raise unsupported(f"part {i} must be of the form {form}; only text is supported")
     return "\n".join(part["text"] for part in content)
 
 
@@ -73,7 +74,7 @@ def _prompts(prompt: Any) -> Any:
     if not isinstance(prompt, list) or not prompt or type(prompt[0]) is int:
         return _prompt(prompt)
     if len(prompt) > MAX_CHOICES:
-        raise _unsupported(f"has {len(prompt)} prompts; the maximum is {MAX_CHOICES}")
+        raise unsupported(f"has {len(prompt)} prompts; the maximum is {MAX_CHOICES}")
     checked = [_prompt(each) for each in prompt]
     return checked[0] if len(checked) == 1 else checked
 
@@ -81,7 +82,7 @@ def _prompts(prompt: Any) -> Any:
 def _prompt(prompt: Any) -> Any:
     if isinstance(prompt, str) or (isinstance(prompt, list) and all(type(token) is int for token in prompt)):
         return prompt
-    raise _unsupported("must be a string, a list of token ids, or a list of such prompts")
+    raise unsupported("must be a string, a list of token ids, or a list of such prompts")
 
 
 STRING_AS_LIST = BeforeValidator(
@@ -90,7 +91,7 @@ STRING_AS_LIST = BeforeValidator(
 )
 
 
-def _unsupported(message: str) -> PydanticCustomError:
+def unsupported(message: str) -> PydanticCustomError:
     return PydanticCustomError("unsupported", "{message}", {"message": message})
 
 
@@ -98,7 +99,7 @@ class Message(Lenient):
     """A message of a conversation. Calls of tools are accepted if they are empty."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_join_parts, json_schema_input_type=str | list[TextPart])]
+    content: Annotated[str, BeforeValidator(join_parts, json_schema_input_type=str | list[TextPart])]
     refusal: None = None
     audio: None = None
     function_call: None = None
@@ -120,27 +121,11 @@ class ServedBody(Lenient):
 
     model: str
     stream: bool | None = None
-    user: str | None = None
-    service_tier: str | None = None  # names an SLO and a priority: serving_fields.py
-    reasoning_effort: str | None = None  # names a quality floor
-
-    # DiLaServe's own
-    slo_ms: SloMs | None = None
-    priority: Priority | None = None
-    min_threshold: Threshold | None = None
-    block_length: BlockLength | None = None
-
-
-class CompletionBody(ServedBody):
-    """Fields of both kinds of completion."""
-
-    max_tokens: Annotated[int, Field(ge=1)] | None = None  # more than the model has room for is cut to it
-    stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # None: 0, greedy
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-    stop: Annotated[list[StopString], Field(max_length=4, fail_fast=True), STRING_AS_LIST] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None  # choices for each prompt
+    user: str | None = None
+    service_tier: str | None = None  # names an SLO and a priority: serving_fields.py
 
     # vLLM's
     ignore_eos: bool | None = None
@@ -150,13 +135,45 @@ class CompletionBody(ServedBody):
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
 
-    # Whether the stream also has each step's tokens and guesses
-    canvas: bool | None = None
+    # DiLaServe's own
+    slo_ms: SloMs | None = None
+    priority: Priority | None = None
+    min_threshold: Threshold | None = None
+    block_length: BlockLength | None = None
+
+    @property
+    def effort(self) -> tuple[str, str | None]:
+        """The field that names a quality floor (serving_fields.py), and its value."""
+        raise NotImplementedError
+
+    def completion(self) -> "CompletionBody":
+        """The completion that answers this body."""
+        raise NotImplementedError
+
+
+class CompletionBody(ServedBody):
+    """Fields of both kinds of completion."""
+
+    prompt_field: ClassVar[str] = "prompt"
+
+    max_tokens: Annotated[int, Field(ge=1)] | None = None  # more than the model has room for is cut to it
+    stream_options: StreamOptions | None = None
+    stop: Annotated[list[StopString], Field(max_length=4, fail_fast=True), STRING_AS_LIST] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None  # choices for each prompt
+    reasoning_effort: str | None = None
+    canvas: bool | None = None  # DiLaServe's: whether the stream also has each step's tokens and guesses
 
     # Accepted only with values that have no effect
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+
+    @property
+    def effort(self) -> tuple[str, str | None]:
+        return "reasoning_effort", self.reasoning_effort
+
+    def completion(self) -> "CompletionBody":
+        return self
 
     @property
     def limit(self) -> tuple[str, int | None]:
@@ -182,12 +199,14 @@ class CompletionBody(ServedBody):
     @classmethod
     def _require_stream(cls, value: StreamOptions | bool | None, info: ValidationInfo) -> StreamOptions | bool | None:
         if value and not info.data.get("stream"):
-            raise _unsupported("is only allowed with stream: true")
+            raise unsupported("is only allowed with stream: true")
         return value
 
 
 class ChatBody(CompletionBody):
     """POST /v1/chat/completions."""
+
+    prompt_field: ClassVar[str] = "messages"
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -259,6 +278,8 @@ class TextBody(CompletionBody):
 
 class TokenizeBody(Lenient):
     """POST /tokenize: a prompt or messages."""
+
+    prompt_field: ClassVar[str] = "messages"
 
     model: str
     prompt: str | None = None

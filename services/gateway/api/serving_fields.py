@@ -57,15 +57,17 @@ class ServingTables:
 
     def ignored(self, body: ServedBody) -> list[str]:
         """The fields of the body that have no effect, as their table is empty."""
-        return ["reasoning_effort"] if body.reasoning_effort is not None and not self.efforts else []
+        name, effort = body.effort
+        return [name] if effort is not None and not self.efforts else []
 
     def fields_of(self, body: ServedBody) -> dict[str, float]:
         """The fields that the body's tier and effort name. Raises: ApiError 400 for an unknown one."""
         fields: dict[str, float] = {}
         if body.service_tier is not None and body.service_tier not in NEUTRAL_TIERS:
             fields |= _find("service_tier", body.service_tier, self.tiers, (*NEUTRAL_TIERS, *self.tiers))
-        if body.reasoning_effort is not None and self.efforts:
-            fields |= _find("reasoning_effort", body.reasoning_effort, self.efforts, self.efforts)
+        name, effort = body.effort
+        if effort is not None and self.efforts:
+            fields |= _find(name, effort, self.efforts, self.efforts)
         return fields
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from starlette.datastructures import Headers
 
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model, log_internal_error
-from services.gateway.api.replies import Json, Replies
+from services.gateway.api.replies import CompletionReplies, Json
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
 from services.gateway.api.request_builder import build_request, echoed_prompt, prompt_alone
 from services.gateway.api.serving_fields import with_serving_fields
@@ -55,7 +55,7 @@ class LineServer:
             raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
         echoes = [echoed_prompt(body, text)]
         if (alone := await prompt_alone(body, text, request_id)) is not None:
-            return Replies(body, request_id, alone.arrival_s, echoes, text.decode).whole([alone])
+            return CompletionReplies(body, request_id, alone.arrival_s, echoes, text.decode).whole([alone])
         start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
         request = await build_request(body, text, request_id, self._batch.owner)
         priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
@@ -68,4 +68,4 @@ class LineServer:
             inflight.cancel_on_close |= self.cancel_requests
             inflight_requests.close(inflight)
         check_completed(outcome)
-        return Replies(body, request_id, outcome.arrival_s, echoes, text.decode).whole([outcome])
+        return CompletionReplies(body, request_id, outcome.arrival_s, echoes, text.decode).whole([outcome])

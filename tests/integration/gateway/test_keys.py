@@ -83,13 +83,16 @@ async def complete(gateway: RunningGateway, secret: str, **fields: Any) -> httpx
 async def test_without_a_valid_key_every_route_is_unauthorized(guarded: RunningGateway) -> None:
     without_key = await guarded.http.post(PATH, json=CHAT)
     assert without_key.headers["www-authenticate"] == "Bearer"
-    for reply in (
-        without_key,
-        await complete(guarded, "dls-guessed"),
-        await guarded.http.get("/v1/models"),
-        await guarded.http.get("/cluster"),
-    ):
-        assert error_of(reply) == (401, "invalid_api_key")
+    paths = (await guarded.http.get("/openapi.json")).json()["paths"]
+    assert {"/v1/responses", "/v1/models", "/v1/files", "/cluster"} <= set(paths)
+    tried = [
+        await guarded.http.request(method, path)
+        for path, methods in paths.items()
+        for method in methods
+        if path not in ("/health", "/ready", "/metrics")
+    ]
+    for reply in (without_key, await complete(guarded, "dls-guessed"), *tried):
+        assert error_of(reply) == (401, "invalid_api_key"), reply.url
 
 
 async def test_readiness_needs_no_key(guarded: RunningGateway) -> None:

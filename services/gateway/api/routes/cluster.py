@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 
 from services.gateway.api.openapi import PLANS
-from services.gateway.api.sse import EventStreamResponse
+from services.gateway.api.sse import EventStreamResponse, as_event
 from services.gateway.app_context import AppContext
 from services.gateway.console.cluster_view import ClusterView, Update
 from shared.bus.plan_history import read_plans
@@ -29,7 +29,7 @@ def cluster_routes(context: AppContext) -> APIRouter:
     )
     async def events() -> StreamingResponse:
         """One update of the cell per second; the first contains the last minutes."""
-        return EventStreamResponse(update.model_dump_json() async for update in context.monitor.updates())
+        return EventStreamResponse(as_event(update.model_dump_json()) async for update in context.monitor.updates())
 
     @router.get("/plans", responses=PLANS)
     async def plans(limit: Annotated[int, Query(ge=1, le=MAX_PLANS)] = 50) -> Response:

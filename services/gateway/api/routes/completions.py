@@ -1,206 +1,26 @@
 """POST /v1/chat/completions and /v1/completions."""
 
-import asyncio
-import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
-from typing import Any
-
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
-from msgspec.structs import replace
+from fastapi.responses import Response
 
-from services.gateway.admission.admission import key_of
-from services.gateway.api.completion_stream import CompletionStream, StreamedChoice, StreamedLogprobs, dump
-from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model
-from services.gateway.api.openapi import json_body
-from services.gateway.api.other_fields import ignored_header
-from services.gateway.api.replies import Replies
-from services.gateway.api.request_body import read_body
-from services.gateway.api.request_builder import adjusted_header, build_request, echoed_prompt, prompt_alone
-from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
-from services.gateway.api.response_models import ChatCompletion, Completion, TextCompletion
-from services.gateway.api.serving_fields import with_serving_fields
-from services.gateway.api.sse import EventStreamResponse
-from services.gateway.api.text_stream import TextStream
+from services.gateway.api.complete import complete
+from services.gateway.api.openapi import json_body, streamed
+from services.gateway.api.request_models import ChatBody, TextBody
+from services.gateway.api.response_models import ChatCompletion, TextCompletion
 from services.gateway.app_context import AppContext
-from services.gateway.inflight import InFlightRequest
-from services.gateway.metrics import RequestRecorder
-from shared.errors import QueueFull, RetryLater, StorageFull
-from shared.messages.requests import Outcome
-from shared.messages.requests import Request as QueuedRequest
-from shared.retry import retry
-
-KEYED_WAIT_S = 15.0  # longer than a broken connection, a restart of NATS or of an instance usually takes
 
 
 def completion_routes(context: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
-    @router.post("/chat/completions", responses=_responses(ChatCompletion), openapi_extra=json_body(ChatBody))
+    @router.post("/chat/completions", responses=streamed(ChatCompletion), openapi_extra=json_body(ChatBody))
     async def chat(request: Request) -> Response:
         """Reply to a conversation, whole or as a stream of committed text."""
-        return await _complete(context, request, ChatBody)
+        return await complete(context, request, ChatBody)
 
-    @router.post("/completions", responses=_responses(TextCompletion), openapi_extra=json_body(TextBody))
+    @router.post("/completions", responses=streamed(TextCompletion), openapi_extra=json_body(TextBody))
     async def completions(request: Request) -> Response:
         """Continue a plain prompt, whole or as a stream of committed text."""
-        return await _complete(context, request, TextBody)
+        return await complete(context, request, TextBody)
 
     return router
-
-
-def _responses(whole: type[Completion]) -> dict[int | str, dict[str, Any]]:
-    stream = {"text/event-stream": {"schema": {"type": "string"}}}
-    return {200: {"model": whole, "content": stream, "description": "The reply; with `stream`, server-sent events."}}
-
-
-async def _complete(context: AppContext, http: Request, kind: type[CompletionBody]) -> Response:
-    """Serve the requests of one body, one for each choice, and record their ends."""
-    start_s, created_s = time.perf_counter(), time.time()
-    try:
-        context.admission.check_rate(key_of(http))
-        body = with_serving_fields(await read_body(http, kind), http.headers, context.tables)
-        bodies = body.single_bodies()
-        if body.max_tokens == 0:
-            return await _prompts_alone(context, http, body, bodies, start_s)
-        inflights = await _open_all(context, http, bodies, start_s)
-    except Exception as error:
-        context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
-        raise
-    first = inflights[0].request
-    echoes = [echoed_prompt(each, context.text) for each in bodies]
-    replies = Replies(body, first.request_id, created_s, echoes, context.text.decode)
-    ignored = ignored_header(body, context.tables.ignored(body))
-    headers = {"X-Request-Id": first.request_id, **ignored, **adjusted_header(body, first)}
-    recorders = [RequestRecorder(context.metrics, each.request.request_id, start_s) for each in inflights]
-    if body.stream:
-        pairs = enumerate(zip(inflights, recorders, strict=True))
-        choices = [_streamed(context, i, each, recorder) for i, (each, recorder) in pairs]
-        return CompletionStream(context, choices, replies, headers)
-    try:
-        outcomes = await _completed(http, inflights)
-    except (ApiError, RetryLater) as error:
-        for recorder in recorders:
-            recorder.not_completed(as_api_error(error).code or "failed")
-        raise
-    finally:
-        for inflight in inflights:
-            context.inflight.close(inflight)
-    for recorder, outcome in zip(recorders, outcomes, strict=True):
-        recorder.completed(outcome)
-    return JSONResponse(replies.whole(outcomes), headers=headers)
-
-
-async def _prompts_alone(
-    context: AppContext, http: Request, body: CompletionBody, bodies: Sequence[CompletionBody], start_s: float
-) -> Response:
-    """Reply with the prompts, without a request on the bus; each choice counts against the key's rate."""
-    check_model(body.model, context.text.card.name)
-    found = [await prompt_alone(each, context.text, uuid.uuid4().hex) for each in bodies]
-    outcomes = [outcome for outcome in found if outcome is not None]
-    for _ in outcomes[1:]:
-        context.admission.check_rate(key_of(http))
-    for outcome in outcomes:
-        RequestRecorder(context.metrics, outcome.request_id, start_s).completed(outcome)
-    echoes, request_id = [echoed_prompt(each, context.text) for each in bodies], outcomes[0].request_id
-    replies = Replies(body, request_id, outcomes[0].arrival_s, echoes, context.text.decode)
-    headers = {"X-Request-Id": request_id, **ignored_header(body, context.tables.ignored(body))}
-    if not body.stream:
-        return JSONResponse(replies.whole(outcomes), headers=headers)
-
-    async def events() -> AsyncIterator[str]:
-        for i, outcome in enumerate(outcomes):
-            for chunk in (*replies.echo(i, outcome.prompt_tokens), replies.ending(i, outcome)):
-                yield dump(chunk)
-        for chunk in replies.last(outcomes):
-            yield dump(chunk)
-        yield "[DONE]"
-
-    return EventStreamResponse(events(), headers)
-
-
-def _streamed(context: AppContext, index: int, inflight: InFlightRequest, recorder: RequestRecorder) -> StreamedChoice:
-    text, request, length = context.text, inflight.request, inflight.request.output_tokens
-    stream = TextStream(text.decode, text.end_ids_of(request), request.stop, length, request.max_tokens)
-    logprobs = StreamedLogprobs(text.decode, length) if request.logprobs else None
-    return StreamedChoice(index, inflight, recorder, stream, logprobs=logprobs)
-
-
-async def _open_all(
-    context: AppContext, http: Request, bodies: Sequence[CompletionBody], start_s: float
-) -> list[InFlightRequest]:
-    """Validate the request of each choice, then admit and publish them: all, or none. Each counts against the key's
-    limits; `start_s` is the arrival by `time.perf_counter`."""
-    key, opened = key_of(http), list[InFlightRequest]()
-    check_model(bodies[0].model, context.text.card.name)
-    requests = [await build_request(body, context.text, uuid.uuid4().hex, key.key_id) for body in bodies]
-    context.admission.check_priority(key, requests[0])
-    for _ in requests[1:]:  # the first was counted before its body was read
-        context.admission.check_rate(key)
-    durable = "Idempotency-Key" in http.headers
-    try:
-        for index, (body, request) in enumerate(zip(bodies, requests, strict=True)):
-            open_one = partial(_open, context, http, body, index, request, start_s)
-            opened.append(await (_open_in_time(context, open_one) if durable else open_one()))
-    except BaseException:
-        for inflight in opened:
-            context.inflight.close(inflight)
-        raise
-    return opened
-
-
-async def _open(
-    context: AppContext, http: Request, body: CompletionBody, index: int, request: QueuedRequest, start_s: float
-) -> InFlightRequest:
-    """Admit and publish the request of choice `index`."""
-    context.readiness.check_accepts()
-    key, durable = key_of(http), "Idempotency-Key" in http.headers
-    named = replace(request, request_id=await _claim(context, http, body, index)) if durable else request
-    context.admission.admit(key, named)
-    return await context.inflight.open(named, key.key_id, start_s, durable=durable)
-
-
-async def _open_in_time(context: AppContext, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:
-    """Repeat `open_one` while the bus or the instances are unavailable, at most for KEYED_WAIT_S: it has a key, so that
-    it is served once. A full cell and a gateway that shuts down refuse it at once."""
-
-    def is_passing(error: Exception) -> bool:
-        is_full = isinstance(error, QueueFull | StorageFull)
-        return isinstance(error, RetryLater) and not is_full and not context.readiness.draining
-
-    return await retry(open_one, timeout_s=KEYED_WAIT_S, on=is_passing)
-
-
-async def _claim(context: AppContext, http: Request, body: CompletionBody, index: int) -> str:
-    """The id of the request of choice `index` that the Idempotency-Key names."""
-    owner = key_of(http).key_id + (f"#{index}" if index else "")
-    key = http.headers["Idempotency-Key"]
-    return await context.idempotency.claim(owner, key, http.url.path, body.model_dump_json())
-
-
-async def _completed(http: Request, inflights: Sequence[InFlightRequest]) -> list[Outcome]:
-    """The outcomes. Raises: ApiError if a request is not completed; 499 if the client leaves first."""
-    waiting = asyncio.gather(*(_completed_outcome(inflight) for inflight in inflights))
-    disconnected = asyncio.ensure_future(_disconnected(http))
-    both: set[asyncio.Future[Any]] = {waiting, disconnected}
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            raise ApiError(499, "the client left", code="left")  # never received
-        return waiting.result()
-    finally:
-        waiting.cancel()
-        disconnected.cancel()
-
-
-async def _completed_outcome(inflight: InFlightRequest) -> Outcome:
-    outcome = await inflight.outcome()
-    check_completed(outcome)
-    return outcome
-
-
-async def _disconnected(http: Request) -> None:
-    while (await http.receive())["type"] != "http.disconnect":
-        pass

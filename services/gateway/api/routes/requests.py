@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.errors import ApiError
+from services.gateway.api.openai_responses.replies import ID_PREFIX as RESPONSE_ID_PREFIX
 from services.gateway.api.replies import ChatFormat, TextFormat, usage
 from services.gateway.api.response_models import (
     List,
@@ -25,6 +26,7 @@ from services.gateway.inflight import find_active, find_outcome
 from shared.messages.requests import Cancel, Outcome
 
 PREVIEW_LENGTH = 120  # characters of a text in the list
+ID_PREFIXES = (ChatFormat.id_prefix, TextFormat.id_prefix, RESPONSE_ID_PREFIX)  # of replies
 REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -70,7 +72,9 @@ def request_routes(context: AppContext) -> APIRouter:
 
 async def _find(context: AppContext, http: Request, name: str) -> Outcome | UnfinishedRequest:
     """Raises: ApiError 404 if there is no such request, or the key may not see it; RetryLater."""
-    request_id = name.removeprefix(ChatFormat.id_prefix).removeprefix(TextFormat.id_prefix)
+    request_id = name
+    for prefix in ID_PREFIXES:
+        request_id = request_id.removeprefix(prefix)
     if REQUEST_ID.fullmatch(request_id):
         bus, key = context.connection.bus, key_of(http)
         outcome = await find_outcome(bus, request_id)

@@ -1,0 +1,114 @@
+"""The body of POST /v1/responses. A chat completion answers it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
+from services.gateway.api.request_models import (
+    ChatBody,
+    Lenient,
+    MetadataKey,
+    MetadataValue,
+    ResponseFormat,
+    ServedBody,
+    join_parts,
+    unsupported,
+)
+
+PART_KINDS = ("input_text", "output_text", "text")
+
+
+class InputPart(Lenient):
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class InputMessage(Lenient):
+    """A message of the input, or of the output of an earlier response."""
+
+    type: Literal["message"] | None = None
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[
+        str,
+        BeforeValidator(lambda content: join_parts(content, PART_KINDS), json_schema_input_type=str | list[InputPart]),
+    ]
+    id: str | None = None
+    status: str | None = None
+
+
+def _as_messages(value: Any) -> Any:
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+def _refuse_stored(value: Any) -> Any:
+    if value is not None:
+        raise unsupported("is not supported, as responses are not stored; send the earlier messages in input")
+    return value
+
+
+class TextOptions(Lenient):
+    format: ResponseFormat | None = None
+
+
+class ReasoningOptions(Lenient):
+    effort: str | None = None
+
+
+class ResponseStreamOptions(Lenient):
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponseBody(ServedBody):
+    """POST /v1/responses."""
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_IN_OTHER_FORMS
+
+    input: Annotated[
+        list[InputMessage],
+        Field(min_length=1, fail_fast=True),
+        BeforeValidator(_as_messages, json_schema_input_type=str | list[InputMessage]),
+    ]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
+    reasoning: ReasoningOptions | None = None
+    store: bool | None = None  # without effect: no response is stored
+
+    # Accepted only with values that have no effect
+    previous_response_id: Annotated[None, BeforeValidator(_refuse_stored)] = None
+    conversation: Annotated[None, BeforeValidator(_refuse_stored)] = None
+    background: Literal[False] | None = None
+    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    parallel_tool_calls: bool | None = None
+    prompt: None = None
+    stream_options: ResponseStreamOptions | None = None
+    text: TextOptions | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    top_logprobs: Literal[0] | None = None
+    truncation: Literal["disabled"] | None = None
+
+    @property
+    def effort(self) -> tuple[str, str | None]:
+        return "reasoning.effort", self.reasoning.effort if self.reasoning else None
+
+    def completion(self) -> "ResponseChat":
+        """The chat with the instructions as its first message."""
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        messages = [{"role": each.role, "content": each.content} for each in self.input]
+        shared = {name: getattr(self, name) for name in ServedBody.model_fields}
+        return ResponseChat.model_validate(
+            {**shared, "messages": system + messages, "max_tokens": self.max_output_tokens}
+        )
+
+
+class ResponseChat(ChatBody):
+    """The chat completion of a response; errors and headers name the response's fields."""
+
+    prompt_field: ClassVar[str] = "input"
+
+    @property
+    def limit(self) -> tuple[str, int | None]:
+        return "max_output_tokens", self.max_tokens

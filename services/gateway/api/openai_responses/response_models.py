@@ -1,0 +1,67 @@
+"""The reply of /v1/responses in the OpenAPI document."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from services.gateway.api.response_models import ResponseModel, Serving
+
+
+class OutputText(ResponseModel):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[None]
+    logprobs: list[None]
+
+
+class OutputMessage(ResponseModel):
+    id: str
+    type: Literal["message"]
+    status: Literal["completed", "incomplete"]
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class IncompleteDetails(ResponseModel):
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseUsage(ResponseModel):
+    """Units: tokens."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class ResponseObject(ResponseModel):
+    """A reply; the fields of the body come back as they were applied."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int = Field(description="Unix time, seconds")
+    status: Literal["completed", "incomplete"]
+    model: str
+    background: Literal[False]
+    error: None
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    output: list[OutputMessage]
+    parallel_tool_calls: bool
+    previous_response_id: None
+    reasoning: dict[str, str | None]
+    service_tier: str
+    store: Literal[False]
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: Literal["none", "auto"]
+    tools: list[None]
+    top_p: float
+    truncation: Literal["disabled"]
+    usage: ResponseUsage
+    user: str | None
+    dilaserve: Serving

@@ -1,0 +1,176 @@
+"""OpenAI's Responses API, with OpenAI's client."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from openai import APIStatusError, AsyncOpenAI
+from openai.types.responses import Response
+
+from shared.messages.requests import OutcomeStatus
+from shared.text import TextModel
+from tests.support.gateway import RunningGateway
+from tests.support.scheduler import AnsweringScheduler
+
+MODEL = "tiny-llada"
+EVENTS = [
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.content_part.added",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.content_part.done",
+    "response.output_item.done",
+    "response.completed",
+]
+
+
+@pytest.fixture
+async def client(gateway: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as client:
+        yield client
+
+
+async def post(gateway: RunningGateway, **fields: Any) -> httpx.Response:
+    return await gateway.http.post("/v1/responses", json={"model": MODEL, "input": "How many pears?", **fields})
+
+
+async def test_a_whole_response_has_the_text_and_the_usage(client: AsyncOpenAI, scheduler: AnsweringScheduler) -> None:
+    response = await client.responses.create(model=MODEL, input="How many pears?", metadata={"a": "b"}, store=True)
+    assert (response.status, response.output_text) == ("completed", "The answer is 29.")
+    assert response.usage is not None
+    assert response.usage.output_tokens == len(response.output_text)
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+    assert (response.metadata, response.incomplete_details, response.error) == ({"a": "b"}, None, None)
+    assert response.to_dict()["store"] is False
+    Response.model_validate(response.to_dict())  # every required field is present
+
+
+async def test_instructions_and_parts_are_the_messages_of_a_chat(
+    client: AsyncOpenAI, gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel
+) -> None:
+    turns: list[Any] = [
+        {"role": "user", "content": [{"type": "input_text", "text": "How many"}, {"type": "input_text", "text": "?"}]},
+        {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
+         "content": [{"type": "output_text", "text": "29", "annotations": []}]},
+        {"role": "user", "content": "Sure?"},
+    ]  # fmt: skip
+    await client.responses.create(
+        model=MODEL, instructions="Be short.", input=turns, temperature=0.5, top_p=0.9, max_output_tokens=8
+    )
+    contents = ("system", "Be short."), ("user", "How many\n?"), ("assistant", "29"), ("user", "Sure?")
+    messages = [{"role": role, "content": content} for role, content in contents]
+    await gateway.http.post(
+        "/v1/chat/completions",
+        json={"model": MODEL, "messages": messages, "temperature": 0.5, "top_p": 0.9, "max_tokens": 8},
+    )
+    response, chat = scheduler.requests
+    assert response.prompt_ids == chat.prompt_ids
+    assert (response.temperature, response.top_p, response.max_tokens) == (0.5, 0.9, 8)
+
+
+async def test_a_stream_has_openais_events_in_order(client: AsyncOpenAI, scheduler: AnsweringScheduler) -> None:
+    stream = await client.responses.create(model=MODEL, input="How many pears?", stream=True)
+    events: list[Any] = [event async for event in stream]
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert list(dict.fromkeys(event.type for event in events)) == EVENTS
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert "".join(deltas) == "The answer is 29." == events[-1].response.output_text
+    assert {event.item_id for event in events if hasattr(event, "item_id")} == {events[-1].response.output[0].id}
+
+
+async def test_openais_stream_helper_returns_the_final_response(
+    client: AsyncOpenAI, scheduler: AnsweringScheduler
+) -> None:
+    async with client.responses.stream(model=MODEL, input="How many pears?") as stream:
+        final = await stream.get_final_response()
+    assert (final.status, final.output_text) == ("completed", "The answer is 29.")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_cut_response_is_incomplete(client: AsyncOpenAI, scheduler: AnsweringScheduler, stream: bool) -> None:
+    body: dict[str, Any] = {"model": MODEL, "input": "How many pears?", "max_output_tokens": 3}
+    if stream:
+        events: list[Any] = [event async for event in await client.responses.create(**body, stream=True)]
+        assert events[-1].type == "response.incomplete"
+        response = events[-1].response
+    else:
+        response = await client.responses.create(**body)
+    assert (response.status, response.output_text) == ("incomplete", "The")
+    assert response.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_a_failed_stream_ends_with_the_error(client: AsyncOpenAI, scheduler: AnsweringScheduler) -> None:
+    scheduler.status = OutcomeStatus.FAILED
+    events: list[Any] = [
+        event async for event in await client.responses.create(model=MODEL, input="How many pears?", stream=True)
+    ]
+    assert (events[-1].type, events[-1].response.status) == ("response.failed", "failed")
+    assert events[-1].response.error.code == "server_error"
+    assert "failed" in events[-1].response.error.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+        ({"background": True}, "background"),
+        ({"include": ["message.output_text.logprobs"]}, "include[0]"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"stop": ["x"]}, "stop"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"input": []}, "input"),
+        ({"input": " "}, "input"),
+        ({"input": "x" * 5000}, "input"),
+        ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+    ],
+)
+async def test_fields_and_values_without_support_are_refused_by_name(
+    gateway: RunningGateway, fields: dict[str, Any], param: str
+) -> None:
+    refused = await post(gateway, **fields)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert param in refused.json()["error"]["message"]
+
+
+async def test_an_earlier_response_is_refused_with_the_alternative(client: AsyncOpenAI) -> None:
+    with pytest.raises(APIStatusError, match="send the earlier messages in input") as refusal:
+        await client.responses.create(model=MODEL, input="And then?", previous_response_id="resp_1")
+    assert refusal.value.status_code == 400
+
+
+async def test_a_limit_beyond_the_models_room_is_named_as_in_the_body(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    reply = await post(gateway, max_output_tokens=10**6, prompt_cache_key="x", reasoning={"effort": "low"})
+    assert reply.headers["x-dilaserve-adjusted"].startswith("max_output_tokens=")
+    assert reply.headers["x-dilaserve-ignored"] == "reasoning.effort, prompt_cache_key"
+
+
+async def test_a_response_has_the_slo_metrics_and_outcome_of_a_completion(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    reply = (await post(gateway, slo_ms=900, min_threshold=0.7)).json()
+    [request] = scheduler.requests
+    assert (request.slo_s, request.min_threshold, reply["dilaserve"]["slo_ms"]) == (0.9, 0.7, 900)
+    await gateway.metric('dilaserve_gateway_requests_total{outcome="completed"} 1.0')
+    stored = await gateway.http.get(f"/v1/requests/{reply['id']}")
+    assert stored.json()["text"] == "The answer is 29."
+
+
+async def test_a_repeated_response_with_a_key_is_served_once(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    body, headers = {"model": MODEL, "input": "How many pears?"}, {"Idempotency-Key": "once"}
+    first, second = [await gateway.http.post("/v1/responses", json=body, headers=headers) for _ in range(2)]
+    assert first.json()["id"] == second.json()["id"]
+    assert len(scheduler.requests) == 1
