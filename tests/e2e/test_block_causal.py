@@ -18,7 +18,9 @@ from tests.support.stack import START_S, Stack, dilaserve, new_data_dir, running
 from tests.support.tiny_model import write_tiny_sdar, write_tiny_weights
 
 THRESHOLD, OUTPUT = 0.1, 30
+SYSTEM = "A farmer sells fruit at the market. " * 6
 PROMPTS = [f"how many {fruit}?" for fruit in ("apples", "pears", "figs", "ripe plums", "limes", "kiwis")]
+PROMPTS += [f"{SYSTEM}How many {fruit}?" for fruit in ("melons", "cherries")]
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,9 @@ def test_texts_of_concurrent_requests_are_those_decoded_alone(model: Path) -> No
         served = [reply.json()["dilaserve"] for reply in replies]
         assert [each["recompute_steps"] for each in served] == [1 + each["migrations"] for each in served]
         assert any(each["steps"] < each["output_tokens"] for each in served)
+        again = complete(stack, PROMPTS[-1]).json()
+        assert again["choices"][0]["text"] == replies[-1].json()["choices"][0]["text"]
+        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64
 
 
 def test_a_cache_of_another_kind_of_model_is_refused(model: Path, tmp_path: Path) -> None:

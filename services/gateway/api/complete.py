@@ -31,6 +31,7 @@ from shared.errors import QueueFull, RetryLater, StorageFull
 from shared.messages.requests import Outcome
 from shared.messages.requests import Request as QueuedRequest
 from shared.retry import retry
+from shared.tasks import cancel
 
 KEYED_WAIT_S = 15.0  # longer than a broken connection, a restart of NATS or of an instance usually takes
 
@@ -171,7 +172,7 @@ async def _claim(context: AppContext, http: Request, body: CompletionBody, index
 
 async def _completed(http: Request, inflights: Sequence[InFlightRequest]) -> list[Outcome]:
     """The outcomes. Raises: ApiError if a request is not completed; 499 if the client leaves first."""
-    waiting = asyncio.gather(*(_completed_outcome(inflight) for inflight in inflights))
+    waiting = asyncio.ensure_future(_completed_outcomes(inflights))
     disconnected = asyncio.ensure_future(_disconnected(http))
     both: set[asyncio.Future[Any]] = {waiting, disconnected}
     try:
@@ -180,8 +181,11 @@ async def _completed(http: Request, inflights: Sequence[InFlightRequest]) -> lis
             raise ApiError(499, "the client left", code="left")  # never received
         return waiting.result()
     finally:
-        waiting.cancel()
-        disconnected.cancel()
+        await cancel(both)
+
+
+async def _completed_outcomes(inflights: Sequence[InFlightRequest]) -> list[Outcome]:
+    return await asyncio.gather(*(_completed_outcome(inflight) for inflight in inflights))
 
 
 async def _completed_outcome(inflight: InFlightRequest) -> Outcome:

@@ -165,8 +165,7 @@ class CompletionReplies(Replies):
 
     def _usage(self, outcomes: Sequence[Outcome]) -> Json:
         """A prompt counts once, however many choices it has."""
-        prompts = outcomes[:: self._choices_per_prompt]
-        return usage(sum(each.prompt_tokens for each in prompts), sum(each.completion_tokens for each in outcomes))
+        return usage_of(outcomes[:: self._choices_per_prompt], outcomes)
 
     def _chunk(self, choices: list[Json]) -> Json:
         chunk = {**self._head, "object": self._format.chunk, "choices": choices}
@@ -179,6 +178,19 @@ def _stop_reason(outcome: Outcome) -> Json:
 
 def serving(outcome: Outcome) -> Json:
     return Serving.of(outcome).model_dump(exclude_unset=True)
+
+
+def usage_of(prompts: Sequence[Outcome], outcomes: Sequence[Outcome]) -> Json:
+    """`prompts`: an outcome of each prompt."""
+    prompt_tokens = sum(each.prompt_tokens for each in prompts)
+    details = {"cached_tokens": sum(cached_tokens(each) for each in prompts)}
+    used = usage(prompt_tokens, sum(each.completion_tokens for each in outcomes))
+    return used | {"prompt_tokens_details": details}
+
+
+def cached_tokens(outcome: Outcome) -> int:
+    """The tokens of the prompt that a prefix cache had."""
+    return outcome.stats.cached_tokens if outcome.stats else 0
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> Json:

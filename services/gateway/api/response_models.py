@@ -41,12 +41,17 @@ class ErrorBody(ResponseModel):
     error: ErrorDetail
 
 
+class PromptTokensDetails(ResponseModel):
+    cached_tokens: int = Field(description="tokens of the prompt that a prefix cache had")
+
+
 class Usage(ResponseModel):
     """Units: tokens."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = Field(None, description="absent before a request has ended")
 
 
 class Serving(ResponseModel):

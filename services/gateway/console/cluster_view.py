@@ -39,6 +39,7 @@ class InstanceView(ResponseModel):
     tokens: int | None  # prompt and output tokens of its requests
     max_tokens: int  # maximum per batch
     step_latency_ms: float | None  # latency of a recompute step of all its requests
+    prefix_hit_rate: float | None  # share of the tokens looked for in its prefix cache; None: it has none, or none yet
 
 
 class NodeView(ResponseModel):
@@ -95,4 +96,5 @@ def _instance_view(instance: Instance, load: InstanceLoad | None) -> InstanceVie
         tokens=load.tokens if load else None,
         max_tokens=instance.max_batch_tokens,
         step_latency_ms=load.step_latency_s * 1000 if load else None,
+        prefix_hit_rate=instance.cached_tokens / instance.wanted_tokens if instance.wanted_tokens else None,
     )

@@ -52,7 +52,10 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
     """
     start, stop = sequence.block_range(job.block)
     if config.is_block_causal:
-        return Part(sequence, job.step, job.block, 0 if mode is CacheMode.NONE else sequence.exact_tokens, stop)
+        is_cached = mode is not CacheMode.NONE and job.kind == StepKind.CACHE
+        return Part(
+            sequence, job.step, job.block, sequence.exact_tokens if is_cached else sequence.loaded_at_arrival, stop
+        )
     if mode is CacheMode.NONE:
         return Part(sequence, job.step, job.block, 0, len(sequence.canvas))
     is_cached = sequence.cached_block == job.block

@@ -63,11 +63,6 @@ class Part:
         return [(length, start + length) for start in range(self.start, self.stop, length)]
 
     @property
-    def loaded_tokens(self) -> int:
-        """The tokens that this step need not feed, as an earlier request had computed them."""
-        return self.sequence.loaded_tokens if self.sequence.last_step < 0 else 0
-
-    @property
     def max_tokens(self) -> int:
         """The most tokens that a forward for this part feeds."""
         return len(self.sequence.canvas) if self.rebuilds else self.num_tokens

@@ -41,6 +41,12 @@ class SequenceState:
     end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
 
     @property
+    def loaded_at_arrival(self) -> int:
+        """Before its first step here: the tokens that this step need not feed, as an earlier request had computed them;
+        later 0."""
+        return self.loaded_tokens if self.last_step < 0 else 0
+
+    @property
     def num_blocks(self) -> int:
         return (len(self.canvas) - self._first_start) // self.block_length
 

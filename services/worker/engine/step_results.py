@@ -104,6 +104,6 @@ def unmask(
         tokens=predictions.tokens[chosen],
         confidences=predictions.confidences[chosen],
         stats=summarize(known),
-        cached=np.array([part.loaded_tokens for part in parts], dtype=np.int64),
+        cached=np.array([part.sequence.loaded_at_arrival for part in parts], dtype=np.int64),
         batch_tokens=len(batch.tokens),
     )

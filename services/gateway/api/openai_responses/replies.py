@@ -5,7 +5,7 @@ from itertools import count
 
 from services.gateway.api.errors import ApiError
 from services.gateway.api.openai_responses.body import ResponseBody
-from services.gateway.api.replies import Json, Replies, serving
+from services.gateway.api.replies import Json, Replies, cached_tokens, serving
 from services.gateway.api.token_logprobs import TokenLogprob
 from shared.messages.requests import FinishReason, Outcome
 
@@ -53,7 +53,7 @@ class ResponseReplies(Replies):
         incomplete = {"incomplete_details": {"reason": "max_output_tokens"}} if is_cut else {}
         usage = {
             "input_tokens": outcome.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {"cached_tokens": cached_tokens(outcome), "cache_write_tokens": 0},
             "output_tokens": outcome.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": outcome.prompt_tokens + outcome.completion_tokens,

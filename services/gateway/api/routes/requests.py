@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from services.gateway.admission.admission import key_of
 from services.gateway.api.errors import ApiError
 from services.gateway.api.openai_responses.replies import ID_PREFIX as RESPONSE_ID_PREFIX
-from services.gateway.api.replies import ChatFormat, TextFormat, usage
+from services.gateway.api.replies import ChatFormat, TextFormat, usage_of
 from services.gateway.api.response_models import (
     List,
     RequestSummary,
@@ -62,7 +62,7 @@ def request_routes(context: AppContext) -> APIRouter:
         return StoredRequest(
             object="dilaserve.request",
             finish_reason=outcome.finish_reason,
-            usage=Usage(**usage(outcome.prompt_tokens, outcome.completion_tokens)),
+            usage=Usage(**usage_of([outcome], [outcome])),
             steps=step_list(outcome.decisions, outcome.stats.slo_s) if outcome.stats else [],
             **_fields(outcome),
         )

@@ -44,13 +44,14 @@ function makeInstance(instance) {
     h("div", { className: "gpus" }, ...ranks.map((name) => h("div", { className: "gpu" }, h("span", {}, name)))),
     h("div", { className: "instance-load" }, h("span", {}, `TP ${instance.tp_degree}`), h("span", {})),
     h("div", { className: "instance-load" }, h("span", {}, "Recompute step"), h("span", {})),
+    h("div", { className: "instance-load" }, h("span", {}, "Prefix hits"), h("span", {})),
   );
 }
 
 function updateInstance(element, instance) {
   const known = instance.requests !== null;
   const share = known ? Math.max(instance.requests / instance.max_requests, instance.tokens / instance.max_tokens) : 0;
-  const [first, second] = element.querySelectorAll(".instance-load");
+  const [first, second, third] = element.querySelectorAll(".instance-load");
   element.dataset.state = instance.state;
   element.querySelector(".instance-head").lastChild.replaceWith(badge(instance.state, STATE_KIND[instance.state]));
   element.title = instance.quarantine ?? "";
@@ -58,4 +59,6 @@ function updateInstance(element, instance) {
   first.lastChild.textContent = known ? `${format.plural(instance.requests, "request")}, ${format.number(instance.tokens)} tokens` : "";
   second.hidden = !known || instance.step_latency_ms === null;
   second.lastChild.textContent = format.duration(instance.step_latency_ms);
+  third.hidden = instance.prefix_hit_rate === null;
+  third.lastChild.textContent = format.percent(instance.prefix_hit_rate);
 }
