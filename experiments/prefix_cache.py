@@ -1,0 +1,202 @@
+"""The worth of the prefix cache: time to first text of requests that begin alike, with and without it.
+
+python -m experiments.prefix_cache
+
+Two clusters of one instance with one thread each take turns with the same requests. A common prompt: after one
+request, 64 others with the same system message, 8 at a time. Chats with this system message: each turn sends the whole
+conversation so far. Each round has texts of its own.
+"""
+
+import asyncio
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from experiments.demo_model.evaluate import HeldOutQuestion, read_questions
+from experiments.demo_model.publish import HELD_OUT_FILE
+from experiments.live_cluster import LiveCluster, one_instance
+from experiments.report import RESULTS, Report, target_list
+from services.worker.settings import WorkerSettings
+from shared.messages.requests import ChatMessage, Request
+from shared.text import TextModel
+
+PAGE = WorkerSettings().prefix_page
+COMMON_TOKENS, REQUESTS, CONCURRENCY = 256, 64, 8
+CHATS, TURNS = 8, 10
+OUTPUT = 32  # tokens of an answer
+MAX_RATIO, MIN_HIT_RATE = 0.6, 0.95
+
+Messages = list[dict[str, str]]
+
+
+@dataclass(slots=True)
+class Measured:
+    """Of the requests of one cluster: seconds to the first text, and tokens."""
+
+    first_text_s: list[float] = field(default_factory=list)
+    cached_tokens: int = 0
+    cacheable_tokens: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        return self.cached_tokens / self.cacheable_tokens
+
+
+@contextmanager
+def cluster(model: Path, share: float) -> Iterator[LiveCluster]:
+    """One instance whose prefix cache has this share of the KV cache."""
+    os.environ["DILASERVE_PREFIX_CACHE"] = str(share)
+    with one_instance("--model", model, "--policy", "fixed", "--thresholds", 0.9) as live:
+        yield live
+
+
+def common_tokens(text: TextModel, conversations: Sequence[Messages]) -> int:
+    """The tokens with which all these prompts begin."""
+    prompts = [text.encode_request(request_of(messages)).tolist() for messages in conversations]
+    return next(i for i, column in enumerate(zip(*prompts, strict=False)) if len(set(column)) > 1)
+
+
+def request_of(messages: Messages) -> Request:
+    return Request(request_id="a", messages=[ChatMessage(**message) for message in messages])
+
+
+def system_message(text: TextModel, problems: Iterable[HeldOutQuestion]) -> dict[str, str]:
+    """A system message of worked problems, with which prompts of at least COMMON_TOKENS tokens begin."""
+    content, each = "", iter(problems)
+    ends: list[Messages] = [[{"role": "user", "content": end}] for end in ("1", "2")]
+    while common_tokens(text, [[{"role": "system", "content": content}, *end] for end in ends]) < COMMON_TOKENS:
+        problem = next(each)
+        content += f"{problem.prompt} The answer is {problem.answer}. "
+    return {"role": "system", "content": content}
+
+
+async def stream(client: httpx.AsyncClient, model: str, messages: Messages) -> tuple[float, Mapping[str, Any], str]:
+    """Returns: the seconds to the first text, the usage, and the text."""
+    body = {"model": model, "messages": messages, "max_tokens": OUTPUT, "stream": True, "slo_ms": 60_000}
+    started_s, first_s, content, usage = time.perf_counter(), 0.0, "", dict[str, Any]()
+    options = {"stream_options": {"include_usage": True}}
+    async with client.stream("POST", "/v1/chat/completions", json=body | options) as reply:
+        reply.raise_for_status()
+        async for line in reply.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            chunk = json.loads(line[6:])
+            usage = chunk.get("usage") or usage
+            piece = chunk["choices"][0]["delta"].get("content") if chunk["choices"] else ""
+            if piece and not first_s:
+                first_s = time.perf_counter() - started_s
+            content += piece or ""
+    return first_s or time.perf_counter() - started_s, usage, content
+
+
+async def run_common(
+    client: httpx.AsyncClient,
+    text: TextModel,
+    system: dict[str, str],
+    questions: Sequence[HeldOutQuestion],
+    cacheable: int,
+) -> Measured:
+    """One request, then all others."""
+    measured, free = Measured(), asyncio.Semaphore(CONCURRENCY)
+
+    async def ask(question: HeldOutQuestion) -> None:
+        async with free:
+            first_s, usage, _ = await stream(
+                client, text.card.name, [system, {"role": "user", "content": question.prompt}]
+            )
+        measured.first_text_s.append(first_s)
+        measured.cached_tokens += usage["prompt_tokens_details"]["cached_tokens"]
+        measured.cacheable_tokens += cacheable
+
+    await stream(client, text.card.name, [system, {"role": "user", "content": "2 + 3 = ?"}])
+    await asyncio.gather(*(ask(question) for question in questions))
+    return measured
+
+
+async def run_chats(
+    client: httpx.AsyncClient, text: TextModel, system: dict[str, str], questions: Sequence[HeldOutQuestion]
+) -> Measured:
+    """CHATS chats of TURNS questions each, together. Counts all turns but the first."""
+    measured = Measured()
+
+    async def chat(number: int) -> None:
+        messages: Messages = [system]
+        for turn, question in enumerate(questions[number * TURNS :][:TURNS]):
+            before = messages.copy()
+            messages.append({"role": "user", "content": question.prompt})
+            first_s, usage, answer = await stream(client, text.card.name, messages)
+            if turn:
+                measured.first_text_s.append(first_s)
+                measured.cached_tokens += usage["prompt_tokens_details"]["cached_tokens"]
+                measured.cacheable_tokens += common_tokens(text, [before, messages]) // PAGE * PAGE
+            messages.append({"role": "assistant", "content": answer})
+
+    await asyncio.gather(*(chat(number) for number in range(CHATS)))
+    return measured
+
+
+async def run_rounds(
+    clusters: Mapping[str, LiveCluster], text: TextModel, problems: Sequence[HeldOutQuestion], rounds: int
+) -> dict[tuple[str, str], list[Measured]]:
+    """By workload and cluster, in turns."""
+    results: dict[tuple[str, str], list[Measured]] = {}
+    for number in range(rounds):
+        drawn = Random(number).sample(problems, len(problems))
+        common = system_message(text, drawn[REQUESTS:])
+        two: list[Messages] = [[common, {"role": "user", "content": each.prompt}] for each in drawn[:2]]
+        cacheable = common_tokens(text, two) // PAGE * PAGE
+        for name in sorted(clusters, reverse=bool(number % 2)):
+            async with httpx.AsyncClient(base_url=clusters[name].url, timeout=120, trust_env=False) as client:
+                measured = await run_common(client, text, common, drawn[:REQUESTS], cacheable)
+                results.setdefault(("common prompt", name), []).append(measured)
+                measured = await run_chats(client, text, common, drawn)
+                results.setdefault(("chats of ten turns", name), []).append(measured)
+    return results
+
+
+def main(
+    model: Annotated[Path, typer.Option(help="A block-causal model.")] = Path("models/demo-block"),
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, the first of which warms up.")] = 6,
+    out: Annotated[Path, typer.Option(help="Directory of the report.")] = RESULTS,
+) -> None:
+    """Measure both workloads on both clusters, and write the report."""
+    text, problems = TextModel(model, model.name), read_questions(model / HELD_OUT_FILE)
+    with cluster(model, 0.25) as cached, cluster(model, 0.0) as plain:
+        results = asyncio.run(run_rounds({"with": cached, "without": plain}, text, problems, rounds + 1))
+    report = Report(
+        "The prefix cache",
+        f"Block-causal demo model, one thread, cache of pages of {PAGE} tokens. Common prompt: {REQUESTS} requests, "
+        f"{CONCURRENCY} at a time, whose first {COMMON_TOKENS} tokens or more are the same, after one such request. "
+        f"Chats with such a system message, {CHATS} at a time: turns 2 to {TURNS}. "
+        f"Medians of {rounds} rounds, which take turns on two clusters, "
+        "of each round's median time to first text. Hit rate: tokens cached, of those of whole pages in common.",
+    )
+    report.add_columns("workload", "time to first text with, ms", "without, ms", "ratio (spread)", "hit rate")
+    targets = {}
+    for workload in ("common prompt", "chats of ten turns"):
+        kept = {name: results[workload, name][1:] for name in ("with", "without")}
+        medians = {name: [statistics.median(each.first_text_s) for each in of] for name, of in kept.items()}
+        ratios = sorted(a / b for a, b in zip(medians["with"], medians["without"], strict=True))
+        ratio, hits = statistics.median(ratios), min(each.hit_rate for each in kept["with"])
+        times = [f"{1000 * statistics.median(medians[name]):.1f}" for name in ("with", "without")]
+        report.add_row(workload, *times, f"{ratio:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})", f"{hits:.1%}")
+        targets[f"{workload}: ratio {ratio:.2f}, at most {MAX_RATIO}"] = ratio <= MAX_RATIO
+        targets[f"{workload}: lowest hit rate of a round {hits:.1%}, at least {MIN_HIT_RATE:.0%}"] = (
+            hits >= MIN_HIT_RATE
+        )
+    report.add("Targets:", target_list(targets))
+    report.write(out / "prefix_cache.md")
+
+
+if __name__ == "__main__":
+    typer.run(main)
