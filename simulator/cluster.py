@@ -32,7 +32,7 @@ from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
 from simulator.clock import Action, VirtualClock
 from simulator.estimates import Predictor
-from simulator.instance import HUNDREDTHS, REQUESTS, Batch, SimulatedInstance, joined, read_jobs
+from simulator.instance import HUNDREDTHS, REQUESTS, Batch, FedTokens, SimulatedInstance, joined, read_jobs
 from simulator.outputs import SimulatedOutputs
 from simulator.result import Records
 from simulator.workload import ArrivalTrace
@@ -62,7 +62,12 @@ class SimulatedCluster:
         # Iterations whose results the scheduler has not received: instance, seconds, batch
         self._ended: list[tuple[str, float, Batch]] = []
         self._idle: dict[str, SimulatedInstance] = {}  # instances that may have an iteration to start
-        self._lengths = self.workload.prompt_tokens + self.workload.output_tokens
+        self._fed = FedTokens(
+            self.workload.prompt_tokens + self.workload.output_tokens,
+            self.workload.prompt_tokens,
+            self._block_length,
+            self._core.settings.exact_cache,
+        )
         self._request_at: Int64 = np.zeros(self._core.table.capacity, dtype=np.int64)  # by row of the scheduler's table
         self._prompt = np.zeros(int(self.workload.prompt_tokens.max(initial=0)), dtype=np.int32)
 
@@ -93,7 +98,7 @@ class SimulatedCluster:
     def join(self, instance: Instance) -> None:
         """An instance is ready to serve."""
         cost = self._profile.cost(instance.tp_degree)
-        self.instances[instance.instance_id] = SimulatedInstance(instance, cost, self._block_length)
+        self.instances[instance.instance_id] = SimulatedInstance(instance, cost)
         self.update(instance)
         self._record_instances()
 
@@ -169,7 +174,7 @@ class SimulatedCluster:
                 self._request_at[state.ticket & ROW_MASK] = int(state.request_id)
         commands = [command for command in commands if command.jobs.tickets and command.instance_id in self.instances]
         messages = [command.jobs for command in commands]
-        batches = read_jobs(messages, self._request_at, self._lengths, self._block_length)
+        batches = read_jobs(messages, self._request_at, self._outputs.masks_left, self._fed)
         for command, batch in zip(commands, batches, strict=True):
             self._send(partial(self._accept, self.instances[command.instance_id], batch))
 

@@ -1,18 +1,21 @@
 """One instance: a queue of step jobs, run in one batch after another.
 
 It forms batches as the worker does: waiting jobs in order, up to the limits on tokens and requests. A cache step
-computes its block, a recompute step the whole sequence. An iteration's latency is its cost by the profile.
+computes its block, a recompute step the whole sequence. With an exact cache, that of block-causal models, a recompute
+step computes the text to the end of its block, and the first cache step of a block also the block before it. An
+iteration's latency is its cost by the profile.
 """
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
 
 from services.scheduler.state.request_table import ROW_MASK
-from shared.arrays import Int64, unpack_float32, unpack_int32, unpack_int64
+from shared.arrays import Bool, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
 from shared.iteration_cost import IterationCost
 from shared.messages.instances import Instance
 from shared.messages.steps import CACHE, StepJobs, StepKind
@@ -28,9 +31,28 @@ def joined(batches: Sequence[Batch]) -> Batch:
     return batches[0] if len(batches) == 1 else np.concatenate(batches, axis=1)
 
 
-def read_jobs(messages: Sequence[StepJobs], request_at: Int64, lengths: Int64, block_length: int) -> list[Batch]:
-    """The jobs of each message. `request_at` maps rows of the scheduler's table to requests, `lengths` are the tokens
-    of each request's prompt and output."""
+@dataclass(frozen=True, slots=True)
+class FedTokens:
+    """The tokens that jobs feed and the keys that they attend to. Shapes: [r], by request."""
+
+    lengths: Int64  # tokens of prompt and output
+    prompts: Int64  # tokens
+    block_length: int
+    exact: bool  # whether the cache is exact
+
+    def of(self, requests: Int64, blocks: Int32, begins: Bool, cached: Bool) -> tuple[Int64, Int64]:
+        """The tokens and the keys of each job; `begins`: whether it is the first of its block. Shapes: [n] each."""
+        if not self.exact:
+            keys = self.lengths[requests]
+            return np.where(cached, self.block_length, keys), keys
+        keys = self.prompts[requests] + (blocks + 1) * self.block_length
+        follows = begins & (blocks > 0)
+        return np.where(cached, self.block_length * (1 + follows), keys), keys
+
+
+def read_jobs(messages: Sequence[StepJobs], request_at: Int64, masks_left: Int64, fed: FedTokens) -> list[Batch]:
+    """The jobs of each message. `request_at` maps rows of the scheduler's table to requests; `masks_left` are those of
+    each request's output."""
     tickets = unpack_int64(b"".join([message.tickets for message in messages]))
     batch = np.empty((7, len(tickets)), dtype=np.int64)
     batch[TICKETS] = tickets
@@ -38,8 +60,9 @@ def read_jobs(messages: Sequence[StepJobs], request_at: Int64, lengths: Int64, b
     batch[STEPS] = unpack_int32(b"".join([message.steps for message in messages]))
     batch[HUNDREDTHS] = hundredths_of(unpack_float32(b"".join([message.thresholds for message in messages])))
     batch[CACHED] = cached = unpack_int32(b"".join([message.kinds for message in messages])) == CACHE
-    batch[KEYS] = keys = lengths[requests]
-    batch[TOKENS] = np.where(cached, block_length, keys)
+    blocks = unpack_int32(b"".join([message.blocks for message in messages]))
+    begins = masks_left[requests] % fed.block_length == 0
+    batch[TOKENS], batch[KEYS] = fed.of(requests, blocks, begins, cached)
     ends = list(accumulate(len(message.tickets) // 8 for message in messages))
     return [batch[:, start:end] for start, end in pairwise([0, *ends])]
 
@@ -47,12 +70,11 @@ def read_jobs(messages: Sequence[StepJobs], request_at: Int64, lengths: Int64, b
 class SimulatedInstance:
     """Times iterations; SimulatedOutputs has their results."""
 
-    def __init__(self, instance: Instance, cost: IterationCost, block_length: int) -> None:
+    def __init__(self, instance: Instance, cost: IterationCost) -> None:
         self.instance = instance
         self.running: Batch | None = None
         self.latency_s = 0.0  # of the running iteration
         self._queue: deque[Batch] = deque()
-        self._block_length = block_length
         self._counts_keys = bool(cost.cache.key_s or cost.recompute.key_s)
         self._seconds = lru_cache(4096)(lambda *parts: cost.iteration_seconds(parts))
 
@@ -71,7 +93,7 @@ class SimulatedInstance:
             waiting = self._first(waiting)
             tokens = int(waiting[TOKENS].sum())
         self.running = waiting
-        cached = self._block_length * sum(waiting[CACHED].tolist())
+        cached = int(waiting[TOKENS] @ waiting[CACHED])
         recomputed = tokens - cached  # a recompute step attends to the tokens it feeds
         keys = int(waiting[KEYS].sum()) - recomputed if self._counts_keys else 0
         self.latency_s = self._seconds((StepKind.CACHE, cached, keys), (StepKind.RECOMPUTE, recomputed, recomputed))

@@ -26,12 +26,12 @@ class SimulatedOutputs:
     _random: np.random.Generator
 
     def __post_init__(self) -> None:
-        self._masks_left = self._output_tokens.copy()
+        self.masks_left = self._output_tokens.copy()
 
     def run_steps(self, batch: Batch) -> "FinishedSteps":
         """Unmask tokens in the order of their positions."""
         requests, hundredths = batch[REQUESTS], batch[HUNDREDTHS]
-        levels, left = self.levels[requests], self._masks_left[requests]
+        levels, left = self.levels[requests], self.masks_left[requests]
         if self._confidences is None:
             counts = self.model.unmask(self._random, levels, hundredths, left)
             stats = np.zeros((len(requests), 5), dtype=np.float32)
@@ -39,7 +39,7 @@ class SimulatedOutputs:
             counts, stats = self._confidences.unmask(self._random, requests, levels, hundredths, left)
         ends = counts.cumsum()
         done = self._output_tokens[requests] - left
-        self._masks_left[requests] = left - counts
+        self.masks_left[requests] = left - counts
         positions = np.arange(int(ends[-1])) + (done - ends + counts).repeat(counts)
         return FinishedSteps(batch, counts, ends, positions, stats)
 

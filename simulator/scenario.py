@@ -55,6 +55,7 @@ class Scenario:
 
     profile: LatencyProfile
     steps: StepsTable
+    block_length: int = 32  # tokens
     replay: ReplayModel | None = None  # requests to replay; None: the unmasking model of the steps table
     registered: LatencyProfile | None = None  # that instances register; None: `profile` with the shared launch
     instances: tuple[int, ...]  # TP degree of each
@@ -79,7 +80,15 @@ class Scenario:
     def default_slo_s(self, workload: ArrivalTrace) -> float:
         if self.slo_s is not None:
             return self.slo_s
-        return SLO_MULTIPLE * unloaded_latency_s(workload, self.profile, self.steps, caching=self.caching)
+        unloaded_s = unloaded_latency_s(
+            workload,
+            self.profile,
+            self.steps,
+            caching=self.caching,
+            exact=self.settings.cache == "block",
+            block_length=self.block_length,
+        )
+        return SLO_MULTIPLE * unloaded_s
 
 
 def simulate(
@@ -92,7 +101,7 @@ def simulate(
     difficulty_random, step_random, prediction_random = np.random.default_rng(scenario.seed).spawn(3)
     estimates = "one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates
     settings = replace(scenario.settings, estimates=estimates, lookahead=0)
-    model = scenario.replay or UnmaskingTables(scenario.steps)
+    model = scenario.replay or UnmaskingTables(scenario.steps, scenario.block_length)
     card = scenario.live[1] if scenario.live else _card(scenario.steps)
     core = build_core(settings, None, card, EPOCH, keeps_records=False, estimate_interval_s=ESTIMATE_INTERVAL_S)
     asks = core.policy.uses_estimates and settings.estimates == "predictor"
@@ -139,7 +148,14 @@ def _start_reconfigurator(
     degrees = [tp for tp in profile.tp_degrees if tp <= settings.gpus_per_node]
     planner = Planner(
         nodes=nodes_of(specs, settings.gpus_per_node),
-        planning=PlanningSettings(thresholds, degrees, DEFAULTS.batch_sizes, settings.rps_buffer),
+        planning=PlanningSettings(
+            thresholds,
+            degrees,
+            DEFAULTS.batch_sizes,
+            settings.rps_buffer,
+            block_length=scenario.block_length,
+            exact_cache=scenario.settings.cache == "block",
+        ),
         prior=dict(zip(thresholds, scenario.steps.tokens_at(np.array(thresholds)).tolist(), strict=True)),
         cached=scenario.caching,
         solver=DEFAULTS.solver,
@@ -156,7 +172,7 @@ def _predictor(
         return oracle_predictor(model, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
     if scenario.live is not None:
         return trained_predictor(scenario.live[0], thresholds)
-    tables = model if isinstance(model, UnmaskingTables) else UnmaskingTables(scenario.steps)
+    tables = model if isinstance(model, UnmaskingTables) else UnmaskingTables(scenario.steps, scenario.block_length)
     return trained_predictor(train_predictor(tables, workload.output_tokens, thresholds, random), thresholds)
 
 

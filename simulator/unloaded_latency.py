@@ -12,15 +12,26 @@ SLO_MULTIPLE = 5.0  # "Experimental Setup"
 
 
 def unloaded_latency_s(
-    workload: ArrivalTrace, profile: LatencyProfile, steps: StepsTable, *, caching: bool, block_length: int = 32
+    workload: ArrivalTrace,
+    profile: LatencyProfile,
+    steps: StepsTable,
+    *,
+    caching: bool,
+    exact: bool = False,
+    block_length: int = 32,
 ) -> float:
     """Mean latency, in seconds, of the workload's requests, each alone on the profile's smallest TP degree.
 
-    Each block takes block_length / tokens_per_step steps on average; with a cache the first of them recomputes.
+    Each block takes block_length / tokens_per_step steps on average; with a cache the first of them recomputes, with an
+    exact one only that of the first block, up to its end.
     """
     tp = profile.tp_degrees[0]
     block_steps = block_length / float(steps.tokens_at(np.array(THRESHOLD)))
+    blocks = workload.output_tokens / block_length
+    if exact:
+        first_s = profile.latency_s(tp, workload.prompt_tokens + block_length, StepKind.RECOMPUTE)
+        later_s, two_s = (profile.latency_s(tp, count * block_length, StepKind.CACHE) for count in (1, 2))
+        return float((first_s + (blocks - 1) * two_s + blocks * (block_steps - 1) * later_s).mean())
     recompute_s = profile.latency_s(tp, workload.prompt_tokens + workload.output_tokens, StepKind.RECOMPUTE)
     cache_s = profile.latency_s(tp, block_length, StepKind.CACHE) if caching else recompute_s
-    blocks = workload.output_tokens / block_length
     return float((blocks * (recompute_s + (block_steps - 1) * cache_s)).mean())

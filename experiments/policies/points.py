@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from experiments.paper.files import PROFILE, ROOFLINE, STEPS
 from experiments.policies.arrivals import NEEDS, arrivals, first_requests, with_mixed_slos
+from experiments.policies.served_models import LLADA, LLADA_ROOFLINE, ServedModel
 from services.scheduler.registry import DEFAULT_POLICY
 from shared.messages.steps import StepKind
-from shared.profile import LatencyProfile, read_profile
+from shared.profile import LatencyProfile
 from simulator.steps_table import StepsTable, read_steps
-from simulator.unloaded_latency import SLO_MULTIPLE, unloaded_latency_s
+from simulator.unloaded_latency import SLO_MULTIPLE
 from simulator.workload import ArrivalTrace
 
 FULL_SCALE = 16  # instances at which the rates are stated
@@ -48,7 +47,7 @@ class Point:
     workload: str
     rps: float
     instances: int = 4
-    roofline: bool = False
+    model: ServedModel = LLADA
     merged: bool = False  # an iteration of both kinds is one launch
     tokens_factor: float = 1.0  # on the steps table
     room_tokens: int = ROOM_TOKENS
@@ -68,26 +67,28 @@ class Point:
         return with_mixed_slos(workload, random) if self.mixed_slos else workload
 
     def profile(self) -> LatencyProfile:
-        return _profile(ROOFLINE if self.roofline else PROFILE)
+        return self.model.latency_profile()
 
     def registered(self) -> LatencyProfile | None:
         """The profile that instances register; None: that of their iterations."""
         return None if self.registered_factor == 1 else slower(self.profile(), self.registered_factor)
 
     def steps(self) -> StepsTable:
-        return scaled(read_steps(STEPS), self.tokens_factor)
+        return scaled(read_steps(self.model.steps), self.tokens_factor)
 
     def slo_s(self, workload: ArrivalTrace) -> float:
-        """The SLO of requests without their own: SLO_MULTIPLE times the unloaded mean of the published steps table."""
-        return SLO_MULTIPLE * unloaded_latency_s(workload, self.profile(), read_steps(STEPS), caching=True)
+        """The SLO of requests without their own: SLO_MULTIPLE times the unloaded mean of the model's steps table."""
+        return SLO_MULTIPLE * self.model.unloaded_s(workload)
 
     def shared_launch_s(self) -> float:
         if not self.merged:
             return 0.0
-        return recompute_intercept_s(self.profile()) if self.roofline else SHARED_LAUNCH_S
+        return SHARED_LAUNCH_S if self.model is LLADA else recompute_intercept_s(self.profile())
 
     def missing_data(self, data: Path) -> str | None:
-        """The data file without which the point cannot run; None if nothing is missing."""
+        """The file without which the point cannot run; None if nothing is missing."""
+        if not self.model.profile.is_file():
+            return str(self.model.profile)
         name = NEEDS.get(self.workload)
         return str(data / name) if name and not (data / name).is_file() else None
 
@@ -113,11 +114,6 @@ def slower(profile: LatencyProfile, factor: float) -> LatencyProfile:
     return LatencyProfile.from_rows(rows)
 
 
-@cache
-def _profile(path: Path) -> LatencyProfile:
-    return read_profile(path)
-
-
 BASE = (
     Point(name="trace-10", workload="trace", rps=10, target=Target(99.9, 78.9), rows=FROM_08),
     Point(name="trace-20", workload="trace", rps=20, target=Target(99.6, 77.7), rows=ALL_CONSTANTS),
@@ -129,7 +125,7 @@ BASE = (
     Point(name="mmlu-pro-23", workload="mmlu-pro", rps=23, requests=3000, target=Target(99.9, 77.5)),
     Point(name="mmlu-pro-27", workload="mmlu-pro", rps=27, requests=3000, target=Target(99.8, 76.3)),
     Point(name="mbpp-18", workload="mbpp", rps=18, copies=3, target=Target(99.8, 77.4)),
-    Point(name="roofline-44", workload="gsm8k", rps=44, copies=2, roofline=True, target=Target(98.8, 73.5)),
+    Point(name="roofline-44", workload="gsm8k", rps=44, copies=2, model=LLADA_ROOFLINE, target=Target(98.8, 73.5)),
     Point(name="mixed-slos-16", workload="gsm8k", rps=16, mixed_slos=True, target=Target(99.0, 76.0, 98.0)),
     Point(name="servegen-20", workload="servegen", rps=20, rows=FROM_07),
     Point(name="mooncake-20", workload="mooncake", rps=20, rows=FROM_07),

@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.policies.ablations import PARTS
 from experiments.policies.points import POLICY
+from experiments.policies.served_models import Cache
 from services.scheduler.settings import SchedulerSettings
 from simulator.scenario import PredictorName
 
@@ -23,8 +24,8 @@ class System:
     predictor: PredictorName = "trained"
     constant: float | None = None  # the threshold of all requests, if it is one
 
-    def scheduler(self) -> SchedulerSettings:
-        return SchedulerSettings(model="simulated", cache="dual", **self.settings)
+    def scheduler(self, cache: Cache = "dual") -> SchedulerSettings:
+        return SchedulerSettings(model="simulated", cache=cache, **self.settings)
 
 
 def _hundredths(low: int, high: int, step: int) -> list[float]:

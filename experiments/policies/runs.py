@@ -44,9 +44,10 @@ class Run:
         return Scenario(
             profile=point.profile(),
             steps=point.steps(),
+            block_length=point.model.block_length,
             registered=point.registered(),
             instances=(1,) * point.instances,
-            settings=row.scheduler(),
+            settings=row.scheduler(point.model.cache),
             predictor=row.predictor,
             slo_s=point.slo_s(arriving),
             seed=self.seed,

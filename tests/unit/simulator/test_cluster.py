@@ -14,7 +14,7 @@ from services.scheduler.settings import SchedulerSettings
 from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.messages.steps import StepJobs, StepKind, StepResults
 from shared.profile import MIXED, LatencyProfile, MeasuredLatency
-from simulator.instance import TOKENS, SimulatedInstance, read_jobs
+from simulator.instance import TOKENS, FedTokens, SimulatedInstance, read_jobs
 from simulator.predictor_training import train_predictor
 from simulator.result import Records, summarize
 from simulator.scenario import Failure, Scenario, simulate
@@ -59,6 +59,17 @@ def test_a_request_alone_takes_the_sum_of_its_steps() -> None:
     assert records.steps.tolist() == [64]
 
 
+def test_a_block_causal_request_computes_its_prompt_once() -> None:
+    """Its first step feeds prompt and block, the second block's first step both blocks."""
+    settings = SchedulerSettings(model="simulated", cache="block", policy="fixed", threshold=0.9)
+    records = simulate(scenario(SLOW, settings=settings), arrivals(1))
+    first_s, two_blocks_s = 0.030 + 0.04e-3 * 132, 0.020 + 0.2e-3 * 64
+    by_hand_s = first_s + two_blocks_s + 62 * (0.020 + 0.2e-3 * 32)
+    assert records.latency_s.tolist() == pytest.approx([by_hand_s])
+    expected_s = unloaded_latency_s(arrivals(1), PROFILE, SLOW, caching=True, exact=True)
+    assert records.latency_s.mean() == pytest.approx(expected_s)
+
+
 def test_the_isolated_mean_is_the_mean_latency_of_isolated_requests() -> None:
     workload = arrivals(128, every_s=100.0)
     records = simulate(scenario(), workload)
@@ -69,7 +80,7 @@ def test_the_isolated_mean_is_the_mean_latency_of_isolated_requests() -> None:
 @pytest.mark.parametrize("shared_launch_s", [0.0, 0.005])
 def test_a_mixed_iteration_costs_both_lookups_less_the_shared_launch(shared_launch_s: float) -> None:
     """Two recompute steps of 164 tokens and one cache step of 32."""
-    simulated = SimulatedInstance(instance(), PROFILE.with_shared_launch(shared_launch_s).cost(1), 32)
+    simulated = SimulatedInstance(instance(), PROFILE.with_shared_launch(shared_launch_s).cost(1))
     recompute, cached = int(StepKind.RECOMPUTE), int(StepKind.CACHE)
     jobs = StepJobs(
         epoch=1,
@@ -79,7 +90,8 @@ def test_a_mixed_iteration_costs_both_lookups_less_the_shared_launch(shared_laun
         thresholds=pack_float32([0.9, 0.9, 0.9]),
         kinds=pack_int32([recompute, recompute, cached]),
     )
-    [batch] = read_jobs([jobs], np.arange(10), np.full(10, 164), 32)
+    fed = FedTokens(np.full(10, 164), np.full(10, 100), 32, exact=False)
+    [batch] = read_jobs([jobs], np.arange(10), np.full(10, 64), fed)
     simulated.accept(batch)
     assert simulated.start() == pytest.approx((0.030 + 0.04e-3 * 328) + (0.020 + 0.2e-3 * 32) - shared_launch_s)
 
