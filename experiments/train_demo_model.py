@@ -15,12 +15,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from experiments.demo_model.evaluate import HeldOutQuestion, read_questions, score, table
-from experiments.demo_model.publish import HELD_OUT_FILE, held_out_questions, publish, read_model, write_questions
+from experiments.demo_model.evaluate_tasks import TASKS_PER_KIND, task_table
+from experiments.demo_model.publish import (
+    HELD_OUT_FILE,
+    STEPS_FILE,
+    held_out_questions,
+    publish,
+    read_model,
+    write_questions,
+    write_steps,
+)
 from experiments.demo_model.task_tokenizer import build_task_tokenizer
 from experiments.demo_model.tokenizer import build_tokenizer
 from experiments.demo_model.train import BLOCK_RECIPE, Recipe, Training, train
 
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
+TASK_THRESHOLDS = (0.7, 0.9)
 CHECKPOINT_EVERY = 250  # steps
 SCORE_EVERY = 1500  # steps
 SCORE_COUNT = 60  # held-out problems that are scored during the training
@@ -90,15 +100,20 @@ def print_score(training: Training, questions: list[HeldOutQuestion]) -> None:
 
 
 def run_evaluation(directory: Path, threads: int) -> None:
-    """Print the table of the model card."""
+    """Print the tables of the model card; write the steps table of the block-causal model."""
     decoder, tokenizer = read_model(directory)
     questions = read_questions(directory / HELD_OUT_FILE)
     started_s = time.monotonic()
     scores = [score(decoder, tokenizer, questions, threshold) for threshold in THRESHOLDS]
     spent_s = time.monotonic() - started_s
-    typer.echo(f"{len(questions)} held-out problems of {directory}, without a cache, blocks of 32, output of 64")
+    is_block = decoder.config.is_block_causal
+    how = "exact cache, to the end of the text" if is_block else "without a cache, blocks of 32, output of 64"
+    typer.echo(f"{len(questions)} held-out problems of {directory}, {how}")
     typer.echo(f"{platform.machine()}, {threads} threads, torch {torch.__version__}, {spent_s:.0f} s")
     typer.echo(table(scores))
+    if is_block:
+        write_steps(scores, directory / STEPS_FILE)
+        typer.echo(f"\n{TASKS_PER_KIND} tasks of each kind\n\n{task_table(decoder, tokenizer, 0, TASK_THRESHOLDS)}")
 
 
 if __name__ == "__main__":

@@ -36,10 +36,11 @@ class HeldOutQuestion:
 
 @dataclass(frozen=True, slots=True)
 class DecodedReply:
-    """A decoded answer. `steps` counts denoising steps over all blocks."""
+    """A decoded answer. `steps` counts denoising steps over all blocks, `tokens` those that they unmasked."""
 
     text: str
     steps: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class EvaluationScore:
     threshold: float
     exact_match: float
     mean_steps: float
+    tokens_per_step: float
 
 
 def read_questions(path: Path) -> list[HeldOutQuestion]:
@@ -118,7 +120,9 @@ def decode_blocks(
         requests = [CaseRequest(str(index), row) for index, row in enumerate(rows)]
         traces = decode_together(requests, Runner(decoder, room), options)
         eos_id = decoder.config.eos_token_id
-        replies += [DecodedReply(text_of(tokenizer, trace.output_ids, eos_id), trace.nfe) for trace in traces]
+        for trace in traces:
+            text = text_of(tokenizer, trace.output_ids, eos_id)
+            replies.append(DecodedReply(text, trace.nfe, len(trace.output_ids)))
     return replies
 
 
@@ -136,7 +140,9 @@ def decode_lengths(
             indices, rows = zip(*group[at : at + MAX_ROWS], strict=True)
             outputs, steps = decode(decoder, torch.tensor(rows), output_length, BLOCK_LENGTH, threshold)
             for index, output, count in zip(indices, outputs.tolist(), steps.tolist(), strict=True):
-                replies[index] = DecodedReply(text_of(tokenizer, output, decoder.config.eos_token_id), count)
+                replies[index] = DecodedReply(
+                    text_of(tokenizer, output, decoder.config.eos_token_id), count, output_length
+                )
     return [replies[index] for index in range(len(texts))]
 
 
@@ -158,7 +164,8 @@ def score(
     """Exact match and mean steps over the questions, at one threshold."""
     replies = reply_all(decoder, tokenizer, [question.prompt for question in questions], threshold)
     right = sum(is_right(reply.text, question.answer) for reply, question in zip(replies, questions, strict=True))
-    return EvaluationScore(threshold, right / len(questions), sum(reply.steps for reply in replies) / len(questions))
+    steps, tokens = (sum(getattr(reply, name) for reply in replies) for name in ("steps", "tokens"))
+    return EvaluationScore(threshold, right / len(questions), steps / len(questions), tokens / steps)
 
 
 def table(scores: Iterable[EvaluationScore]) -> str:

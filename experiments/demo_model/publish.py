@@ -1,6 +1,7 @@
 """Writes and reads the model directory: configuration, weights, tokenizer, and held-out problems."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -8,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from experiments.demo_model.arithmetic import FULL
-from experiments.demo_model.evaluate import OUTPUT_LENGTH, HeldOutQuestion
+from experiments.demo_model.evaluate import OUTPUT_LENGTH, EvaluationScore, HeldOutQuestion
 from experiments.demo_model.model import block_config, published_config
 from experiments.demo_model.problems import draw_problem
 from experiments.demo_model.task_tokenizer import save_task_tokenizer
@@ -18,6 +19,7 @@ from services.worker.model.weights import load, save
 
 HELD_OUT_FILE = "heldout.jsonl"
 HELD_OUT_COUNT = 600
+STEPS_FILE = "steps.csv"  # tokens per step and exact match by threshold
 
 
 def publish(decoder: PackedDecoder, tokenizer: Tokenizer, directory: Path) -> None:
@@ -50,6 +52,12 @@ def held_out_questions(seed: int, count: int = HELD_OUT_COUNT) -> list[HeldOutQu
         problem = draw_problem(FULL, rng, held_out=True)
         questions.setdefault(problem.prompt.lower(), HeldOutQuestion(problem.prompt, str(problem.answer)))
     return list(questions.values())
+
+
+def write_steps(scores: Sequence[EvaluationScore], path: Path) -> None:
+    """Write a STEPS.csv, whose accuracy is the exact match in percent."""
+    rows = [f"{s.threshold},{s.tokens_per_step:.4f},{100 * s.exact_match:.2f}" for s in scores]
+    path.write_text("\n".join(["threshold,tokens_per_step,accuracy", *rows, ""]), encoding="utf-8")
 
 
 def write_questions(questions: list[HeldOutQuestion], path: Path) -> None:

@@ -34,7 +34,7 @@ class Recipe:
 
 
 # The block-causal model learns more forms of answers.
-BLOCK_RECIPE = Recipe(steps=14_000, slow_fall_steps=18_500, block_length=16)
+BLOCK_RECIPE = Recipe(steps=7_000, slow_fall_steps=18_500, block_length=16)
 
 
 class Training:
