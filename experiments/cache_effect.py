@@ -14,7 +14,7 @@ import typer
 from experiments.demo_model.evaluate import is_right, read_questions
 from experiments.engine_throughput import BLOCK_LENGTH, Clock, read_prompts
 from experiments.report import RESULTS, Report
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.cache.cache_mode import modes_of
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from services.worker.model.model_runner import ModelRunner
@@ -80,7 +80,7 @@ def main(
     latency = "latency alone, ms of CPU" if cpu_time else "latency alone, ms"
     report.add_columns("cache", "threshold", "exact match", "steps", "of these recompute", latency)
     with open_runner(ModelChoice(str(model), dtype=dtype, threads=threads), CacheSize(BATCH)) as runner:
-        for mode in CacheMode:
+        for mode in modes_of(runner.config):
             for threshold in THRESHOLDS:
                 options = DecodeOptions(mode, threshold, BLOCK_LENGTH, OUTPUT_LENGTH, stop_at_eos=True)
                 row = measure(runner, text, requests, answers, options, clock)

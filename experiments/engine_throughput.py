@@ -18,10 +18,10 @@ import torch
 import typer
 from torch import Tensor
 
-from experiments.demo_model.evaluate import read_questions
+from experiments.demo_model.evaluate import read_questions, text_length
 from experiments.demo_model.model import hidden_rows
 from experiments.report import RESULTS, Report
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.cache.cache_mode import CacheMode, modes_of
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_loading import CacheSize, ModelChoice, choose_dtype, open_runner
@@ -57,7 +57,7 @@ def measure(
     started = clock()
     traces = decode_together(requests, runner, options, max_requests=batch)
     took_s = clock() - started
-    tokens = sum(_text_length(trace.output_ids, runner.config.eos_token_id) for trace in traces)
+    tokens = sum(text_length(trace.output_ids, runner.config.eos_token_id) for trace in traces)
     return DecodingRate(tokens / took_s, sum(trace.nfe for trace in traces) / took_s)
 
 
@@ -69,7 +69,7 @@ def measure_plainly(
     started = clock()
     for prompt in prompts:
         output, own = decode_plainly(decoder, torch.tensor(prompt), options)
-        tokens += _text_length(output.tolist(), decoder.config.eos_token_id)
+        tokens += text_length(output.tolist(), decoder.config.eos_token_id)
         steps += own
     took_s = clock() - started
     return DecodingRate(tokens / took_s, steps / took_s)
@@ -96,10 +96,6 @@ def decode_plainly(decoder: PackedDecoder, prompt: Tensor, options: DecodeOption
     return canvas[len(prompt) :], steps
 
 
-def _text_length(output: Sequence[int], eos_token_id: int) -> int:
-    return output.index(eos_token_id) if eos_token_id in output else len(output)
-
-
 def main(
     model: Annotated[Path, typer.Option(help="Checkpoint directory with a heldout.jsonl.")] = Path("models/demo"),
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
@@ -123,7 +119,10 @@ def main(
         report.add_columns("loop", "blocks", "batch", "tokens/s", "steps/s", "times the plain loop")
         for stop in (True, False):
             blocks = "until the text ends" if stop else "all"
-            of_mode = {mode: DecodeOptions(mode, THRESHOLD, BLOCK_LENGTH, output_length, stop) for mode in CacheMode}
+            of_mode = {
+                mode: DecodeOptions(mode, THRESHOLD, BLOCK_LENGTH, output_length, stop)
+                for mode in modes_of(runner.config)
+            }
             measure_plainly(decoder, prompts[:2], of_mode[CacheMode.NONE], clock)  # warm up
             plain = measure_plainly(decoder, prompts, of_mode[CacheMode.NONE], clock)
             report.add_row("plain", blocks, 1, f"{plain.tokens_per_s:.0f}", f"{plain.steps_per_s:.1f}", "1.00")

@@ -146,10 +146,14 @@ def decode_lengths(
     return [replies[index] for index in range(len(texts))]
 
 
+def text_length(output: Sequence[int], eos_id: int) -> int:
+    """The tokens before the first EOS."""
+    return output.index(eos_id) if eos_id in output else len(output)
+
+
 def text_of(tokenizer: Tokenizer, output: list[int], eos_id: int) -> str:
     """The text before the first EOS."""
-    end = output.index(eos_id) if eos_id in output else len(output)
-    return str(tokenizer.decode(output[:end]))
+    return str(tokenizer.decode(output[: text_length(output, eos_id)]))
 
 
 def is_right(reply: str, answer: str) -> bool:

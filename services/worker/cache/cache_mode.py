@@ -32,9 +32,16 @@ class CacheMode(enum.StrEnum):
     BLOCK = "block"
 
 
+def modes_of(config: ModelConfig) -> tuple[CacheMode, ...]:
+    """The caches with which the model can be served."""
+    if config.is_block_causal:
+        return CacheMode.NONE, CacheMode.BLOCK
+    return CacheMode.NONE, CacheMode.PREFIX, CacheMode.DUAL
+
+
 def check_mode(mode: CacheMode, config: ModelConfig) -> None:
     """Raises: BadInput if the model cannot be served with this cache."""
-    possible = (CacheMode.NONE, CacheMode.BLOCK) if config.is_block_causal else (*CacheMode,)[:3]
+    possible = modes_of(config)
     if mode not in possible:
         kind = "block-causal" if config.is_block_causal else "not block-causal"
         names = ", ".join(possible)
