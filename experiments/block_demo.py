@@ -29,7 +29,7 @@ OUTPUT = 64  # tokens; the longest answer of the problems is shorter
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class DecodedProblems:
     exact_match: float
     steps: float  # of a request
     tokens_per_s: float  # up to the end of the text, per CPU second
@@ -47,7 +47,7 @@ class Contestant:
     prompts: list[list[int]]
     answers: list[str]
 
-    def measure(self, threshold: float, batch: int) -> Measured:
+    def measure(self, threshold: float, batch: int) -> DecodedProblems:
         """Answer all problems, `batch` at a time, each to the block with the end of its text."""
         options = DecodeOptions(self.mode, threshold, self.block_length, OUTPUT, stop_at_eos=True)
         requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(self.prompts)]
@@ -59,7 +59,7 @@ class Contestant:
         texts = [self.text.decode(trace.output_ids[:length]) for trace, length in zip(traces, lengths, strict=True)]
         right = [is_right(text, answer) for text, answer in zip(texts, self.answers, strict=True)]
         steps = statistics.mean(trace.nfe for trace in traces)
-        return Measured(statistics.mean(right), steps, sum(lengths) / took_s)
+        return DecodedProblems(statistics.mean(right), steps, sum(lengths) / took_s)
 
 
 def contestant(directory: Path, runner: ModelRunner, problems: int) -> Contestant:

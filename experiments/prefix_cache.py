@@ -40,7 +40,7 @@ Messages = list[dict[str, str]]
 
 
 @dataclass(slots=True)
-class Measured:
+class PrefixUse:
     """Of the requests of one cluster: seconds to the first text, and tokens."""
 
     first_text_s: list[float] = field(default_factory=list)
@@ -105,9 +105,9 @@ async def run_common(
     system: dict[str, str],
     questions: Sequence[HeldOutQuestion],
     cacheable: int,
-) -> Measured:
+) -> PrefixUse:
     """One request, then all others."""
-    measured, free = Measured(), asyncio.Semaphore(CONCURRENCY)
+    measured, free = PrefixUse(), asyncio.Semaphore(CONCURRENCY)
 
     async def ask(question: HeldOutQuestion) -> None:
         async with free:
@@ -125,9 +125,9 @@ async def run_common(
 
 async def run_chats(
     client: httpx.AsyncClient, text: TextModel, system: dict[str, str], questions: Sequence[HeldOutQuestion]
-) -> Measured:
+) -> PrefixUse:
     """CHATS chats of TURNS questions each, together. Counts all turns but the first."""
-    measured = Measured()
+    measured = PrefixUse()
 
     async def chat(number: int) -> None:
         messages: Messages = [system]
@@ -147,9 +147,9 @@ async def run_chats(
 
 async def run_rounds(
     clusters: Mapping[str, LiveCluster], text: TextModel, problems: Sequence[HeldOutQuestion], rounds: int
-) -> dict[tuple[str, str], list[Measured]]:
+) -> dict[tuple[str, str], list[PrefixUse]]:
     """By workload and cluster, in turns."""
-    results: dict[tuple[str, str], list[Measured]] = {}
+    results: dict[tuple[str, str], list[PrefixUse]] = {}
     for number in range(rounds):
         drawn = Random(number).sample(problems, len(problems))
         common = system_message(text, drawn[REQUESTS:])
