@@ -3,7 +3,8 @@
 python -m experiments.clients --only openai_python,langchain
 
 Each program of tests/clients/ runs in its own environment below build/clients/, which is made again if its packages
-change. The clients find the stack by OPENAI_BASE_URL and OPENAI_API_KEY, as they find the servers of OpenAI.
+change. The clients find the stack by OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and
+ANTHROPIC_API_KEY, as they find the servers of OpenAI and Anthropic.
 """
 
 import os
@@ -122,6 +123,7 @@ def run(program: Path, folder: Path, url: str) -> ClientTests:
             command += [*options, f"--junitxml={report}", program]
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environ |= {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "any"}
+        environ |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "any"}
         try:
             subprocess.run(
                 list(map(str, command)), cwd=folder, env=environ, capture_output=True, timeout=LIMIT_S, check=False

@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 
+from services.gateway.api.anthropic_messages.errors import error_body
 from services.gateway.api.errors import install_error_handlers
 from services.gateway.api.openapi import ERRORS, install_openapi
 from services.gateway.api.routes.batches import batch_routes, file_routes
@@ -11,6 +12,7 @@ from services.gateway.api.routes.cluster import cluster_routes
 from services.gateway.api.routes.completions import completion_routes
 from services.gateway.api.routes.console import install_console
 from services.gateway.api.routes.health import health_routes
+from services.gateway.api.routes.messages import MESSAGES_PATH, message_routes
 from services.gateway.api.routes.models import model_routes
 from services.gateway.api.routes.requests import request_routes
 from services.gateway.api.routes.responses import response_routes
@@ -30,13 +32,13 @@ def build_app(context: AppContext) -> FastAPI:
         telemetry={"operation_spans": False},  # a span for each HTTP request, where a collector is set
     )
     with_key = (
-        *(completion_routes, response_routes, token_routes, file_routes, batch_routes),
+        *(completion_routes, response_routes, message_routes, token_routes, file_routes, batch_routes),
         *(model_routes, request_routes, cluster_routes),
     )
     for routes in with_key:
         app.include_router(routes(context), dependencies=[Depends(context.admission.identify)])
     app.include_router(health_routes(context))
     install_console(app)
-    install_error_handlers(app)
+    install_error_handlers(app, {MESSAGES_PATH: error_body})
     install_openapi(app)
     return app

@@ -21,7 +21,7 @@ test("openai.chat: text", async () => {
   assert.match((await generateText({ model: openai.chat("demo"), prompt })).text, ANSWER);
 });
 
-test("openai: text", { todo: "/v1/responses is not served" }, async () => {
+test("openai: text", async () => {
   assert.match((await generateText({ model: openai("demo"), prompt })).text, ANSWER);
 });
 

@@ -34,7 +34,7 @@ test("errors", async () => {
   await assert.rejects(client.chat.completions.create({ model: "other", messages }), OpenAI.NotFoundError);
 });
 
-test("responses", { todo: "/v1/responses is not served" }, async () => {
+test("responses", async () => {
   const reply = await client.responses.create({ model: "demo", input: QUESTION });
   assert.match(reply.output_text, ANSWER);
 });

@@ -106,6 +106,5 @@ def test_logprobs() -> None:
     assert reply.choices[0].logprobs.content
 
 
-@pytest.mark.xfail(raises=openai.NotFoundError, reason="/v1/responses is not served")
 def test_responses() -> None:
     assert ANSWER in client.responses.create(model="demo", input=QUESTION).output_text

@@ -38,6 +38,8 @@ class AdmissionController:
     async def identify(self, http: HttpRequest) -> None:
         """Dependency of routes that need a key; `key_of` returns it. Raises: ApiError 401."""
         authorization = http.headers.get("authorization", "")
+        if not authorization and (secret := http.headers.get("x-api-key")):  # as Anthropic's clients send it
+            authorization = f"Bearer {secret}"
         http.state.key = ANONYMOUS if self._api_keys is None else await self._api_keys.identify(authorization)
 
     def check_rate(self, key: ApiKey) -> None:

@@ -12,6 +12,8 @@ from fastapi.responses import JSONResponse, Response
 from msgspec.structs import replace
 
 from services.gateway.admission.admission import key_of
+from services.gateway.api.anthropic_messages.body import MessageBody
+from services.gateway.api.anthropic_messages.replies import MessageReplies
 from services.gateway.api.completion_stream import CompletionStream, StreamedChoice, StreamedLogprobs, dump
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model
 from services.gateway.api.openai_responses.body import ResponseBody
@@ -107,6 +109,8 @@ def _replies(
     """`bodies`: of the choices; `request_id`: of the first."""
     if isinstance(sent, ResponseBody):
         return ResponseReplies(sent, request_id, created_s)
+    if isinstance(sent, MessageBody):
+        return MessageReplies(sent, request_id)
     echoes = [echoed_prompt(each, context.text) for each in bodies]
     return CompletionReplies(sent.completion(), request_id, created_s, echoes, context.text.decode)
 

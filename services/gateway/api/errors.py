@@ -1,7 +1,7 @@
-"""Errors in OpenAI's format: {"error": {"message", "type", "param", "code"}}."""
+"""Errors in OpenAI's format, {"error": {"message", "type", "param", "code"}}, or in that of a path's API."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -106,12 +106,13 @@ def check_completed(outcome: Outcome) -> None:
             raise ApiError(500, message, code="failed")
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Have every error of `app` answered in OpenAI's format."""
+def install_error_handlers(app: FastAPI, forms: Mapping[str, Callable[[ApiError], dict[str, Any]]]) -> None:
+    """Have every error of `app` answered in OpenAI's format, or by the form for the beginning of its path."""
 
-    async def handle(_request: Request, error: Exception) -> JSONResponse:
+    async def handle(request: Request, error: Exception) -> JSONResponse:
         reply = as_api_error(error)
-        return JSONResponse(reply.body(), reply.status, reply.headers)
+        form = next((form for path, form in forms.items() if request.url.path.startswith(path)), ApiError.body)
+        return JSONResponse(form(reply), reply.status, reply.headers)
 
     for kind in (ApiError, BadInput, RetryLater, ValidationError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, handle)

@@ -8,13 +8,17 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.request_models import BatchBody, ChatBody, DetokenizeBody, ServedBody, TextBody, TokenizeBody
 from services.gateway.api.response_models import ErrorBody
 from shared.messages.plans import PlanRecord
 
 SCHEMAS = "#/components/schemas/"
-BODIES: tuple[type[BaseModel], ...] = (ChatBody, TextBody, ResponseBody, BatchBody, TokenizeBody, DetokenizeBody)
+BODIES: tuple[type[BaseModel], ...] = (
+    *(ChatBody, TextBody, ResponseBody, MessageBody, CountTokensBody),
+    *(BatchBody, TokenizeBody, DetokenizeBody),
+)
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "The request is invalid or refused; `param` names the wrong field."},
     "5XX": {"model": ErrorBody, "description": "The server failed, or is unavailable: 503 has `Retry-After`."},

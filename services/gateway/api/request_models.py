@@ -18,6 +18,7 @@ from shared.messages.requests import MAX_STOP_TOKENS
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOP_LENGTH = 1000  # characters
 MAX_CHOICES = 128  # of one body: prompts times `n`
+MAX_KIND_LENGTH = 50  # characters of a part's type that a message repeats
 
 Priority = Annotated[int, Field(ge=-100, le=100)]
 SloMs = Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)]
@@ -65,7 +66,10 @@ def join_parts(content: Any, kinds: Sequence[str] = ("text",)) -> Any:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in kinds or not isinstance(part.get("text"), str):
             form = f"{{'type': '{kinds[0]}', 'text': '...'}}"
-            raise unsupported(f"part {i} must be of the form {form}; only text is supported")
+            given = (
+                f", not of the type {kind[:MAX_KIND_LENGTH]!r}" if isinstance(kind, str) and kind not in kinds else ""
+            )
+            raise unsupported(f"part {i} must be of the form {form}{given}; only text is supported")
     return "\n".join(part["text"] for part in content)
 
 

@@ -84,7 +84,7 @@ async def test_without_a_valid_key_every_route_is_unauthorized(guarded: RunningG
     without_key = await guarded.http.post(PATH, json=CHAT)
     assert without_key.headers["www-authenticate"] == "Bearer"
     paths = (await guarded.http.get("/openapi.json")).json()["paths"]
-    assert {"/v1/responses", "/v1/models", "/v1/files", "/cluster"} <= set(paths)
+    assert {"/v1/responses", "/v1/messages", "/v1/models", "/v1/files", "/cluster"} <= set(paths)
     tried = [
         await guarded.http.request(method, path)
         for path, methods in paths.items()
@@ -93,6 +93,19 @@ async def test_without_a_valid_key_every_route_is_unauthorized(guarded: RunningG
     ]
     for reply in (without_key, await complete(guarded, "dls-guessed"), *tried):
         assert error_of(reply) == (401, "invalid_api_key"), reply.url
+
+
+async def test_a_key_in_anthropics_header_authorizes_requests(guarded: RunningGateway, engine: AsyncEngine) -> None:
+    _, secret = await create_key(engine, "anthropic", None, None, 0)
+    body = CHAT | {"max_tokens": 8}
+    served = await guarded.http.post("/v1/messages", json=body, headers={"x-api-key": secret})
+    refused = await guarded.http.post("/v1/messages", json=body, headers={"x-api-key": "dls-guessed"})
+    absent = await guarded.http.post("/v1/messages", json=body)
+    assert served.status_code == 200
+    for reply in (refused, absent):
+        assert error_of(reply) == (401, "invalid_api_key")
+        assert reply.json()["error"]["type"] == "authentication_error"
+    assert "x-api-key: KEY" in absent.json()["error"]["message"]
 
 
 async def test_readiness_needs_no_key(guarded: RunningGateway) -> None:

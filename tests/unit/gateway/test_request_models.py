@@ -28,4 +28,4 @@ def test_a_list_fails_at_its_first_invalid_item(items: dict[str, Any]) -> None:
 def test_an_error_shows_the_valid_form() -> None:
     with pytest.raises(ValidationError) as refusal:
         ChatBody.model_validate(CHAT | {"messages": [{"role": "user", "content": [{"type": "{image}"}]}]})
-    assert " {'type': 'text', 'text': '...'}; " in refusal.value.errors()[0]["msg"]
+    assert " {'type': 'text', 'text': '...'}, not of the type '{image}'; " in refusal.value.errors()[0]["msg"]

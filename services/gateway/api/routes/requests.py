@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request
 from msgspec.structs import replace
 
 from services.gateway.admission.admission import key_of
+from services.gateway.api.anthropic_messages.replies import ID_PREFIX as MESSAGE_ID_PREFIX
 from services.gateway.api.errors import ApiError
 from services.gateway.api.openai_responses.replies import ID_PREFIX as RESPONSE_ID_PREFIX
 from services.gateway.api.replies import ChatFormat, TextFormat, usage_of
@@ -26,7 +27,7 @@ from services.gateway.inflight import find_active, find_outcome
 from shared.messages.requests import Cancel, Outcome
 
 PREVIEW_LENGTH = 120  # characters of a text in the list
-ID_PREFIXES = (ChatFormat.id_prefix, TextFormat.id_prefix, RESPONSE_ID_PREFIX)  # of replies
+ID_PREFIXES = (ChatFormat.id_prefix, TextFormat.id_prefix, RESPONSE_ID_PREFIX, MESSAGE_ID_PREFIX)  # of replies
 REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 

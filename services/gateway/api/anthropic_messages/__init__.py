@@ -1,0 +1,1 @@
+"""Anthropic's Messages API, for text: its bodies, replies and errors."""

@@ -1,0 +1,57 @@
+"""The replies of /v1/messages in the OpenAPI document."""
+
+from typing import Any, Literal
+
+from services.gateway.api.response_models import ResponseModel, Serving
+
+
+class TextBlock(ResponseModel):
+    type: Literal["text"]
+    text: str
+
+
+class MessageUsage(ResponseModel):
+    """Units: tokens."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+
+
+class MessageObject(ResponseModel):
+    """A reply."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[TextBlock]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence"]
+    stop_sequence: str | None
+    usage: MessageUsage
+    dilaserve: Serving
+
+
+class TokenCount(ResponseModel):
+    input_tokens: int
+
+
+class MessageErrorDetail(ResponseModel):
+    type: str
+    message: str
+    param: str | None
+    code: str | None
+
+
+class MessageErrorBody(ResponseModel):
+    """The body of every error of these paths."""
+
+    type: Literal["error"]
+    error: MessageErrorDetail
+
+
+MESSAGE_ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": MessageErrorBody, "description": "The request is invalid or refused."},
+    "5XX": {"model": MessageErrorBody, "description": "The server failed, or is unavailable: 503 has `Retry-After`."},
+}

@@ -1,0 +1,33 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
+from services.gateway.api.anthropic_messages.response_models import MESSAGE_ERRORS, MessageObject, TokenCount
+from services.gateway.api.complete import complete
+from services.gateway.api.errors import check_model
+from services.gateway.api.openapi import json_body, streamed
+from services.gateway.api.request_body import read_body
+from services.gateway.api.request_builder import encode_prompt
+from services.gateway.app_context import AppContext
+
+MESSAGES_PATH = "/v1/messages"
+
+
+def message_routes(context: AppContext) -> APIRouter:
+    router, text = APIRouter(prefix=MESSAGES_PATH, responses=MESSAGE_ERRORS), context.text
+
+    @router.post("", responses=streamed(MessageObject), openapi_extra=json_body(MessageBody))
+    async def message(request: Request) -> Response:
+        """Reply to a conversation in the form of Anthropic's Messages API, whole or as a stream of its events."""
+        return await complete(context, request, MessageBody)
+
+    @router.post("/count_tokens", openapi_extra=json_body(CountTokensBody))
+    async def count_tokens(request: Request) -> TokenCount:
+        """The tokens of a conversation in the model's chat template."""
+        body = await read_body(request, CountTokensBody)
+        check_model(body.model, text.card.name)
+        return TokenCount(input_tokens=len(await encode_prompt(body.tokenize_body(), text)))
+
+    return router

@@ -1,0 +1,237 @@
+"""Anthropic's Messages API, with the bodies and headers that its clients send."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.messages.requests import OutcomeStatus
+from shared.text import TextModel
+from tests.support.gateway import RunningGateway
+from tests.support.scheduler import AnsweringScheduler
+
+MODEL = "tiny-llada"
+TURNS = [{"role": "user", "content": "How many pears?"}]
+BODY: dict[str, Any] = {"model": MODEL, "max_tokens": 32, "messages": TURNS}
+HEADERS = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
+ANSWER = "The answer is 29."
+
+
+async def post(gateway: RunningGateway, path: str = "", **fields: Any) -> httpx.Response:
+    body = {name: value for name, value in (BODY | fields).items() if value is not None}
+    return await gateway.http.post(f"/v1/messages{path}", json=body, headers=HEADERS)
+
+
+def events_of(stream: str) -> list[dict[str, Any]]:
+    """The data of the events, each with the name of its type."""
+    events = []
+    for event in stream.split("\n\n")[:-1]:
+        name, data = event.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    return events
+
+
+async def test_a_whole_message_has_anthropics_fields(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    reply = await post(gateway)
+    message = reply.json()
+    served = message.pop("dilaserve")
+    [request] = scheduler.requests
+    prompt_tokens = len(request.prompt_ids or b"") // 4
+    assert message == {
+        "id": f"msg_{request.request_id}",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": [{"type": "text", "text": ANSWER}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": prompt_tokens,
+            "output_tokens": len(ANSWER),
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+        },
+    }
+    assert (served["request_id"], reply.headers["x-request-id"]) == (request.request_id, request.request_id)
+
+
+async def test_system_and_blocks_are_the_messages_of_a_chat(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    cached = {"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}
+    blocks = [{"type": "text", "text": "How many"}, {"type": "text", "text": "?"}]
+    turns = [
+        {"role": "user", "content": blocks},
+        {"role": "assistant", "content": [{"type": "text", "text": "29"}]},
+        {"role": "user", "content": "Sure?"},
+    ]
+    options: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "top_k": 7}
+    await post(gateway, system=[cached], messages=turns, stop_sequences=["\n\n", "END"], **options)
+    contents = ("system", "Be short."), ("user", "How many\n?"), ("assistant", "29"), ("user", "Sure?")
+    chat = {"messages": [{"role": role, "content": content} for role, content in contents], "stop": ["\n\n", "END"]}
+    await gateway.http.post("/v1/chat/completions", json={"model": MODEL, "max_tokens": 32, **chat, **options})
+    message, completion = scheduler.requests
+    for name in ("prompt_ids", "stop", "temperature", "top_p", "top_k", "max_tokens", "output_tokens"):
+        assert getattr(message, name) == getattr(completion, name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer", "reason", "sequence"),
+    [
+        ({"max_tokens": 3}, "The", "max_tokens", None),
+        ({"stop_sequences": ["?", " is"]}, "The answer", "stop_sequence", " is"),
+        ({}, ANSWER, "end_turn", None),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_stop_reason_shows_why_the_text_ends(
+    gateway: RunningGateway,
+    scheduler: AnsweringScheduler,
+    fields: dict[str, Any],
+    answer: str,
+    reason: str,
+    sequence: str | None,
+    stream: bool,
+) -> None:
+    reply = await post(gateway, **fields, stream=stream)
+    if stream:
+        events = events_of(reply.text)
+        [delta] = [event["delta"] for event in events if event["type"] == "message_delta"]
+        texts = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
+        found = ("".join(texts), delta["stop_reason"], delta["stop_sequence"])
+    else:
+        message = reply.json()
+        found = (message["content"][0]["text"], message["stop_reason"], message["stop_sequence"])
+    assert found == (answer, reason, sequence)
+
+
+async def test_a_stream_has_anthropics_events_in_order(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    reply = await post(gateway, stream=True)
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    start, block, ping, *deltas, block_end, message_delta, end = events_of(reply.text)
+    [request] = scheduler.requests
+    input_tokens = len(request.prompt_ids or b"") // 4
+    assert start["type"] == "message_start"
+    message = start["message"]
+    assert (message["id"], message["content"], message["stop_reason"]) == (f"msg_{request.request_id}", [], None)
+    assert (message["usage"]["input_tokens"], message["usage"]["output_tokens"]) == (input_tokens, 0)
+    assert block == {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    assert ping == {"type": "ping"}
+    assert deltas
+    assert {(each["type"], each["index"], each["delta"]["type"]) for each in deltas} == {
+        ("content_block_delta", 0, "text_delta")
+    }
+    assert block_end == {"type": "content_block_stop", "index": 0}
+    assert message_delta["type"] == "message_delta"
+    assert message_delta["usage"]["output_tokens"] == len(ANSWER)
+    assert message_delta["dilaserve"]["request_id"] == request.request_id
+    assert end == {"type": "message_stop"}
+
+
+async def test_a_failed_stream_ends_with_anthropics_error_event(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.status = OutcomeStatus.FAILED
+    last = events_of((await post(gateway, stream=True)).text)[-1]
+    assert (last["type"], last["error"]["type"], last["error"]["code"]) == ("error", "api_error", "failed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": " "}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),
+        ({"messages": [{"role": "system", "content": "x"}, *TURNS]}, "messages[0].role"),
+        ({"messages": [*TURNS, {"role": "assistant", "content": "The"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content"),
+        ({"system": [{"type": "image"}]}, "system"),
+        ({"tools": [{"name": "weather", "input_schema": {}}]}, "tools"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type"),
+        ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+        ({"stop_sequences": ["a"] * 5}, "stop_sequences"),
+        ({"stop": ["x"]}, "stop"),
+        ({"n": 2}, "n"),
+        ({"top_p": 2}, "top_p"),
+        ({"service_tier": "unknown"}, "service_tier"),
+    ],
+)
+async def test_invalid_and_unsupported_fields_are_refused_by_name(
+    gateway: RunningGateway, fields: dict[str, Any], param: str
+) -> None:
+    refused = await post(gateway, **fields)
+    error = refused.json()["error"]
+    assert (refused.status_code, refused.json()["type"]) == (400, "error")
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+    assert param.partition(".")[0] in error["message"]
+
+
+async def test_the_refusal_of_a_block_names_its_type(gateway: RunningGateway) -> None:
+    refused = await post(gateway, messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
+    assert "not of the type 'image'" in refused.json()["error"]["message"]
+
+
+async def test_fields_without_effect_are_accepted_and_unknown_ones_named(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    neutral: dict[str, Any] = {
+        "thinking": {"type": "disabled"},
+        "tools": [],
+        "tool_choice": {"type": "auto"},
+        "mcp_servers": [],
+    }
+    metadata: dict[str, Any] = {"metadata": {"user_id": "someone"}, "service_tier": "standard_only", "container": "x"}
+    reply = await post(gateway, **neutral, **metadata, output_config={"effort": "low"})
+    assert (reply.status_code, reply.headers["x-dilaserve-ignored"]) == (200, "output_config.effort, container")
+
+
+async def test_every_error_of_the_path_has_anthropics_form(gateway: RunningGateway) -> None:
+    unknown = await post(gateway, model="other")
+    wrong_path = await gateway.http.get("/v1/messages/batches")
+    wrong_method = await gateway.http.get("/v1/messages")
+    wrong_type = await gateway.http.post("/v1/messages", content="{}")
+    found = [(each.status_code, each.json()["error"]["type"]) for each in (unknown, wrong_path)]
+    assert found == [(404, "not_found_error")] * 2
+    found = [(each.status_code, each.json()["error"]["type"]) for each in (wrong_method, wrong_type)]
+    assert found == [(405, "invalid_request_error"), (415, "invalid_request_error")]
+
+
+async def test_a_gateway_without_instances_is_overloaded(lonely_gateway: RunningGateway) -> None:
+    refused = await post(lonely_gateway)
+    assert (refused.status_code, refused.json()["error"]["type"]) == (503, "overloaded_error")
+    assert refused.headers["retry-after"]
+
+
+async def test_counted_tokens_are_those_of_the_prompt(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel
+) -> None:
+    counted = await post(gateway, "/count_tokens", system="Be short.", max_tokens=None)
+    message = (await post(gateway, system="Be short.")).json()
+    assert counted.json() == {"input_tokens": message["usage"]["input_tokens"]}
+    assert (await post(gateway, "/count_tokens", model="other")).status_code == 404
+
+
+async def test_a_message_has_the_slo_metrics_and_outcome_of_a_completion(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    message = (await post(gateway, slo_ms=900, min_threshold=0.7)).json()
+    [request] = scheduler.requests
+    assert (request.slo_s, request.min_threshold, message["dilaserve"]["slo_ms"]) == (0.9, 0.7, 900)
+    await gateway.metric('dilaserve_gateway_requests_total{outcome="completed"} 1.0')
+    assert (await gateway.http.get(f"/v1/requests/{message['id']}")).json()["text"] == ANSWER
+
+
+async def test_a_repeated_message_with_a_key_is_served_once(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    headers = HEADERS | {"Idempotency-Key": "once"}
+    first, second = [await gateway.http.post("/v1/messages", json=BODY, headers=headers) for _ in range(2)]
+    assert first.json()["id"] == second.json()["id"]
+    assert len(scheduler.requests) == 1
