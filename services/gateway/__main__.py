@@ -5,7 +5,7 @@ import contextlib
 import resource
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -13,8 +13,6 @@ import uvicorn
 import uvloop
 
 from services.gateway.admission.admission import AdmissionController
-from services.gateway.admission.slo_admission import SloAdmission
-from services.gateway.api.idempotency import IdempotencyKeys
 from services.gateway.api.serving_fields import ServingTables
 from services.gateway.api.web_guard import SECURITY_HEADERS, WebGuard
 from services.gateway.app import build_app
@@ -23,15 +21,13 @@ from services.gateway.batches.batch_consumer import BatchConsumer
 from services.gateway.batches.batch_runner import BatchRunner
 from services.gateway.batches.batch_store import BatchStore
 from services.gateway.batches.file_store import FileStore
-from services.gateway.bus_connection import BusConnection
-from services.gateway.console.cluster_monitor import ClusterMonitor
+from services.gateway.cell_context import CellContext
 from services.gateway.http_protocol import BoundedHttpProtocol
-from services.gateway.inflight import InFlightRequests
-from services.gateway.readiness import Readiness
+from services.gateway.served_cells import served_cells
 from services.gateway.settings import GatewaySettings
 from services.gateway.tls import server_tls
 from shared.errors import DilaserveError
-from shared.model_files import default_model_name, find_model
+from shared.model_files import find_model
 from shared.service import Service, freeze_startup_objects, run_service, stop_on_signal
 from shared.tasks import cancel
 from shared.text import TextModel
@@ -48,16 +44,16 @@ def main() -> int:
 
 
 def prepare(settings: GatewaySettings) -> Service:
-    """Listen and load the tokenizer. Raises: BadInput; DilaserveError if the address is not available."""
+    """Listen and load the tokenizers. Raises: BadInput; DilaserveError if the address is not available."""
     raise_connection_limit()
     # The results of these and of `open_api_keys` are not used: they report wrong settings before the start.
     server_tls(settings.tls_certificate, settings.tls_key)
     ServingTables.read(settings.service_tiers, settings.reasoning_efforts)
+    cells = served_cells(settings)
     listener = listen(settings.host, settings.port)
     open_api_keys(settings)
-    directory = find_model(settings.model, weights=False)
-    text = TextModel(directory, settings.model_name or default_model_name(settings.model))
-    return serve_until_signal(settings, text, listener)
+    texts = [TextModel(find_model(cell.model, weights=False), cell.model_name) for cell in cells]
+    return serve_until_signal(settings, texts, listener)
 
 
 def raise_connection_limit() -> None:
@@ -88,17 +84,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve_until_signal(settings: GatewaySettings, text: TextModel, listener: socket.socket) -> None:
+async def serve_until_signal(settings: GatewaySettings, texts: Sequence[TextModel], listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT."""
     stop = stop_on_signal()
     freeze_startup_objects()
-    await serve(settings, text, listener, stop)
+    await serve(settings, texts, listener, stop)
 
 
-async def serve(settings: GatewaySettings, text: TextModel, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set; then refuse new requests, let open ones end, and return."""
+async def serve(
+    settings: GatewaySettings, texts: Sequence[TextModel], listener: socket.socket, stop: asyncio.Event
+) -> None:
+    """Serve until `stop` is set; then refuse new requests, let open ones end, and return. `texts`: of each cell."""
     api_keys = open_api_keys(settings)
-    context = build_context(settings, text, api_keys)
+    context = build_context(settings, texts, api_keys)
     tls = server_tls(settings.tls_certificate, settings.tls_key)
     config = uvicorn.Config(
         WebGuard(build_app(context), settings),
@@ -112,55 +110,39 @@ async def serve(settings: GatewaySettings, text: TextModel, listener: socket.soc
     )
     server = Server(config)
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
-        connecting = tasks.create_task(connect(settings, context))
-        monitoring = tasks.create_task(context.monitor.run())
+        batches = BatchConsumer(BatchRunner(context))
+        connecting = [  # not a TaskGroup of their own, which could lose a cancellation
+            tasks.create_task(cell.run(batches.run if cell is context.own_cell else None)) for cell in context.cells
+        ]
+        monitoring = [tasks.create_task(cell.monitor.run()) for cell in context.cells]
         serving = tasks.create_task(server.serve([listener]))
         scheme, (host, port) = "http" if tls is None else "https", listener.getsockname()[:2]
-        log.info("listening", url=f"{scheme}://{host}:{port}", model=text.card.name)
+        models = ", ".join(cell.model for cell in context.cells)
+        log.info("listening", url=f"{scheme}://{host}:{port}", model=models)
         await stop.wait()
-        log.info("draining", requests=context.inflight.count)
-        context.readiness.draining = True
-        await cancel([connecting])  # gives batches back to the bus
-        await context.inflight.drain(settings.drain_timeout_s)
-        context.monitor.close()
+        log.info("draining", requests=sum(cell.inflight.count for cell in context.cells))
+        for cell in context.cells:
+            cell.readiness.draining = True
+        await cancel(connecting)  # gives batches back to the bus
+        await asyncio.gather(*(cell.inflight.drain(settings.drain_timeout_s) for cell in context.cells))
+        for cell in context.cells:
+            cell.monitor.close()
         server.should_exit = True
-        monitoring.cancel()
+        await cancel(monitoring)
         await serving
-    await context.connection.close()
+    await asyncio.gather(*(cell.connection.close() for cell in context.cells))
 
 
-def build_context(settings: GatewaySettings, text: TextModel, api_keys: "ApiKeyCache | None") -> AppContext:
-    connection = BusConnection()
-    readiness = Readiness(
-        connection, text.card.name, max_queue_s=settings.request_timeout_s / 2, store_dir=settings.bus_store_dir
-    )
-    monitor = ClusterMonitor(settings.cell, text.card.name, readiness)
-    inflight = InFlightRequests(connection, text.card, settings.request_timeout_s)
-    slo_admission = SloAdmission(settings.default_slo_s) if settings.shed else None
+def build_context(settings: GatewaySettings, texts: Sequence[TextModel], api_keys: "ApiKeyCache | None") -> AppContext:
+    cells = [CellContext.of(cell, text) for cell, text in zip(served_cells(settings), texts, strict=True)]
+    connection = cells[0].connection
     return AppContext(
-        text=text,
-        connection=connection,
-        admission=AdmissionController(api_keys, inflight, monitor, settings.max_active_requests, slo_admission),
-        idempotency=IdempotencyKeys(connection),
+        cells=cells,
+        admission=AdmissionController(api_keys, cells, settings.max_active_requests),
         files=FileStore(connection, settings.max_files_per_key, settings.max_file_bytes_per_key),
         batches=BatchStore(connection),
-        readiness=readiness,
-        inflight=inflight,
-        monitor=monitor,
         tables=ServingTables.read(settings.service_tiers, settings.reasoning_efforts),
     )
-
-
-async def connect(settings: GatewaySettings, context: AppContext) -> None:
-    """Connect to the bus, subscribe, then watch its storage and run batches until cancelled."""
-    bus = await context.connection.connect(settings)
-    await context.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
-    await context.readiness.subscribe(bus)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(context.connection.clock.run())
-        tasks.create_task(context.readiness.probe.run(bus))
-        await context.monitor.read_recent(bus)
-        await BatchConsumer(BatchRunner(context)).run(bus)
 
 
 class Server(uvicorn.Server):

@@ -1,32 +1,51 @@
 """The parts of one gateway, which its routes share."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.gateway.admission.admission import AdmissionController
-from services.gateway.api.idempotency import IdempotencyKeys
+from services.gateway.api.errors import MAX_NAME_LENGTH, ApiError
 from services.gateway.api.serving_fields import ServingTables
 from services.gateway.batches.batch_store import BatchStore
 from services.gateway.batches.file_store import FileStore
-from services.gateway.bus_connection import BusConnection
-from services.gateway.console.cluster_monitor import ClusterMonitor
-from services.gateway.inflight import InFlightRequests
+from services.gateway.cell_context import CellContext
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.readiness import Readiness
-from shared.text import TextModel
+from shared.errors import RetryLater
 
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    text: TextModel
-    connection: BusConnection
+    cells: Sequence[CellContext]  # each serves another model
     admission: AdmissionController
-    idempotency: IdempotencyKeys
     files: FileStore
     batches: BatchStore
-    readiness: Readiness
-    inflight: InFlightRequests
-    monitor: ClusterMonitor
     tables: ServingTables = field(default_factory=ServingTables)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     started_s: float = field(default_factory=time.time)  # Unix time, seconds
+
+    @property
+    def own_cell(self) -> CellContext:
+        """The cell of the gateway's settings, which also has the files and batches."""
+        return self.cells[0]
+
+    def check_ready(self) -> None:
+        """Raises: RetryLater with the reasons if requests can be served for no model."""
+        problems = list[str]()
+        for cell in self.cells:
+            try:
+                cell.readiness.check()
+            except RetryLater as error:
+                problems.append(f"{cell.model}: {error}" if len(self.cells) > 1 else str(error))
+            else:
+                return
+        raise RetryLater("; ".join(problems))
+
+    def cell_of(self, model: str) -> CellContext:
+        """The cell that serves a model. Raises: ApiError 404 if none does."""
+        for cell in self.cells:
+            if cell.model == model:
+                return cell
+        served = ", ".join(repr(cell.model) for cell in self.cells)
+        message = f"the model {model[:MAX_NAME_LENGTH]!r} does not exist; served: {served}"
+        raise ApiError(404, message, param="model", code="model_not_found")

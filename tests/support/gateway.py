@@ -48,12 +48,13 @@ class RunningGateway:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: GatewaySettings, text: TextModel) -> AsyncIterator[RunningGateway]:
+async def running(settings: GatewaySettings, *texts: TextModel) -> AsyncIterator[RunningGateway]:
+    """`texts`: of the gateway's own cell, and of those in `more_models`."""
     listener = listen("127.0.0.1", 0)
     port, trusted = listener.getsockname()[1], settings.tls_certificate
     url = f"https://localhost:{port}" if trusted else f"http://127.0.0.1:{port}"
     stop = asyncio.Event()
-    done = asyncio.create_task(serve(settings, text, listener, stop))
+    done = asyncio.create_task(serve(settings, texts, listener, stop))
     verify = ssl.create_default_context(cafile=trusted) if trusted else True
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S, verify=verify) as http:
         yield RunningGateway(url, http, stop, done)

@@ -4,17 +4,16 @@ Each gateway counts its own requests only.
 """
 
 import asyncio
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastapi import Request as HttpRequest
 
 from services.gateway.admission.rate_limits import RateLimits
-from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.errors import ApiError
-from services.gateway.console.cluster_monitor import ClusterMonitor
-from services.gateway.inflight import BATCH_OWNER, InFlightRequests
+from services.gateway.cell_context import CellContext
+from services.gateway.inflight import BATCH_OWNER
 from shared.api_keys import ANONYMOUS, ApiKey
 from shared.messages.requests import Request
 
@@ -26,13 +25,11 @@ RETRY_AFTER_S = 1.0  # wait suggested to a client that exceeds a limit on reques
 
 @dataclass(slots=True)
 class AdmissionController:
-    """Without `api_keys` every client is admitted; without `slo_admission` every SLO."""
+    """Without `api_keys` every client is admitted. The limits apply to the requests of all cells together."""
 
     _api_keys: "ApiKeyCache | None"
-    _inflight: InFlightRequests
-    _monitor: ClusterMonitor
+    _cells: Sequence[CellContext]
     _max_active: int
-    _slo_admission: SloAdmission | None
     _rates: RateLimits = field(default_factory=RateLimits)
 
     async def identify(self, http: HttpRequest) -> None:
@@ -56,21 +53,20 @@ class AdmissionController:
             message = f"priority is {request.priority}; the maximum of this key is {key.max_priority}"
             raise ApiError(403, message, param="priority", code="priority_too_high")
 
-    def admit(self, key: ApiKey, request: Request) -> None:
-        """Call InFlightRequests.open next, without an await between, as that counts the request.
+    def admit(self, key: ApiKey, request: Request, cell: CellContext) -> None:
+        """Call InFlightRequests.open of the cell next, without an await between, as that counts the request.
 
         Raises: ApiError 429 if a limit is reached or the SLO is unattainable.
         """
-        if key.concurrency is not None and self._inflight.count_of(key.key_id) >= key.concurrency:
+        if key.concurrency is not None and self._count_of(key.key_id) >= key.concurrency:
             raise _limit_exceeded(f"the limit of this key is {key.concurrency} requests in flight", RETRY_AFTER_S)
-        if self._inflight.count - self._inflight.count_of(BATCH_OWNER) >= self._max_active:
+        if sum(each.inflight.count for each in self._cells) - self._count_of(BATCH_OWNER) >= self._max_active:
             message = f"this gateway has {self._max_active} requests in flight, its limit"
             raise ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
-        if self._slo_admission is not None:
-            wait_s = self._slo_admission.admit(request, self._monitor.stats, self._monitor.received_s, time.time())
-            if wait_s > 0:
-                message = "slo_ms: the request could not meet its SLO even at the lowest threshold"
-                raise ApiError(429, message, param="slo_ms", code="slo_unattainable", retry_after_s=wait_s)
+        cell.check_slo(request)
+
+    def _count_of(self, owner: str) -> int:
+        return sum(cell.inflight.count_of(owner) for cell in self._cells)
 
 
 def key_of(http: HttpRequest) -> ApiKey:

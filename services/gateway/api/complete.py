@@ -15,7 +15,7 @@ from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.body import MessageBody
 from services.gateway.api.anthropic_messages.replies import MessageReplies
 from services.gateway.api.completion_stream import CompletionStream, StreamedChoice, StreamedLogprobs, dump
-from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model
+from services.gateway.api.errors import ApiError, as_api_error, check_completed
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.other_fields import ignored_header
@@ -27,6 +27,7 @@ from services.gateway.api.serving_fields import with_serving_fields
 from services.gateway.api.sse import DONE, EventStreamResponse, as_event
 from services.gateway.api.text_stream import TextStream
 from services.gateway.app_context import AppContext
+from services.gateway.cell_context import CellContext
 from services.gateway.inflight import InFlightRequest
 from services.gateway.metrics import RequestRecorder
 from shared.errors import QueueFull, RetryLater, StorageFull
@@ -34,6 +35,7 @@ from shared.messages.requests import Outcome
 from shared.messages.requests import Request as QueuedRequest
 from shared.retry import retry
 from shared.tasks import cancel
+from shared.text import TextModel
 
 KEYED_WAIT_S = 15.0  # longer than a broken connection, a restart of NATS or of an instance usually takes
 
@@ -45,22 +47,22 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
         context.admission.check_rate(key_of(http))
         sent = with_serving_fields(await read_body(http, kind), http.headers, context.tables)
         body = sent.completion()
-        bodies = body.single_bodies()
+        bodies, cell = body.single_bodies(), context.cell_of(body.model)
         if body.max_tokens == 0:
-            return await _prompts_alone(context, http, body, bodies, start_s)
-        inflights = await _open_all(context, http, bodies, start_s)
+            return await _prompts_alone(context, cell, http, body, bodies, start_s)
+        inflights = await _open_all(context, cell, http, bodies, start_s)
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
     first = inflights[0].request
-    replies = _replies(context, sent, bodies, first.request_id, created_s)
+    replies = _replies(cell.text, sent, bodies, first.request_id, created_s)
     ignored = ignored_header(sent, context.tables.ignored(sent))
     headers = {"X-Request-Id": first.request_id, **ignored, **adjusted_header(body, first)}
     recorders = [RequestRecorder(context.metrics, each.request.request_id, start_s) for each in inflights]
     if body.stream:
         pairs = enumerate(zip(inflights, recorders, strict=True))
-        choices = [_streamed(context, i, each, recorder) for i, (each, recorder) in pairs]
-        return CompletionStream(context, choices, replies, headers)
+        choices = [_streamed(cell.text, i, each, recorder) for i, (each, recorder) in pairs]
+        return CompletionStream(cell, choices, replies, headers)
     try:
         outcomes = await _completed(http, inflights)
     except (ApiError, RetryLater) as error:
@@ -69,25 +71,29 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
         raise
     finally:
         for inflight in inflights:
-            context.inflight.close(inflight)
+            cell.inflight.close(inflight)
     for recorder, outcome in zip(recorders, outcomes, strict=True):
         recorder.completed(outcome)
     return JSONResponse(replies.whole(outcomes), headers=headers)
 
 
 async def _prompts_alone(
-    context: AppContext, http: Request, body: CompletionBody, bodies: Sequence[CompletionBody], start_s: float
+    context: AppContext,
+    cell: CellContext,
+    http: Request,
+    body: CompletionBody,
+    bodies: Sequence[CompletionBody],
+    start_s: float,
 ) -> Response:
     """Reply with the prompts, without a request on the bus; each choice counts against the key's rate."""
-    check_model(body.model, context.text.card.name)
-    found = [await prompt_alone(each, context.text, uuid.uuid4().hex) for each in bodies]
+    found = [await prompt_alone(each, cell.text, uuid.uuid4().hex) for each in bodies]
     outcomes = [outcome for outcome in found if outcome is not None]
     for _ in outcomes[1:]:
         context.admission.check_rate(key_of(http))
     for outcome in outcomes:
         RequestRecorder(context.metrics, outcome.request_id, start_s).completed(outcome)
     request_id = outcomes[0].request_id
-    replies = _replies(context, body, bodies, request_id, outcomes[0].arrival_s)
+    replies = _replies(cell.text, body, bodies, request_id, outcomes[0].arrival_s)
     headers = {"X-Request-Id": request_id, **ignored_header(body, context.tables.ignored(body))}
     if not body.stream:
         return JSONResponse(replies.whole(outcomes), headers=headers)
@@ -104,74 +110,79 @@ async def _prompts_alone(
 
 
 def _replies(
-    context: AppContext, sent: ServedBody, bodies: Sequence[CompletionBody], request_id: str, created_s: float
+    text: TextModel, sent: ServedBody, bodies: Sequence[CompletionBody], request_id: str, created_s: float
 ) -> Replies:
     """`bodies`: of the choices; `request_id`: of the first."""
     if isinstance(sent, ResponseBody):
         return ResponseReplies(sent, request_id, created_s)
     if isinstance(sent, MessageBody):
         return MessageReplies(sent, request_id)
-    echoes = [echoed_prompt(each, context.text) for each in bodies]
-    return CompletionReplies(sent.completion(), request_id, created_s, echoes, context.text.decode)
+    echoes = [echoed_prompt(each, text) for each in bodies]
+    return CompletionReplies(sent.completion(), request_id, created_s, echoes, text.decode)
 
 
-def _streamed(context: AppContext, index: int, inflight: InFlightRequest, recorder: RequestRecorder) -> StreamedChoice:
-    text, request, length = context.text, inflight.request, inflight.request.output_tokens
+def _streamed(text: TextModel, index: int, inflight: InFlightRequest, recorder: RequestRecorder) -> StreamedChoice:
+    request, length = inflight.request, inflight.request.output_tokens
     stream = TextStream(text.decode, text.end_ids_of(request), request.stop, length, request.max_tokens)
     logprobs = StreamedLogprobs(text.decode, length) if request.logprobs else None
     return StreamedChoice(index, inflight, recorder, stream, logprobs=logprobs)
 
 
 async def _open_all(
-    context: AppContext, http: Request, bodies: Sequence[CompletionBody], start_s: float
+    context: AppContext, cell: CellContext, http: Request, bodies: Sequence[CompletionBody], start_s: float
 ) -> list[InFlightRequest]:
     """Validate the request of each choice, then admit and publish them: all, or none. Each counts against the key's
     limits; `start_s` is the arrival by `time.perf_counter`."""
     key, opened = key_of(http), list[InFlightRequest]()
-    check_model(bodies[0].model, context.text.card.name)
-    requests = [await build_request(body, context.text, uuid.uuid4().hex, key.key_id) for body in bodies]
+    requests = [await build_request(body, cell.text, uuid.uuid4().hex, key.key_id) for body in bodies]
     context.admission.check_priority(key, requests[0])
     for _ in requests[1:]:  # the first was counted before its body was read
         context.admission.check_rate(key)
     durable = "Idempotency-Key" in http.headers
     try:
         for index, (body, request) in enumerate(zip(bodies, requests, strict=True)):
-            open_one = partial(_open, context, http, body, index, request, start_s)
-            opened.append(await (_open_in_time(context, open_one) if durable else open_one()))
+            open_one = partial(_open, context, cell, http, body, index, request, start_s)
+            opened.append(await (_open_in_time(cell, open_one) if durable else open_one()))
     except BaseException:
         for inflight in opened:
-            context.inflight.close(inflight)
+            cell.inflight.close(inflight)
         raise
     return opened
 
 
 async def _open(
-    context: AppContext, http: Request, body: CompletionBody, index: int, request: QueuedRequest, start_s: float
+    context: AppContext,
+    cell: CellContext,
+    http: Request,
+    body: CompletionBody,
+    index: int,
+    request: QueuedRequest,
+    start_s: float,
 ) -> InFlightRequest:
     """Admit and publish the request of choice `index`."""
-    context.readiness.check_accepts()
+    cell.readiness.check_accepts()
     key, durable = key_of(http), "Idempotency-Key" in http.headers
-    named = replace(request, request_id=await _claim(context, http, body, index)) if durable else request
-    context.admission.admit(key, named)
-    return await context.inflight.open(named, key.key_id, start_s, durable=durable)
+    named = replace(request, request_id=await _claim(cell, http, body, index)) if durable else request
+    context.admission.admit(key, named, cell)
+    return await cell.inflight.open(named, key.key_id, start_s, durable=durable)
 
 
-async def _open_in_time(context: AppContext, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:
+async def _open_in_time(cell: CellContext, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:
     """Repeat `open_one` while the bus or the instances are unavailable, at most for KEYED_WAIT_S: it has a key, so that
     it is served once. A full cell and a gateway that shuts down refuse it at once."""
 
     def is_passing(error: Exception) -> bool:
         is_full = isinstance(error, QueueFull | StorageFull)
-        return isinstance(error, RetryLater) and not is_full and not context.readiness.draining
+        return isinstance(error, RetryLater) and not is_full and not cell.readiness.draining
 
     return await retry(open_one, timeout_s=KEYED_WAIT_S, on=is_passing)
 
 
-async def _claim(context: AppContext, http: Request, body: CompletionBody, index: int) -> str:
+async def _claim(cell: CellContext, http: Request, body: CompletionBody, index: int) -> str:
     """The id of the request of choice `index` that the Idempotency-Key names."""
     owner = key_of(http).key_id + (f"#{index}" if index else "")
     key = http.headers["Idempotency-Key"]
-    return await context.idempotency.claim(owner, key, http.url.path, body.model_dump_json())
+    return await cell.idempotency.claim(owner, key, http.url.path, body.model_dump_json())
 
 
 async def _completed(http: Request, inflights: Sequence[InFlightRequest]) -> list[Outcome]:

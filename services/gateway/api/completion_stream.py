@@ -13,7 +13,7 @@ from services.gateway.api.replies import Json, Replies
 from services.gateway.api.sse import DONE, EventStreamResponse, as_event
 from services.gateway.api.text_stream import Decode, TextChanged, TextStream
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
-from services.gateway.app_context import AppContext
+from services.gateway.cell_context import CellContext
 from services.gateway.inflight import InFlightRequest, StepTokens
 from services.gateway.metrics import RequestRecorder
 from shared.arrays import unpack_int32
@@ -61,7 +61,7 @@ class StreamedChoice:
 class CompletionStream(EventStreamResponse):
     """Follows the requests of all choices to their outcomes, then closes them, also if the client leaves earlier."""
 
-    _context: AppContext
+    _cell: CellContext
     _choices: Sequence[StreamedChoice]
     _replies: Replies
     _reply_headers: dict[str, str]
@@ -74,7 +74,7 @@ class CompletionStream(EventStreamResponse):
             await super().__call__(scope, receive, send)
         finally:
             for choice in self._choices:
-                self._context.inflight.close(choice.inflight)
+                self._cell.inflight.close(choice.inflight)
                 choice.recorder.not_completed("left")
 
     async def _data(self) -> AsyncIterator[str]:
@@ -119,7 +119,7 @@ class CompletionStream(EventStreamResponse):
                 tokens = choice.logprobs.take(len(choice.text.text))
             if choice.request.guesses:
                 index = {"index": choice.index} if len(self._choices) > 1 else {}
-                yield _canvas(event, choice.guessed, self._context.text.decode) | index
+                yield _canvas(event, choice.guessed, self._cell.text.decode) | index
         if piece and piece == choice.text.text:
             choice.recorder.first_text()
         if piece or tokens:

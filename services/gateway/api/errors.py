@@ -49,13 +49,6 @@ def not_found(kind: str, name: str, param: str) -> ApiError:
     return ApiError(404, f"no {kind} has the id {name[:MAX_NAME_LENGTH]!r}", param=param, code="not_found")
 
 
-def check_model(name: str, served: str) -> None:
-    """Raises: ApiError 404 if the model is not the served one."""
-    if name != served:
-        message = f"the model {name[:MAX_NAME_LENGTH]!r} does not exist; {served!r} is served"
-        raise ApiError(404, message, param="model", code="model_not_found")
-
-
 def as_api_error(error: Exception) -> ApiError:
     """The reply to any error; 500 if it is unexpected."""
     match error:

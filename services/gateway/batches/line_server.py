@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 from starlette.datastructures import Headers
 
-from services.gateway.api.errors import ApiError, as_api_error, check_completed, check_model, log_internal_error
+from services.gateway.api.errors import ApiError, as_api_error, check_completed, log_internal_error
 from services.gateway.api.replies import CompletionReplies, Json
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
 from services.gateway.api.request_builder import build_request, echoed_prompt, prompt_alone
@@ -47,10 +47,10 @@ class LineServer:
         """Raises: any error of the line; ApiError if the request is not completed; RetryLater."""
         if len(bytes(line.body)) > MAX_BODY_BYTES:
             raise too_large(MAX_BODY_BYTES)
-        text, inflight_requests = self._context.text, self._context.inflight
         sent = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
         body = with_serving_fields(sent, Headers(), self._context.tables)
-        check_model(body.model, text.card.name)
+        cell = self._context.cell_of(body.model)
+        text = cell.text
         if len(body.single_bodies()) > 1:
             raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
         echoes = [echoed_prompt(body, text)]
@@ -60,12 +60,12 @@ class LineServer:
         request = await build_request(body, text, request_id, self._batch.owner)
         priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
         request = replace(request, stream=False, guesses=False, priority=priority, slo_s=slo_s)
-        self._context.readiness.check_storage()
-        inflight = await inflight_requests.open(request, BATCH_OWNER, start_s, durable=True, timeout_s=left_s)
+        cell.readiness.check_storage()
+        inflight = await cell.inflight.open(request, BATCH_OWNER, start_s, durable=True, timeout_s=left_s)
         try:
             outcome = await inflight.outcome()
         finally:
             inflight.cancel_on_close |= self.cancel_requests
-            inflight_requests.close(inflight)
+            cell.inflight.close(inflight)
         check_completed(outcome)
         return CompletionReplies(body, request_id, outcome.arrival_s, echoes, text.decode).whole([outcome])

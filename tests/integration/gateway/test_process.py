@@ -56,6 +56,7 @@ async def test_it_serves_without_torch_and_exits_0_on_sigterm(bus: Bus, tiny_mod
         model=str(tiny_model_dir),
         nats_url=bus.nc.connected_url.geturl(),
         cell=bus.subjects.cell,
+        more_models=f"second={tiny_model_dir}@absent",
         port=str(port),
     )
     assert process.stderr is not None
@@ -63,8 +64,8 @@ async def test_it_serves_without_torch_and_exits_0_on_sigterm(bus: Bus, tiny_mod
         while b"listening" not in (output := await process.stderr.readline()):
             assert output, "the process ended"
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S) as http:
-        [model] = (await http.get("/v1/models")).json()["data"]
-        assert model["id"] == "tiny-llada"
+        model, second = (await http.get("/v1/models")).json()["data"]
+        assert (model["id"], second["id"]) == ("tiny-llada", "second")
         assert (await http.get("/v1/models/tiny-llada")).json() == model
     soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
     assert soft == hard, "it raises the limit on connections"
@@ -92,7 +93,14 @@ async def test_an_unusable_model_is_reported_in_one_line(tmp_path: Path) -> None
     assert output.startswith("gateway: ")
 
 
-@pytest.mark.parametrize(("settings", "named"), [({"MODEL": "x", "PORT": "many"}, "PORT"), ({}, "MODEL")])
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"MODEL": "x", "PORT": "many"}, "PORT"),
+        ({"MODEL": "x", "MORE_MODELS": "big=models/big"}, "MORE_MODELS"),
+        ({}, "MODEL"),
+    ],
+)
 def test_an_invalid_setting_is_named_in_one_line(
     settings: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from fastapi.responses import Response, StreamingResponse
 from services.gateway.api.openapi import PLANS
 from services.gateway.api.sse import EventStreamResponse, as_event
 from services.gateway.app_context import AppContext
+from services.gateway.cell_context import CellContext
 from services.gateway.console.cluster_view import ClusterView, Update
 from shared.bus.plan_history import read_plans
 from shared.messages.plans import MAX_PLANS
@@ -17,24 +18,28 @@ from shared.messages.plans import MAX_PLANS
 def cluster_routes(context: AppContext) -> APIRouter:
     router = APIRouter()
 
+    def find_cell(model: str | None) -> CellContext:
+        return context.own_cell if model is None else context.cell_of(model)
+
     @router.get("/cluster")
-    async def cluster() -> ClusterView:
-        """The nodes and instances with their load and state."""
-        return context.monitor.cluster()
+    async def cluster(model: str | None = None) -> ClusterView:
+        """The nodes and instances of a model's cell, by default the gateway's own, with their load and state."""
+        return find_cell(model).monitor.cluster()
 
     @router.get(
         "/events",
         response_class=StreamingResponse,
         responses={200: {"model": Update, "content": {"text/event-stream": {}}, "description": "Server-sent events."}},
     )
-    async def events() -> StreamingResponse:
+    async def events(model: str | None = None) -> StreamingResponse:
         """One update of the cell per second; the first contains the last minutes."""
-        return EventStreamResponse(as_event(update.model_dump_json()) async for update in context.monitor.updates())
+        updates = find_cell(model).monitor.updates()
+        return EventStreamResponse(as_event(update.model_dump_json()) async for update in updates)
 
     @router.get("/plans", responses=PLANS)
-    async def plans(limit: Annotated[int, Query(ge=1, le=MAX_PLANS)] = 50) -> Response:
+    async def plans(limit: Annotated[int, Query(ge=1, le=MAX_PLANS)] = 50, model: str | None = None) -> Response:
         """The reconfigurator's decisions, newest first."""
-        records = await read_plans(context.connection.bus, limit)
+        records = await read_plans(find_cell(model).connection.bus, limit)
         return Response(msgspec.json.encode({"object": "list", "data": records}), media_type="application/json")
 
     return router

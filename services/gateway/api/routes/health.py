@@ -20,15 +20,16 @@ def health_routes(context: AppContext) -> APIRouter:
     @router.head("/ready", include_in_schema=False)
     @router.get("/ready")
     async def ready() -> Status:
-        """200 if requests can be served, else 503 with the reasons."""
-        context.readiness.check()
+        """200 if requests for a model can be served, else 503 with the reasons."""
+        context.check_ready()
         return Status(status="ready")
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus metrics."""
-        context.metrics.active.set(context.inflight.count)
-        context.metrics.set_readiness(context.readiness.reasons(), context.readiness.probe.last)
+        reasons = [reason for cell in context.cells for reason in cell.readiness.reasons()]
+        context.metrics.active.set(sum(cell.inflight.count for cell in context.cells))
+        context.metrics.set_readiness(reasons, context.own_cell.readiness.probe.last)
         return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router

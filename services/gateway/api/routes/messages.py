@@ -6,7 +6,6 @@ from fastapi.responses import Response
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
 from services.gateway.api.anthropic_messages.response_models import MESSAGE_ERRORS, MessageObject, TokenCount
 from services.gateway.api.complete import complete
-from services.gateway.api.errors import check_model
 from services.gateway.api.openapi import json_body, streamed
 from services.gateway.api.request_body import read_body
 from services.gateway.api.request_builder import encode_prompt
@@ -16,7 +15,7 @@ MESSAGES_PATH = "/v1/messages"
 
 
 def message_routes(context: AppContext) -> APIRouter:
-    router, text = APIRouter(prefix=MESSAGES_PATH, responses=MESSAGE_ERRORS), context.text
+    router = APIRouter(prefix=MESSAGES_PATH, responses=MESSAGE_ERRORS)
 
     @router.post("", responses=streamed(MessageObject), openapi_extra=json_body(MessageBody))
     async def message(request: Request) -> Response:
@@ -27,7 +26,7 @@ def message_routes(context: AppContext) -> APIRouter:
     async def count_tokens(request: Request) -> TokenCount:
         """The tokens of a conversation in the model's chat template."""
         body = await read_body(request, CountTokensBody)
-        check_model(body.model, text.card.name)
+        text = context.cell_of(body.model).text
         return TokenCount(input_tokens=len(await encode_prompt(body.tokenize_body(), text)))
 
     return router

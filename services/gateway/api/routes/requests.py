@@ -1,6 +1,8 @@
 """GET /v1/requests and /v1/requests/{id}: the outcomes of requests, also for clients that lost their connection."""
 
 import re
+from heapq import merge
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -24,6 +26,9 @@ from services.gateway.api.step_details import step_list
 from services.gateway.app_context import AppContext
 from services.gateway.console.cluster_monitor import MAX_RECENT
 from services.gateway.inflight import find_active, find_outcome
+from shared.api_keys import ApiKey
+from shared.bus.client import Bus
+from shared.errors import RetryLater
 from shared.messages.requests import Cancel, Outcome
 
 PREVIEW_LENGTH = 120  # characters of a text in the list
@@ -39,23 +44,23 @@ def request_routes(context: AppContext) -> APIRouter:
         http: Request, limit: Annotated[int, Query(ge=1, le=MAX_RECENT)] = 50
     ) -> List[RequestSummary]:
         """The API key's most recently finished requests, newest first; an operator's key lists those of all keys."""
-        outcomes = context.monitor.recent(limit, key_of(http))
+        of_cells = [cell.monitor.recent(limit, key_of(http)) for cell in context.cells]
+        outcomes = islice(merge(*of_cells, key=_end_s, reverse=True), limit)
         shortened = (replace(outcome, text=outcome.text[:PREVIEW_LENGTH]) for outcome in outcomes)
         return List(object="list", data=[RequestSummary(**_fields(outcome)) for outcome in shortened])
 
     @router.get("/{name}", response_model_exclude_unset=True)
     async def get_request(http: Request, name: str) -> StoredRequest | UnfinishedRequest:
         """The outcome of a request, or that it runs; `name` is the id of the request or of its reply."""
-        found = await _find(context, http, name)
+        found, _ = await _find(context, http, name)
         return stored(found) if isinstance(found, Outcome) else found
 
     @router.post("/{name}/cancel", status_code=202)
     async def cancel_request(http: Request, name: str) -> UnfinishedRequest:
         """Cancel a request that has not ended."""
-        found = await _find(context, http, name)
+        found, bus = await _find(context, http, name)
         if isinstance(found, Outcome):
             raise ApiError(409, f"the request has ended: {found.status.value}", param="id", code="request_ended")
-        bus = context.connection.bus
         await bus.publish(bus.subjects.cancel(found.id), Cancel(reason="the client cancelled it"))
         return found.model_copy(update={"status": "cancelling"})
 
@@ -71,25 +76,48 @@ def request_routes(context: AppContext) -> APIRouter:
     return router
 
 
-async def _find(context: AppContext, http: Request, name: str) -> Outcome | UnfinishedRequest:
-    """Raises: ApiError 404 if there is no such request, or the key may not see it; RetryLater."""
-    request_id = name
+async def _find(context: AppContext, http: Request, name: str) -> tuple[Outcome | UnfinishedRequest, Bus]:
+    """The request, and the bus of its cell.
+
+    Raises: ApiError 404 if there is no such request, or the key may not see it; RetryLater if a cell that does not
+    answer may have it.
+    """
+    request_id, unknown = name, None
     for prefix in ID_PREFIXES:
         request_id = request_id.removeprefix(prefix)
     if REQUEST_ID.fullmatch(request_id):
-        bus, key = context.connection.bus, key_of(http)
-        outcome = await find_outcome(bus, request_id)
-        active = await find_active(bus, request_id) if outcome is None else None
-        if active is None and outcome is None:  # it may have ended in between
-            outcome = await find_outcome(bus, request_id)
-        if outcome is not None and key.may_see(outcome.key):
-            return outcome
-        if outcome is None and active is not None and key.may_see(active.key):
-            return UnfinishedRequest(
-                object="dilaserve.request", id=request_id, status="in_progress", arrival_s=active.arrival_s
-            )
+        for cell in context.cells:
+            try:
+                bus = cell.connection.bus
+                found = await _find_in_cell(bus, request_id, key_of(http))
+            except RetryLater as error:
+                unknown = error
+            else:
+                if found is not None:
+                    return found, bus
+    if unknown is not None:
+        raise unknown
     message = "no request with this id runs, or has ended in the last day"
     raise ApiError(404, message, param="id", code="not_found")
+
+
+async def _find_in_cell(bus: Bus, request_id: str, key: ApiKey) -> Outcome | UnfinishedRequest | None:
+    """None if the cell has no such request, or the key may not see it. Raises: RetryLater."""
+    outcome = await find_outcome(bus, request_id)
+    active = await find_active(bus, request_id) if outcome is None else None
+    if active is None and outcome is None:  # it may have ended in between
+        outcome = await find_outcome(bus, request_id)
+    if outcome is not None:
+        return outcome if key.may_see(outcome.key) else None
+    if active is None or not key.may_see(active.key):
+        return None
+    return UnfinishedRequest(
+        object="dilaserve.request", id=request_id, status="in_progress", arrival_s=active.arrival_s
+    )
+
+
+def _end_s(outcome: Outcome) -> float:
+    return outcome.arrival_s + (outcome.stats.latency_s if outcome.stats else 0.0)
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:

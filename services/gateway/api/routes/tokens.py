@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request
 
-from services.gateway.api.errors import ApiError, check_model
+from services.gateway.api.errors import ApiError
 from services.gateway.api.openapi import json_body
 from services.gateway.api.request_body import read_body
 from services.gateway.api.request_builder import encode_prompt
@@ -12,13 +12,13 @@ from services.gateway.app_context import AppContext
 
 
 def token_routes(context: AppContext) -> APIRouter:
-    router, text = APIRouter(), context.text
+    router = APIRouter()
 
     @router.post("/tokenize", openapi_extra=json_body(TokenizeBody))
     async def tokenize(http: Request) -> TokenList:
         """The tokens of a prompt, or of messages in the model's chat template."""
         body = await read_body(http, TokenizeBody)
-        check_model(body.model, text.card.name)
+        text = context.cell_of(body.model).text
         ids = await encode_prompt(body, text)
         return TokenList(tokens=ids.tolist(), count=len(ids), max_model_len=text.card.max_length)
 
@@ -26,7 +26,7 @@ def token_routes(context: AppContext) -> APIRouter:
     async def detokenize(http: Request) -> DetokenizedText:
         """The text of tokens, without special tokens."""
         body = await read_body(http, DetokenizeBody)
-        check_model(body.model, text.card.name)
+        text = context.cell_of(body.model).text
         text.check_ids(body.tokens, "tokens")
         return DetokenizedText(prompt=text.decode(body.tokens))
 

@@ -1,0 +1,72 @@
+"""The parts of a gateway that serve one model, with a connection to the model's cell."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Self
+
+from services.gateway.admission.slo_admission import SloAdmission
+from services.gateway.api.errors import ApiError
+from services.gateway.api.idempotency import IdempotencyKeys
+from services.gateway.bus_connection import BusConnection
+from services.gateway.console.cluster_monitor import ClusterMonitor
+from services.gateway.inflight import InFlightRequests
+from services.gateway.readiness import Readiness
+from services.gateway.settings import GatewaySettings
+from shared.bus.client import Bus
+from shared.messages.requests import Request
+from shared.text import TextModel
+
+
+@dataclass(frozen=True, slots=True)
+class CellContext:
+    settings: GatewaySettings  # those for this cell
+    text: TextModel
+    connection: BusConnection
+    idempotency: IdempotencyKeys
+    readiness: Readiness
+    inflight: InFlightRequests
+    monitor: ClusterMonitor
+    slo_admission: SloAdmission | None  # None: every SLO is admitted
+
+    @classmethod
+    def of(cls, settings: GatewaySettings, text: TextModel) -> Self:
+        connection, timeout_s = BusConnection(), settings.request_timeout_s
+        readiness = Readiness(connection, text.card.name, max_queue_s=timeout_s / 2, store_dir=settings.bus_store_dir)
+        return cls(
+            settings=settings,
+            text=text,
+            connection=connection,
+            idempotency=IdempotencyKeys(connection),
+            readiness=readiness,
+            inflight=InFlightRequests(connection, text.card, timeout_s),
+            monitor=ClusterMonitor(settings.cell, text.card.name, readiness),
+            slo_admission=SloAdmission(settings.default_slo_s) if settings.shed else None,
+        )
+
+    @property
+    def model(self) -> str:
+        """The model's name in the API."""
+        return self.text.card.name
+
+    def check_slo(self, request: Request) -> None:
+        """Count the request in the forecast. Raises: ApiError 429 if it could not meet its SLO."""
+        if self.slo_admission is None:
+            return
+        wait_s = self.slo_admission.admit(request, self.monitor.stats, self.monitor.received_s, time.time())
+        if wait_s > 0:
+            message = "slo_ms: the request could not meet its SLO even at the lowest threshold"
+            raise ApiError(429, message, param="slo_ms", code="slo_unattainable", retry_after_s=wait_s)
+
+    async def run(self, use: Callable[[Bus], Awaitable[None]] | None = None) -> None:
+        """Connect to the bus, subscribe, then watch its storage and `use` it, until cancelled."""
+        bus = await self.connection.connect(self.settings)
+        await self.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
+        await self.readiness.subscribe(bus)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.connection.clock.run())
+            tasks.create_task(self.readiness.probe.run(bus))
+            await self.monitor.read_recent(bus)
+            if use is not None:
+                await use(bus)

@@ -1,0 +1,54 @@
+"""The cells that a gateway serves, one for each model: its own, and those of the setting `more_models`. Pure."""
+
+import re
+
+import msgspec
+from msgspec.structs import replace
+
+from services.gateway.settings import GatewaySettings
+from shared.errors import BadInput
+from shared.model_files import default_model_name
+from shared.settings import NatsUrl
+
+VARIABLE = "DILASERVE_MORE_MODELS"
+ACCEPTED = "NAME=MODEL@CELL, or NAME=MODEL@URL/CELL for a cell on another NATS server"
+ENTRY = re.compile(r"(?P<name>[^=\s]+)=(?P<model>[^@]+)@((?P<url>\S+)/)?(?P<cell>[a-z0-9-]{1,32})")
+
+
+def served_cells(settings: GatewaySettings) -> list[GatewaySettings]:
+    """The settings for each cell, with its model's name; the gateway's own cell is the first.
+
+    Raises: BadInput if an entry is invalid, or a name or a cell is there twice.
+    """
+    own = replace(settings, model_name=settings.model_name or default_model_name(settings.model), more_models=())
+    cells = [own, *(_read(own, number, entry) for number, entry in enumerate(settings.more_models, 1))]
+    for i, cell in enumerate(cells):
+        for other in cells[:i]:
+            if other.model_name == cell.model_name:
+                raise BadInput(f"{VARIABLE}: the name {cell.model_name} is there twice", VARIABLE)
+            if (other.nats_url, other.cell) == (cell.nats_url, cell.cell):
+                raise BadInput(f"{VARIABLE}: the cell {cell.cell} is there twice; it serves one model", VARIABLE)
+    return cells
+
+
+def _read(own: GatewaySettings, number: int, entry: str) -> GatewaySettings:
+    """Messages have the entry's number, as its text may have a password."""
+    found = ENTRY.fullmatch(entry)
+    if found is None:
+        raise BadInput(f"{VARIABLE}: entry {number} is not of the form {ACCEPTED}", VARIABLE)
+    url = found["url"] or own.nats_url
+    try:
+        msgspec.convert(url, NatsUrl)
+    except msgspec.ValidationError:
+        raise BadInput(
+            f"{VARIABLE}: entry {number} has no valid NATS URL, such as nats://nats:4222", VARIABLE
+        ) from None
+    return replace(
+        own,
+        model=found["model"],
+        model_name=found["name"],
+        nats_url=url,
+        cell=found["cell"],
+        alive_file="",  # the connection to the own cell touches it
+        bus_store_dir=own.bus_store_dir if url == own.nats_url else "",
+    )

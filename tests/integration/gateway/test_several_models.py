@@ -1,0 +1,271 @@
+"""A gateway that serves the models of two cells."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import msgspec
+import pytest
+from openai import AsyncOpenAI
+
+from services.gateway.settings import GatewaySettings
+from shared.bus.client import Bus
+from shared.text import TextModel
+from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
+from tests.support.nats import NatsServer
+from tests.support.scheduler import AnsweringScheduler
+from tests.support.tiny_model import write_tiny_sdar
+from tests.support.waiting import until
+
+OWN, OTHER = "tiny-llada", "other"
+OWN_ANSWER, OTHER_ANSWER = "The answer is 29.", "From the other cell."
+PATH: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+TURNS = [{"role": "user", "content": "How many pears?"}]
+
+
+@pytest.fixture
+def other_text(tmp_path: Path) -> TextModel:
+    return TextModel(write_tiny_sdar(tmp_path / "tiny-sdar"), OTHER)
+
+
+@pytest.fixture
+async def other_bus(bus: Bus, nats_server: NatsServer) -> AsyncIterator[Bus]:
+    connected = await Bus.connect(nats_server.url, f"{bus.subjects.cell}-other", name="test")
+    await connected.set_up()
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture
+def both_settings(settings: GatewaySettings, other_bus: Bus, tmp_path: Path) -> GatewaySettings:
+    entry = f"{OTHER}={tmp_path / 'tiny-sdar'}@{other_bus.subjects.cell}"
+    return msgspec.structs.replace(settings, more_models=(entry,))
+
+
+@pytest.fixture
+async def other_scheduler(other_bus: Bus, other_text: TextModel) -> AsyncIterator[AnsweringScheduler]:
+    async with answering(AnsweringScheduler(other_bus, other_text, answer=lambda _: OTHER_ANSWER)) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+async def both(
+    both_settings: GatewaySettings,
+    text: TextModel,
+    other_text: TextModel,
+    scheduler: AnsweringScheduler,
+    other_scheduler: AnsweringScheduler,
+) -> AsyncIterator[RunningGateway]:
+    """A gateway whose two cells can serve."""
+    async with running(both_settings, text, other_text) as gateway:
+        for model in (OWN, OTHER):
+            await until_ready(gateway, model)
+        yield gateway
+
+
+@contextlib.asynccontextmanager
+async def answering(scheduler: AnsweringScheduler) -> AsyncIterator[AnsweringScheduler]:
+    task = asyncio.create_task(scheduler.run())
+    yield scheduler
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def until_ready(gateway: RunningGateway, model: str) -> None:
+    async def is_ready() -> bool:
+        return bool((await gateway.http.get("/cluster", params={"model": model})).json()["ready"])
+
+    await until(is_ready)
+
+
+async def complete(gateway: RunningGateway, model: str, **fields: Any) -> httpx.Response:
+    return await gateway.http.post(PATH, json={"model": model, "messages": TURNS, **fields})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_is_served_by_the_cell_of_its_model(
+    both: RunningGateway, scheduler: AnsweringScheduler, other_scheduler: AnsweringScheduler, stream: bool
+) -> None:
+    own, other = [await complete(both, model, stream=stream) for model in (OWN, OTHER)]
+    assert (text_of(own, stream=stream), text_of(other, stream=stream)) == (OWN_ANSWER, OTHER_ANSWER)
+    [own_request], [other_request] = scheduler.requests, other_scheduler.requests
+    assert (own_request.block_length, other_request.block_length) == (32, 4)  # each model's usual one
+
+
+async def test_every_form_of_request_chooses_the_cell(
+    both: RunningGateway, scheduler: AnsweringScheduler, other_scheduler: AnsweringScheduler
+) -> None:
+    served: dict[str, dict[str, Any]] = {
+        "/v1/completions": {"prompt": "1 + 1 = ?"},
+        "/v1/responses": {"input": "1 + 1 = ?"},
+        "/v1/messages": {"messages": TURNS, "max_tokens": 32},
+    }
+    counted: dict[str, dict[str, Any]] = {
+        "/tokenize": {"messages": TURNS},
+        "/detokenize": {"tokens": [65]},
+        "/v1/messages/count_tokens": {"messages": TURNS},
+    }
+    for path, body in served.items():
+        reply = await both.http.post(path, json={"model": OTHER, **body})
+        assert OTHER_ANSWER in reply.text
+    for path, body in counted.items():
+        assert (await both.http.post(path, json={"model": OTHER, **body})).status_code == 200
+    assert (len(scheduler.requests), len(other_scheduler.requests)) == (0, len(served))
+
+
+async def test_the_list_of_models_has_those_of_all_cells(both: RunningGateway) -> None:
+    async with AsyncOpenAI(base_url=f"{both.url}/v1", api_key="any", max_retries=0) as client:
+        assert [model.id for model in (await client.models.list()).data] == [OWN, OTHER]
+        assert (await client.models.retrieve(OTHER)).id == OTHER
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", PATH, {"messages": TURNS}),
+        ("POST", "/v1/completions", {"prompt": "x", "max_tokens": 0, "echo": True}),
+        ("POST", "/v1/responses", {"input": "x"}),
+        ("POST", "/v1/messages", {"messages": TURNS, "max_tokens": 32}),
+        ("POST", "/tokenize", {"prompt": "x"}),
+        ("GET", "/v1/models/unknown", None),
+        ("GET", "/cluster?model=unknown", None),
+        ("GET", "/plans?model=unknown", None),
+    ],
+)
+async def test_an_unknown_model_is_not_found(
+    both: RunningGateway, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    refused = await both.http.request(method, path, json=None if body is None else {"model": "unknown", **body})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
+    assert error["message"].endswith(f"served: '{OWN}', '{OTHER}'")
+
+
+async def test_outcomes_of_all_cells_are_found_and_listed(both: RunningGateway) -> None:
+    replies = [(await complete(both, model)).json() for model in (OWN, OTHER, OWN)]
+    ids = [reply["dilaserve"]["request_id"] for reply in replies]
+    for request_id, answer in zip(ids, (OWN_ANSWER, OTHER_ANSWER, OWN_ANSWER), strict=True):
+        assert (await both.http.get(f"/v1/requests/{request_id}")).json()["text"] == answer
+
+    async def listed_ids() -> list[str]:
+        return [each["id"] for each in (await both.http.get("/v1/requests")).json()["data"]]
+
+    async def has_all() -> bool:
+        return len(await listed_ids()) == len(ids)
+
+    await until(has_all)  # the list follows the outcomes on the bus
+    assert await listed_ids() == ids[::-1]
+    assert len((await both.http.get("/v1/requests", params={"limit": 2})).json()["data"]) == 2
+
+
+async def test_a_request_of_another_cell_can_be_cancelled(
+    both: RunningGateway, other_scheduler: AnsweringScheduler
+) -> None:
+    other_scheduler.hold = asyncio.Event()
+    running_request = asyncio.create_task(complete(both, OTHER))
+    async with asyncio.timeout(LIMIT_S):
+        request_id = await other_scheduler.served.get()
+        assert (await both.http.get(f"/v1/requests/{request_id}")).json()["status"] == "in_progress"
+        assert (await both.http.post(f"/v1/requests/{request_id}/cancel")).status_code == 202
+        assert await other_scheduler.cancelled.get() == request_id
+    other_scheduler.hold.set()
+    await running_request
+
+
+async def test_the_limit_on_active_requests_counts_those_of_all_cells(
+    both_settings: GatewaySettings,
+    text: TextModel,
+    other_text: TextModel,
+    scheduler: AnsweringScheduler,
+    other_scheduler: AnsweringScheduler,
+) -> None:
+    scheduler.hold = asyncio.Event()
+    async with running(msgspec.structs.replace(both_settings, max_active_requests=1), text, other_text) as gateway:
+        for model in (OWN, OTHER):
+            await until_ready(gateway, model)
+        held = asyncio.create_task(complete(gateway, OWN))
+        async with asyncio.timeout(LIMIT_S):
+            await scheduler.served.get()
+        refused = await complete(gateway, OTHER)
+        scheduler.hold.set()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+        assert (await held).status_code == 200
+
+
+async def test_a_gateway_is_ready_while_one_of_its_models_is_served(
+    both_settings: GatewaySettings,
+    text: TextModel,
+    other_text: TextModel,
+    scheduler: AnsweringScheduler,
+    other_bus: Bus,
+) -> None:
+    async with running(both_settings, text, other_text) as gateway:
+        await gateway.until("ready")
+        await until_ready(gateway, OWN)
+        refused = await complete(gateway, OTHER)
+        assert (refused.status_code, refused.json()["error"]["message"]) == (503, "no instance is ready")
+        assert (await complete(gateway, OWN)).status_code == 200
+        await gateway.metric('dilaserve_gateway_not_ready{reason="instances"} 1.0')
+        async with answering(AnsweringScheduler(other_bus, other_text)):
+            await until_ready(gateway, OTHER)
+            await gateway.metric('dilaserve_gateway_not_ready{reason="instances"} 0.0')
+
+
+async def test_a_gateway_without_a_served_model_gives_the_reasons_of_each(
+    both_settings: GatewaySettings, text: TextModel, other_text: TextModel, bus: Bus
+) -> None:
+    reason = "no scheduler leads; no instance is ready"
+    async with running(both_settings, text, other_text) as gateway:
+        await gateway.until(f"{OWN}: {reason}; {OTHER}: {reason}")
+
+
+async def test_a_batch_has_lines_for_the_models_of_all_cells(both: RunningGateway) -> None:
+    lines = [
+        {"custom_id": model, "method": "POST", "url": PATH, "body": {"model": model, "messages": TURNS}}
+        for model in (OWN, OTHER, "unknown")
+    ]
+    async with AsyncOpenAI(base_url=f"{both.url}/v1", api_key="any", max_retries=0) as client:
+        content = "\n".join(map(json.dumps, lines)).encode()
+        file = await client.files.create(file=("lines.jsonl", content), purpose="batch")
+        batch = await client.batches.create(input_file_id=file.id, endpoint=PATH, completion_window="24h")
+
+        async def has_ended() -> bool:
+            return (await client.batches.retrieve(batch.id)).status in ("completed", "failed")
+
+        await until(has_ended)
+        batch = await client.batches.retrieve(batch.id)
+        assert batch.output_file_id
+        assert batch.error_file_id
+        output = (await client.files.content(batch.output_file_id)).text
+        errors = (await client.files.content(batch.error_file_id)).text
+    assert OWN_ANSWER in output
+    assert OTHER_ANSWER in output
+    assert "model_not_found" in errors
+
+
+async def test_a_key_repeats_a_request_in_the_cell_of_its_model(
+    both: RunningGateway, other_scheduler: AnsweringScheduler
+) -> None:
+    body, headers = {"model": OTHER, "messages": TURNS}, {"Idempotency-Key": "once"}
+    first, second = [await both.http.post(PATH, json=body, headers=headers) for _ in range(2)]
+    assert first.json()["id"] == second.json()["id"]
+    assert len(other_scheduler.requests) == 1
+
+
+async def test_requests_of_all_cells_end_before_the_gateway(
+    both: RunningGateway, scheduler: AnsweringScheduler, other_scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = other_scheduler.hold = asyncio.Event()
+    open_requests = [asyncio.create_task(complete(both, model)) for model in (OWN, OTHER)]
+    async with asyncio.timeout(LIMIT_S):
+        await scheduler.served.get()
+        await other_scheduler.served.get()
+    both.stop.set()
+    await both.until(f"{OWN}: the gateway is shutting down; {OTHER}: the gateway is shutting down")
+    scheduler.hold.set()
+    assert [(await each).status_code for each in open_requests] == [200, 200]
