@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from services.gateway.api.anthropic_messages.body import MessageBody
 from services.gateway.api.anthropic_messages.errors import error_body
 from services.gateway.api.errors import ApiError
-from services.gateway.api.replies import Json, Replies, serving
+from services.gateway.api.replies import Json, Replies, cached_tokens, serving
 from services.gateway.api.token_logprobs import TokenLogprob
 from shared.messages.requests import FinishReason, Outcome
 
 ID_PREFIX = "msg_"
-_UNCACHED: Json = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 
 
 class MessageReplies(Replies):
@@ -24,7 +23,7 @@ class MessageReplies(Replies):
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         [outcome] = outcomes
         content = [{"type": "text", "text": outcome.text}]
-        usage = _usage(outcome.prompt_tokens, outcome.completion_tokens)
+        usage = _usage(outcome.prompt_tokens, cached_tokens(outcome), outcome.completion_tokens)
         return {**self._head, "content": content, **_stop(outcome), "usage": usage, "dilaserve": serving(outcome)}
 
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:
@@ -32,7 +31,7 @@ class MessageReplies(Replies):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _usage(prompt_tokens, 0),
+            "usage": _usage(prompt_tokens, 0, 0),
         }
         return [
             {"type": "message_start", "message": {**self._head, **open_message}},
@@ -51,7 +50,7 @@ class MessageReplies(Replies):
         return {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}}
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:
-        usage = _usage(outcome.prompt_tokens, outcome.completion_tokens)
+        usage = _usage(outcome.prompt_tokens, cached_tokens(outcome), outcome.completion_tokens)
         return [
             {"type": "content_block_stop", "index": index},
             {"type": "message_delta", "delta": _stop(outcome), "usage": usage, "dilaserve": serving(outcome)},
@@ -65,8 +64,14 @@ class MessageReplies(Replies):
         return [error_body(error)]
 
 
-def _usage(input_tokens: int, output_tokens: int) -> Json:
-    return {"input_tokens": input_tokens, "output_tokens": output_tokens, **_UNCACHED}
+def _usage(prompt_tokens: int, cached: int, output_tokens: int) -> Json:
+    """`cached`: the tokens of the prompt that a prefix cache had; Anthropic's `input_tokens` are the others."""
+    return {
+        "input_tokens": prompt_tokens - cached,
+        "output_tokens": output_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+    }
 
 
 def _stop(outcome: Outcome) -> Json:

@@ -1,0 +1,25 @@
+"""Replies in the form of Anthropic's Messages API."""
+
+from services.gateway.api.anthropic_messages.body import MessageBody
+from services.gateway.api.anthropic_messages.replies import MessageReplies
+from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, ServingStats
+
+BODY = MessageBody.model_validate(
+    {"model": "demo", "max_tokens": 8, "messages": [{"role": "user", "content": "2 + 3 = ?"}]}
+)
+STATS = ServingStats(
+    steps=1, recompute_steps=1, mean_threshold=0.9, min_threshold=0.9, slo_s=5.0, latency_s=1.0, step_s=1.0,
+    slo_met=True, instances=["i"], migrations=0, cached_tokens=64,
+)  # fmt: skip
+OUTCOME = Outcome(
+    request_id="r", status=OutcomeStatus.COMPLETED, text="5", finish_reason=FinishReason.STOP, prompt_tokens=70,
+    completion_tokens=1, stats=STATS,
+)  # fmt: skip
+
+
+def test_cached_tokens_of_the_prompt_are_not_input_tokens() -> None:
+    replies = MessageReplies(BODY, "r")
+    expected = {"input_tokens": 6, "output_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 64}
+    assert replies.whole([OUTCOME])["usage"] == expected
+    [ending] = [each for each in replies.ending(0, OUTCOME) if each["type"] == "message_delta"]
+    assert ending["usage"] == expected
