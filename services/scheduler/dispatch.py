@@ -204,8 +204,11 @@ class Dispatcher:
         table.instance[row] = table.state_instance[row] = NOWHERE
 
     def _may_move(self, rows: Int64) -> Bool:
-        """Whether the policy may move each request to another instance for its next step. Shapes: [n] -> [n]."""
+        """Whether the policy may move each request to another instance for its next step. With an exact cache a move
+        costs a prefill: it makes room for another request, but does not balance the load. Shapes: [n] -> [n]."""
         moves = self._policy.moves
+        if self._table.pipeline.exact and not self._policy.forms_batches:
+            return np.zeros(len(rows), dtype=np.bool_)
         if moves == MigrationPolicy.AT_RECOMPUTE:
             return self._recomputes(rows)
         return np.full(len(rows), moves == MigrationPolicy.AT_ANY_STEP)

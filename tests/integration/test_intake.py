@@ -359,3 +359,11 @@ async def test_an_outcome_has_the_tokens_and_confidences_of_its_text(bus: Bus, t
     assert [each and each.text for each in found] == ["yes", "yes"]
     assert [each and each.token_ids for each in found] == [ids[:3].tobytes(), b""]
     assert [each and each.confidences for each in found] == [confidences[:3].tobytes(), b""]
+
+
+async def test_requests_of_different_keys_share_no_cached_prefix(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text) as intake:
+        for request_id, key in (("a", "key-1"), ("b", "key-2"), ("c", "key-1")):
+            await bus.store(bus.subjects.requests, Request(request_id=request_id, prompt="x", key=key))
+        salts = {arrived.request.request_id: arrived.salt for arrived in [await intake.arrived() for _ in range(3)]}
+    assert salts["a"] == salts["c"] != salts["b"]

@@ -48,7 +48,7 @@ class ScriptedCell:
 
 
 def make_cell(
-    instances: dict[str, int], *, caching: bool = False, per_step: int = 4, **options: object
+    instances: dict[str, int], *, caching: bool = False, exact: bool = False, per_step: int = 4, **options: object
 ) -> ScriptedCell:
     """`instances` maps names to TP degrees."""
     given = {"policy": "paper", **options}
@@ -60,6 +60,7 @@ def make_cell(
         tokens_per_step=TOKENS_PER_STEP,
         end_ids=(),
         caching=caching,
+        exact_cache=exact,
         learns_difficulty=policy.learns_difficulty,
     )
     cell = ScriptedCell(core, {name: ScriptedWorker(name, per_step) for name in instances})

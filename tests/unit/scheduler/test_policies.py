@@ -142,12 +142,14 @@ def test_with_one_shot_estimates_the_predictor_receives_no_requests() -> None:
     assert len(cell.finished) == 1
 
 
-def test_with_a_cache_a_request_moves_at_a_recompute_step() -> None:
-    cell = make_cell({"a-1": 1}, caching=True, per_step=32)
+@pytest.mark.parametrize(("exact", "instances"), [(False, {"a-1", "b-1"}), (True, {"a-1"})])
+def test_with_a_cache_a_request_moves_where_it_recomputes_anyway(exact: bool, instances: set[str]) -> None:
+    """Its block ends with the first step. With an exact cache the next one needs no recompute step, unless it moves."""
+    cell = make_cell({"a-1": 1}, caching=True, exact=exact, per_step=32)
     cell.workers["b-1"] = ScriptedWorker("b-1", 32)
     commands = cell.send(arrival("r"), arrival("s"))
     cell.send(registered("b-1"))
-    assert {s.instance_id for s in jobs_in(cell.answer(commands))} == {"a-1", "b-1"}
+    assert {s.instance_id for s in jobs_in(cell.answer(commands))} == instances
 
 
 def test_moving_at_any_step_costs_an_additional_recompute_step() -> None:
