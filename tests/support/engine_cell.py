@@ -109,6 +109,9 @@ class Text:
         return ev.RequestArrived(request, prompt, length, 5.0, at_s, self.name, checkpoint, block_offset=self.offset)
 
 
+UNWRITTEN = -1, -1, True  # an entry of a region that no step has filled yet
+
+
 class Poisoned(Exception):  # noqa: N818
     """A batch has a request that ends its instance."""
 
@@ -151,7 +154,8 @@ class ScriptedModel:
             assert token in (expected, MASK_ID), "a token of another text"
         if self.cache_tokens:
             for source, target, length in batch.moves:
-                self.cached |= {target + i: self.cached[source + i] for i in range(length)}
+                moved = {target + i: self.cached.get(source + i, UNWRITTEN) for i in range(length)}
+                self.cached |= moved  # all are read first, since the two may overlap
             starts = np.cumsum(batch.lengths) - batch.lengths
             masked = np.repeat(np.logical_or.reduceat(batch.tokens == MASK_ID, starts), batch.lengths).tolist()
             columns = (owners, batch.positions.tolist(), batch.write_entries.tolist())
@@ -161,6 +165,7 @@ class ScriptedModel:
             for owner, start, length, own in zip(*spans, strict=True):
                 for position in range(length):
                     computed_by, computed_at, has_masks = self.cached[start + position]
+                    assert computed_at >= 0, "keys of no token"
                     is_alike = computed_by == owner or (
                         not has_masks and self._beginning(computed_by, position) == self._beginning(owner, position)
                     )
