@@ -20,6 +20,12 @@ def decode(
     out: Annotated[Path, typer.Option(help="Output file of the trace (JSON).")],
     cache: Annotated[Literal["none", "prefix", "dual", "block"], typer.Option(help="KV cache.")] = "none",
     threshold: Annotated[float, typer.Option(help="Confidence threshold of unmasking, 0 to 1.")] = 0.9,
+    edit_threshold: Annotated[
+        float | None, typer.Option(help="LLaDA2.1: tokens of the block change above this confidence; default: none.")
+    ] = None,
+    max_post_steps: Annotated[
+        int, typer.Option(min=1, help="With edits: most steps of a block that begin without masks.")
+    ] = 16,
     block_length: Annotated[int, typer.Option(min=1, help="Block length in tokens.")] = 32,
     output_length: Annotated[int, typer.Option(min=1, help="Output length in tokens.")] = 64,
     tp: Annotated[int, typer.Option(min=1, help="TP degree.")] = 1,
@@ -35,14 +41,15 @@ def decode(
     import msgspec  # noqa: PLC0415
 
     from services.worker.cache.cache_mode import CacheMode  # noqa: PLC0415
-    from services.worker.engine.offline_decoder import DecodeOptions, Trace, decode_together, read_case  # noqa: PLC0415
+    from services.worker.engine.offline_decoder import DecodeOptions, EditRule, Trace, decode_together, read_case  # noqa: PLC0415
     from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
 
     configure_logs("decode", level="warning")
     mode = CacheMode(cache)
     check_file("--out", out)
-    options = DecodeOptions(mode, threshold, block_length, output_length, stop_at_eos)
+    edits = None if edit_threshold is None else EditRule(edit_threshold, max_post_steps)
+    options = DecodeOptions(mode, threshold, block_length, output_length, stop_at_eos, edits)
     requests = read_case(input)
     groups = [requests] if batch else [[request] for request in requests]
     lengths = [sum(len(request.prompt_ids) + output_length + block_length for request in group) for group in groups]

@@ -36,6 +36,7 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     trace: dict[str, str] = {}  # W3C trace context
     guesses: bool = False  # whether its client wants provisional tokens
     end_ids: bytes = b""  # int32 [e]: no block begins after one that contains one of these tokens
+    edit_threshold: float = 1.0  # tokens of the block change if another one's probability is higher; 1: none changes
     salt: str = ""  # only requests of the same salt share cached prefixes
 
 

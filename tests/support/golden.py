@@ -30,13 +30,16 @@ class GoldenCase:
 
     name: str
     model: Path
-    mode: str  # none, prefix, dual; none-block: Dream without a cache, block by block; block: block-causal models
+    # none, prefix, dual; none-block: Dream without a cache, block by block; block, block-edit: block-causal models
+    mode: str
     threshold: float
     block_length: int
     prompt: list[int]
     output: list[int]  # the decoded tokens
     nfe: int  # forward passes that unmasked tokens
     steps: list[dict[str, Any]]  # one per such forward pass
+    edit_threshold: float | None = None  # of mode block-edit, whose forward passes are all listed
+    max_post_steps: int = 0
 
     @property
     def block_steps(self) -> list[tuple[int, list[int], list[int]]]:
@@ -62,8 +65,10 @@ def _read(model: Path) -> list[GoldenCase]:
             block_length=case["block_length"],
             prompt=prompts[case["prompt"]],
             output=case["final_ids"][case["prompt_len"] :],
-            nfe=case["nfe"] - case["nfe_no_progress"],
-            steps=[step for step in case["steps"] if step["unmask_pos"]],
+            nfe=case["nfe"] - (0 if "edit_threshold" in case else case["nfe_no_progress"]),
+            steps=[step for step in case["steps"] if step["unmask_pos"] or "edit_threshold" in case],
+            edit_threshold=case.get("edit_threshold"),
+            max_post_steps=case.get("max_post_steps", 0),
         )
         for case in traces["cases"]
         if case["policy"] == "threshold" and case["block_length"]

@@ -97,6 +97,6 @@ def is_obsolete(job: StepJob, sequence: SequenceState, config: ModelConfig) -> b
     """Whether a job that was sent ahead has nothing to run: the step before it ended the block or the text."""
     start, stop = sequence.block_range(job.block)
     if not (sequence.canvas[start:stop] == config.mask_token_id).any():
-        return True
+        return not sequence.edits
     begins = job.block > 0 and bool((sequence.canvas[start:stop] == config.mask_token_id).all())
     return begins and bool(np.isin(sequence.canvas[sequence.prompt_length : start], sequence.end_ids).any())

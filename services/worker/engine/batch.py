@@ -2,7 +2,7 @@
 
 Packed: the fed tokens of all requests are concatenated. Shape letters: T fed tokens, N requests, S spans (runs of fed
 tokens of one request that attend to the same keys), R rows for the head (candidates: the masked positions of the
-current blocks).
+current blocks, or where tokens may change all positions of their outputs).
 """
 
 from collections.abc import Sequence
@@ -116,5 +116,7 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
 
 def _candidates(part: Part, mask_token_id: int) -> Int64:
     start, stop = part.sequence.block_range(part.block)
+    if part.sequence.edits:
+        return np.arange(max(start, part.sequence.prompt_length), stop)
     masks = start + np.flatnonzero(part.sequence.canvas[start:stop] == mask_token_id)
     return masks[:1] if part.first_only else masks

@@ -142,7 +142,9 @@ class Engine:
         self._rebuild_caches([part for part in parts if part.rebuilds])
         batch = pack(parts, self._config, self._cache.take_moves())
         predictions = self._runner.run(batch)
-        outcome = unmask(parts, batch, predictions, thresholds, is_strict=self._config.is_block_causal)
+        outcome = unmask(
+            parts, batch, predictions, thresholds, self._config.mask_token_id, is_strict=self._config.is_block_causal
+        )
         if any(part.sequence.wants_provisional for part in parts):
             self._report.provisional = provisional_tokens(parts, batch, predictions, self._config.mask_token_id)
         for part in parts:

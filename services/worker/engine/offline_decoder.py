@@ -58,6 +58,19 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class EditRule:
+    """LLaDA2.1's second threshold. A block ends with the first step that begins without masks and changes nothing, or
+    after `max_post_steps` steps that began without masks."""
+
+    threshold: float  # a token changes to one whose probability is higher
+    max_post_steps: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.threshold < 1.0:
+            raise BadInput(f"the threshold of edits must be in [0, 1), got {self.threshold}", "edit_threshold")
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeOptions:
     """The decoding options of all requests."""
 
@@ -66,6 +79,7 @@ class DecodeOptions:
     block_length: int  # tokens
     output_length: int  # tokens, a multiple of block_length unless the model is block-causal
     stop_at_eos: bool = False  # decode no block after one that contains the end of text
+    edits: EditRule | None = None  # None: no token changes
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.threshold <= 1.0:
@@ -76,6 +90,8 @@ class DecodeOptions:
     def check(self, config: ModelConfig) -> None:
         """Raises: BadInput if a model cannot decode with these options."""
         check_mode(self.mode, config)
+        if self.edits is not None and not config.can_edit:
+            raise BadInput(f"{config.family} models do not change tokens; llada2 models do", "edit_threshold")
         if not config.is_block_causal and self.output_length % self.block_length:
             lengths = f"{self.output_length} is not a multiple of {self.block_length}"
             raise BadInput(f"the output length must be whole blocks: {lengths}", "output_length")
@@ -92,13 +108,20 @@ class Decode:
     caches: bool = True  # whether steps use the KV cache
     is_aligned: bool = False  # of a block-causal model: blocks lie on a grid of absolute positions
     eos_token_id: int | None = None  # no block follows one that contains this token
+    edits: EditRule | None = None
+    blocks_ended: int = 0  # with edits
+    post_steps: int = 0  # of the current block: those that began without masks, with edits
+    mask_id: int = field(init=False)
     unmasked: int = 0  # tokens
     steps: list[TraceStep] = field(default_factory=list)
     confidence_stats: list[Float32] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.mask_id = int(self.output[0])
+
     @property
     def block(self) -> int:
-        return self._known // self.block_length
+        return self.blocks_ended if self.edits else self._known // self.block_length
 
     @property
     def kind(self) -> StepKind:
@@ -116,7 +139,7 @@ class Decode:
 
     @property
     def has_ended(self) -> bool:
-        if self._known % self.block_length:
+        if self._known % self.block_length or (self.edits and self._known > self.blocks_ended * self.block_length):
             return False
         return self.unmasked == len(self.output) or self.eos_token_id in self.output[: self.unmasked].tolist()
 
@@ -129,7 +152,18 @@ class Decode:
             prompt_length=len(prompt),
             block_length=self.block_length,
             canvas=canvas,
+            edit_threshold=self.edits.threshold if self.edits else 1.0,
         )
+
+    def write(self, positions: list[int], tokens: list[int]) -> None:
+        """Write the tokens of a step. With edits, some positions may have had tokens before."""
+        began_full = self._known == (self.blocks_ended + 1) * self.block_length
+        self.unmasked += int(np.count_nonzero(self.output[positions] == self.mask_id))
+        self.output[positions] = tokens
+        if self.edits and began_full:
+            self.post_steps += 1
+            if not positions or self.post_steps == self.edits.max_post_steps:
+                self.blocks_ended, self.post_steps = self.blocks_ended + 1, 0
 
     def job(self, ticket: int) -> StepJob:
         threshold = float(np.float32(self.threshold_of(len(self.steps))))  # as in a message
@@ -198,6 +232,7 @@ def _decode(request: CaseRequest, options: DecodeOptions, config: ModelConfig) -
         caches=options.mode is not CacheMode.NONE,
         is_aligned=config.is_block_causal,
         eos_token_id=config.eos_token_id if options.stop_at_eos else None,
+        edits=options.edits,
     )
 
 
@@ -237,5 +272,4 @@ def _apply(results: StepResults, ran: Sequence[Decode]) -> None:
             TraceStep(len(decode.steps), decode.kind_name, decode.block, positions, tokens, confidences)
         )
         decode.confidence_stats.append(own_stats)
-        decode.output[positions] = tokens
-        decode.unmasked += len(tokens)
+        decode.write(positions, tokens)

@@ -27,6 +27,7 @@ class SequenceState:
     top_p: float = 1.0  # 1: no effect
     top_k: int = 0  # 0 or less: no effect
     min_p: float = 0.0  # 0: no effect
+    edit_threshold: float = 1.0  # 1: no effect
     request_id: str = ""
     wants_provisional: bool = False  # whether its client wants provisional tokens
     kv_start: int = NO_REGION  # the first of its cache entries, one per token of the canvas
@@ -39,6 +40,11 @@ class SequenceState:
     page_names: list[bytes] = field(default_factory=list)  # of its first pages, as far as computed
     last_step: int = -1  # the last step that ran
     end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
+
+    @property
+    def edits(self) -> bool:
+        """Whether tokens of the block may change again."""
+        return self.edit_threshold < 1
 
     @property
     def loaded_at_arrival(self) -> int:
@@ -76,7 +82,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         raise BadInput(f"temperature must be at least 0 and finite, got {state.temperature}", "temperature")
     if not -(2**63) <= state.seed < 2**63:
         raise BadInput(f"seed must fit in 64 bits, got {state.seed}", "seed")
-    for name, share in (("top_p", state.top_p), ("min_p", state.min_p)):
+    for name, share in (("top_p", state.top_p), ("min_p", state.min_p), ("edit_threshold", state.edit_threshold)):
         if not 0 <= share <= 1:
             raise BadInput(f"{name} must be in 0..1, got {share}", name)
     if not -1 <= state.top_k < 2**31:
@@ -93,6 +99,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         top_p=state.top_p,
         top_k=state.top_k,
         min_p=state.min_p,
+        edit_threshold=state.edit_threshold,
         wants_provisional=state.guesses,
         end_ids=end_ids,
         salt=state.salt,

@@ -6,7 +6,7 @@ ascending. Shape letters: R rows, N requests.
 
 import numpy as np
 
-from shared.arrays import Bool, Float32, Float64, Int64
+from shared.arrays import Bool, Float32, Float64, Int32, Int64
 
 
 def choose(confidences: Float64, counts: Int64, thresholds: Float64, *, is_strict: bool = False) -> Bool:
@@ -21,6 +21,22 @@ def choose(confidences: Float64, counts: Int64, thresholds: Float64, *, is_stric
     chosen: Bool = confidences > limits if is_strict else confidences >= limits
     best_first = np.lexsort((-confidences, request))  # stable: the first position wins a tie
     chosen[best_first[np.cumsum(counts) - counts]] = True
+    return chosen
+
+
+def choose_with_edits(
+    current: Int32, mask_id: int, tokens: Int64, confidences: Float64, *, threshold: float, edit_threshold: float
+) -> Bool:
+    """Of one request: choose masks as `choose` with `is_strict`, and tokens to change: those that differ from the
+    predicted one, if its probability is above `edit_threshold`.
+
+    Source: LLaDA2.1's decoding with two thresholds. Shapes: current, tokens and confidences [r] -> chosen [r].
+    """
+    masked = current == mask_id
+    chosen: Bool = masked & (confidences > threshold)
+    if masked.any():
+        chosen[np.where(masked, confidences, -1.0).argmax()] = True
+    chosen |= ~masked & (tokens != current) & (confidences > edit_threshold)
     return chosen
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from services.worker.cache.cache_mode import CacheMode, check_mode
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
-from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, RequestTrace, decode_together
+from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, EditRule, RequestTrace, decode_together
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.decoder import PackedDecoder, Shard
 from services.worker.model.experts import ExpertMlp, choose_experts
@@ -43,9 +43,14 @@ def assert_close(own: Tensor, reference: Tensor) -> None:
     torch.testing.assert_close(own, reference, atol=LOGITS_ATOL, rtol=0)
 
 
+def options_of(case: GoldenCase, mode: CacheMode) -> DecodeOptions:
+    edits = None if case.edit_threshold is None else EditRule(case.edit_threshold, case.max_post_steps)
+    return DecodeOptions(mode, case.threshold, case.block_length, len(case.output), edits=edits)
+
+
 def decode(cases: list[GoldenCase], runner: Runner, mode: CacheMode) -> list[RequestTrace]:
     """Decode cases with the same options together."""
-    [options] = {DecodeOptions(mode, case.threshold, case.block_length, len(case.output)) for case in cases}
+    [options] = {options_of(case, mode) for case in cases}
     requests = [CaseRequest(case.name, case.prompt) for case in cases]
     return decode_together(requests, runner, options)
 
@@ -56,11 +61,14 @@ def assert_trace(trace: RequestTrace, case: GoldenCase) -> None:
     assert trace.nfe == case.nfe, case.name
     for own, step in zip(trace.steps, case.steps, strict=True):
         assert own.kind == "denoise"
-        assert [position + prompt for position in own.positions] == step["unmask_pos"], case.name
-        assert own.tokens == step["unmask_id"], case.name
+        changed = dict(zip(step["unmask_pos"], step["unmask_id"], strict=True))
+        changed |= dict(zip(step.get("edit_pos", []), step.get("edit_id", []), strict=True))
         known = dict(zip(step["cand_pos"], step["cand_conf"], strict=True))
-        wanted = [known[position] for position in step["unmask_pos"]]
-        assert own.confidences == pytest.approx(wanted, abs=CONFIDENCE_ATOL), case.name
+        known |= dict(zip(step.get("edit_cand_pos", []), step.get("edit_cand_conf", []), strict=True))
+        positions = sorted(changed)
+        assert [position + prompt for position in own.positions] == positions, case.name
+        assert own.tokens == [changed[position] for position in positions], case.name
+        assert own.confidences == pytest.approx([known[p] for p in positions], abs=CONFIDENCE_ATOL), case.name
 
 
 @pytest.mark.parametrize("name", BLOCK_SETS)
@@ -72,11 +80,20 @@ def test_each_case_alone_matches_the_reference_trace(name: str, mode: CacheMode)
         assert_trace(decode([case], runner_of(name), mode)[0], case)
 
 
+@pytest.mark.parametrize("name", [name for name in BLOCK_SETS if name.startswith("llada2")])
+@pytest.mark.parametrize("mode", MODES)
+def test_each_case_with_edits_matches_the_reference_trace(name: str, mode: CacheMode) -> None:
+    cases = threshold_cases((name,), ("block-edit",))
+    assert sum(len(step["edit_pos"]) for case in cases for step in case.steps) > 100
+    for case in cases:
+        assert_trace(decode([case], runner_of(name), mode)[0], case)
+
+
 @pytest.mark.parametrize("name", BLOCK_SETS)
 def test_cases_of_equal_options_in_one_batch_match_the_reference(name: str) -> None:
-    groups: dict[tuple[float, int, int], list[GoldenCase]] = {}
-    for case in threshold_cases((name,), ("block",)):
-        groups.setdefault((case.threshold, case.block_length, len(case.output)), []).append(case)
+    groups: dict[DecodeOptions, list[GoldenCase]] = {}
+    for case in threshold_cases((name,), ("block", "block-edit")):
+        groups.setdefault(options_of(case, CacheMode.BLOCK), []).append(case)
     assert any(len(cases) > 1 for cases in groups.values())
     for cases in groups.values():
         for trace, case in zip(decode(cases, runner_of(name), CacheMode.BLOCK), cases, strict=True):
@@ -86,10 +103,10 @@ def test_cases_of_equal_options_in_one_batch_match_the_reference(name: str) -> N
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", sorted({"sdar/seed0", "llada2/seed1"} & set(BLOCK_SETS)))
 def test_a_split_model_matches_the_reference_trace(name: str) -> None:
-    cases = threshold_cases((name,), ("block",))[::5]
+    cases = threshold_cases((name,), ("block", "block-edit"))[::5]
     with open_runner(ModelChoice(str(GOLDEN / name), "cpu", "float32", tp=2, threads=1), CacheSize(1, 512)) as runner:
         for case in cases:
-            options = DecodeOptions(CacheMode.BLOCK, case.threshold, case.block_length, len(case.output))
+            options = options_of(case, CacheMode.BLOCK)
             assert_trace(decode_together([CaseRequest("a", case.prompt)], runner, options)[0], case)
 
 

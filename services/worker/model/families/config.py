@@ -52,6 +52,7 @@ class ModelConfig:
     experts: Experts | None = None
     shifted_logits: bool = False  # the logits at position p - 1 are for the token at p
     confidence_at_temperature: bool = False  # a sample's confidence is that in the softmax at its temperature
+    can_edit: bool = False  # whether its decoding may change tokens of the block
     block_length: int = 0  # 0: attention in both directions, any length; else block-causal, with this usual length
 
     @property

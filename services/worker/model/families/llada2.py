@@ -73,4 +73,5 @@ class Llada2:
             mask_token_id=int(raw["mask_token_id"]),
             eos_token_id=int(raw["eos_token_id"]),
             block_length=block_length_of(raw),
+            can_edit=True,
         )
