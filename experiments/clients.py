@@ -149,7 +149,7 @@ def main(
     """Install the clients, start a stack, run them, and print the table. Exit status 1: a client failed."""
     packages: dict[str, list[str]] = tomllib.loads((PROGRAMS / "packages.toml").read_text())
     names = chosen(packages, only)
-    report, failed = Report("Clients made for OpenAI's servers, unchanged", OTHERS), False
+    report, failed = Report("Public clients, unchanged", OTHERS), False
     report.add_columns(*COLUMNS)
     with live_cluster(*OPTIONS) as cluster:
         for name in names:
