@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
@@ -214,6 +215,21 @@ async def test_a_gateway_is_ready_while_one_of_its_models_is_served(
         async with answering(AnsweringScheduler(other_bus, other_text)):
             await until_ready(gateway, OTHER)
             await gateway.metric('dilaserve_gateway_not_ready{reason="instances"} 0.0')
+
+
+async def test_a_cell_whose_bus_is_unavailable_leaves_the_others_served(
+    settings: GatewaySettings, text: TextModel, other_text: TextModel, scheduler: AnsweringScheduler
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    entry = f"{OTHER}=model@nats://gateway:password@127.0.0.1:{port}/cell1"
+    async with running(msgspec.structs.replace(settings, more_models=(entry,)), text, other_text) as gateway:
+        await until_ready(gateway, OWN)
+        refused = await complete(gateway, OTHER)
+        assert (refused.status_code, refused.json()["error"]["message"]) == (503, "the bus is not connected")
+        assert (await complete(gateway, OWN)).status_code == 200
+        unknown = await gateway.http.get("/v1/requests/nothing")
+        assert unknown.status_code == 503, "the other cell may have it"
 
 
 async def test_a_gateway_without_a_served_model_gives_the_reasons_of_each(
