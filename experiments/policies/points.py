@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.policies.arrivals import NEEDS, arrivals, first_requests, with_mixed_slos
-from experiments.policies.served_models import LLADA, LLADA_ROOFLINE, ServedModel
+from experiments.policies.served_models import BLOCK_DEMO, LLADA, LLADA_ROOFLINE, ServedModel
 from services.scheduler.registry import DEFAULT_POLICY
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
@@ -130,6 +130,13 @@ BASE = (
     Point(name="servegen-20", workload="servegen", rps=20, rows=FROM_07),
     Point(name="mooncake-20", workload="mooncake", rps=20, rows=FROM_07),
 )
+# The rates at which full batches at threshold 0.7 take the same share of the instances' time as at step-2-20, gsm8k-16
+# and gsm8k-19
+BLOCK_CAUSAL = (
+    Point(name="block-demo-step-56", workload="step", rps=56, model=BLOCK_DEMO, rows=CONSTANTS_AND_PAPER),
+    Point(name="block-demo-gsm8k-34", workload="gsm8k", rps=34, model=BLOCK_DEMO, rows=CONSTANTS_AND_PAPER),
+    Point(name="block-demo-gsm8k-40", workload="gsm8k", rps=40, model=BLOCK_DEMO, rows=CONSTANTS_AND_PAPER),
+)
 VARIED = ("trace-20", "gsm8k-16", "gsm8k-19", "roofline-44")
 MISINFORMED = ("gsm8k-16", "gsm8k-19", "roofline-44", "mixed-slos-16")
 WHOLE_TRACE = Point(
@@ -162,5 +169,7 @@ VARIANTS = tuple(variant for point in BASE if point.name in VARIED for variant i
 ROBUSTNESS = {variant: point for point in BASE if point.name in MISINFORMED for variant in _misinformed(point)}
 # By point with a wrong profile: the same point with the right one
 RIGHT_PROFILE: Mapping[str, str] = {wrong.name: right.name for wrong, right in ROBUSTNESS.items()}
-POINTS: Mapping[str, Point] = {point.name: point for point in (*BASE, *VARIANTS, *ROBUSTNESS, WHOLE_TRACE)}
+POINTS: Mapping[str, Point] = {
+    point.name: point for point in (*BASE, *BLOCK_CAUSAL, *VARIANTS, *ROBUSTNESS, WHOLE_TRACE)
+}
 QUICK_POINTS = ("step-2-20", "gsm8k-16", "roofline-44")

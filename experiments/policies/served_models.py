@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from experiments.paper.files import PROFILE, ROOFLINE, STEPS
+from experiments.paper.files import PROFILE, ROOFLINE, ROOT, STEPS
 from shared.profile import LatencyProfile, read_profile
 from simulator.steps_table import read_steps
 from simulator.unloaded_latency import unloaded_latency_s
@@ -40,6 +40,10 @@ class ServedModel:
 
 LLADA = ServedModel(PROFILE, STEPS)
 LLADA_ROOFLINE = ServedModel(ROOFLINE, STEPS)
+# The block-causal demo model on one thread of a CPU
+BLOCK_DEMO = ServedModel(
+    ROOT / "experiments/data/cpu-demo-block.csv", ROOT / "models/demo-block/steps.csv", cache="block", block_length=16
+)
 
 
 @cache

@@ -10,6 +10,7 @@ from services.scheduler.state.fleet import ALL, Fleet
 from services.scheduler.state.instance_costs import BUCKET
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float64, Int32, Int64
+from shared.messages.steps import CACHE
 
 BATCH_SHARE = 0.6  # assumed batch: this share of the requests that an instance has room for
 RECOMPUTE_BATCH_SHARE = 0.2  # of these, the recompute steps of an iteration, if the other steps use the cache
@@ -40,8 +41,8 @@ def request_parts(
 
 
 def _rates(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet) -> Float64:
-    """Of each request, per second of its SLO: cache steps, their blocks of BUCKET tokens, recompute steps, and their
-    tokens. Shapes: [n] each -> [4, n]."""
+    """Of each request, per second of its SLO: cache steps, their blocks of BUCKET tokens, their further keys, recompute
+    steps, and their tokens. Shapes: [n] each -> [5, n]."""
     blocks = table.block_length[rows] / BUCKET
     base_s, slope_s = (of[fleet.open].min(initial=1.0) for of in (fleet.cache_base_s, fleet.cache_slope_s))
     least_s = (cache_steps + recompute_steps) * (base_s + blocks * slope_s)
@@ -50,11 +51,23 @@ def _rates(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: R
     fed_blocks = cache_rate * blocks
     if table.pipeline.exact:  # the first step of each further block feeds the one before it, too
         fed_blocks += (table.num_blocks[rows] - table.block[rows] - 1) / slo_s * blocks
-    return np.stack([cache_rate, fed_blocks, recompute_rate, recompute_rate * table.recompute_tokens(rows)])
+    keys = cache_rate * further_keys(rows, table, fleet)
+    return np.stack([cache_rate, fed_blocks, keys, recompute_rate, recompute_rate * table.recompute_tokens(rows)])
+
+
+def further_keys(rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
+    """The keys that a cache step of each request attends to beyond those that the costs of its tokens cover.
+    Shapes: [n] -> [n]."""
+    covered = fleet.covered_keys[fleet.open].min(initial=np.inf)
+    if np.isinf(covered):
+        return np.zeros(len(rows))
+    keys = table.text_end(rows) if table.pipeline.exact else table.tokens[rows]
+    further: Float64 = np.maximum(keys - covered * table.block_length[rows], 0.0)
+    return further
 
 
 def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
-    """The busy-seconds of one of each of `_rates`, in a batch of the assumed size. Shapes: -> [4, k]."""
+    """The busy-seconds of one of each of `_rates`, in a batch of the assumed size. Shapes: -> [5, k]."""
     room = np.minimum(fleet.max_requests[instances], fleet.max_tokens[instances] / table.tokens[rows].mean())
     batch = np.maximum(BATCH_SHARE * room, 1.0)
     recompute_batch, recompute_base_s = batch, fleet.recompute_base_s[instances]
@@ -65,6 +78,7 @@ def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fle
         [
             fleet.cache_base_s[instances] / batch,
             fleet.cache_slope_s[instances],
+            fleet.key_s[instances, CACHE],
             recompute_base_s / recompute_batch,
             fleet.recompute_slope_s[instances],
         ]
@@ -74,9 +88,11 @@ def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fle
 class BatchLatency:
     """Seconds of an iteration of several mean requests, of which `recompute_share` recompute, on every instance."""
 
-    def __init__(self, fleet: Fleet, tokens: float, block_length: float, recompute_share: float) -> None:
-        """`tokens` and `block_length` are a mean request's."""
-        each_s = (1 - recompute_share) * block_length / BUCKET * fleet.cache_slope_s
+    def __init__(
+        self, fleet: Fleet, tokens: float, block_length: float, recompute_share: float, keys: float = 0.0
+    ) -> None:
+        """`tokens` (fed by a recompute step), `block_length` and `keys` (as `further_keys`) are a mean request's."""
+        each_s = (1 - recompute_share) * (block_length / BUCKET * fleet.cache_slope_s + keys * fleet.key_s[:, CACHE])
         each_s += recompute_share * tokens * fleet.recompute_slope_s
         self._recompute_share = recompute_share
         base_s, recompute_base_s = fleet.cache_base_s, _recompute_base_s(ALL, fleet)

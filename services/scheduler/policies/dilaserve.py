@@ -17,7 +17,13 @@ from services.scheduler.algorithms.common_level import (
     steps_at,
 )
 from services.scheduler.algorithms.placement import place_by_deadline, step_latency
-from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s, request_parts
+from services.scheduler.algorithms.work_estimates import (
+    BatchLatency,
+    booked_shares,
+    further_keys,
+    pace_s,
+    request_parts,
+)
 from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, ThresholdChoice
 from services.scheduler.policies.adaptive import AdaptivePolicy
 from services.scheduler.policies.fair_keys import FairKeys
@@ -69,7 +75,8 @@ class DiLaServePolicy(AdaptivePolicy):
             )
             recompute_share = float(recompute_steps.sum() / steps.sum())
             tokens, block_length = float(table.recompute_tokens(rows).mean()), float(table.block_length[rows].mean())
-            self._latency = BatchLatency(fleet, tokens, block_length, recompute_share)
+            keys = float(further_keys(rows, table, fleet).mean())
+            self._latency = BatchLatency(fleet, tokens, block_length, recompute_share, keys)
             late = rows[self._is_deferrable(rows, table, now_s)]
             self._some_deferrable = len(late) > 0
             planned = booked_share(booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet))
@@ -118,7 +125,9 @@ class DiLaServePolicy(AdaptivePolicy):
     ) -> Bool:
         """Which requests step, if late ones count like others. Shapes: instances [k], group (index of each request's
         instance) and joined [n] -> [n]."""
-        latency, separates = self._latency, self._separates(instances, fleet)
+        latency = self._latency
+        # With an exact cache only arrivals recompute: too few to gather
+        separates = self._separates(instances, fleet) & (not table.pipeline.exact)
         limit_s = None if latency is None else self._pace_limit_s(rows, instances, latency, table, fleet, now_s)
         if latency is None or limit_s is None:
             return self._of_one_kind(rows, group, joined, separates, table)

@@ -39,6 +39,7 @@ class InstanceCosts(Columns):
     latency_s: Annotated[Float64, 2 * KINDS, POINTS]
     _rise_s: Annotated[Float64, 2 * KINDS, POINTS]  # from each point to the next; 0 from the last
     key_s: Annotated[Float64, KINDS]  # seconds per key attended
+    covered_keys: Float64  # for each token fed by a cache step: the keys that its cost without further keys covers
     cache_slope_s: Float64  # of a request's block of 32 tokens
     cache_base_s: Float64  # of the iteration
     recompute_slope_s: Float64  # of a token
@@ -65,6 +66,9 @@ class InstanceCosts(Columns):
             self.latency_s[index, kind] = curve.seconds(GRID_TOKENS)
             self.latency_s[index, KINDS + kind] = curve.keyless_seconds(GRID_TOKENS)
             self.key_s[index, kind] = curve.key_s
+        base_s, keyless_s = cost.cache.seconds(CACHE_RANGE_TOKENS[0]), cost.cache.keyless_seconds(CACHE_RANGE_TOKENS[0])
+        key_s = cost.cache.key_s
+        self.covered_keys[index] = float(base_s - keyless_s) / key_s / CACHE_RANGE_TOKENS[0] if key_s else np.inf
         self._rise_s[index, :, :-1] = np.diff(self.latency_s[index])
         slope_s, self.cache_base_s[index] = _line(cost.cache, CACHE_RANGE_TOKENS)
         self.cache_slope_s[index] = BUCKET * slope_s

@@ -70,6 +70,18 @@ def test_a_request_with_an_impossible_slo_does_not_lower_the_level_of_the_others
     assert thresholds(cell, *usual, arrival("impossible", slo_s=0.001)) == [0.9] * 4 + [0.5]
 
 
+@pytest.mark.parametrize(("exact", "requests"), [(False, 5), (True, 6)])
+def test_an_arrival_waits_for_others_only_if_blocks_recompute(exact: bool, requests: int) -> None:
+    """Iterations of one kind are the cheaper here. With an exact cache too few steps recompute to gather them."""
+    cell = cell_of(exact=exact, per_step=2)
+    cell.send(registered("a-1", profile=FLAT_PROFILE))
+    first = cell.send(*[arrival(f"r{i}", slo_s=100.0) for i in range(5)])
+    second = cell.answer(first)
+    assert jobs_in(cell.send(arrival("last", slo_s=100.0))) == []
+    [sent] = jobs_in(cell.answer(second))
+    assert len(unpack_int64(sent.jobs.tickets)) == requests
+
+
 def test_without_load_control_the_level_is_the_highest_candidate() -> None:
     requests = [arrival(f"r{i}", slo_s=165.0) for i in range(40)]
     assert thresholds(cell_of(load_control=False), *requests) == [0.9] * 40

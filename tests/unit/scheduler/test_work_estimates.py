@@ -81,6 +81,21 @@ def test_longer_blocks_and_sequences_cost_more() -> None:
     assert booked(*long, 0, recompute_steps=50) > 1.5 * booked(*short, 0, recompute_steps=50)
 
 
+def test_the_keys_of_long_sequences_cost_more_where_they_were_measured() -> None:
+    """A cache step of 32 tokens takes 32 ms with 256 keys, and 10 us more for each further key."""
+    rows = [f"1,{tokens},recompute,{tokens},{tokens}" for tokens in (32, 1024)]
+    rows += [f"1,{n},cache,{n + (deep - 8 * n) / 100},{deep}" for n in (32, 256, 1024) for deep in (8 * n, 32 * n)]
+    profile = "\n".join(["tp,batch_tokens,step_kind,latency_ms,context_tokens", *rows, ""])
+    shares = []
+    for prompt_tokens in (100, 1000, 2000):
+        table, fleet = cluster(1, prompt_tokens=prompt_tokens)
+        fleet.update(registered("i-0", profile=profile).instance, 0.0)
+        shares.append(booked(table, fleet, 50))
+    keyless, *deep = shares
+    added_s = [4 * 50 * (keys - 256) * 10e-6 for keys in (1000 + 64, 2000 + 64)]  # of four requests
+    assert [share - keyless for share in deep] == pytest.approx([s / 10.0 for s in added_s], rel=0.15)
+
+
 def test_an_iteration_of_more_requests_takes_longer() -> None:
     _, fleet = cluster(1)
     latency = BatchLatency(fleet, tokens=128, block_length=32, recompute_share=0.1)
