@@ -8,9 +8,14 @@ import typer
 EXAMPLE = "Example: dilaserve bus-users --cell cell0 > users.conf"
 
 
-def bus_users(*, cell: Annotated[str, typer.Option(help="Name of the cell.")] = "cell0") -> None:
+def bus_users(
+    *,
+    cell: Annotated[str, typer.Option(help="Name of the cell.")] = "cell0",
+    producers: Annotated[str, typer.Option(help="Names of producers on the bus, as a,b.", show_default="none")] = "",
+) -> None:
     """Print the section of a NATS configuration that declares each service's user, with passwords of variables."""
     from dilaserve.stack.bus_users import server_users  # noqa: PLC0415
+    from shared.bus.users import read_producers  # noqa: PLC0415
     from shared.errors import BadInput  # noqa: PLC0415
     from shared.settings import CellName  # noqa: PLC0415
 
@@ -18,4 +23,4 @@ def bus_users(*, cell: Annotated[str, typer.Option(help="Name of the cell.")] = 
         msgspec.convert(cell, CellName)
     except msgspec.ValidationError as error:
         raise BadInput(f"--cell {cell}: {error}") from None
-    typer.echo(server_users(cell), nl=False)
+    typer.echo(server_users(cell, read_producers(producers)), nl=False)

@@ -116,6 +116,10 @@ def up(
             show_default="only the gateway's /metrics",
         ),
     ] = 0,
+    producers: Annotated[
+        str,
+        typer.Option(help="Names of producers on the bus, as a,b; each has a URL in stack.json.", show_default="none"),
+    ] = "",
     nats_url: Annotated[str | None, typer.Option(help="URL of a running NATS server to use.")] = None,
     database_url: Annotated[str | None, typer.Option(help="URL of a running Postgres to use.")] = None,
 ) -> None:
@@ -166,6 +170,7 @@ def up(
         standby=standby,
         tls_certificate=tls_certificate and tls_certificate.resolve(),
         tls_key=tls_key and tls_key.resolve(),
+        producers=read.choose_producers(producers, nats_url),
     )
     server_tls(
         str(options.tls_certificate or ""), str(options.tls_key or "")

@@ -37,6 +37,7 @@ class Channel:
 
 CHANNELS = [
     Channel("requests", CELL.requests, "gateway or producer", Request),
+    Channel("producerRequests", CELL.producer_requests("{producer}"), "named producer", Request),
     Channel("outcomes", CELL.outcomes("{request}"), "scheduler", Outcome),
     Channel("cancel", CELL.cancel("{request}"), "gateway or producer", Cancel),
     Channel("progress", CELL.progress("{request}"), "scheduler", Progress),
@@ -54,7 +55,8 @@ CHANNELS = [
 ]
 PARAMETERS = {
     "cell": "the cell, as DILASERVE_CELL names it",
-    "request": "the request_id",
+    "producer": "the name of the producer, as `dilaserve bus-users --producers` has it",
+    "request": "the request_id; of a named producer PRODUCER.REQUEST_ID, two tokens",
     "instance": "the instance_id",
     "plan": "the plan_id",
     "node": "the node's name, its dots written as _",

@@ -2,45 +2,46 @@
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from shared.bus.users import BusUser, Permissions, permissions
 
 PASSWORD_BYTES = 24
 
 
-def new_passwords() -> dict[BusUser, str]:
-    """A random password for each user."""
-    return {user: secrets.token_hex(PASSWORD_BYTES) for user in BusUser}
+def new_passwords(producers: Iterable[str] = ()) -> dict[str, str]:
+    """A random password for each user and named producer."""
+    return {user: secrets.token_hex(PASSWORD_BYTES) for user in (*BusUser, *producers)}
 
 
-def authorization(cell: str, passwords: Mapping[BusUser, str]) -> str:
-    """The section of the server's configuration that declares the users of a cell.
+def authorization(cell: str, passwords: Mapping[str, str]) -> str:
+    """The section of the server's configuration that declares the users of a cell, by name; others than a BusUser are
+    named producers.
 
     `passwords` are values as NATS writes them: a quoted text, or $NAME for a variable of the server's environment.
     """
-    allowed = permissions(cell)
+    allowed = permissions(cell, passwords.keys() - set(BusUser))
     users = "".join(_user(user, password, allowed[user]) for user, password in passwords.items())
     return f"authorization {{\n  users: [\n{users}  ]\n}}\n"
 
 
-def server_users(cell: str) -> str:
+def server_users(cell: str, producers: Iterable[str] = ()) -> str:
     """The same for a server that `dilaserve up` does not start, with passwords from its environment."""
     users = [user for user in BusUser if user != BusUser.SUPERVISOR]  # of `dilaserve up`
-    return authorization(cell, {user: f"${password_variable(user)}" for user in users})
+    return authorization(cell, {user: f"${password_variable(user)}" for user in (*users, *producers)})
 
 
-def password_variable(user: BusUser) -> str:
+def password_variable(user: str) -> str:
     """The variable of the server's environment that holds a user's password."""
     return f"NATS_{user.upper()}_PASSWORD"
 
 
-def user_url(user: BusUser, password: str, address: str) -> str:
+def user_url(user: str, password: str, address: str) -> str:
     """The URL with which a user reaches the server at HOST:PORT."""
     return f"nats://{user}:{password}@{address}"
 
 
-def _user(user: BusUser, password: str, allowed: Permissions) -> str:
+def _user(user: str, password: str, allowed: Permissions) -> str:
     return (
         f"    {{\n      user: {user}\n      password: {password}\n      permissions: {{\n"
         f"        publish: {_subjects(allowed.publish)}\n        subscribe: {_subjects(allowed.subscribe)}\n"

@@ -113,11 +113,11 @@ async def _node_agent(supervisor: Supervisor, options: StackOptions, nats_urls: 
         await bus.nc.close()
 
 
-async def _nats(supervisor: Supervisor, options: StackOptions) -> dict[BusUser, str]:
+async def _nats(supervisor: Supervisor, options: StackOptions) -> dict[str, str]:
     """Start the embedded NATS server, if it is used. Returns: the URL of the bus for each user, once it answers."""
     if options.nats_url:
         return dict.fromkeys(BusUser, options.nats_url)
-    port, passwords = free_port(), new_passwords()
+    port, passwords = free_port(), new_passwords(options.producers)
     supervisor.start(nats_program(options.data_dir / "nats", port, options.sync_interval, _settings().cell, passwords))
     urls = {user: user_url(user, password, f"{LOOPBACK}:{port}") for user, password in passwords.items()}
     await wait_until(nats_answers, urls[BusUser.STATUS])

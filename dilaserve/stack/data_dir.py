@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from shared.bus.users import BusUser
 from shared.errors import BadInput
 
 
@@ -17,7 +16,7 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     nats_url: str  # for producers of requests
-    nats_urls: dict[BusUser, str]  # for each user of the bus
+    nats_urls: dict[str, str]  # for each user of the bus, named producers included
     database_url: str
     nats_ca: str = ""  # as the setting of the same name
     tls_certificate: str = ""  # file of the gateway's certificate; empty: plain HTTP

@@ -9,16 +9,13 @@ from pathlib import Path
 from dilaserve.stack.bus_users import authorization
 from dilaserve.stack.ports import LOOPBACK
 from dilaserve.stack.process import Program
-from shared.bus.users import BusUser
 from shared.errors import DilaserveError
 
 MAX_FILE_STORE = "1TB"  # the cell's limits are lower; NATS's default is a share of the disk that is free at its start
 MAX_PAYLOAD_BYTES = 8 * 2**20  # a batch of new requests carries their canvases
 
 
-def nats_program(
-    directory: Path, port: int, sync_interval: str, cell: str, passwords: Mapping[BusUser, str]
-) -> Program:
+def nats_program(directory: Path, port: int, sync_interval: str, cell: str, passwords: Mapping[str, str]) -> Program:
     """The server on the loopback address, its store and configuration in `directory`. Only its owner can read the
     configuration, which holds the passwords of the users of `cell`.
 

@@ -8,6 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from services.scheduler.registry import DEFAULT_POLICY, POLICY_WITHOUT_PREDICTOR
+from shared.bus.users import read_producers
 from shared.cpu import num_cores
 from shared.errors import BadInput
 from shared.instance_counts import read_instance_counts
@@ -48,6 +49,7 @@ class StackOptions:
     standby: bool = False  # run a second scheduler
     tls_certificate: Path | None = None  # of the REST API; None: plain HTTP
     tls_key: Path | None = None
+    producers: tuple[str, ...] = ()  # named producers of the embedded bus
 
     @property
     def threads_per_slot(self) -> int:
@@ -134,6 +136,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def choose_producers(text: str, nats_url: str | None) -> tuple[str, ...]:
+    """The named producers. Raises: BadInput for an invalid name, or without the embedded server, which has them."""
+    producers = read_producers(text)
+    if producers and nats_url:
+        raise BadInput(
+            f"--producers {text}: the server of --nats-url declares its own users; "
+            "`dilaserve bus-users --producers` prints them"
+        )
+    return producers
 
 
 def default_policy(model: Path) -> str:

@@ -11,7 +11,7 @@ from shared.bus.users import BusUser
 from shared.messages.launch import InstanceSpec
 from shared.settings import to_environ
 
-NatsUrls = Mapping[BusUser, str]  # the URL of the bus for each of its users
+NatsUrls = Mapping[str, str]  # the URL of the bus for each of its users
 STOP_ORDER = ("gateway", "scheduler", "predictor", "worker", "reconfigurator", "postgres", "nats")
 
 

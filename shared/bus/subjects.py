@@ -74,6 +74,7 @@ class Subjects:
 
     cancel = _NameOf("dilaserve.{cell}.cancel.")  # + request
     lookup = _NameOf("dilaserve.{cell}.lookup.")  # + request
+    producer_requests = _NameOf("dilaserve.{cell}.requests.")  # + named producer
     progress = _NameOf("dilaserve.{cell}.progress.")  # + request
     guesses = _NameOf("dilaserve.{cell}.guesses.")  # + request
     outcomes = _NameOf("dilaserve.{cell}.outcomes.")  # + request
@@ -105,6 +106,11 @@ def message_kind(subject: str) -> str:
     return subject.split(".")[2]
 
 
+def name_in(subject: str) -> str:
+    """The tokens after the third: `alice.r1` of dilaserve.cell0.cancel.alice.r1. Empty if there are none."""
+    return ".".join(subject.split(".")[3:])
+
+
 def streams(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[StreamConfig]:
     """The streams of one cell, whose streams and buckets may hold `disk_bytes` on disk."""
 
@@ -118,16 +124,17 @@ def streams(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[StreamConf
     in_memory: dict[str, Any] = {"storage": StorageType.MEMORY, "max_age": STEP_AGE_S, "max_bytes": STEP_BYTES}
     latest: dict[str, Any] = {"max_msgs_per_subject": 1, "allow_direct": True}
     refuses: dict[str, Any] = {"discard": DiscardPolicy.NEW}  # further messages, instead of dropping the oldest
-    bounded: dict[str, Any] = {"max_msgs": MAX_UNFINISHED_REQUESTS, **refuses}
+    requests: dict[str, Any] = {**work_queue, **refuses, "max_msgs": MAX_UNFINISHED_REQUESTS}
+    requests["subjects"] = [subjects.requests, subjects.producer_requests("*")]
     outcomes: dict[str, Any] = {**latest, **refuses, "max_age": OUTCOME_AGE_S}
     probes: dict[str, Any] = {"max_msgs": 1, "max_bytes": SMALL_BYTES}
     return [
-        stream("REQUESTS", subjects.requests, "requests without an outcome", **work_queue, **bounded),
+        stream("REQUESTS", subjects.requests, "requests without an outcome", **requests),
         stream("ARRIVALS", subjects.arrivals, "arrived requests, for statistics", max_age=ARRIVAL_AGE_S),
         stream("STEPS", subjects.steps("*"), "step jobs that no instance has received", **work_queue, **in_memory),
         stream("STEP_RESULTS", subjects.step_results("*"), "results of iterations", **in_memory),
-        stream("OUTCOMES", subjects.outcomes("*"), "outcomes, one per request", **outcomes),
-        stream("CHECKPOINTS", subjects.checkpoints("*"), "unfinished requests", **latest, max_age=CHECKPOINT_AGE_S),
+        stream("OUTCOMES", subjects.outcomes(">"), "outcomes, one per request", **outcomes),
+        stream("CHECKPOINTS", subjects.checkpoints(">"), "unfinished requests", **latest, max_age=CHECKPOINT_AGE_S),
         stream("PLANS", subjects.plans("*"), "decisions of the reconfigurator", **latest, max_msgs=MAX_PLANS),
         stream("BATCHES", subjects.batches, "unfinished batches", **work_queue, **refuses),
         stream("PROBES", subjects.probes, "the last probe of a gateway", **probes),

@@ -5,15 +5,19 @@ whose messages are trusted everywhere, GATEWAY, SCHEDULER and RECONFIGURATOR, ma
 messages. Any other reply is JSON that its sender does not choose: it can cancel a request or disturb a bucket.
 """
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
 
 from shared.bus.subjects import Subjects, batch_consumer, monitor_consumer, stream_names
+from shared.errors import BadInput
 
 API = "$JS.API"
 DEFAULT_INBOX = "_INBOX"  # of the clients that choose none
 ALL = ">"
+PRODUCER_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")  # one token of a subject; in capitals, part of a variable's name
 
 
 class BusUser(StrEnum):
@@ -38,8 +42,22 @@ class Permissions:
     subscribe: tuple[str, ...]
 
 
-def permissions(cell: str) -> dict[BusUser, Permissions]:
-    """The permissions of each user of one cell."""
+def read_producers(text: str) -> tuple[str, ...]:
+    """The names of producers in a comma-separated list. Raises: BadInput if one is invalid, taken or repeated."""
+    found = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+    for name in found:
+        if not PRODUCER_NAME.fullmatch(name):
+            accepted = "a lower-case letter, then at most 31 lower-case letters, digits and _"
+            raise BadInput(f"--producers {text}: {name!r} is not a name; accepted: {accepted}")
+        if name in set(BusUser):
+            raise BadInput(f"--producers {text}: {name} is a user of the bus already; choose another name")
+        if found.count(name) > 1:
+            raise BadInput(f"--producers {text}: {name} is there more than once")
+    return found
+
+
+def permissions(cell: str, producers: Iterable[str] = ()) -> dict[str, Permissions]:
+    """The permissions of each user of one cell, and of each named producer."""
     names = Subjects(cell)
     return {
         BusUser.GATEWAY: _gateway(names),
@@ -55,6 +73,7 @@ def permissions(cell: str) -> dict[BusUser, Permissions]:
         BusUser.STATUS: _status(names),
         BusUser.PRODUCER: _producer(names),
         BusUser.OPERATOR: Permissions(publish=(ALL,), subscribe=(ALL,)),
+        **{name: _named_producer(names, name) for name in producers},
     }
 
 
@@ -71,7 +90,7 @@ def _gateway(names: Subjects) -> Permissions:
     claims, all_batches = f"KV_{names.claims_bucket}", f"KV_{names.batches_bucket}"
     return Permissions(
         publish=(
-            *(names.requests, names.cancel("*"), names.lookup("*"), names.batches, names.probes),
+            *(names.requests, names.cancel(">"), names.lookup(">"), names.batches, names.probes),
             *(f"$KV.{names.claims_bucket}.>", f"$KV.{names.batches_bucket}.>", f"$O.{names.files_store}.>"),
             f"{API}.STREAM.NAMES",  # the object store searches for its stream
             *_describe(requests, outcomes, plans, batches, claims, all_batches, files),
@@ -81,7 +100,10 @@ def _gateway(names: Subjects) -> Permissions:
             f"{API}.STREAM.PURGE.{files}",
             *_consume(batches, str(batch_consumer().durable_name)),
         ),
-        subscribe=(names.request_messages("*"), f"$KV.{names.instances_bucket}.>", _inboxes(BusUser.GATEWAY)),
+        subscribe=(
+            *(names.request_messages("*"), names.outcomes(">"), f"$KV.{names.instances_bucket}.>"),
+            _inboxes(BusUser.GATEWAY),
+        ),
     )
 
 
@@ -91,7 +113,7 @@ def _scheduler(names: Subjects) -> Permissions:
     outcomes, checkpoints = map(names.stream, ("OUTCOMES", "CHECKPOINTS"))
     return Permissions(
         publish=(
-            *(names.arrivals, names.outcomes("*"), names.progress("*"), names.checkpoints("*"), names.steps("*")),
+            *(names.arrivals, names.outcomes(">"), names.progress(">"), names.checkpoints(">"), names.steps("*")),
             *(names.stats("scheduler"), names.predict, f"$KV.{names.leases_bucket}.>"),
             _inboxes(BusUser.GATEWAY),  # answers `lookup`
             f"{API}.STREAM.NAMES",
@@ -105,7 +127,7 @@ def _scheduler(names: Subjects) -> Permissions:
             *_consume(results, "*"),
         ),
         subscribe=(
-            *(names.cancel("*"), names.lookup("*"), f"$KV.{names.instances_bucket}.>"),
+            *(names.cancel(">"), names.lookup(">"), f"$KV.{names.instances_bucket}.>"),
             _inboxes(BusUser.SCHEDULER),
         ),
     )
@@ -132,7 +154,7 @@ def _worker(names: Subjects) -> Permissions:
     steps, models = names.stream("STEPS"), f"KV_{names.models_bucket}"
     return Permissions(
         publish=(
-            *(names.step_results("*"), names.guesses("*")),
+            *(names.step_results("*"), names.guesses(">")),
             *(f"$KV.{names.instances_bucket}.>", f"$KV.{names.models_bucket}.>"),
             *_describe(steps, f"KV_{names.instances_bucket}", models),
             *_read(models),
@@ -162,7 +184,17 @@ def _producer(names: Subjects) -> Permissions:
     )
 
 
-def _inboxes(user: BusUser) -> str:
+def _named_producer(names: Subjects, producer: str) -> Permissions:
+    """It sends requests, so it may not read the stream of outcomes: it could have the server deliver an outcome of its
+    own as that of another producer."""
+    own = f"{producer}.*"
+    return Permissions(
+        publish=(names.producer_requests(producer), names.cancel(own)),
+        subscribe=(names.outcomes(own), names.progress(own), names.guesses(own), _inboxes(producer)),
+    )
+
+
+def _inboxes(user: str) -> str:
     """The subjects of replies to a user."""
     return f"{DEFAULT_INBOX}_{user}.>"
 

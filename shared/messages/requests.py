@@ -28,8 +28,9 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Gateway or internal producer -> scheduler: one request.
 
-    Subject: dilaserve.<cell>.requests. Stream: REQUESTS (file, work queue). Unique by request_id: a second
-    message with the id of a running or finished request changes nothing.
+    Subject: dilaserve.<cell>.requests, of a named producer dilaserve.<cell>.requests.<producer>; its id in the cell is
+    then <producer>.<request_id>. Stream: REQUESTS (file, work queue). Unique by request_id: a second message with the
+    id of a running or finished request changes nothing.
     It has exactly one of `prompt`, `messages` (for the model's chat template) and `prompt_ids`.
     """
 
@@ -167,8 +168,8 @@ class ActiveRequest(msgspec.Struct, frozen=True, kw_only=True):
     arrival_s: float = 0.0  # Unix time, seconds
 
 
-class Cancel(msgspec.Struct, frozen=True, kw_only=True):
-    """Gateway or producer -> scheduler: cancel a request.
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Gateway or producer -> scheduler: cancel a request. A reply of the bus, which anyone can send here, is invalid.
 
     Subject: dilaserve.<cell>.cancel.<request>. Core NATS; the subject names the request.
     """

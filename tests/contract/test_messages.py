@@ -241,7 +241,11 @@ def test_a_message_stored_by_an_earlier_version_decodes_to_the_same_value(messag
     assert decode(path_of(message).read_bytes(), type(message)) == message
 
 
-@pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize(
+    "message",
+    [message for message in SAMPLES if not isinstance(message, Cancel)],  # anyone can have the bus send a reply there
+    ids=lambda message: type(message).__name__,
+)
 def test_a_reader_ignores_fields_it_does_not_know(message: msgspec.Struct) -> None:
     raw = msgspec.msgpack.decode(path_of(message).read_bytes()) | {"added_later": [1, 2]}
     assert decode(msgspec.msgpack.encode(raw), type(message)) == message

@@ -13,13 +13,14 @@ from dilaserve.stack.bus_users import authorization, new_passwords, user_url
 from dilaserve.stack.probes import nats_answers
 from shared.bus.client import Bus
 from shared.bus.users import BusUser, inbox_prefix
+from shared.messages.requests import Outcome
 from tests.support.nats import NatsServer
 
 CELL = "cell0"
 LIMIT_S = 10.0  # for an error of the server
 REQUESTS, OUTCOMES = f"REQUESTS-{CELL}", f"OUTCOMES-{CELL}"
 LIMITED = sorted(set(BusUser) - {BusUser.OPERATOR})
-PASSWORDS = new_passwords()
+PASSWORDS = new_passwords(["alice", "bob"])
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     started.stop()
 
 
-def url(server: NatsServer, user: BusUser) -> str:
+def url(server: NatsServer, user: str) -> str:
     return user_url(user, PASSWORDS[user], f"127.0.0.1:{server.port}")
 
 
@@ -43,7 +44,8 @@ class Session:
         self._errors = asyncio.Queue[str]()
 
     async def open(self, address: str) -> None:
-        await self.nc.connect(address, error_cb=self._receive, inbox_prefix=inbox_prefix(address))
+        prefix = "_INBOX_alice" if "alice:" in address else inbox_prefix(address)
+        await self.nc.connect(address, error_cb=self._receive, inbox_prefix=prefix)
 
     async def _receive(self, error: Exception) -> None:
         self._errors.put_nowait(str(error).lower())
@@ -67,7 +69,7 @@ async def cell(server: NatsServer) -> AsyncIterator[Bus]:
 
 
 @pytest.fixture
-async def session(server: NatsServer, user: BusUser, cell: Bus) -> AsyncIterator[Session]:
+async def session(server: NatsServer, user: str, cell: Bus) -> AsyncIterator[Session]:
     opened = Session()
     await opened.open(url(server, user))
     yield opened
@@ -158,6 +160,77 @@ async def test_a_producer_sends_requests_and_reads_stored_outcomes(session: Sess
     await cell.js.publish(cell.subjects.outcomes("r3"), b"{}")
     stored = await session.nc.jetstream().get_last_msg(OUTCOMES, cell.subjects.outcomes("r3"))
     assert stored.data == b"{}"
+    assert not session.has_errors()
+
+
+@pytest.mark.parametrize("user", ["alice"])
+@pytest.mark.parametrize(
+    "subject",
+    [
+        f"dilaserve.{CELL}.requests.bob",
+        f"dilaserve.{CELL}.requests",
+        f"dilaserve.{CELL}.outcomes.bob.r1",
+        f"dilaserve.{CELL}.outcomes.alice.r1",
+        f"dilaserve.{CELL}.progress.bob.r1",
+        f"dilaserve.{CELL}.cancel.bob.r1",
+        f"dilaserve.{CELL}.cancel.r1",
+        f"dilaserve.{CELL}.control.i1",
+        f"dilaserve.{CELL}.steps.i1",
+        f"dilaserve.{CELL}.launch.n1",
+        f"$JS.API.STREAM.DELETE.{OUTCOMES}",
+        f"$JS.API.STREAM.PURGE.{REQUESTS}",
+        f"$JS.API.STREAM.MSG.GET.{OUTCOMES}",
+        f"$JS.API.STREAM.MSG.GET.{REQUESTS}",
+        f"$JS.API.DIRECT.GET.{OUTCOMES}.dilaserve.{CELL}.outcomes.bob.r1",
+        f"$JS.API.DIRECT.GET.{OUTCOMES}.dilaserve.{CELL}.outcomes.alice.r1",  # it chooses the subject of the reply
+        f"$JS.API.CONSUMER.CREATE.{OUTCOMES}.c.dilaserve.{CELL}.outcomes.alice.*",
+        f"$KV.leases-{CELL}.scheduler",
+    ],
+)
+async def test_a_named_producer_cannot_publish_for_others(session: Session, subject: str) -> None:
+    await session.nc.publish(subject, b"{}", reply=session.nc.new_inbox())
+    assert f'permissions violation for publish to "{subject.lower()}"' in await session.refusal()
+
+
+@pytest.mark.parametrize("user", ["alice"])
+@pytest.mark.parametrize(
+    "subject",
+    [
+        *(
+            f"dilaserve.{CELL}.{kind}.{whose}"
+            for kind in ("outcomes", "progress", "guesses")
+            for whose in ("bob.*", "*", ">")
+        ),
+        *(f"dilaserve.{CELL}.{subject}" for subject in ("requests.bob", "requests.alice", "*.bob.*", "cancel.>")),
+        *("_INBOX_bob.>", "_INBOX.>", "_INBOX_producer.>", f"$KV.instances-{CELL}.>", ">"),
+    ],
+)
+async def test_a_named_producer_cannot_read_the_messages_of_others(session: Session, subject: str) -> None:
+    await session.nc.subscribe(subject)
+    assert f'permissions violation for subscription to "{subject.lower()}"' in await session.refusal()
+
+
+@pytest.mark.parametrize("user", ["alice"])
+async def test_a_named_producer_sends_requests_and_receives_its_outcomes(session: Session, cell: Bus) -> None:
+    outcomes = await session.nc.subscribe(f"dilaserve.{CELL}.outcomes.alice.*")
+    sent = await session.nc.jetstream().publish(f"dilaserve.{CELL}.requests.alice", b"{}")
+    assert sent.stream == REQUESTS
+    for producer in ("bob", "alice"):
+        await cell.js.publish(cell.subjects.outcomes(f"{producer}.r"), producer.encode())
+    assert (await outcomes.next_msg(timeout=LIMIT_S)).data == b"alice"
+    assert not session.has_errors()
+
+
+@pytest.mark.parametrize("user", ["alice"])
+async def test_a_reply_that_a_named_producer_redirects_is_no_outcome(session: Session, cell: Bus) -> None:
+    """The server sends its acknowledgement to a subject that `alice` names, with a content that it does not choose."""
+    text = b'{"request_id": "bob.r", "status": "completed", "text": "forged"}'
+    forged = cell.subjects.outcomes("bob.forged")
+    await session.nc.publish(f"dilaserve.{CELL}.requests.alice", text, reply=forged)
+    await session.nc.jetstream().publish(f"dilaserve.{CELL}.requests.alice", b"{}")  # after it
+    stored = (await cell.js.get_last_msg(OUTCOMES, forged, direct=True)).data
+    assert b"forged" not in (stored or b"")
+    assert await cell.last("OUTCOMES", forged, Outcome) is None
     assert not session.has_errors()
 
 

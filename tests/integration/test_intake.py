@@ -367,3 +367,112 @@ async def test_requests_of_different_keys_share_no_cached_prefix(bus: Bus, text:
             await bus.store(bus.subjects.requests, Request(request_id=request_id, prompt="x", key=key))
         salts = {arrived.request.request_id: arrived.salt for arrived in [await intake.arrived() for _ in range(3)]}
     assert salts["a"] == salts["c"] != salts["b"]
+
+
+async def test_two_producers_may_use_the_same_id(bus: Bus, text: TextModel) -> None:
+    """The limit of held requests is 1, so that the second one waits, and its message is read again."""
+    async with receiving(bus, text, max_held=1) as intake:
+        await intake.send("r")
+        for producer in ("alice", "bob"):
+            sent = Request(request_id="r", prompt=producer, key="bob")
+            await bus.store(bus.subjects.producer_requests(producer), sent)
+        found = {}
+        for _ in range(3):
+            arrived = await intake.arrived()
+            found[arrived.request.request_id] = arrived.request.key
+            intake.finish(arrived)
+        assert found == {"r": "", "alice.r": "producer:alice", "bob.r": "producer:bob"}
+        for name in found:
+            assert await intake.status(name) is OutcomeStatus.COMPLETED
+        await intake.until_unfinished(0)
+
+
+@pytest.mark.parametrize("message", [b'{"request_id": "r", "priority": "high"}', b'{"request_id": "r", "prompt": ""}'])
+async def test_an_invalid_request_of_a_producer_is_rejected_there(bus: Bus, text: TextModel, message: bytes) -> None:
+    async with receiving(bus, text) as intake:
+        outcomes = await bus.nc.subscribe(bus.subjects.outcomes(">"))
+        await bus.js.publish(bus.subjects.producer_requests("alice"), message)
+        outcome = decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome)
+        assert (outcome.request_id, outcome.status) == ("alice.r", OutcomeStatus.REJECTED)
+        await intake.until_unfinished(0)
+
+
+async def test_a_request_of_a_producer_without_a_valid_name_is_discarded(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text) as intake:
+        await bus.store(bus.subjects.producer_requests("A-B"), Request(request_id="r", prompt="x"))
+        await intake.send("next")
+        assert await intake.arrived_names(1) == ["next"]
+        await intake.until_unfinished(1)
+
+
+async def test_a_producer_cancels_its_own_request_only(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text, max_held=1) as intake:
+        await intake.send("first")
+        for producer in ("alice", "bob"):
+            await bus.store(bus.subjects.producer_requests(producer), Request(request_id="r", prompt="x"))
+        await intake.until_waiting(2)
+        await bus.nc.publish(bus.subjects.cancel("alice.r"), b"")
+        assert await intake.status("alice.r") is OutcomeStatus.CANCELLED
+        intake.finish(await intake.arrived())
+        assert await intake.arrived_names(1) == ["bob.r"]
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["same-scheduler", "next-scheduler"])
+async def test_a_producer_that_sends_a_request_again_receives_its_outcome_again(
+    bus: Bus, text: TextModel, *, restarted: bool
+) -> None:
+    requests, name = bus.subjects.producer_requests("alice"), "alice.r"
+    request = Request(request_id="r", prompt="x", key="alice")
+    async with receiving(bus, text) as intake:
+        await bus.store(requests, request)
+        intake.finish(await intake.arrived())
+        await intake.until_unfinished(0)
+        if not restarted:
+            outcomes = await bus.nc.subscribe(bus.subjects.outcomes("alice.*"))
+            await bus.store(requests, request)
+            outcome = decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome)
+            assert (outcome.request_id, outcome.status) == (name, OutcomeStatus.COMPLETED)
+            await intake.until_unfinished(0)
+            return
+    outcomes = await bus.nc.subscribe(bus.subjects.outcomes("alice.*"))
+    await bus.store(requests, request)  # before the next scheduler starts, which then reads the stored outcome
+    async with receiving(bus, text) as intake:
+        await bus.store(requests, Request(request_id="other", prompt="x"))
+        assert decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome).request_id == name
+        assert await intake.arrived_names(1) == ["alice.other"]
+        await bus.store(requests, replace(request, request_id="r2"))
+        intake.finish(await intake.arrived())
+        assert decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome).request_id == "alice.r2"
+
+
+async def test_the_first_outcome_of_a_producers_request_stays_and_is_sent_again(bus: Bus, text: TextModel) -> None:
+    """A request that ended before a restart, and was sent again after it, is computed again."""
+    first = Outcome(request_id="alice.r", status=OutcomeStatus.COMPLETED, text="the first text")
+    await bus.store(bus.subjects.outcomes("alice.r"), first)
+    async with receiving(bus, text) as intake:
+        outcomes = await bus.nc.subscribe(bus.subjects.outcomes("alice.*"))
+        await bus.store(bus.subjects.producer_requests("alice"), Request(request_id="r", prompt="x"))
+        intake.finish(await intake.arrived())
+        assert decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome).text == "the first text"
+        await intake.until_unfinished(0)
+
+
+async def test_a_reply_of_the_bus_does_not_cancel_a_request(bus: Bus, text: TextModel) -> None:
+    """Any user of the bus can have the server send a reply to any subject."""
+    async with receiving(bus, text, max_held=1) as intake:
+        for name in ("first", "r", "last"):
+            await intake.send(name)
+        await intake.until_waiting(2)
+        stream, cancels = bus.subjects.stream("REQUESTS"), bus.subjects.cancel("r")
+        replies = await bus.nc.subscribe(cancels)
+        await bus.nc.publish(bus.subjects.arrivals, b"{}", reply=cancels)  # an acknowledgement
+        await bus.nc.publish(
+            f"$JS.API.DIRECT.GET.{bus.subjects.stream('OUTCOMES')}.none", b"", reply=cancels
+        )  # a status
+        await bus.nc.publish(f"$JS.API.STREAM.INFO.{stream}", b"", reply=cancels)
+        for _ in range(3):
+            await replies.next_msg(timeout=LIMIT_S)
+        await bus.nc.publish(bus.subjects.cancel("last"), b"")  # after the replies
+        assert await intake.status("last") is OutcomeStatus.CANCELLED
+        intake.finish(await intake.arrived())
+        assert await intake.arrived_names(1) == ["r"]

@@ -82,5 +82,12 @@ def test_the_command_prints_the_users_of_a_cell(capsys: pytest.CaptureFixture[st
     assert printed == server_users("east")
     assert "dilaserve.east.requests" in printed
     assert "$NATS_GATEWAY_PASSWORD" in printed
+    assert "user: alice" not in printed
+    assert run(["bus-users", "--cell", "east", "--producers", "alice,bob"]) == 0
+    printed = capsys.readouterr().out
+    assert "dilaserve.east.requests.alice" in printed
+    assert "$NATS_BOB_PASSWORD" in printed
+    assert run(["bus-users", "--producers", "alice,gateway"]) == 2
+    assert "gateway is a user of the bus already" in capsys.readouterr().err
     assert run(["bus-users", "--cell", "a.b"]) == 2
     assert "--cell a.b" in capsys.readouterr().err

@@ -44,7 +44,7 @@ class ClusterMonitor:
     async def subscribe(self, bus: Bus) -> None:
         """Receive all messages from now on."""
         await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=self._receive_stats)
-        await bus.nc.subscribe(bus.subjects.outcomes("*"), cb=self._receive_outcome)
+        await bus.nc.subscribe(bus.subjects.outcomes(">"), cb=self._receive_outcome)
         await bus.nc.subscribe(bus.subjects.plans("*"), cb=self._receive_plan)
 
     async def read_recent(self, bus: Bus) -> None:
@@ -126,6 +126,6 @@ async def _read_outcomes(bus: Bus, count: int) -> dict[str, Outcome]:
     await bus.wait_for_stream(stream)
     last = (await bus.js.stream_info(stream)).state.last_seq
     start = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": max(1, last - count + 1)}
-    msgs = await read_stream(bus, stream, bus.subjects.outcomes("*"), **start)
+    msgs = await read_stream(bus, stream, bus.subjects.outcomes(">"), **start)
     outcomes = [outcome for msg in msgs if (outcome := try_decode(msg, Outcome))]
     return {outcome.request_id: outcome for outcome in outcomes}

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from services.scheduler.events import FinishRequest
 from services.scheduler.io.delivery import Delivery
+from services.scheduler.io.request_decoder import has_producer
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.errors import bus_errors
@@ -40,8 +41,15 @@ class _Served:
 
 
 async def store_outcome(bus: Bus, outcome: Outcome, *, json: bool = False) -> None:
-    """Store the outcome, unless its request has one. Replaces a message that is no outcome. Raises: as `Bus.store`."""
+    """Store the outcome, unless its request has one. Replaces a message that is no outcome. Raises: as `Bus.store`.
+
+    A named producer, which cannot read the stream, receives the first outcome again: of what the bus refuses to store,
+    it would receive the text.
+    """
     subject = bus.subjects.outcomes(outcome.request_id)
+    if has_producer(outcome.request_id) and (first := await bus.last("OUTCOMES", subject, Outcome)) is not None:
+        await bus.store(subject, first, json=json)
+        return
     is_stored = await bus.store(subject, outcome, json=json, if_first=True)
     if not is_stored and await bus.last("OUTCOMES", subject, Outcome) is None:
         await bus.store(subject, outcome, json=json)
@@ -57,7 +65,7 @@ class OutcomeStore:
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._writing: dict[asyncio.Task[None], Delivery] = {}  # the delivery that each task acknowledges
         self._served: deque[_Served] = deque()
-        self._marking: set[asyncio.Task[None]] = set()
+        self._again: set[asyncio.Task[None]] = set()  # that store an outcome a second time
         self.on_settled: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None  # after its outcome
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -108,14 +116,25 @@ class OutcomeStore:
         )
         self._write(outcome, delivery)
 
+    def repeat(self, request_id: str, delivery: Delivery) -> None:
+        """Store the outcome of an ended request again, so that its producer receives it; acknowledge the message."""
+
+        async def store_again() -> None:
+            subject = self._bus.subjects.outcomes(request_id)
+            outcome = await self._bus.last("OUTCOMES", subject, Outcome)
+            if outcome is not None:
+                await self._bus.store(subject, outcome, json=delivery.json)
+            with bus_errors("acknowledge the request"):
+                await delivery.acknowledge()
+
+        self._start(retry(store_again))
+
     def distrust(self, instance_id: str, within_s: float) -> None:
         """Mark the outcomes of the last `within_s` seconds that this instance served: their texts may be wrong."""
         since_s = time.monotonic() - within_s - UNVERIFIED_MARGIN_S
         for served in self._served:
             if served.ended_s >= since_s and instance_id in served.instances:
-                task = asyncio.get_running_loop().create_task(self._mark(served))
-                self._marking.add(task)
-                task.add_done_callback(self._marking.discard)
+                self._start(self._mark(served))
 
     async def _mark(self, served: "_Served") -> None:
         """Store the outcome again, marked."""
@@ -127,6 +146,11 @@ class OutcomeStore:
                 await self._bus.store(subject, replace(outcome, unverified=True), json=served.json)
 
         await retry(store_marked)
+
+    def _start(self, storing: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(storing)
+        self._again.add(task)
+        task.add_done_callback(self._again.discard)
 
     def remembers(self, request_id: str) -> bool:
         """Whether this scheduler has finished the request."""

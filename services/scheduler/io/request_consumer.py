@@ -8,7 +8,6 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
 import structlog
 from msgspec.structs import replace
 from nats.aio.msg import Msg
@@ -17,18 +16,18 @@ from services.scheduler.events import RequestCancelled
 from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.outcome_store import OutcomeStore
+from services.scheduler.io.request_decoder import InvalidRequest, decode_request, has_producer
 from services.scheduler.io.request_preparer import RequestMessage, RequestPreparer, text_length
 from services.scheduler.io.waiting_requests import WaitingRequest, WaitingRequests
 from services.scheduler.state.totals import Totals
 from shared.background import DeferredTasks
-from shared.bus.client import Bus, last_token, try_decode
+from shared.bus.client import Bus, try_decode
 from shared.bus.clock import BusClock
-from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS
 from shared.bus.settlement import discard
-from shared.bus.subjects import consumer_epoch, request_consumer
+from shared.bus.subjects import consumer_epoch, name_in, request_consumer
 from shared.errors import BadInput
-from shared.messages.requests import ActiveRequest, Arrival, Cancel, Request, RequestId
+from shared.messages.requests import ActiveRequest, Arrival, Cancel, Request
 from shared.text import round_up_to_blocks
 
 log = structlog.get_logger(__name__)
@@ -110,21 +109,21 @@ class RequestConsumer:
             )
 
     async def subscribe_cancels(self) -> None:
-        await self._bus.nc.subscribe(self._bus.subjects.cancel("*"), cb=self._receive_cancel)
+        await self._bus.nc.subscribe(self._bus.subjects.cancel(">"), cb=self._receive_cancel)
 
     async def subscribe_lookups(self) -> None:
-        await self._bus.nc.subscribe(self._bus.subjects.lookup("*"), cb=self._receive_lookup)
+        await self._bus.nc.subscribe(self._bus.subjects.lookup(">"), cb=self._receive_lookup)
 
     async def _receive(self, msg: Msg) -> None:
         try:
-            request = _decode(msg.data)
+            request = decode_request(msg.subject, msg.data)
         except BadInput as error:
             await discard(msg, error)
             return
         delivery = Delivery.of(msg, self._bus.nc)
         if await self._is_known(request.request_id, delivery):
             return
-        if isinstance(request, _Invalid):
+        if isinstance(request, InvalidRequest):
             self._reject(request.request_id, delivery, request.error)
         else:
             self._accept(request, delivery, msg)
@@ -153,7 +152,9 @@ class RequestConsumer:
         else:
             return False
         log.info("request received again", request_id=request_id)
-        if first != delivery.sequence:
+        if first is None and has_producer(request_id):
+            self._outcomes.repeat(request_id, delivery)
+        elif first != delivery.sequence:
             await self._acknowledge(delivery)
         return True
 
@@ -172,7 +173,10 @@ class RequestConsumer:
                 return
             if arrived is None:
                 log.info("request already has its outcome")
-                await self._acknowledge(delivery)
+                if has_producer(request_id):
+                    self._outcomes.repeat(request_id, delivery)
+                else:
+                    await self._acknowledge(delivery)
                 self._release(request_id, delivery)
                 return
         if message is not None:  # it did not wait, so its arrival is not published yet
@@ -197,9 +201,11 @@ class RequestConsumer:
                 self._hold(self._waiting.pop())
 
     async def _receive_cancel(self, msg: Msg) -> None:
+        if (msg.headers or {}).get("Status"):  # a reply of the bus, which anyone can send here
+            return
         if msg.data and try_decode(msg, Cancel) is None:  # an empty message is a cancel, too
             return
-        request_id = last_token(msg.subject)
+        request_id = name_in(msg.subject)
         if held := self._held.get(request_id):
             held.cancelled = True
             if held.in_core:
@@ -212,7 +218,7 @@ class RequestConsumer:
     async def _receive_lookup(self, msg: Msg) -> None:
         if not msg.reply:
             return
-        request_id = last_token(msg.subject)
+        request_id = name_in(msg.subject)
         found = ActiveRequest(is_known=False)
         if held := self._held.get(request_id):
             found = ActiveRequest(is_known=True, key=held.key, arrival_s=held.arrival_s)
@@ -260,26 +266,3 @@ def arrival_time(request: Request, stored_s: float, now_s: float) -> float:
     """The request's arrival, at most `now_s`: its age at the publication counts, by the producer's own clock.
     Units: Unix time in seconds, by the bus's clock."""
     return min(now_s, stored_s - request.age_s)
-
-
-class _RequestName(msgspec.Struct):
-    """The part of a request that its outcome needs."""
-
-    request_id: RequestId
-
-
-@dataclass(frozen=True, slots=True)
-class _Invalid:
-    request_id: str
-    error: BadInput
-
-
-def _decode(data: bytes) -> Request | _Invalid:
-    """Raises: BadInput if the message has no valid request id, so that no outcome can answer it."""
-    try:
-        return decode(data, Request)
-    except BadInput as error:
-        try:
-            return _Invalid(decode(data, _RequestName).request_id, error)
-        except BadInput:
-            raise error from None

@@ -13,10 +13,10 @@ from nats.js.errors import NotFoundError
 
 from services.scheduler.events import RequestArrived
 from services.scheduler.io.recovery import Recovery
+from services.scheduler.io.request_decoder import InvalidRequest, decode_request
 from services.scheduler.io.waiting_requests import WaitingRequest
 from shared.arrays import Int32
 from shared.bus.client import Bus
-from shared.bus.codec import decode
 from shared.bus.errors import bus_errors
 from shared.messages.requests import Request
 from shared.retry import retry
@@ -84,7 +84,10 @@ class RequestPreparer:
                     stored = await self._bus.js.get_msg(self._bus.subjects.stream("REQUESTS"), seq=sequence)
                 except NotFoundError:
                     return None
-            return RequestMessage(decode(stored.data or b"", Request), stored.headers)
+            request = decode_request(stored.subject or "", stored.data or b"")
+            if isinstance(request, InvalidRequest):
+                raise request.error
+            return RequestMessage(request, stored.headers)
 
         async with self._reads:
             return await retry(read)

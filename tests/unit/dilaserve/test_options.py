@@ -152,9 +152,7 @@ def test_the_wait_doubles_up_to_a_bound_and_resets_after_a_stable_run(last_s: fl
     assert wait_s == INITIAL_WAIT_S if ran_s >= STABLE_RUN_S else wait_s >= min(last_s, MAX_WAIT_S)
 
 
-def programs(
-    directory: Path, urls: Mapping[BusUser, str], *, standby: bool = False
-) -> tuple[StackOptions, list[Program]]:
+def programs(directory: Path, urls: Mapping[str, str], *, standby: bool = False) -> tuple[StackOptions, list[Program]]:
     """The options of a stack, and all its services."""
     options = StackOptions(
         host="127.0.0.1",
@@ -188,7 +186,7 @@ def test_every_program_has_a_metrics_port_of_its_own(*, standby: bool, tmp_path:
 
 
 def test_a_service_gets_the_password_of_its_own_user_only(tmp_path: Path) -> None:
-    urls = {user: f"nats://{user}:secret@h" for user in BusUser}
+    urls: dict[str, str] = {user: f"nats://{user}:secret@h" for user in BusUser}
     _, started = programs(tmp_path, urls, standby=True)
     for program in started:
         own = BusUser(program.command[-1].removeprefix("services."))

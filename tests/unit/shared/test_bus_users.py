@@ -3,12 +3,14 @@
 import pytest
 
 from shared.bus.subjects import Subjects, buckets, object_stores, stream_names, streams
-from shared.bus.users import BusUser, inbox_prefix, permissions
+from shared.bus.users import BusUser, inbox_prefix, permissions, read_producers
+from shared.errors import BadInput
 
 CELL = "cell0"
 NAMES = Subjects(CELL)
-ALLOWED = permissions(CELL)
-LIMITED = set(BusUser) - {BusUser.OPERATOR}
+PRODUCERS = ("alice", "bob")
+ALLOWED = permissions(CELL, PRODUCERS)
+LIMITED = {*BusUser, *PRODUCERS} - {BusUser.OPERATOR}
 
 
 def covers(pattern: str, subject: str) -> bool:
@@ -22,11 +24,11 @@ def covers(pattern: str, subject: str) -> bool:
     return len(parts) == len(tokens)
 
 
-def publishers(subject: str) -> set[BusUser]:
+def publishers(subject: str) -> set[str]:
     return {user for user in LIMITED if any(covers(pattern, subject) for pattern in ALLOWED[user].publish)}
 
 
-def subscribers(subject: str) -> set[BusUser]:
+def subscribers(subject: str) -> set[str]:
     return {user for user in LIMITED if any(covers(pattern, subject) for pattern in ALLOWED[user].subscribe)}
 
 
@@ -36,6 +38,12 @@ def subscribers(subject: str) -> set[BusUser]:
         (NAMES.requests, {BusUser.GATEWAY, BusUser.PRODUCER}),
         (NAMES.cancel("r"), {BusUser.GATEWAY, BusUser.PRODUCER}),
         (NAMES.outcomes("r"), {BusUser.SCHEDULER}),
+        (NAMES.producer_requests("alice"), {"alice"}),
+        (NAMES.cancel("alice.r"), {"alice", BusUser.GATEWAY}),
+        (NAMES.outcomes("alice.r"), {BusUser.SCHEDULER}),
+        (NAMES.progress("alice.r"), {BusUser.SCHEDULER}),
+        (NAMES.guesses("alice.r"), {BusUser.WORKER}),
+        (NAMES.producer_requests("carol"), set()),
         (NAMES.steps("i"), {BusUser.SCHEDULER}),
         (NAMES.step_results("i"), {BusUser.WORKER}),
         (NAMES.control("i"), {BusUser.RECONFIGURATOR}),
@@ -45,7 +53,7 @@ def subscribers(subject: str) -> set[BusUser]:
         ("dilaserve.other.requests", set()),
     ],
 )
-def test_only_its_senders_may_publish_on_a_subject(subject: str, users: set[BusUser]) -> None:
+def test_only_its_senders_may_publish_on_a_subject(subject: str, users: set[str]) -> None:
     assert publishers(subject) == users
 
 
@@ -57,14 +65,34 @@ def test_no_service_may_delete_a_stream_and_only_files_may_be_purged(stream: str
     assert publishers(f"$JS.API.STREAM.PURGE.{stream}") == purging
 
 
-@pytest.mark.parametrize("user", sorted(LIMITED))
-def test_nobody_else_reads_the_replies_to_a_user(user: BusUser) -> None:
+@pytest.mark.parametrize("user", sorted(LIMITED - set(PRODUCERS)))
+def test_nobody_else_reads_the_replies_to_a_user(user: str) -> None:
     inbox = f"{inbox_prefix(f'nats://{user}:secret@host:4222')}.id.1"
     assert subscribers(inbox) == {user}
 
 
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_only_a_named_producer_and_the_gateway_read_its_messages(producer: str) -> None:
+    assert subscribers(f"_INBOX_{producer}.id.1") == {producer}
+    assert subscribers(NAMES.outcomes(f"{producer}.r")) == {producer, BusUser.GATEWAY}
+    assert subscribers(NAMES.progress(f"{producer}.r")) == subscribers(NAMES.guesses(f"{producer}.r")) == {producer}
+
+
+@pytest.mark.parametrize(
+    "text", ["Alice", "a.b", "a*", ">", "1a", "a-b", "a,", ",", "a b", "a" * 33, "gateway", "a,b,a"]
+)
+def test_an_invalid_taken_or_repeated_name_of_a_producer_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="--producers"):
+        read_producers(text)
+
+
+def test_names_of_producers_are_a_list() -> None:
+    assert read_producers("alice, team_2") == ("alice", "team_2")
+    assert read_producers("") == ()
+
+
 def test_only_gateway_and_producer_read_outcomes() -> None:
-    readers = {BusUser.GATEWAY, BusUser.PRODUCER}
+    readers: set[str] = {BusUser.GATEWAY, BusUser.PRODUCER}
     assert subscribers(NAMES.outcomes("r")) == readers
     stream = NAMES.stream("OUTCOMES")
     stored = publishers(f"$JS.API.STREAM.MSG.GET.{stream}") | publishers(f"$JS.API.DIRECT.GET.{stream}")

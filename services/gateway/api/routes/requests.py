@@ -33,7 +33,7 @@ from shared.messages.requests import Cancel, Outcome
 
 PREVIEW_LENGTH = 120  # characters of a text in the list
 ID_PREFIXES = (ChatFormat.id_prefix, TextFormat.id_prefix, RESPONSE_ID_PREFIX, MESSAGE_ID_PREFIX)  # of replies
-REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+REQUEST_ID = re.compile(r"([a-z0-9_]{1,32}\.)?[A-Za-z0-9_-]{1,64}")  # the first part: a named producer
 
 
 def request_routes(context: AppContext) -> APIRouter:
