@@ -105,6 +105,8 @@ def _instances(state: CellState) -> Iterator[Reason]:
         return
     if (stats := state.stats) is None or state.stats_age_s > STATS_TIMEOUT_S:
         return
+    if not stats.instances:
+        yield Reason("instances", "the scheduler has refused every ready instance; its log has the reasons")
     step_s = max((instance.step_latency_s for instance in stats.instances), default=0.0)
     if stats.stalled_s > max(MIN_STALL_S, STALL_STEPS * step_s):
         yield Reason("stalled", f"no step has ended for {stats.stalled_s:.0f} s, with {stats.active} requests active")

@@ -12,9 +12,9 @@ import numpy as np
 from nats.aio.msg import Msg
 
 from shared.arrays import Float64, Int32, Int64, pack_float32, pack_int32, unpack_int32
-from shared.bus.client import Bus, last_token
+from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
-from shared.bus.subjects import request_consumer
+from shared.bus.subjects import name_in, request_consumer
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.requests import (
     ActiveRequest,
@@ -58,8 +58,8 @@ class AnsweringScheduler:
 
     async def run(self) -> None:
         """Answer until cancelled."""
-        await self.bus.nc.subscribe(self.bus.subjects.cancel("*"), cb=self._receive_cancel)
-        await self.bus.nc.subscribe(self.bus.subjects.lookup("*"), cb=self._receive_lookup)
+        await self.bus.nc.subscribe(self.bus.subjects.cancel(">"), cb=self._receive_cancel)
+        await self.bus.nc.subscribe(self.bus.subjects.lookup(">"), cb=self._receive_lookup)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._register())
             tasks.create_task(self._lead())
@@ -86,12 +86,12 @@ class AnsweringScheduler:
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _receive_lookup(self, msg: Msg) -> None:
-        found = next((each for each in self.requests if each.request_id == last_token(msg.subject)), None)
+        found = next((each for each in self.requests if each.request_id == name_in(msg.subject)), None)
         is_known, key = found is not None, found.key if found else ""
         await self.bus.publish(msg.reply, ActiveRequest(is_known=is_known, key=key, arrival_s=1.0))
 
     async def _receive_cancel(self, msg: Msg) -> None:
-        self.cancelled.put_nowait(last_token(msg.subject))
+        self.cancelled.put_nowait(name_in(msg.subject))
 
     async def _serve(self, msg: Msg) -> None:
         request = decode(msg.data, Request)

@@ -51,6 +51,10 @@ def test_a_cell_that_serves_has_no_reason() -> None:
         ({"stats_age_s": 5.1}, "no scheduler leads"),
         ({"leaders": 4}, "the scheduler has started 4 times in the last 60 s"),
         ({"ready_instances": 0}, "no instance is ready"),
+        (
+            {"stats": scheduler_stats(instances=[])},
+            "the scheduler has refused every ready instance; its log has the reasons",
+        ),
         ({"stats": scheduler_stats(stalled_s=6.0)}, "no step has ended for 6 s, with 4 requests active"),
         ({"stats": scheduler_stats(oldest_queued_s=301.0)}, "a request has waited 301 s for an instance"),
         ({"unreceived_s": 11.0}, "the bus has had requests for 11 s that the scheduler does not have"),

@@ -70,7 +70,8 @@ def test_a_batch_that_exceeds_the_memory_gives_the_same_texts_in_parts(mode: Cac
     assert engine.max_batch_tokens < MAX_TOKENS
 
 
-def test_the_limit_recovers_once_the_memory_is_free_again() -> None:
+def test_the_limit_recovers_once_the_memory_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_limit, "MIN_ITERATIONS", 4)
     decoder = small_decoder()
     engine = Engine(Runner(decoder), CacheMode.NONE, EngineLimits(MAX_TOKENS, 64), "a-1")
     decoder.room = 100
