@@ -112,5 +112,6 @@ def test_released_sections_of_the_changelog_stay() -> None:
     assert unreleased("# Changelog\n## [Unreleased]\na\n## [1.0.0]\nb\n") == "# Changelog\n## [Unreleased]\na\n"
 
 
+@pytest.mark.slow  # `make check` runs it
 def test_the_repository_is_written_in_plain_english() -> None:
     assert [str(found) for path in files([ROOT]) for found in findings(path)] == []

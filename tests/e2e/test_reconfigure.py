@@ -31,6 +31,7 @@ async def changes(bus: Bus) -> list[PlanRecord]:
     return [plan for plan in reversed(await read_plans(bus, 100)) if plan.state is not PlanState.STAYED]
 
 
+@pytest.mark.slow
 async def test_more_load_turns_one_tp_2_into_two_tp_1_and_less_turns_them_back(
     tiny_checkpoint_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

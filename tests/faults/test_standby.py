@@ -37,7 +37,7 @@ def standbys(stack: Stack) -> int:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("fault", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 async def test_the_standby_serves_the_requests_of_a_failed_leader(stack: Stack, fault: signal.Signals) -> None:
     nats_url = read_addresses(stack.data_dir).nats_urls[BusUser.OPERATOR]
     await reached(lambda: standbys(stack) > 0 and len(schedulers(stack)) == 2, LIMIT_S)
