@@ -27,16 +27,18 @@ from shared.messages.requests import (
     Request,
     ServingStats,
     ThresholdUse,
+    TopTokens,
 )
 from shared.messages.stats import ClusterLoad, ClusterWork, InstanceClass, InstanceLoad, SchedulerStats, WorkGroup
-from shared.messages.steps import RequestState, StepFailure, StepJobs, StepResults
+from shared.messages.steps import RequestState, StepFailure, StepJobs, StepResults, StepTopTokens
 
 VOCAB, MASK_ID = 64, 60
 TICKET = 1 << 20  # of the first request of a scheduler
 ARRIVAL_S = 1_700_000_000.0
 SPEC = InstanceSpec(node="a", gpus=(0, 1))
 COSTS_S = [0.01 * (1 + i) for i in range(20)]
-TOKENS = {"positions": pack_int32([0]), "tokens": pack_int32([9]), "confidences": pack_float32([0.9])}
+TOP_TOKENS = TopTokens(positions=pack_int32([0]), tokens=pack_int32([9, 4]), confidences=pack_float32([0.9, 0.05]))
+TOKENS: dict[str, Any] = {"positions": pack_int32([0]), "tokens": pack_int32([9]), "confidences": pack_float32([0.9])}
 DECISIONS = StepDecisions(
     instances=["a-1"],
     at_s=pack_float32([0.25]),
@@ -115,8 +117,9 @@ _SAMPLES: list[msgspec.Struct] = [
         stats=STATS,
         decisions=DECISIONS,
         error=OutcomeError(message="none", field="prompt"),
+        top_tokens=TOP_TOKENS,
     ),
-    Progress(step=1, **TOKENS),
+    Progress(step=1, **TOKENS, top_tokens=TOP_TOKENS),
     Guesses(step=1, **TOKENS),
     ActiveRequest(is_known=True, key="alice", arrival_s=ARRIVAL_S),
     Cancel(reason="disconnected"),
@@ -157,6 +160,14 @@ _SAMPLES: list[msgspec.Struct] = [
         confidence_stats=pack_float32([[0.1, 0.2, 0.3, 0.4, 0.5]]),
         missing=pack_int64([4]),
         failures=[StepFailure(ticket=5, message="too long")],
+        top_tokens=[
+            StepTopTokens(
+                ticket=TICKET,
+                positions=TOP_TOKENS.positions,
+                tokens=TOP_TOKENS.tokens,
+                confidences=TOP_TOKENS.confidences,
+            )
+        ],
         latency_s=0.01,
         batch_tokens=3,
         sent_s=ARRIVAL_S,

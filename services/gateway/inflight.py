@@ -28,7 +28,7 @@ from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import message_kind
 from shared.errors import BadInput, QueueFull, RetryLater, StorageFull
 from shared.messages.instances import ModelCard
-from shared.messages.requests import ActiveRequest, Cancel, Guesses, Outcome, Progress, Request
+from shared.messages.requests import ActiveRequest, Cancel, Guesses, Outcome, Progress, Request, TopTokens
 
 log = structlog.get_logger(__name__)
 tracer = trace.get_tracer(__name__)
@@ -47,6 +47,7 @@ class StepTokens:
     positions: Int32
     tokens: Int32
     confidences: Float32
+    top_tokens: TopTokens | None = None  # of the same positions
     committed: bool = True  # False: guesses for positions that are still masked
 
 
@@ -236,7 +237,8 @@ def unpack_tokens(message: Progress, output_tokens: int, vocab_size: int) -> Ste
         raise BadInput(f"tokens outside 0..{vocab_size - 1}")
     if not np.isfinite(confidences).all():
         raise BadInput("a confidence is not finite")
-    return StepTokens(message.step, positions, tokens, confidences, committed=not isinstance(message, Guesses))
+    committed = not isinstance(message, Guesses)
+    return StepTokens(message.step, positions, tokens, confidences, message.top_tokens, committed=committed)
 
 
 async def find_active(bus: Bus, request_id: str) -> ActiveRequest | None:

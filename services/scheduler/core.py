@@ -186,13 +186,14 @@ class SchedulerCore:
         for i in self.table.streams[applied.rows].nonzero()[0].tolist():
             row = int(applied.rows[i])
             positions, tokens, confidences = applied.unmasked(i)
+            request_id, top_tokens = self.table.entry(row).request_id, self.table.entry(row).top_tokens
             message = Progress(
                 step=int(self.table.steps[row]) - 1,
                 positions=positions.tobytes(),
                 tokens=tokens.tobytes(),
                 confidences=confidences.tobytes(),
+                top_tokens=top_tokens.read(positions) if top_tokens is not None else None,
             )
-            request_id = self.table.entry(row).request_id
             self._save(row)  # first, so that no later scheduler retracts a token
             self._commands.append(ev.SendProgress(request_id, message))
 
@@ -321,6 +322,9 @@ class SchedulerCore:
         decisions = self._decisions.read(row) if self._decisions is not None else None
         self.totals.count_finished(status, stats)
         confidences = table.confidences(row)[:end].copy() if arrived.request.logprobs else None
-        self._commands.append(ev.FinishRequest(arrived, status, output_ids, stats, decisions, error, confidences))
+        top_tokens = table.entry(row).top_tokens
+        self._commands.append(
+            ev.FinishRequest(arrived, status, output_ids, stats, decisions, error, confidences, top_tokens)
+        )
         self._dispatcher.remove(row)
         table.remove(row)

@@ -10,6 +10,7 @@ from shared.messages.decisions import StepDecisions
 from shared.messages.instances import Instance
 from shared.messages.requests import OutcomeStatus, Progress, Request, ServingStats
 from shared.messages.steps import StepJobs, StepResults
+from shared.top_tokens import TopTokenTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class FinishRequest:
     decisions: StepDecisions | None
     error: str = ""
     confidences: Float32 | None = None  # of `output_ids`; None without `logprobs`
+    top_tokens: TopTokenTable | None = None  # of the output; None without `top_logprobs`
 
 
 @dataclass(frozen=True, slots=True)

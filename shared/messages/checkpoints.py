@@ -5,6 +5,8 @@ from typing import Annotated
 
 import msgspec
 
+from shared.messages.requests import TopTokens
+
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]  # as in the scheduler's columns
 
 
@@ -19,6 +21,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         b""  # int32 [block length], the current block of a streamed request, masks as -1; empty: all masks
     )
     confidences: bytes = b""  # float32, of each token of both; empty if the request has no `logprobs`
+    top_tokens: TopTokens | None = None  # of the tokens of both; None if the request has no `top_logprobs`
     block_length: Count  # tokens
     steps: Count  # completed denoising steps
     recompute_steps: Count

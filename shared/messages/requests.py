@@ -11,6 +11,7 @@ from shared.messages.numbers import Finite
 MAX_OUTPUT_TOKENS = 8192  # limit of one request; the model's own limit is usually lower
 DEFAULT_BLOCK_LENGTH = 32
 MAX_STOP_TOKENS = 128  # of one request
+MAX_TOP_LOGPROBS = 20
 MAX_KEY_LENGTH = 64  # characters of an API key's id
 
 RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]  # `$` alone lets a newline follow
@@ -53,6 +54,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_TOKENS)] = []  # each ends the text
     ignore_eos: bool = False  # end-of-text tokens do not end the text
     logprobs: bool = False  # whether the outcome has `token_ids` and `confidences`
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] = (
+        0  # with `logprobs`: also `top_tokens`, k each
+    )
     stream: bool = False  # send `progress` messages
     guesses: bool = False  # send `guesses` messages
     age_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # seconds from its arrival to this message's publication
@@ -116,6 +120,14 @@ class ServingStats(msgspec.Struct, frozen=True, kw_only=True):
     predicted_steps: Finite | None = None  # total, by the first prediction, at its threshold
 
 
+class TopTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """The k most probable tokens at n positions, at the step that unmasked each, the most probable first."""
+
+    positions: bytes  # int32 [n], from the start of the output
+    tokens: bytes  # int32 [n, k]
+    confidences: bytes  # float32 [n, k]: probabilities
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Scheduler -> any subscriber: the outcome of a request.
 
@@ -132,6 +144,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     completion_tokens: int = 0  # tokens of the text, up to the end-of-text token
     token_ids: bytes = b""  # int32 [completion_tokens]; empty without `logprobs`
     confidences: bytes = b""  # float32 [completion_tokens], each token's at its step; empty without `logprobs`
+    top_tokens: TopTokens | None = None  # of `token_ids`, where known; None without `top_logprobs`
     output_tokens: int = 0  # requested, in whole blocks
     arrival_s: Finite = 0.0  # Unix time, seconds
     stats: ServingStats | None = None  # None: no step ran
@@ -151,6 +164,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     positions: bytes  # int32 [n], from the start of the output
     tokens: bytes  # int32 [n]
     confidences: bytes  # float32 [n]
+    top_tokens: TopTokens | None = None  # of the same positions; None without `top_logprobs`
 
 
 class Guesses(Progress, frozen=True, kw_only=True):

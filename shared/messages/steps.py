@@ -9,6 +9,8 @@ from typing import Annotated
 
 import msgspec
 
+from shared.messages.requests import TopTokens
+
 Ticket = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -37,6 +39,7 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     guesses: bool = False  # whether its client wants provisional tokens
     end_ids: bytes = b""  # int32 [e]: no block begins after one that contains one of these tokens
     edit_threshold: float = 1.0  # tokens of the block change if another one's probability is higher; 1: none changes
+    top_logprobs: int = 0  # tokens whose probabilities its results have, at each position that a step unmasks
     salt: str = ""  # only requests of the same salt share cached prefixes
 
 
@@ -70,6 +73,12 @@ class StepFailure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
+class StepTopTokens(TopTokens, frozen=True, kw_only=True):
+    """Those of the positions that one step unmasked."""
+
+    ticket: Ticket
+
+
 class StepResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Worker -> scheduler: the tokens that one iteration (one batch of denoising steps) unmasked.
 
@@ -90,6 +99,7 @@ class StepResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cached: bytes = b""  # int32 [n]: tokens that the step did not feed, as a prefix cache had them; empty: none
     missing: bytes = b""  # int64 [m]: tickets of jobs whose request this worker does not hold
     failures: list[StepFailure] = []
+    top_tokens: list[StepTopTokens] = []  # of the requests that want them
     latency_s: float = 0.0  # seconds of the iteration
     batch_tokens: int = 0  # tokens computed by it
     sent_s: float = 0.0  # Unix time, seconds

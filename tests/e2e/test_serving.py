@@ -117,6 +117,7 @@ async def test_garbage_on_every_subject_is_discarded_and_serving_continues(stack
         ({"temperature": "hot"}, "temperature"),
         ({"tools": [{}]}, "tools"),
         ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"n": 0}, "n"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
     ],

@@ -9,7 +9,7 @@ from services.worker.model.model_loading import CacheSize, ModelChoice, open_run
 from tests.support.golden import COPY
 from tests.support.steps import Decode, jobs_for, read_results
 
-LIMITS: list[dict[str, float]] = [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}, {}]
+LIMITS: list[dict[str, float]] = [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}, {}, {"top_logprobs": 2}]
 
 
 def outputs(tp: int) -> list[list[int]]:

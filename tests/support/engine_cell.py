@@ -21,7 +21,7 @@ from services.worker.engine.batch import ForwardBatch
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import MessageDeduplicator
 from services.worker.model.families import ModelConfig, parse_config
-from services.worker.model.model_runner import TokenPredictions
+from services.worker.model.model_runner import TokenPredictions, TopPredictions, rows_with_top_tokens
 from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.instances import InstanceState
@@ -102,7 +102,13 @@ class Text:
     def arrival(self, at_s: float, checkpoint: Checkpoint | None = None) -> ev.RequestArrived:
         stop = ["."] if self.stop_at is not None else []
         request = Request(
-            request_id=self.name, output_tokens=1, block_length=BLOCK, seed=self.number, stop=stop, logprobs=True
+            request_id=self.name,
+            output_tokens=1,
+            block_length=BLOCK,
+            seed=self.number,
+            stop=stop,
+            logprobs=True,
+            top_logprobs=self.number % 3,
         )
         prompt = np.full(self.prompt_length, PROMPT_ID, np.int32)
         length = self.blocks * BLOCK - self.offset
@@ -141,7 +147,12 @@ class ScriptedModel:
         ]
         tokens: Int64 = np.array([text.token(position) for text, position in at], dtype=np.int64)
         confidences: Float64 = np.array([text.confidence(position) for text, position in at])
-        return TokenPredictions(tokens, confidences)
+        rows = rows_with_top_tokens(batch)
+        others = np.arange(
+            batch.top_logprobs.max()
+        )  # the i-th alternative of a token t with probability p: t + i, p / 2^i
+        top = TopPredictions(rows, tokens[rows, None] + others, confidences[rows, None] / 2.0**others)
+        return TokenPredictions(tokens, confidences, top if len(rows) else None)
 
     def _check(self, batch: ForwardBatch) -> None:
         request = np.cumsum(np.diff(batch.key_starts, prepend=batch.key_starts[0]) != 0)  # [S], of each span

@@ -25,6 +25,7 @@ from shared.messages.requests import (
     Progress,
     Request,
     ServingStats,
+    TopTokens,
 )
 from shared.messages.stats import SchedulerStats
 from shared.text import TextModel
@@ -39,6 +40,18 @@ def confidences_of(positions: Int64) -> Float64:
     """The confidence of the token at each position. Shapes: [n] -> [n]."""
     confidences: Float64 = 0.5 + positions % 8 / 16  # exact in float32
     return confidences
+
+
+def top_tokens_of(request: Request, output_ids: Int32, positions: Int64) -> TopTokens | None:
+    """The i-th alternative of a token t with probability p: t + i, p / 2^i. None if the client wants none."""
+    if not request.top_logprobs:
+        return None
+    others = np.arange(request.top_logprobs)
+    return TopTokens(
+        positions=pack_int32(positions),
+        tokens=pack_int32(output_ids[positions, None] + others),
+        confidences=pack_float32(confidences_of(positions)[:, None] / 2.0**others),
+    )
 
 
 @dataclass
@@ -113,6 +126,7 @@ class AnsweringScheduler:
                         positions=pack_int32(positions),
                         tokens=pack_int32(output_ids[positions]),
                         confidences=pack_float32(confidences_of(positions)),
+                        top_tokens=top_tokens_of(request, output_ids, positions),
                     ),
                 )
             steps += 1
@@ -150,6 +164,7 @@ class AnsweringScheduler:
             confidences=pack_float32(confidences_of(np.arange(finished.completion_tokens)))
             if request.logprobs
             else b"",
+            top_tokens=top_tokens_of(request, output_ids, np.arange(finished.completion_tokens)),
             output_tokens=request.output_tokens,
             arrival_s=arrival_s,
             stats=ServingStats(

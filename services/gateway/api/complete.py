@@ -124,7 +124,7 @@ def _replies(
 def _streamed(text: TextModel, index: int, inflight: InFlightRequest, recorder: RequestRecorder) -> StreamedChoice:
     request, length = inflight.request, inflight.request.output_tokens
     stream = TextStream(text.decode, text.end_ids_of(request), request.stop, length, request.max_tokens)
-    logprobs = StreamedLogprobs(text.decode, length) if request.logprobs else None
+    logprobs = StreamedLogprobs(text.decode, length, request.top_logprobs) if request.logprobs else None
     return StreamedChoice(index, inflight, recorder, stream, logprobs=logprobs)
 
 

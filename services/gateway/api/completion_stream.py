@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,21 +20,26 @@ from services.gateway.metrics import RequestRecorder
 from shared.arrays import unpack_int32
 from shared.messages.requests import Outcome, Request
 from shared.tasks import cancel
+from shared.top_tokens import TopTokenTable
 
 
 class StreamedLogprobs(TokenLogprobs):
     """Those of a text whose tokens arrive in any order."""
 
-    def __init__(self, decode: Decode, output_tokens: int) -> None:
-        super().__init__(decode)
+    def __init__(self, decode: Decode, output_tokens: int, alternatives: int = 0) -> None:
+        super().__init__(decode, alternatives)
         self._confidences = np.full(output_tokens, np.nan, dtype=np.float32)
+        self._top = TopTokenTable.unknown(output_tokens, alternatives) if alternatives else None
 
     def receive(self, step: StepTokens, text: TextStream) -> None:
         """`text` has read the step's tokens. A known position keeps its first confidence, as its token."""
         new = np.isnan(self._confidences[step.positions])
         self._confidences[step.positions[new]] = step.confidences[new]
+        if self._top is not None and step.top_tokens is not None:
+            with suppress(ValueError):  # damaged: these positions have no alternatives
+                self._top.write(step.top_tokens)
         first, tokens = self.received, text.tokens_from(self.received)
-        self.add(tokens, self._confidences[first : first + len(tokens)])
+        self.add(tokens, self._confidences[first : first + len(tokens)], self._top)
 
 
 @dataclass(slots=True)

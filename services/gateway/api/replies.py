@@ -29,10 +29,11 @@ class TextFormat:
         return self.choice(index, text, finish_reason)
 
     def logprobs(self, tokens: Sequence[TokenLogprob]) -> Json:
+        wants_top = any(token.alternatives for token in tokens)
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": None,
+            "top_logprobs": [_with_chosen(token) for token in tokens] if wants_top else None,
             "text_offset": [token.offset for token in tokens],
         }
 
@@ -56,7 +57,7 @@ class ChatFormat(TextFormat):
 
     def logprobs(self, tokens: Sequence[TokenLogprob]) -> Json:
         content = [
-            {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode()), "top_logprobs": []}
+            _token(token.text, token.logprob) | {"top_logprobs": [_token(*each) for each in token.alternatives]}
             for token in tokens
         ]
         return {"content": content, "refusal": None}
@@ -67,6 +68,15 @@ class ChatFormat(TextFormat):
 
 def _choice(index: int, finish_reason: FinishReason | None, **content: Any) -> Json:
     return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _token(text: str, logprob: float) -> Json:
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _with_chosen(token: TokenLogprob) -> dict[str, float]:
+    """The alternatives of a position, and the chosen token. Of tokens with the same text the most probable stays."""
+    return {token.text: token.logprob} | dict(reversed(token.alternatives))
 
 
 class Replies(Protocol):
@@ -105,7 +115,7 @@ class CompletionReplies(Replies):
     ) -> None:
         """`request_id`: of the first choice. `echoes`: the text before each choice's own, in order."""
         self._decode = decode
-        self._wants_logprobs = body.wants_logprobs
+        self._wants_logprobs, self._alternatives = body.wants_logprobs, body.alternatives
         self._echoes = echoes
         self._format = ChatFormat() if isinstance(body, ChatBody) else TextFormat()
         self._options = body.stream_options or StreamOptions()
@@ -161,7 +171,7 @@ class CompletionReplies(Replies):
     def _logprobs(self, outcome: Outcome) -> Json:
         if not self._wants_logprobs:
             return {}
-        return {"logprobs": self._format.logprobs(TokenLogprobs(self._decode).finish(outcome))}
+        return {"logprobs": self._format.logprobs(TokenLogprobs(self._decode, self._alternatives).finish(outcome))}
 
     def _usage(self, outcomes: Sequence[Outcome]) -> Json:
         """A prompt counts once, however many choices it has."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.other_fields import NEUTRAL, effective_field
-from shared.messages.requests import MAX_STOP_TOKENS
+from shared.messages.requests import MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOP_LENGTH = 1000  # characters
@@ -189,6 +189,11 @@ class CompletionBody(ServedBody):
         """Whether the reply has the log-probability of each token."""
         return False
 
+    @property
+    def alternatives(self) -> int:
+        """With log-probabilities: the number of the most probable tokens that the reply has at each position."""
+        return 0
+
     def single_bodies(self) -> list[Self]:
         """A body for each choice: for each prompt `n`, with consecutive seeds."""
         seeds = [None if self.seed is None else (self.seed + i + 2**63) % 2**64 - 2**63 for i in range(self.n or 1)]
@@ -216,7 +221,9 @@ class ChatBody(CompletionBody):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
 
     logprobs: bool | None = None  # of each token of the text
-    top_logprobs: Literal[0] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = (
+        None  # with `logprobs`: alternatives of each
+    )
 
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
@@ -229,6 +236,17 @@ class ChatBody(CompletionBody):
     @property
     def wants_logprobs(self) -> bool:
         return bool(self.logprobs)
+
+    @property
+    def alternatives(self) -> int:
+        return self.top_logprobs or 0
+
+    @model_validator(mode="after")
+    def _require_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            text = "top_logprobs is only allowed with logprobs: true"
+            raise PydanticCustomError("unsupported_field", "{text}", {"name": "top_logprobs", "text": text})
+        return self
 
     @property
     def limit(self) -> tuple[str, int | None]:
@@ -247,7 +265,7 @@ class TextBody(CompletionBody):
 
     max_tokens: Annotated[int, Field(ge=0)] | None = None  # 0: only with `echo`; the prompt alone comes back
     echo: bool | None = None  # the prompt's text before the completion
-    logprobs: Literal[0] | None = None  # of each token of the text, without alternatives
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # of each token; alternatives of each
     best_of: Literal[1] | None = None
 
     def _prompts(self) -> list[dict[str, Any]]:
@@ -257,6 +275,10 @@ class TextBody(CompletionBody):
     @property
     def wants_logprobs(self) -> bool:
         return self.logprobs is not None
+
+    @property
+    def alternatives(self) -> int:
+        return self.logprobs or 0
 
     @model_validator(mode="after")
     def _refuse_prompt_logprobs(self) -> Self:

@@ -87,11 +87,17 @@ class ReplyMessage(ResponseModel):
     refusal: None
 
 
+class Alternative(ResponseModel):
+    token: str
+    logprob: float
+    bytes: list[int] = Field(description="UTF-8")
+
+
 class ReplyToken(ResponseModel):
     token: str = Field(description="its part of the text")
     logprob: float = Field(description="by the model at the step that committed it, given the canvas then")
     bytes: list[int] = Field(description="UTF-8")
-    top_logprobs: list[None]
+    top_logprobs: list[Alternative] = Field(description="the most probable tokens at this position, at the same step")
 
 
 class ChatLogprobs(ResponseModel):
@@ -102,7 +108,9 @@ class ChatLogprobs(ResponseModel):
 class TextLogprobs(ResponseModel):
     tokens: list[str]
     token_logprobs: list[float]
-    top_logprobs: None
+    top_logprobs: list[dict[str, float]] | None = Field(
+        description="at each position the most probable tokens and the chosen one; null with `logprobs: 0`"
+    )
     text_offset: list[int] = Field(description="characters of the text before each token")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from services.gateway.api.errors import ApiError
 from shared.arrays import Float32, unpack_float32, unpack_int32
 from shared.messages.requests import Outcome
+from shared.top_tokens import TopTokenTable
 
 REPLACEMENT = "\ufffd"  # the decoded form of an incomplete character
 
@@ -20,23 +21,28 @@ class TokenLogprob:
     text: str
     logprob: float
     offset: int
+    alternatives: Sequence[tuple[str, float]] = ()  # the most probable tokens and their log-probabilities, descending
 
 
 class TokenLogprobs:
     """Receives the tokens of one text in order, and gives each away once."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], alternatives: int = 0) -> None:
+        """`alternatives`: number of the most probable tokens at each position."""
         self._decode = decode
+        self._alternatives = alternatives
         self._context: list[int] = []  # the tokens of the last whole character: some tokenizers decode by neighbours
         self._piece: list[int] = []  # tokens of an incomplete character
         self._offset = 0
         self._waiting: list[TokenLogprob] = []
         self.received = 0  # tokens
 
-    def add(self, tokens: Iterable[int], confidences: Float32) -> None:
+    def add(self, tokens: Iterable[int], confidences: Float32, top: TopTokenTable | None = None) -> None:
+        """`top`: of the whole output; None: no alternatives."""
         for token, logprob in zip(tokens, logprobs_of(confidences), strict=True):
+            alternatives = self._texts_of(top, self.received) if top is not None else ()
             text = self._text_of(token)
-            self._waiting.append(TokenLogprob(text, logprob, self._offset))
+            self._waiting.append(TokenLogprob(text, logprob, self._offset, alternatives))
             self._offset += len(text)
             self.received += 1
 
@@ -50,9 +56,17 @@ class TokenLogprobs:
         """The tokens not taken, up to the end of the outcome's text. Raises: ApiError 500 if it has no valid
         ones."""
         tokens, confidences = _columns(outcome)
-        self.add(tokens[self.received :], confidences[self.received :])
+        top = _top_of(outcome, self._alternatives) if self._alternatives else None
+        self.add(tokens[self.received :], confidences[self.received :], top)
         was_cut = isinstance(outcome.stop_reason, str)  # by a stop string, before some of the tokens
         return self.take(len(outcome.text) if was_cut else self._offset + 1)
+
+    def _texts_of(self, top: TopTokenTable, position: int) -> list[tuple[str, float]]:
+        if not np.isfinite(top.confidences[position]).all():
+            return []
+        before, known = len(self._decode(self._context)), [*self._context, *self._piece]
+        texts = [self._decode([*known, token])[before:] for token in top.tokens[position].tolist()]
+        return list(zip(texts, logprobs_of(top.confidences[position]), strict=True))
 
     def _text_of(self, token: int) -> str:
         """The characters that this token completes."""
@@ -80,6 +94,19 @@ def _columns(outcome: Outcome) -> tuple[list[int], Float32]:
     if not len(tokens) == len(confidences) == outcome.completion_tokens or not np.isfinite(confidences).all():
         raise _unusable(outcome)
     return tokens, confidences
+
+
+def _top_of(outcome: Outcome, k: int) -> TopTokenTable:
+    """Raises: ApiError."""
+    top = TopTokenTable.unknown(outcome.completion_tokens, k)
+    try:
+        if outcome.top_tokens is not None:
+            top.write(outcome.top_tokens)
+    except ValueError:
+        raise _unusable(outcome) from None
+    if not np.isfinite(top.confidences).all():
+        raise _unusable(outcome)
+    return top
 
 
 def _unusable(outcome: Outcome) -> ApiError:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import structlog
 from msgspec.structs import replace
 
@@ -85,6 +86,7 @@ class OutcomeStore:
             completion_tokens=ended.completion_tokens,
             token_ids=finish.output_ids[:tokens].tobytes() if confidences is not None else b"",
             confidences=confidences[:tokens].tobytes() if confidences is not None else b"",
+            top_tokens=finish.top_tokens.read(np.arange(tokens)) if finish.top_tokens is not None else None,
             output_tokens=arrived.output_length,
             arrival_s=arrived.arrival_s,
             stats=finish.stats,

@@ -7,6 +7,7 @@ from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
+from shared.top_tokens import TopTokenTable
 
 log = structlog.get_logger(__name__)
 
@@ -23,6 +24,7 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
         output_ids=output_ids[:done].tobytes(),
         block_ids=output_ids[done:stored].tobytes(),
         confidences=table.confidences(row)[:stored].tobytes() if entry.arrived.request.logprobs else b"",
+        top_tokens=entry.top_tokens.read(np.flatnonzero(output_ids[:stored] != MASKED)) if entry.top_tokens else None,
         block_length=length,
         instances=list(entry.served_by),
         last_instance=entry.last_instance,
@@ -44,6 +46,7 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     earlier request with the same id. A damaged one is ignored, too: the request starts again."""
     offset, logprobs = table.block_offset.item(row), table.entry(row).arrived.request.logprobs
     reason = _damage(checkpoint, offset, vocab_size, mask_token_id, logprobs=logprobs)
+    reason = reason or _restore_top_tokens(checkpoint, table.entry(row).top_tokens, vocab_size)
     if reason:
         log.warning("checkpoint ignored", request_id=table.entry(row).request_id, reason=reason)
         return
@@ -70,6 +73,19 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
         table.steps_at[row], table.tokens_at[row] = steps_at, tokens_at
     table.entry(row).served_by.extend(checkpoint.instances)
     table.entry(row).last_instance = checkpoint.last_instance
+
+
+def _restore_top_tokens(checkpoint: Checkpoint, top_tokens: TopTokenTable | None, vocab_size: int) -> str:
+    """Returns: why the checkpoint cannot be used; empty if it can."""
+    if top_tokens is None:
+        return ""
+    if checkpoint.top_tokens is None:
+        return "it has no top tokens"
+    try:
+        top_tokens.write(checkpoint.top_tokens, vocab_size)
+    except ValueError as error:
+        return f"top tokens: {error}"
+    return ""
 
 
 def _damage(checkpoint: Checkpoint, offset: int, vocab_size: int, mask_token_id: int, *, logprobs: bool) -> str:

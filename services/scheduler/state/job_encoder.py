@@ -102,6 +102,7 @@ class JobEncoder:
             guesses=arrived.request.guesses,
             end_ids=self._end_ids_of(arrived.request),
             salt=arrived.salt,
+            top_logprobs=arrived.request.top_logprobs if arrived.request.logprobs else 0,
         )
 
     def _end_ids_of(self, request: Request) -> bytes:

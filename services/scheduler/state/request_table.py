@@ -15,6 +15,7 @@ from services.scheduler.state.output_buffer import MASKED, OutputBuffer
 from services.scheduler.state.prefix_index import PrefixIndex
 from services.scheduler.state.step_pipeline import StepPipeline
 from shared.arrays import Bool, Float32, Float64, Int32, Int64
+from shared.top_tokens import TopTokenTable
 
 ROW_BITS = 20  # up to 1,048,576 active requests
 ROW_MASK = (1 << ROW_BITS) - 1
@@ -28,6 +29,7 @@ class RequestEntry:
     arrived: RequestArrived
     served_by: list[str] = field(default_factory=list)  # ids of instances that ran a step, in the order of first use
     last_instance: str = ""  # id of the instance that ran the last step
+    top_tokens: TopTokenTable | None = None  # of its output; None: its client does not want them
     placed_on: list[str] = field(default_factory=list)  # ids of instances it was placed on, in the order of first use
 
     @property
@@ -141,7 +143,7 @@ class RequestTable(Columns):
         self.lowest_threshold[row] = 1.0
         self.output_start[row] = self.outputs.take(arrived.output_length)
         self.key[row] = self.keys.add(arrived.request.key)
-        self.entries[row] = RequestEntry(arrived)
+        self.entries[row] = RequestEntry(arrived, top_tokens=_unknown_top_tokens(arrived))
         self.row_of[arrived.request.request_id] = row
         self.new_ticket(row)
         return row
@@ -257,3 +259,10 @@ class RequestTable(Columns):
         self.pipeline.double()
         self.entries.extend([None] * old)
         self._free.extend(range(2 * old - 1, old - 1, -1))
+
+
+def _unknown_top_tokens(arrived: RequestArrived) -> TopTokenTable | None:
+    request = arrived.request
+    if not (request.logprobs and request.top_logprobs):
+        return None
+    return TopTokenTable.unknown(arrived.output_length, request.top_logprobs)

@@ -101,6 +101,7 @@ class ResultDecoder:
             else:
                 self._fleet.unresponsive[self._fleet.index_of[message.instance_id]] = False
                 good.append(message)
+                self._keep_top_tokens(message)
                 failures += message.failures
         if not good and not malformed:
             return None
@@ -119,6 +120,17 @@ class ResultDecoder:
             refused = np.concatenate([refused, rows[invalid[index]]])
             rows, index = rows[~invalid[index]], index[~invalid[index]]
         return self._unmask(columns, rows, index, refused, failures, now_s)
+
+    def _keep_top_tokens(self, message: StepResults) -> None:
+        """A result that is refused later is followed by another one, which overwrites them."""
+        for found in message.top_tokens:
+            [row] = self._table.rows_of_tickets(np.array([found.ticket])).tolist()
+            if row < 0 or (kept := self._table.entry(row).top_tokens) is None:
+                continue
+            try:
+                kept.write(found, self._vocab_size)
+            except ValueError as error:
+                log.warning("malformed top tokens dropped", instance=message.instance_id, error=str(error))
 
     def _in_flight_on(self, instances: list[int]) -> Int64:
         rows = self._table.pipeline.in_flight()

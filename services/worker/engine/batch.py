@@ -37,6 +37,7 @@ class ForwardBatch:
     top_ps: Float64  # [N], 1: no effect
     top_ks: Int64  # [N], 0 or less: no effect
     min_ps: Float64  # [N], 0: no effect
+    top_logprobs: Int64  # [N], tokens whose probabilities are wanted at each candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         top_ps=np.array([part.sequence.top_p for part in parts], dtype=np.float64),
         top_ks=np.array([part.sequence.top_k for part in parts], dtype=np.int64),
         min_ps=np.array([part.sequence.min_p for part in parts], dtype=np.float64),
+        top_logprobs=np.array([part.sequence.top_logprobs for part in parts], dtype=np.int64),
     )
 
 

@@ -22,6 +22,7 @@ from services.worker.engine.provisional_tokens import provisional_tokens
 from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.engine.step_jobs import StepJob, read_jobs
 from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport, unmask
+from services.worker.engine.top_tokens import top_tokens
 from services.worker.model.model_runner import ModelRunner
 from shared.errors import BadInput
 from shared.messages.steps import RequestState, StepJobs, StepResults
@@ -145,6 +146,8 @@ class Engine:
         outcome = unmask(
             parts, batch, predictions, thresholds, self._config.mask_token_id, is_strict=self._config.is_block_causal
         )
+        if predictions.top is not None:
+            self._report.top_tokens = top_tokens(parts, batch, predictions.top, outcome)
         if any(part.sequence.wants_provisional for part in parts):
             self._report.provisional = provisional_tokens(parts, batch, predictions, self._config.mask_token_id)
         for part in parts:

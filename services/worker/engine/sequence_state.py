@@ -7,6 +7,7 @@ import numpy as np
 from services.worker.model.families import ModelConfig
 from shared.arrays import Float32, Int32, unpack_int32
 from shared.errors import BadInput
+from shared.messages.requests import MAX_TOP_LOGPROBS
 from shared.messages.steps import RequestState
 
 NO_REGION = -1
@@ -28,6 +29,7 @@ class SequenceState:
     top_k: int = 0  # 0 or less: no effect
     min_p: float = 0.0  # 0: no effect
     edit_threshold: float = 1.0  # 1: no effect
+    top_logprobs: int = 0  # tokens whose probabilities its client wants, at each position
     request_id: str = ""
     wants_provisional: bool = False  # whether its client wants provisional tokens
     kv_start: int = NO_REGION  # the first of its cache entries, one per token of the canvas
@@ -87,6 +89,8 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
             raise BadInput(f"{name} must be in 0..1, got {share}", name)
     if not -1 <= state.top_k < 2**31:
         raise BadInput(f"top_k must be in -1..{2**31 - 1}, got {state.top_k}", "top_k")
+    if not 0 <= state.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise BadInput(f"top_logprobs must be in 0..{MAX_TOP_LOGPROBS}, got {state.top_logprobs}", "top_logprobs")
     return SequenceState(
         ticket=state.ticket,
         request_id=state.request_id,
@@ -100,6 +104,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         top_k=state.top_k,
         min_p=state.min_p,
         edit_threshold=state.edit_threshold,
+        top_logprobs=state.top_logprobs,
         wants_provisional=state.guesses,
         end_ids=end_ids,
         salt=state.salt,

@@ -11,7 +11,7 @@ from services.worker.engine.unmasking import choose, choose_with_edits, summariz
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Float32, Float64, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.requests import Guesses
-from shared.messages.steps import StepFailure, StepResults
+from shared.messages.steps import StepFailure, StepResults, StepTopTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class StepReport:
     missing: list[int] = field(default_factory=list)  # tickets of jobs whose request is unknown
     failures: list[StepFailure] = field(default_factory=list)  # jobs that can never run
     provisional: list[tuple[str, Guesses]] = field(default_factory=list)  # with the request's id
+    top_tokens: list[StepTopTokens] = field(default_factory=list)
 
     def fail(self, ticket: int, message: str) -> None:
         self.failures.append(StepFailure(ticket=ticket, message=message))
@@ -70,6 +71,7 @@ class IterationResult:
             cached=pack_int32(outcome.cached) if outcome.cached.any() else b"",
             missing=pack_int64(self.report.missing),
             failures=self.report.failures,
+            top_tokens=self.report.top_tokens,
             latency_s=self.latency_s,
             batch_tokens=outcome.batch_tokens,
             sent_s=sent_s,

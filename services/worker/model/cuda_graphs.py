@@ -134,4 +134,5 @@ def _empty_batch(padding_entry: int) -> ForwardBatch:
         top_ps=np.ones(1),
         top_ks=np.zeros(1, dtype=np.int64),
         min_ps=np.zeros(1),
+        top_logprobs=np.zeros(1, dtype=np.int64),
     )

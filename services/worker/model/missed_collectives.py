@@ -10,22 +10,27 @@ import torch
 from torch import Tensor
 
 from services.worker.engine.batch import ForwardBatch
-from services.worker.model.model_runner import MIN_ROWS, NO_TOKEN, Runner, truncated_rows
+from services.worker.model.model_runner import MIN_ROWS, NO_TOKEN, Runner, rows_with_top_tokens, truncated_rows
 
 
 def missed_collectives(batch: ForwardBatch, runner: Runner, num_done: int) -> Iterator[tuple[bool, Tensor]]:
     """The forward's collectives after the first `num_done`: whether each is a sum or a gather, and this rank's values.
 
-    A forward sums attention and MLP of each layer, gathers the logits if a row is truncated, and gathers the tokens.
+    A forward sums attention and MLP of each layer, gathers the logits if a row is truncated, the highest logits if a
+    client wants them, and the tokens.
     """
     config, count = runner.config, len(batch.rows)
     fed, kept = (len(batch.tokens), config.width), (max(count, MIN_ROWS), config.width)
     sums = [fed] * (2 * config.num_layers - 2) + [kept] * 2
-    for shape in sums[num_done:]:
-        yield True, torch.zeros(shape, dtype=runner.dtype, device=runner.device)
-    gathers = [(count, len(runner.decoder.head_weight))] if len(truncated_rows(batch)) else []
-    for shape in gathers[max(0, num_done - len(sums)) :]:
-        yield False, torch.zeros(shape, dtype=runner.dtype, device=runner.device)
+    for summed in sums[num_done:]:
+        yield True, torch.zeros(summed, dtype=runner.dtype, device=runner.device)
+    gathers: list[tuple[int, ...]] = [(count, len(runner.decoder.head_weight))] if len(truncated_rows(batch)) else []
+    dtypes = [runner.dtype] * len(gathers)
+    if num_top := len(rows_with_top_tokens(batch)):
+        gathers.append((2, num_top, int(batch.top_logprobs.max())))
+        dtypes.append(torch.float64)
+    for shape, dtype in list(zip(gathers, dtypes, strict=True))[max(0, num_done - len(sums)) :]:
+        yield False, torch.zeros(shape, dtype=dtype, device=runner.device)
     if num_done <= len(sums) + len(gathers):
         best = torch.zeros((4, count), dtype=torch.float64, device=runner.device)  # as `best_of` returns
         best[2] = NO_TOKEN

@@ -1,7 +1,7 @@
 """Runs one batch through the model: arrays in, a token and its confidence for each candidate out."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +15,8 @@ from services.worker.model.cuda_graphs import CacheStepGraphs
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
 from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of, max_lengths
-from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards
+from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards, total_of
+from services.worker.model.top_logits import combine_top, top_logits
 from services.worker.model.truncation import Truncation, lowest_logits
 from shared.arrays import Float64, Int64
 
@@ -28,10 +29,20 @@ NO_TOKEN = -1  # of a rank that is out of memory
 
 @dataclass(frozen=True, slots=True)
 class TokenPredictions:
-    """Shapes: both [R], in the order of the batch's candidates."""
+    """Shapes: [R], in the order of the batch's candidates."""
 
     tokens: Int64
     confidences: Float64  # probability, in (0, 1]
+    top: "TopPredictions | None" = None  # None: no request wants them
+
+
+@dataclass(frozen=True, slots=True)
+class TopPredictions:
+    """The most probable tokens of some candidates, the most probable first. Shapes: A candidates, k tokens each."""
+
+    rows: Int64  # [A], ascending indices of the candidates
+    tokens: Int64  # [A, k]
+    confidences: Float64  # [A, k]
 
 
 class ModelRunner(Protocol):
@@ -94,15 +105,23 @@ class Runner:
         logits = self.decoder.logits(self._hidden(batch, rows))[: len(batch.rows)]  # [R, V of this rank]
         after_temperature = self.config.confidence_at_temperature
         floor = self._floor(logits, batch)
-        best = best_of(logits, self._noise(batch), self._vocabulary, floor, after_temperature=after_temperature)
+        noise = self._noise(batch)
+        top_rows = rows_with_top_tokens(batch)
+        top = self._top_logits(logits, batch, top_rows, noise) if len(top_rows) else None
+        best = best_of(logits, noise, self._vocabulary, floor, after_temperature=after_temperature)
         parts = self._gather(best) if self._gather else best.unsqueeze(0)
         chosen = combine_shards(parts)
         if self._gather:
             chosen[0].masked_fill_((parts[:, 2] == NO_TOKEN).any(dim=0), NO_TOKEN)
-        tokens, confidences = chosen.cpu().numpy()  # the step's only synchronisation
+        found = [chosen] if top is None else [chosen, combine_top(top, total_of(parts)[top_rows])]
+        tokens, confidences, *top_columns = _to_host(found)
         if self._gather and tokens.min() == NO_TOKEN:
             raise torch.OutOfMemoryError("another rank is out of memory")
-        return TokenPredictions(tokens.astype(np.int64), confidences)
+        predictions = TokenPredictions(tokens.astype(np.int64), confidences)
+        if not top_columns:
+            return predictions
+        top_tokens, top_confidences = top_columns
+        return replace(predictions, top=TopPredictions(top_rows, top_tokens.astype(np.int64), top_confidences))
 
     def _hidden(self, batch: ForwardBatch, rows: Int64) -> Tensor:
         """The hidden states of these rows of the fed tokens: [R, W]."""
@@ -113,6 +132,12 @@ class Runner:
         attend = attention(inputs, self._store, self._kernel)
         hidden: Tensor = self.decoder(inputs.tokens, inputs.positions, attend, inputs.rows)
         return hidden
+
+    def _top_logits(self, logits: Tensor, batch: ForwardBatch, rows: Int64, noise: Noise | None) -> Tensor:
+        """The highest logits of these rows: [parts, 2, A, k], see `top_logits`."""
+        scale = noise.temperature if noise is not None and self.config.confidence_at_temperature else None
+        top = top_logits(logits, rows, int(batch.top_logprobs.max()), self._vocabulary, scale)
+        return self._gather(top) if self._gather else top.unsqueeze(0)
 
     def _noise(self, batch: ForwardBatch) -> Noise | None:
         if not batch.temperatures.any():
@@ -130,6 +155,21 @@ class Runner:
         truncation = Truncation(*self._truncation_transfer.put([rows, *limits]))
         whole = self._gather(logits).movedim(0, 1).flatten(1) if self._gather else logits  # [R, V of all ranks]
         return lowest_logits(whole, truncation, self.config.mask_token_id)
+
+
+def rows_with_top_tokens(batch: ForwardBatch) -> Int64:
+    """The candidates whose most probable tokens are wanted: indices [A]."""
+    return np.flatnonzero((batch.top_logprobs > 0).repeat(batch.counts))
+
+
+def _to_host(found: Sequence[Tensor]) -> list[Float64]:
+    """The rows [2, ...] of each of these tensors, copied at once: the step's only synchronisation."""
+    if len(found) == 1:
+        return list(found[0].cpu().numpy())
+    ends = np.cumsum([tensor.numel() for tensor in found])
+    flat = torch.cat([tensor.flatten() for tensor in found]).cpu().numpy()
+    parts = np.split(flat, ends[:-1])
+    return [row for part, tensor in zip(parts, found, strict=True) for row in part.reshape(tensor.shape)]
 
 
 def truncated_rows(batch: ForwardBatch) -> Int64:

@@ -65,10 +65,15 @@ def combine_shards(best: Tensor) -> Tensor:
 
     Shapes: best [parts, 4, R] -> float64 [2, R]: tokens, and their confidences.
     """
-    score, logit, token, total = best.unbind(dim=1)  # [parts, R] each
+    score, logit, token, _ = best.unbind(dim=1)  # [parts, R] each
     winner = score.argmax(dim=0, keepdim=True)
-    confidences = (logit.gather(0, winner).squeeze(0) - total.logsumexp(dim=0)).exp()
+    confidences = (logit.gather(0, winner).squeeze(0) - total_of(best)).exp()
     return torch.stack((token.gather(0, winner).squeeze(0), confidences))
+
+
+def total_of(best: Tensor) -> Tensor:
+    """The logsumexp of each row's logits over all parts of the vocabulary. Shapes: best [parts, 4, R] -> [R]."""
+    return best[:, 3].logsumexp(dim=0)
 
 
 def _rows(noise: Noise | None, chunk: slice) -> Noise | None:

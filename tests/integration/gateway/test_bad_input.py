@@ -94,6 +94,8 @@ INVALID_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"presence_penalty": -1}, "presence_penalty"),
     ({"logit_bias": {"50256": -100}}, "logit_bias"),
     ({"logprobs": 2}, "logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
@@ -135,7 +137,8 @@ INVALID_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"best_of": 2}, "best_of"),
     ({"echo": "yes"}, "echo"),
     ({"echo": True, "logprobs": 0}, "logprobs"),
-    ({"logprobs": 1}, "logprobs"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"logprobs": True}, "logprobs"),
     ({"suffix": "x"}, "suffix"),
 ]
 

@@ -7,6 +7,7 @@ import numpy as np
 import openai
 import pytest
 
+from shared.text import TextModel
 from tests.support.gateway import RunningGateway
 from tests.support.scheduler import AnsweringScheduler, confidences_of
 
@@ -55,6 +56,51 @@ async def test_a_plain_completion_has_the_log_probability_of_each_token(gateway:
         logprobs = [logprob for part in found if part for logprob in part.token_logprobs or []]
         assert list(zip(tokens, logprobs, strict=True)) == expected(ANSWER)
         assert [offset for part in found if part for offset in part.text_offset or []] == list(range(len(ANSWER)))
+
+
+def alternatives(text: TextModel, k: int) -> list[list[tuple[str, Any]]]:
+    """Of the answer: the i-th alternative has an id that is i higher, and is 2^i times less probable."""
+    tokens = text.encode_prompt(ANSWER).tolist()
+    return [
+        [(text.decode([token + i]), pytest.approx(log(first / 2**i))) for i in range(k)]
+        for token, first in zip(tokens, confidences_of(np.arange(len(tokens))).tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chat_has_the_most_probable_tokens_if_it_wants(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, stream: bool
+) -> None:
+    async with client(gateway) as api:
+        reply = await api.chat.completions.create(**CHAT, logprobs=True, top_logprobs=3, stream=stream)
+        choices = (
+            [chunk.choices[0] async for chunk in reply] if isinstance(reply, openai.AsyncStream) else [reply.choices[0]]
+        )
+    tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.content or []]
+    assert [(token.token, token.logprob) for token in tokens] == expected(ANSWER)
+    found = [[(each.token, each.logprob) for each in token.top_logprobs] for token in tokens]
+    assert found == alternatives(scheduler.text, 3)
+    assert all(each.bytes == list(each.token.encode()) for token in tokens for each in token.top_logprobs)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_plain_completion_has_them_by_their_texts(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, stream: bool
+) -> None:
+    async with client(gateway) as api:
+        reply = await api.completions.create(**TEXT, logprobs=2, stream=stream)
+        choices = (
+            [chunk.choices[0] async for chunk in reply] if isinstance(reply, openai.AsyncStream) else [reply.choices[0]]
+        )
+    found = [top for choice in choices if choice.logprobs for top in choice.logprobs.top_logprobs or []]
+    assert found == [dict(each) for each in alternatives(scheduler.text, 2)]
+
+
+async def test_alternatives_need_log_probabilities(gateway: RunningGateway) -> None:
+    async with client(gateway) as api:
+        with pytest.raises(openai.BadRequestError, match="only allowed with logprobs: true") as refused:
+            await api.chat.completions.create(**CHAT, top_logprobs=3)
+    assert refused.value.param == "top_logprobs"
 
 
 async def test_each_choice_has_its_own(gateway: RunningGateway) -> None:

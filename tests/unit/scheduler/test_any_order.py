@@ -193,6 +193,7 @@ def _check(finish: ev.FinishRequest, text: Text) -> None:
         assert finish.confidences is not None
         expected = [text.confidence(position) for position in range(len(finish.output_ids))]
         assert finish.confidences.tolist() == np.array(expected, dtype=np.float32).tolist()
+        _check_top_tokens(finish)
         assert finish.decisions.first_step + len(blocks) == finish.stats.steps
         assert (np.diff(blocks) >= 0).all()
         if finish.decisions.first_step == 0:
@@ -222,3 +223,13 @@ def test_a_returning_request_replaces_its_old_state_even_if_the_drop_was_lost(mo
 
 AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
 TestAnyOrder = AnyOrder.TestCase
+
+
+def _check_top_tokens(finish: ev.FinishRequest) -> None:
+    k, length = finish.arrived.request.top_logprobs, len(finish.output_ids)
+    assert (finish.top_tokens is None) == (k == 0)
+    if finish.top_tokens is not None:
+        assert finish.confidences is not None
+        expected = finish.confidences[:, None] / np.float32(2) ** np.arange(k, dtype=np.float32)
+        assert finish.top_tokens.confidences[:length].tolist() == expected.tolist()
+        assert finish.top_tokens.tokens[:length].tolist() == (finish.output_ids[:, None] + np.arange(k)).tolist()

@@ -11,20 +11,23 @@ from services.scheduler.events import Command, FinishRequest, SaveCheckpoint, Se
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.service import is_urgent
+from services.scheduler.state.checkpoints import take_checkpoint
 from services.scheduler.state.output_buffer import MASKED
-from shared.arrays import unpack_int32
+from shared.arrays import pack_float32, pack_int32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
-from shared.messages.requests import OutcomeStatus
+from shared.messages.requests import OutcomeStatus, TopTokens
 from tests.builders import ARRIVAL_S, EPOCH, MASK_ID, arrival, registered, scheduler_core
 from tests.support.scripted_worker import FIRST_TOKEN, ScriptedWorker
 
-OUTPUT, BLOCK = 12, 4
+OUTPUT, BLOCK, VOCAB = 12, 4, 100
 REQUEST = arrival("r", prompt_tokens=3, output_tokens=OUTPUT, block_length=BLOCK, stream=True)
 EXPECTED = list(range(FIRST_TOKEN, FIRST_TOKEN + OUTPUT))
 
 
 def core_at(threshold: float, epoch: int) -> SchedulerCore:
-    return scheduler_core(lambda _: FixedThresholdPolicy(threshold, MigrationPolicy.NEVER), epoch=epoch, vocab_size=100)
+    return scheduler_core(
+        lambda _: FixedThresholdPolicy(threshold, MigrationPolicy.NEVER), epoch=epoch, vocab_size=VOCAB
+    )
 
 
 def run(core: SchedulerCore, worker: ScriptedWorker, commands: list[Command]) -> list[Command]:
@@ -116,6 +119,26 @@ def test_a_checkpoint_without_valid_confidences_is_ignored_if_they_are_wanted(co
         unmasked = core.table.output_ids(row) != MASKED
         assert np.count_nonzero(unmasked) == (0 if is_masked else 1)
         assert (core.table.confidences(row)[unmasked] > 0).all()
+
+
+def top_tokens(position: int, *, vocab: bool = True) -> TopTokens:
+    tokens = pack_int32([3, 2 if vocab else VOCAB])
+    return TopTokens(positions=pack_int32([position]), tokens=tokens, confidences=pack_float32([0.5, 0.25]))
+
+
+@pytest.mark.parametrize("given", [None, top_tokens(10**6), top_tokens(0, vocab=False)])
+def test_a_checkpoint_without_valid_top_tokens_is_ignored_if_they_are_wanted(given: TopTokens | None) -> None:
+    core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", per_step=1)
+    wanted = replace(REQUEST, request=msgspec.structs.replace(REQUEST.request, logprobs=True, top_logprobs=2))
+    checkpoint = last_checkpoint(run(core, worker, core.cycle([registered("a-1"), wanted], ARRIVAL_S)))
+    for found, is_masked in ((top_tokens(0), False), (given, True)):
+        core = core_at(0.9, EPOCH + 1)
+        resumed = msgspec.structs.replace(checkpoint, top_tokens=found)
+        core.cycle([replace(wanted, checkpoint=resumed)], ARRIVAL_S)
+        row = core.table.row_of["r"]
+        assert np.count_nonzero(core.table.output_ids(row) != MASKED) == (0 if is_masked else 1)
+    kept = take_checkpoint(core.table, row)
+    assert kept.top_tokens == TopTokens(positions=b"", tokens=b"", confidences=b"")
 
 
 def replace_block(checkpoint: Checkpoint, block: np.ndarray) -> Checkpoint:
