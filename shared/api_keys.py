@@ -19,6 +19,7 @@ class ApiKey:
     created_at: datetime | None = None
     revoked_at: datetime | None = None
     operator: bool = False  # sees the requests of all keys
+    stores_responses: bool = False  # keeps the conversations of its responses, so that `previous_response_id` works
 
     def may_see(self, owner: str) -> bool:
         """Whether it may read a request with the key `owner`."""

@@ -35,6 +35,9 @@ def create(
     ] = None,
     max_priority: Annotated[int, typer.Option(min=-100, max=100, help="Highest priority of its requests.")] = 0,
     operator: Annotated[bool, typer.Option("--operator", help="Let it see the requests of all keys.")] = False,
+    store_responses: Annotated[
+        bool, typer.Option("--store-responses", help="Store its responses for a day, for `previous_response_id`.")
+    ] = False,
     data_dir: DataDir = Path(".data"),
     database_url: DatabaseUrl = None,
     json: Json = False,
@@ -44,7 +47,9 @@ def create(
 
     limits = (requests_per_minute, concurrency, max_priority)
     key, secret = _in_database(
-        database_url, data_dir, lambda engine: create_key(engine, name, *limits, operator=operator)
+        database_url,
+        data_dir,
+        lambda engine: create_key(engine, name, *limits, operator=operator, stores_responses=store_responses),
     )
     if json:
         typer.echo(msgspec.json.encode(asdict(key) | {"secret": secret}))
@@ -69,7 +74,7 @@ def list_keys(*, data_dir: DataDir = Path(".data"), database_url: DatabaseUrl = 
     table = Table("key", "name", "requests/min", "in flight", "max priority", "role", "created", "revoked", box=None)
     for key in found:
         rate, concurrency = key.requests_per_minute or "any", key.concurrency or "any"
-        role = "operator" if key.operator else ""
+        role = ", ".join(["operator"] * key.operator + ["stores responses"] * key.stores_responses)
         times = [f"{at:%Y-%m-%d %H:%M}" if at else "" for at in (key.created_at, key.revoked_at)]
         table.add_row(key.key_id, escape(key.name), str(rate), str(concurrency), str(key.max_priority), role, *times)
     open_console().print(table)

@@ -18,7 +18,7 @@ from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.errors import BadInput
 from shared.messages.checkpoints import Checkpoint
-from shared.messages.gateway import Batch, BatchWork, Claim
+from shared.messages.gateway import Batch, BatchWork, Claim, Conversation
 from shared.messages.instances import Control, Instance
 from shared.messages.launch import LaunchOrder
 from shared.messages.models import CanaryRecord, WeightsRecord
@@ -162,6 +162,7 @@ def _targets(instance_id: str) -> list[tuple[type[Any], str]]:
         (BatchWork, SUBJECTS.batches),
         (Instance, key(SUBJECTS.instances_bucket, "a-1")),
         (Claim, key(SUBJECTS.claims_bucket, "r-1")),
+        (Conversation, key(SUBJECTS.conversations_bucket, "r-1")),
         (Batch, key(SUBJECTS.batches_bucket, "batch-1")),
         (WeightsRecord, key(SUBJECTS.models_bucket, "weights.fuzz")),
         (CanaryRecord, key(SUBJECTS.models_bucket, "canary.fuzz")),

@@ -7,7 +7,7 @@ import msgspec
 from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions
-from shared.messages.gateway import Batch, BatchError, BatchWork, Claim, StoredFile
+from shared.messages.gateway import Batch, BatchError, BatchWork, Claim, Conversation, StoredFile
 from shared.messages.instances import Control, Instance, ModelCard
 from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, LaunchReply
 from shared.messages.models import CanaryRecord, WeightsRecord
@@ -237,6 +237,7 @@ _SAMPLES: list[msgspec.Struct] = [
         instances=[LOAD],
     ),
     Claim(fingerprint="9f86d081"),
+    Conversation(owner="alice", messages=[ChatMessage(role="user", content="2+2?")]),
     StoredFile(owner="1f3a", filename="in.jsonl", purpose="batch", created_s=5),
     BatchWork(batch_id="batch-1"),
     Batch(

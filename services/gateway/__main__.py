@@ -6,6 +6,7 @@ import resource
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -26,6 +27,7 @@ from services.gateway.http_protocol import BoundedHttpProtocol
 from services.gateway.served_cells import served_cells
 from services.gateway.settings import GatewaySettings
 from services.gateway.tls import server_tls
+from shared.api_keys import ANONYMOUS
 from shared.errors import DilaserveError
 from shared.model_files import find_model
 from shared.service import Service, freeze_startup_objects, run_service, stop_on_signal
@@ -136,9 +138,10 @@ async def serve(
 def build_context(settings: GatewaySettings, texts: Sequence[TextModel], api_keys: "ApiKeyCache | None") -> AppContext:
     cells = [CellContext.of(cell, text) for cell, text in zip(served_cells(settings), texts, strict=True)]
     connection = cells[0].connection
+    anonymous = replace(ANONYMOUS, stores_responses=settings.store_responses)
     return AppContext(
         cells=cells,
-        admission=AdmissionController(api_keys, cells, settings.max_active_requests),
+        admission=AdmissionController(api_keys, cells, settings.max_active_requests, anonymous),
         files=FileStore(connection, settings.max_files_per_key, settings.max_file_bytes_per_key),
         batches=BatchStore(connection),
         tables=ServingTables.read(settings.service_tiers, settings.reasoning_efforts),

@@ -9,6 +9,7 @@ from typing import Self
 from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.errors import ApiError
 from services.gateway.api.idempotency import IdempotencyKeys
+from services.gateway.api.openai_responses.conversations import Conversations
 from services.gateway.bus_connection import BusConnection
 from services.gateway.console.cluster_monitor import ClusterMonitor
 from services.gateway.inflight import InFlightRequests
@@ -25,6 +26,7 @@ class CellContext:
     text: TextModel
     connection: BusConnection
     idempotency: IdempotencyKeys
+    conversations: Conversations
     readiness: Readiness
     inflight: InFlightRequests
     monitor: ClusterMonitor
@@ -39,6 +41,7 @@ class CellContext:
             text=text,
             connection=connection,
             idempotency=IdempotencyKeys(connection),
+            conversations=Conversations(connection),
             readiness=readiness,
             inflight=InFlightRequests(connection, text.card, timeout_s),
             monitor=ClusterMonitor(settings.cell, text.card.name, readiness),

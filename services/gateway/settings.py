@@ -22,6 +22,7 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     allowed_origins: tuple[WebOrigin, ...] = ()  # web sites whose pages may call the API (CORS), or `*`
     auth: bool = False  # require an API key from clients
     database_url: str = ""  # Postgres with the API keys (postgresql://...); required with `auth`
+    store_responses: bool = False  # store all responses for a day; with `auth`, only those of keys that ask for it
     max_active_requests: Positive = 4096  # requests in flight; further requests are refused with 429
     shed: bool = False  # refuse with 429 a request that cannot meet its SLO at its lowest threshold
     default_slo_s: Seconds = 5.0  # SLO in seconds that `shed` assumes for a request without one; as the scheduler's

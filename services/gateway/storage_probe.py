@@ -57,7 +57,8 @@ async def _read_uses(bus: Bus) -> dict[str, StreamUse]:
     """The content of the streams and buckets that refuse messages when they are full. Raises: bus errors."""
     subjects = bus.subjects
     names = {kind: subjects.stream(kind) for kind in ("REQUESTS", "OUTCOMES", "BATCHES")}
-    names |= {"claims": f"KV_{subjects.claims_bucket}", "files": f"OBJ_{subjects.files_store}"}
+    buckets = {"claims": subjects.claims_bucket, "conversations": subjects.conversations_bucket}
+    names |= {kind: f"KV_{bucket}" for kind, bucket in buckets.items()} | {"files": f"OBJ_{subjects.files_store}"}
     infos = await asyncio.gather(*(bus.js.stream_info(name) for name in names.values()))
     return {
         kind: StreamUse(info.state.messages, info.state.bytes, info.config.max_bytes or 0)

@@ -90,6 +90,7 @@ class Subjects:
     leases_bucket = _Name("leases-{cell}")
     claims_bucket = _Name("claims-{cell}")
     models_bucket = _Name("models-{cell}")
+    conversations_bucket = _Name("conversations-{cell}")
     batches_bucket = _Name("batches-{cell}")
     files_store = _Name("files-{cell}")
 
@@ -152,6 +153,7 @@ def buckets(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[KeyValueCo
         bucket(subjects.leases_bucket, LEASE_TTL_S, SMALL_BYTES),
         bucket(subjects.models_bucket, NO_TTL_S, SMALL_BYTES),
         bucket(subjects.claims_bucket, OUTCOME_AGE_S, max_bytes("claims", disk_bytes)),
+        bucket(subjects.conversations_bucket, OUTCOME_AGE_S, max_bytes("conversations", disk_bytes)),
         bucket(subjects.batches_bucket, FILE_AGE_S, max_bytes("batches", disk_bytes)),
     ]
 

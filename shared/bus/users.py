@@ -88,13 +88,15 @@ def _gateway(names: Subjects) -> Permissions:
     requests, outcomes, plans = map(names.stream, ("REQUESTS", "OUTCOMES", "PLANS"))
     batches, files = names.stream("BATCHES"), f"OBJ_{names.files_store}"
     claims, all_batches = f"KV_{names.claims_bucket}", f"KV_{names.batches_bucket}"
+    conversations = f"KV_{names.conversations_bucket}"
     return Permissions(
         publish=(
             *(names.requests, names.cancel(">"), names.lookup(">"), names.batches, names.probes),
-            *(f"$KV.{names.claims_bucket}.>", f"$KV.{names.batches_bucket}.>", f"$O.{names.files_store}.>"),
+            *(f"$KV.{names.claims_bucket}.>", f"$KV.{names.conversations_bucket}.>"),
+            *(f"$KV.{names.batches_bucket}.>", f"$O.{names.files_store}.>"),
             f"{API}.STREAM.NAMES",  # the object store searches for its stream
-            *_describe(requests, outcomes, plans, batches, claims, all_batches, files),
-            *_read(claims, all_batches, files),
+            *_describe(requests, outcomes, plans, batches, claims, conversations, all_batches, files),
+            *_read(claims, conversations, all_batches, files),
             *_read_raw(outcomes, plans),
             *_scan(outcomes, all_batches, files),
             f"{API}.STREAM.PURGE.{files}",

@@ -22,10 +22,12 @@ async def create_key(
     max_priority: int = 0,
     *,
     operator: bool = False,
+    stores_responses: bool = False,
 ) -> tuple[ApiKey, str]:
     """Returns: the key and its secret, which is not stored."""
     limits = (requests_per_minute, concurrency, max_priority)
-    key = ApiKey(secrets.token_hex(4), name, *limits, created_at=datetime.now(UTC), operator=operator)
+    key_id, created_at = secrets.token_hex(4), datetime.now(UTC)
+    key = ApiKey(key_id, name, *limits, created_at=created_at, operator=operator, stores_responses=stores_responses)
     secret = PREFIX + secrets.token_urlsafe(32)
     async with engine.begin() as connection:
         await connection.execute(insert(ApiKeyRow).values(**asdict(key), secret_hash=hash_secret(secret)))

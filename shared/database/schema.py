@@ -131,6 +131,7 @@ class ApiKeyRow(Base):
     concurrency: Mapped[int | None]  # requests in flight; None: no limit
     max_priority: Mapped[int]  # highest priority that its requests may have
     operator: Mapped[bool] = mapped_column(server_default=false())  # sees the requests of all keys
+    stores_responses: Mapped[bool] = mapped_column(server_default=false())  # keeps the conversations of its responses
 
 
 def open_database(url: str) -> AsyncEngine:

@@ -4,6 +4,8 @@ import enum
 
 import msgspec
 
+from shared.messages.requests import ChatMessage
+
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Gateway -> gateways: the body of the first request with an Idempotency-Key.
@@ -12,6 +14,16 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     fingerprint: str  # hash of path and body
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    """Gateway -> gateways: the input of a stored response, with the messages before it and without instructions.
+
+    KV bucket: conversations, key = the response's request id. Kept as long as the outcome, which has the text.
+    """
+
+    owner: str  # the API key's id; empty without `auth`
+    messages: list[ChatMessage]
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -102,8 +102,10 @@ def test_tools() -> None:
 
 
 def test_logprobs() -> None:
-    reply = client.chat.completions.create(model="demo", messages=MESSAGES, logprobs=True)
-    assert reply.choices[0].logprobs.content
+    reply = client.chat.completions.create(model="demo", messages=MESSAGES, logprobs=True, top_logprobs=2)
+    assert [len(token.top_logprobs) for token in reply.choices[0].logprobs.content] == [
+        2
+    ] * reply.usage.completion_tokens
 
 
 def test_responses() -> None:

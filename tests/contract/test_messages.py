@@ -14,7 +14,7 @@ from shared.bus.codec import decode, encode
 from shared.errors import BadInput
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions
-from shared.messages.gateway import Batch, BatchError, BatchStatus, BatchWork, Claim, StoredFile
+from shared.messages.gateway import Batch, BatchError, BatchStatus, BatchWork, Claim, Conversation, StoredFile
 from shared.messages.instances import Control, Instance, ModelCard
 from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, LaunchReply
 from shared.messages.models import CanaryRecord, WeightsRecord
@@ -189,6 +189,7 @@ SAMPLES: list[msgspec.Struct] = [
     ),
     Guesses(step=3, positions=pack_int32([4]), tokens=pack_int32([7]), confidences=pack_float32([0.25])),
     Claim(fingerprint="9f86d081"),
+    Conversation(owner="alice", messages=[ChatMessage(role="user", content="2+2?")]),
     StoredFile(owner="1f3a", filename="in.jsonl", purpose="batch", created_s=5),
     BatchWork(batch_id="batch-1"),
     Batch(

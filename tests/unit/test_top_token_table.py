@@ -20,7 +20,7 @@ def message(positions: list[int]) -> TopTokens:
 
 
 @given(st.lists(st.integers(0, LENGTH - 1), unique=True), st.integers(0, LENGTH))
-def test_what_was_written_is_read_in_the_order_of_positions(order: list[int], cut: int) -> None:
+def test_values_are_read_in_the_order_of_positions(order: list[int], cut: int) -> None:
     table = TopTokenTable.unknown(LENGTH, K)
     for part in (order[:cut], order[cut:]):
         table.write(message(part), VOCAB)

@@ -30,6 +30,7 @@ class AdmissionController:
     _api_keys: "ApiKeyCache | None"
     _cells: Sequence[CellContext]
     _max_active: int
+    _anonymous: ApiKey = ANONYMOUS
     _rates: RateLimits = field(default_factory=RateLimits)
 
     async def identify(self, http: HttpRequest) -> None:
@@ -37,7 +38,7 @@ class AdmissionController:
         authorization = http.headers.get("authorization", "")
         if not authorization and (secret := http.headers.get("x-api-key")):  # as Anthropic's clients send it
             authorization = f"Bearer {secret}"
-        http.state.key = ANONYMOUS if self._api_keys is None else await self._api_keys.identify(authorization)
+        http.state.key = self._anonymous if self._api_keys is None else await self._api_keys.identify(authorization)
 
     def check_rate(self, key: ApiKey) -> None:
         """Count a request before its body is read. Raises: ApiError 429 above the key's requests per minute."""

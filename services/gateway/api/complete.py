@@ -46,11 +46,16 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     try:
         context.admission.check_rate(key_of(http))
         sent = with_serving_fields(await read_body(http, kind), http.headers, context.tables)
+        cell = context.cell_of(sent.model)
+        if isinstance(sent, ResponseBody):
+            sent = await cell.conversations.continued(sent, key_of(http))
         body = sent.completion()
-        bodies, cell = body.single_bodies(), context.cell_of(body.model)
+        bodies = body.single_bodies()
         if body.max_tokens == 0:
             return await _prompts_alone(context, cell, http, body, bodies, start_s)
         inflights = await _open_all(context, cell, http, bodies, start_s)
+        if isinstance(sent, ResponseBody) and sent.store:
+            await _keep(cell, http, inflights[0], sent)
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
@@ -75,6 +80,15 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     for recorder, outcome in zip(recorders, outcomes, strict=True):
         recorder.completed(outcome)
     return JSONResponse(replies.whole(outcomes), headers=headers)
+
+
+async def _keep(cell: CellContext, http: Request, inflight: InFlightRequest, sent: ResponseBody) -> None:
+    """Store the input of a response; if that fails, cancel its request."""
+    try:
+        await cell.conversations.keep(inflight.request.request_id, sent, key_of(http))
+    except BaseException:
+        cell.inflight.close(inflight)
+        raise
 
 
 async def _prompts_alone(

@@ -296,3 +296,22 @@ async def test_concurrent_requests_never_exceed_the_gateways_limit(
     hold.set()
     statuses = sorted([(await reply).status_code for reply in sent])
     assert statuses == [200, 200, 429, 429, 429, 429]
+
+
+async def test_responses_are_stored_only_for_keys_that_ask_for_it(engine: AsyncEngine, guarded: RunningGateway) -> None:
+    (_, storing), (_, other), (_, plain) = [
+        await create_key(engine, name, stores_responses=stores)
+        for name, stores in (("a", True), ("b", True), ("c", False))
+    ]
+
+    async def respond(secret: str, **fields: Any) -> httpx.Response:
+        body = {"model": "tiny-llada", "input": "How many pears?", **fields}
+        return await guarded.http.post("/v1/responses", json=body, headers=bearing(secret))
+
+    first, unstored = (await respond(storing)).json(), (await respond(plain)).json()
+    assert (first["store"], unstored["store"]) == (True, False)
+    assert (await respond(storing, previous_response_id=first["id"])).status_code == 200
+    assert error_of(await respond(other, previous_response_id=first["id"])) == (400, "previous_response_not_found")
+    refused = await respond(plain, previous_response_id=unstored["id"])
+    assert error_of(refused) == (400, "unsupported_value")
+    assert "send the earlier messages in input" in refused.json()["error"]["message"]

@@ -17,6 +17,7 @@ from services.gateway.api.request_models import (
     unsupported,
 )
 
+MAX_ID_LENGTH = 100  # characters
 PART_KINDS = ("input_text", "output_text", "text")
 
 
@@ -44,7 +45,7 @@ def _as_messages(value: Any) -> Any:
 
 def _refuse_stored(value: Any) -> Any:
     if value is not None:
-        raise unsupported("is not supported, as responses are not stored; send the earlier messages in input")
+        raise unsupported("is not supported; send the earlier messages in input, or use previous_response_id")
     return value
 
 
@@ -74,10 +75,10 @@ class ResponseBody(ServedBody):
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
     reasoning: ReasoningOptions | None = None
-    store: bool | None = None  # without effect: no response is stored
+    store: bool | None = None  # false: not even if the responses of its key are stored
+    previous_response_id: Annotated[str, Field(max_length=MAX_ID_LENGTH)] | None = None
 
     # Accepted only with values that have no effect
-    previous_response_id: Annotated[None, BeforeValidator(_refuse_stored)] = None
     conversation: Annotated[None, BeforeValidator(_refuse_stored)] = None
     background: Literal[False] | None = None
     include: list[Literal["reasoning.encrypted_content"]] | None = None

@@ -52,10 +52,10 @@ class ResponseObject(ResponseModel):
     metadata: dict[str, str]
     output: list[OutputMessage]
     parallel_tool_calls: bool
-    previous_response_id: None
+    previous_response_id: str | None
     reasoning: dict[str, str | None]
     service_tier: str
-    store: Literal[False]
+    store: bool = Field(description="whether `previous_response_id` can name this response")
     temperature: float
     text: dict[str, Any]
     tool_choice: Literal["none", "auto"]

@@ -1,0 +1,79 @@
+"""`previous_response_id`: the stored inputs of responses, for clients that continue one without sending it again.
+
+The text of a response is that of its outcome, so both are kept equally long.
+"""
+
+import re
+
+from nats.js.errors import KeyNotFoundError
+from nats.js.kv import KeyValue
+
+from services.gateway.api.errors import ApiError
+from services.gateway.api.openai_responses.body import InputMessage, ResponseBody
+from services.gateway.api.openai_responses.replies import ID_PREFIX
+from services.gateway.bus_connection import BusConnection
+from services.gateway.inflight import find_outcome
+from shared.api_keys import ApiKey
+from shared.bus.codec import decode, encode
+from shared.bus.errors import bus_errors
+from shared.messages.gateway import Conversation
+from shared.messages.requests import ChatMessage, OutcomeStatus
+
+PARAM = "previous_response_id"
+REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Conversations:
+    """The conversations of one cell. Every method raises RetryLater if the bus does not answer."""
+
+    def __init__(self, connection: BusConnection) -> None:
+        self._connection = connection
+
+    async def continued(self, body: ResponseBody, key: ApiKey) -> ResponseBody:
+        """The body with the earlier messages before its input, and with `store` as it is applied.
+
+        Raises: ApiError 400 if the key's responses are not stored, or the key has no such response.
+        """
+        stored = body.model_copy(update={"store": key.stores_responses and body.store is not False})
+        if body.previous_response_id is None:
+            return stored
+        if not key.stores_responses:
+            reason = "the responses of this API key are not stored; send the earlier messages in input"
+            message = f"{PARAM} is not supported, as {reason}"
+            raise ApiError(400, message, param=PARAM, code="unsupported_value")
+        earlier = await self._find(body.previous_response_id, key)
+        messages = [InputMessage.model_validate({"role": each.role, "content": each.content}) for each in earlier]
+        return stored.model_copy(update={"input": [*messages, *body.input]})
+
+    async def keep(self, request_id: str, body: ResponseBody, key: ApiKey) -> None:
+        """Store the messages of a response, earlier ones included."""
+        messages = [ChatMessage(role=each.role, content=each.content) for each in body.input]
+        with bus_errors("store the response"):
+            await (await self._bucket()).put(request_id, encode(Conversation(owner=key.key_id, messages=messages)))
+
+    async def _find(self, response_id: str, key: ApiKey) -> list[ChatMessage]:
+        """The messages up to this response, with its text."""
+        request_id, conversation = response_id.removeprefix(ID_PREFIX), None
+        if REQUEST_ID.fullmatch(request_id):
+            with bus_errors("read the response"):
+                try:
+                    entry = await (await self._bucket()).get(request_id)
+                    conversation = decode(entry.value or b"", Conversation)
+                except KeyNotFoundError:
+                    pass
+        if conversation is None or conversation.owner != key.key_id:
+            raise _not_found(response_id)
+        outcome = await find_outcome(self._connection.bus, request_id)
+        if outcome is None or outcome.status is not OutcomeStatus.COMPLETED:
+            raise _not_found(response_id)
+        return [*conversation.messages, ChatMessage(role="assistant", content=outcome.text)]
+
+    async def _bucket(self) -> KeyValue:
+        bus = self._connection.bus
+        return await bus.js.key_value(bus.subjects.conversations_bucket)
+
+
+def _not_found(response_id: str) -> ApiError:
+    reason = "it never completed, was not stored, or is more than a day old"
+    message = f"{PARAM}: the previous response {response_id[:80]!r} is not found: {reason}"
+    return ApiError(400, message, param=PARAM, code="previous_response_not_found")
