@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +35,7 @@ class LiveCluster:
 
     url: str
     nats_url: str
+    command: Sequence[object]  # that started it
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def live_cluster(*options: object) -> Iterator[LiveCluster]:
         data_dir = Path(directory) / "data"
         command = [sys.executable, "-m", "dilaserve", "up", "--port", port, "--data-dir", data_dir, *options]
         with background_program(command, lambda: is_ready(url), READY_S):
-            yield LiveCluster(url, read_addresses(data_dir).nats_urls[BusUser.OPERATOR])
+            yield LiveCluster(url, read_addresses(data_dir).nats_urls[BusUser.OPERATOR], command)
 
 
 def one_instance(*options: object) -> AbstractContextManager[LiveCluster]:

@@ -20,7 +20,7 @@ from experiments.fault_load import bus_monitor
 from experiments.fault_table.faults import FAULTS, Fault
 from experiments.fault_table.load import ANSWER_S, THRESHOLD, figures, open_loop, send
 from experiments.fault_table.table import FaultRow, read_rows, write_rows, write_table
-from experiments.fault_table.target import FaultTarget, environment, own_bus
+from experiments.fault_table.target import FaultTarget, environment, model_option, own_bus
 from experiments.live_cluster import held_out_requests, live_cluster
 from experiments.report import environment_header
 from shared.logs import configure_logs
@@ -53,7 +53,8 @@ async def run(fault: Fault, requests: int, rate: float, before_s: float) -> Faul
         stack.enter_context(environment(fault.needs.environ))
         async with own_bus(stack, fault.needs) as (nats, proxy, directory, port):
             bus = ("--nats-url", f"nats://127.0.0.1:{port}") if nats else ()
-            cluster = await asyncio.to_thread(stack.enter_context, live_cluster(*OPTIONS, *fault.needs.options, *bus))
+            options = (*OPTIONS, *fault.needs.options, *bus, *model_option(fault.needs, directory))
+            cluster = await asyncio.to_thread(stack.enter_context, live_cluster(*options))
             nats_url = nats.url if nats else cluster.nats_url
             try:
                 async with httpx.AsyncClient(base_url=cluster.url, timeout=ANSWER_S, trust_env=False) as http:
@@ -62,9 +63,10 @@ async def run(fault: Fault, requests: int, rate: float, before_s: float) -> Faul
                     load = asyncio.ensure_future(open_loop(cluster.url, prompts, requests, rate))
                     await asyncio.sleep(before_s)
                     began_s = monotonic()
-                    await fault.apply(FaultTarget(cluster.url, nats_url, proxy, nats, directory))
+                    target = FaultTarget(cluster, nats_url, prompts, stack, proxy, nats, directory)
+                    await fault.apply(target)
                     ended_s = monotonic()
-                    answers = await load
+                    answers = [*(await load), *target.burst]
             finally:
                 await asyncio.to_thread(stack.close)
     measured = figures(answers, alone, monitor, began_s, ended_s)

@@ -9,14 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
+from nats.js.errors import KeyNotFoundError
 
+from dilaserve.commands.up import DEMO_MODEL
 from experiments.fault_load import processes_of
 from experiments.fault_table.broken_service.sitecustomize import POISON_SEED
-from experiments.fault_table.load import ANSWER_S
-from experiments.fault_table.target import ClusterNeeds, FaultTarget
-from experiments.live_cluster import chat_body
+from experiments.fault_table.load import ANSWER_S, open_loop
+from experiments.fault_table.target import ClusterNeeds, FaultTarget, flip_bytes, truncate
+from experiments.live_cluster import CELL, chat_body
+from shared.bus.client import Bus
 
 STOP_S = 10.0
+KILLS = 5
+BURST, BURST_S = (
+    500,
+    5.0,
+)  # requests, and the seconds in which they are sent: about three times what two instances serve
 BROKEN_SERVICE = Path(__file__).parent / "broken_service"
 PAGE_BYTES = 1 << 16
 
@@ -115,7 +124,7 @@ async def half_open(target: FaultTarget) -> None:
 
 async def fill_disk(target: FaultTarget) -> None:
     """Fill NATS's disk for STOP_S; then free it and start NATS again, as an operator must."""
-    filler = target.nats_directory / "filler"
+    filler = target.directory / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while file.write(bytes(PAGE_BYTES)):
             pass
@@ -124,10 +133,56 @@ async def fill_disk(target: FaultTarget) -> None:
     await target.restart_nats()
 
 
-async def damage_requests(target: FaultTarget) -> None:
-    """Invert eight bytes in the newest file of the stream of requests, while NATS restarts."""
-    files = target.nats_directory.glob("store/**/streams/REQUESTS-*/msgs/*.blk")
-    await target.restart_nats(max(files, key=lambda path: path.stat().st_mtime))
+def damage_file(pattern: str, damage: Callable[[Path], None]) -> Apply:
+    """Damage the newest file of a stream, while NATS restarts."""
+
+    async def apply(target: FaultTarget) -> None:
+        def damage_newest() -> None:
+            files = target.directory.glob(f"store/**/streams/{pattern}")
+            damage(max(files, key=lambda path: path.stat().st_mtime))
+
+        await target.restart_nats(damage_newest)
+
+    return apply
+
+
+async def damage_weights(target: FaultTarget) -> None:
+    """Invert bytes of the model's weights, and kill a worker, which loads them again."""
+    flip_bytes(target.directory / DEMO_MODEL.name / "model.safetensors")
+    processes_of("worker")[0].kill()
+
+
+async def delete_requests(target: FaultTarget) -> None:
+    """Delete the stream of requests."""
+    bus = await Bus.connect(target.nats_url, CELL, name="experiment")
+    try:
+        await bus.js.delete_stream(bus.subjects.stream("REQUESTS"))
+    finally:
+        await bus.close()
+
+
+async def kill_leader_again_and_again(target: FaultTarget) -> None:
+    """SIGKILL the leading scheduler KILLS times, each time as soon as one leads."""
+    kills = 0
+    while kills < KILLS:
+        with suppress(psutil.NoSuchProcess, KeyNotFoundError):  # the one before is dead, and its lease may have expired
+            (await target.leader()).kill()
+            kills += 1
+        await asyncio.sleep(0.1)
+
+
+def overload(slo_ms: int) -> Apply:
+    """Send BURST more requests in BURST_S, each with this SLO."""
+
+    async def apply(target: FaultTarget) -> None:
+        target.burst += await open_loop(target.url, target.prompts, BURST, BURST / BURST_S, slo_ms)
+
+    return apply
+
+
+async def restart_all(target: FaultTarget) -> None:
+    """SIGKILL every process, then start all on the same data."""
+    await target.restart_all()
 
 
 def broken(how: str) -> ClusterNeeds:
@@ -136,6 +191,8 @@ def broken(how: str) -> ClusterNeeds:
     return ClusterNeeds(environ={"PYTHONPATH": path, "DILASERVE_BROKEN": how})
 
 
+REQUESTS, OUTCOMES, CLAIMS = (f"{stream}-*/msgs/*.blk" for stream in ("REQUESTS", "OUTCOMES", "KV_claims"))
+DESCRIPTION = "ARRIVALS-*/meta.inf"
 STANDBY = ClusterNeeds(options=("--standby",))
 OWN_BUS = ClusterNeeds(own_bus=True)
 
@@ -153,6 +210,8 @@ FAULTS = [
     Fault("kill NATS and scheduler", kill("nats-server", "scheduler")),
     Fault("kill NATS and gateway", kill("nats-server", "gateway")),
     Fault("kill scheduler and gateway", kill("scheduler", "gateway")),
+    Fault("kill the leading scheduler five times", kill_leader_again_and_again),
+    Fault("kill every process, then start again", restart_all, OWN_BUS),
     Fault("stop gateway 10 s", stop("gateway")),
     Fault("stop scheduler 10 s", stop_leader),
     Fault("stop scheduler 10 s, with a standby", stop_leader, STANDBY),
@@ -167,14 +226,24 @@ FAULTS = [
     Fault("reset the scheduler's connection, 0.8 s undelivered", break_connections(0.8, "scheduler"), OWN_BUS),
     Fault("half-open connection of the scheduler", half_open, OWN_BUS),
     Fault("NATS's disk full 10 s, NATS restarted", fill_disk, ClusterNeeds(own_bus=True, disk_mb=64)),
-    Fault("8 bytes of the stream of requests flipped, NATS restarted", damage_requests, OWN_BUS),
+    Fault("8 bytes of the stream of requests flipped, NATS restarted", damage_file(REQUESTS, flip_bytes), OWN_BUS),
+    Fault("half of the stream of requests cut off, NATS restarted", damage_file(REQUESTS, truncate), OWN_BUS),
+    Fault("8 bytes of the stream of outcomes flipped, NATS restarted", damage_file(OUTCOMES, flip_bytes), OWN_BUS),
+    Fault("8 bytes of the claims of keys flipped, NATS restarted", damage_file(CLAIMS, flip_bytes), OWN_BUS),
+    Fault("8 bytes of a stream's description flipped, NATS restarted", damage_file(DESCRIPTION, flip_bytes), OWN_BUS),
+    Fault("the stream of requests deleted", delete_requests),
+    Fault("8 bytes of the weights flipped, a worker killed", damage_weights, ClusterNeeds(own_model=True)),
     Fault("a worker computes NaN", break_first("worker"), broken("worker:nan")),
     Fault("a worker computes random tokens", break_first("worker"), broken("worker:random")),
     Fault("an iteration hangs", break_first("worker"), broken("worker:hang")),
+    Fault("one request raises an error in its workers", poison(1), broken("worker:poison-error")),
     Fault("one request crashes its workers", poison(1), broken("worker:poison-crash")),
     Fault("three requests crash their workers", poison(3), broken("worker:poison-crash")),
     Fault("one request hangs its workers", poison(1), broken("worker:poison-hang")),
     Fault("a worker's clock 1 h ahead", break_first("worker"), broken("worker:clock")),
     Fault("the gateway's clock 1 h ahead", break_first("gateway"), broken("gateway:clock")),
     Fault("the scheduler's clock 1 h ahead", break_first("scheduler"), broken("scheduler:clock")),
+    Fault("the scheduler's clock 10 min behind", break_first("scheduler"), broken("scheduler:clock-behind")),
+    Fault("500 more requests in 5 s", overload(120_000)),
+    Fault("500 more requests in 5 s with an SLO of 2 s, --shed", overload(2_000), ClusterNeeds(options=("--shed",))),
 ]

@@ -37,11 +37,11 @@ class Answer:
         return self.ended_s - self.sent_s
 
 
-async def send(http: httpx.AsyncClient, prompt: str) -> Answer:
+async def send(http: httpx.AsyncClient, prompt: str, slo_ms: int = 120_000) -> Answer:
     """Repeat the request after a broken connection or a reply with Retry-After, at most for ANSWER_S."""
     sent_s, errors = time.monotonic(), list[str]()
     body = chat_body(
-        prompt, max_tokens=OUTPUT_TOKENS, block_length=BLOCK_LENGTH, slo_ms=120_000, min_threshold=THRESHOLD
+        prompt, max_tokens=OUTPUT_TOKENS, block_length=BLOCK_LENGTH, slo_ms=slo_ms, min_threshold=THRESHOLD
     )
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     with suppress(TimeoutError):
@@ -62,14 +62,16 @@ async def send(http: httpx.AsyncClient, prompt: str) -> Answer:
     return Answer(prompt, sent_s, time.monotonic(), errors, None)
 
 
-async def open_loop(url: str, prompts: Sequence[str], requests: int, rate: float) -> list[Answer]:
+async def open_loop(
+    url: str, prompts: Sequence[str], requests: int, rate: float, slo_ms: int = 120_000
+) -> list[Answer]:
     """Send `requests` at `rate` per second, and wait for their answers."""
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S, trust_env=False, limits=limits) as http:
         start_s, tasks = time.monotonic(), []
         for number in range(requests):
             await asyncio.sleep(start_s + number / rate - time.monotonic())
-            tasks.append(asyncio.ensure_future(send(http, prompts[number % len(prompts)])))
+            tasks.append(asyncio.ensure_future(send(http, prompts[number % len(prompts)], slo_ms)))
         return await asyncio.gather(*tasks)
 
 

@@ -2,16 +2,21 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from dilaserve.commands.up import DEMO_MODEL
+from experiments.background import background_program
 from experiments.fault_load import leading_process, processes_of
+from experiments.fault_table.load import Answer
+from experiments.live_cluster import READY_S, LiveCluster, is_ready
 from tests.support.nats import NatsServer
 from tests.support.tcp_proxy import TcpProxy
 
@@ -24,17 +29,25 @@ class ClusterNeeds:
     environ: Mapping[str, str] = field(default_factory=dict)
     own_bus: bool = False  # whether NATS is a process of the experiment, behind a proxy
     disk_mb: int = 0  # size of that NATS's disk, a tmpfs; 0: a usual one
+    own_model: bool = False  # whether the cluster serves a copy of the demo model, whose files may be damaged
 
 
 @dataclass(slots=True)
 class FaultTarget:
     """A running cluster."""
 
-    url: str
+    cluster: LiveCluster
     nats_url: str
+    prompts: Sequence[str]
+    started: ExitStack  # ends the programs that a fault starts
     proxy: TcpProxy  # between the services and `nats`
     nats: NatsServer | None  # with `own_bus`
-    nats_directory: Path
+    directory: Path  # of `nats`, and of an own model
+    burst: list[Answer] = field(default_factory=list)  # answers to requests that the fault sends
+
+    @property
+    def url(self) -> str:
+        return self.cluster.url
 
     async def leader(self) -> psutil.Process:
         """The scheduler that leads."""
@@ -44,13 +57,23 @@ class FaultTarget:
         """The local ports of a service's connections."""
         return {each.laddr.port for process in processes_of(name) for each in process.net_connections()}
 
-    async def restart_nats(self, meanwhile_damage: Path | None = None) -> None:
-        """Kill NATS and start it on the same store, after the damage of a file of it."""
+    async def restart_nats(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Kill NATS and start it on the same store, after `meanwhile`."""
         assert self.nats is not None, "the row has a bus of its own"
         await asyncio.to_thread(self.nats.stop, kill=True)
-        if meanwhile_damage is not None:
-            flip_bytes(meanwhile_damage)
+        meanwhile()
         await asyncio.to_thread(self.nats.start)
+
+    async def restart_all(self) -> None:
+        """SIGKILL every process, NATS included, then start all of them on the same data."""
+        own = psutil.Process().children()
+        [command] = [process for process in own if "up" in process.cmdline()]
+        for process in [command, *command.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        await self.restart_nats()
+        again = background_program(self.cluster.command, lambda: is_ready(self.url), READY_S)
+        await asyncio.to_thread(self.started.enter_context, again)
 
 
 def flip_bytes(path: Path, from_end: int = 1000, count: int = 8) -> None:
@@ -59,6 +82,19 @@ def flip_bytes(path: Path, from_end: int = 1000, count: int = 8) -> None:
     start = max(0, len(data) - from_end)
     data[start : start + count] = bytes(byte ^ 0xFF for byte in data[start : start + count])
     path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    """Drop the second half of a file."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def model_option(needs: ClusterNeeds, directory: Path) -> tuple[str, ...]:
+    """The options of `dilaserve up` that name the model."""
+    if not needs.own_model:
+        return ()
+    shutil.copytree(DEMO_MODEL, directory / DEMO_MODEL.name)
+    return "--model", str(directory / DEMO_MODEL.name)
 
 
 @asynccontextmanager

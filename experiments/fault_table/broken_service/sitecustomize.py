@@ -1,7 +1,8 @@
 """Python imports this module at its start if its folder is on PYTHONPATH. It breaks a service as DILASERVE_BROKEN asks.
 
-`worker:nan` (confidences that are not numbers), `worker:random` (other tokens), `worker:hang` and `SERVICE:clock` (an
-hour ahead) begin at SIGUSR1. `worker:poison-crash` and `worker:poison-hang` always hold for requests with POISON_SEED.
+`worker:nan` (confidences that are not numbers), `worker:random` (other tokens), `worker:hang`, `SERVICE:clock` (an hour
+ahead) and `SERVICE:clock-behind` (ten minutes) begin at SIGUSR1. `worker:poison-crash`, `worker:poison-error` and
+`worker:poison-hang` always hold for requests with POISON_SEED.
 """
 
 import os
@@ -11,16 +12,16 @@ import time
 from typing import Any
 
 POISON_SEED = 666
-CLOCK_AHEAD_S = 3600.0
+CLOCK_AHEAD_S = {"clock": 3600.0, "clock-behind": -600.0}
 
 SERVICE, _, HOW = os.environ.get("DILASERVE_BROKEN", ":").partition(":")
 
 
 def break_service(*_: object) -> None:
     """Replace the clock, or the model's forward by a wrong one."""
-    if HOW == "clock":
+    if HOW in CLOCK_AHEAD_S:
         now = time.time
-        time.time = lambda: now() + CLOCK_AHEAD_S
+        time.time = lambda: now() + CLOCK_AHEAD_S[HOW]
         return
     from services.worker.model.model_runner import Runner, TokenPredictions  # noqa: PLC0415  (only in a worker)
 
@@ -32,6 +33,8 @@ def break_service(*_: object) -> None:
             return run(runner, batch)
         if HOW == "poison-crash":
             os._exit(1)
+        if HOW == "poison-error":
+            raise ValueError("this request cannot be computed")
         if HOW in {"hang", "poison-hang"}:
             time.sleep(3600)
         found = run(runner, batch)
