@@ -16,7 +16,7 @@ PREFIX = "DILASERVE_"
 OptionalPort = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
-_NATS_URL = r"((nats|tls)://)?(\S+@)?([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?"
+_NATS_URL = r"((nats|tls)://)?([^\s/]+@)?([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?"
 NatsUrl = Annotated[str, msgspec.Meta(pattern=f"^{_NATS_URL}$")]
 OptionalNatsUrl = Annotated[str, msgspec.Meta(pattern=f"^({_NATS_URL})?$")]
 CellName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]{1,32}$")]

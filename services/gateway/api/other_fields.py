@@ -70,16 +70,16 @@ def ignored_header(body: BaseModel, also: Iterable[str] = ()) -> dict[str, str]:
     return {IGNORED_HEADER: ", ".join([*names[:MAX_NAMED], *more])}
 
 
-def _ignored(value: Any, path: str = "") -> Iterator[str]:
-    if isinstance(value, BaseModel):
-        neutral = getattr(type(value), "neutral", NEUTRAL)
-        for name, extra in (value.model_extra or {}).items():
-            if extra is not None and name not in neutral:
-                yield _printable(path + name)
-        for name in type(value).model_fields:
-            yield from _ignored(getattr(value, name), f"{path}{name}.")
-    elif isinstance(value, list):
-        yield from _of_items(value, path.removesuffix("."))
+def _ignored(body: BaseModel, path: str = "") -> Iterator[str]:
+    neutral = getattr(type(body), "neutral", NEUTRAL)
+    for name, extra in (body.model_extra or {}).items():
+        if extra is not None and name not in neutral:
+            yield _printable(path + name)
+    for name, value in vars(body).items():  # its fields
+        if isinstance(value, BaseModel):
+            yield from _ignored(value, f"{path}{name}.")
+        elif isinstance(value, list):
+            yield from _of_items(value, path + name)
 
 
 def _of_items(items: Iterable[Any], path: str) -> Iterator[str]:

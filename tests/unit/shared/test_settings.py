@@ -35,6 +35,7 @@ def test_fields_are_read_from_their_variables_and_others_are_ignored() -> None:
         ("CELL", "No Spaces", "matching regex"),
         ("NATS_URL", "nats://127.0.0.1:port", "nats"),
         ("NATS_URL", "http://127.0.0.1:4222", "nats"),
+        ("NATS_URL", "http://user@127.0.0.1:4222", "nats"),
         ("RATIOS", "0.5,x", "float"),
         ("COLOR", "green", "accepted: blue, red"),
     ],
