@@ -43,8 +43,8 @@ async def measure(directory: Path) -> list[tuple[int, int, int]]:
 
 def main() -> None:
     """Print the table, and write it to experiments/results/nats_memory.md."""
-    note = f"""One stream, outcomes of {OUTCOME_BYTES} bytes. NATS keeps the file that it writes, of up to 8 MB, in memory,
-and an index of the subjects, here one for each outcome."""
+    note = f"""One stream, outcomes of {OUTCOME_BYTES} bytes. NATS keeps the file that it writes, of up to 8 MB,
+in memory, and an index of the subjects, here one for each outcome."""
     report = Report("NATS's memory", note)
     report.add_columns("outcomes", "stored, MB", "memory, MB")
     with tempfile.TemporaryDirectory() as directory:
