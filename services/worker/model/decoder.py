@@ -138,8 +138,8 @@ class PackedDecoder(nn.Module):
         self.embed: nn.Embedding = nn.Embedding.from_pretrained(rows, freeze=False)  # type: ignore[no-untyped-call]
         self.layers = nn.ModuleList(Layer(index, config, shard, reduce) for index in range(config.num_layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
-        self._head_rows = config.vocab_size // shard.size
-        self.head = None if config.tied_head else nn.Linear(config.width, self._head_rows, bias=False)
+        self.head_rows = config.vocab_size // shard.size
+        self.head: nn.Module | None = None if config.tied_head else nn.Linear(config.width, self.head_rows, bias=False)
         self._turns: Tensor | None = None  # of all positions, computed at first use
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
@@ -161,19 +161,20 @@ class PackedDecoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The head. Shapes: hidden [R, W] -> raw, unshifted logits [R, V / shard.size]."""
-        return F.linear(hidden, self.head_weight)
+        found: Tensor = F.linear(hidden, self.head_weight) if self.head is None else self.head(hidden)
+        return found
 
     @property
     def head_weight(self) -> Tensor:
         """Shapes: [V / shard.size, W]."""
-        if self.head is not None:
+        if isinstance(self.head, nn.Linear):
             return self.head.weight
-        return self.embed.weight.narrow(0, self.first_token, self._head_rows)
+        return self.embed.weight.narrow(0, self.first_token, self.head_rows)
 
     @property
     def first_token(self) -> int:
         """The token of this rank's first logit."""
-        return self.shard.rank * self._head_rows
+        return self.shard.rank * self.head_rows
 
 
 def rope_turns(positions: Tensor, rotary_dim: int, base: float) -> Tensor:

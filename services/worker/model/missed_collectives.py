@@ -24,7 +24,7 @@ def missed_collectives(batch: ForwardBatch, runner: Runner, num_done: int) -> It
     sums = [fed] * (2 * config.num_layers - 2) + [kept] * 2
     for summed in sums[num_done:]:
         yield True, torch.zeros(summed, dtype=runner.dtype, device=runner.device)
-    gathers: list[tuple[int, ...]] = [(count, len(runner.decoder.head_weight))] if len(truncated_rows(batch)) else []
+    gathers: list[tuple[int, ...]] = [(count, runner.decoder.head_rows)] if len(truncated_rows(batch)) else []
     dtypes = [runner.dtype] * len(gathers)
     if num_top := len(rows_with_top_tokens(batch)):
         gathers.append((2, num_top, int(batch.top_logprobs.max())))

@@ -12,6 +12,7 @@ import torch
 
 from services.worker.cache.kv_store import tokens_that_fit
 from services.worker.model.attention import kernel_name
+from services.worker.model.cpu_linear import pack_for_cpu
 from services.worker.model.decoder import WHOLE, PackedDecoder, Shard
 from services.worker.model.families import read_config
 from services.worker.model.largest_batch import forward_bytes, largest_batch
@@ -142,6 +143,7 @@ def _load_rank(
         raise BadInput("the model does not fit in the device's memory", "model") from None
     except ValueError as error:
         raise BadInput(str(error), "model") from None
+    pack_for_cpu(decoder)
     cache_tokens = _num_cache_tokens(cache_size, decoder, group, kernel)
     try:
         return Runner(decoder, cache_tokens, group.gather if group else None, kernel)

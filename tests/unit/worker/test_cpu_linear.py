@@ -1,0 +1,65 @@
+"""The matrix products on a CPU."""
+
+from typing import cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from services.worker.model.cpu_linear import OneDnnLinear, pack_for_cpu, padded_rows
+from services.worker.model.decoder import Layer, PackedDecoder
+from tests.support.random_model import random_decoder
+
+WIDTH, COLUMNS, MOST = 48, 100, 600
+ROWS = torch.randn(MOST, WIDTH, generator=torch.Generator().manual_seed(0))
+WEIGHT = torch.randn(COLUMNS, WIDTH, generator=torch.Generator().manual_seed(1))
+LINEAR = OneDnnLinear(WEIGHT)
+ALL = LINEAR(ROWS)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_product_is_that_of_the_matrices(dtype: torch.dtype, tolerance: float, has_bias: bool) -> None:
+    x, weight = ROWS.to(dtype), WEIGHT.to(dtype)
+    bias = torch.randn(COLUMNS).to(dtype) if has_bias else None
+    exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    found = OneDnnLinear(weight, bias)(x)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=tolerance * 10)
+
+
+@given(first=st.integers(0, MOST - 1), count=st.integers(1, MOST))
+def test_a_row_has_the_same_bits_in_any_number_of_rows(first: int, count: int) -> None:
+    assert torch.equal(LINEAR(ROWS[first : first + count]), ALL[first : first + count])
+
+
+@given(st.integers(1, 1 << 16))
+def test_rows_are_padded_to_few_numbers_that_are_little_larger(rows: int) -> None:
+    padded = padded_rows(rows)
+    assert rows <= padded < rows + max(16, rows / 8)
+    assert padded_rows(padded) == padded
+
+
+def test_the_routines_of_all_batches_fit_into_those_that_are_kept() -> None:
+    assert len({padded_rows(rows) for rows in range(1, 1 << 14)}) * 5 < 1024
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_packed_decoder_computes_the_same(is_tied: bool) -> None:
+    plain, packed = random_decoder(), random_decoder()
+    if is_tied:
+        for decoder in (plain, packed):
+            decoder.head = None
+    pack_for_cpu(packed)
+    hidden = torch.randn(5, plain.config.width, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(packed.logits(hidden), plain.logits(hidden), rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(layers_of(packed), layers_of(plain), strict=True):
+        torch.testing.assert_close(ours.mlp(hidden), theirs.mlp(hidden), rtol=1e-5, atol=1e-5)
+    assert not [module for module in packed.modules() if isinstance(module, nn.Linear)]
+
+
+def layers_of(decoder: PackedDecoder) -> list[Layer]:
+    return cast("list[Layer]", list(decoder.layers))
