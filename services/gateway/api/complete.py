@@ -128,7 +128,7 @@ def _replies(
 ) -> Replies:
     """`bodies`: of the choices; `request_id`: of the first."""
     if isinstance(sent, ResponseBody):
-        return ResponseReplies(sent, request_id, created_s)
+        return ResponseReplies(sent, request_id, created_s, text.decode)
     if isinstance(sent, MessageBody):
         return MessageReplies(sent, request_id)
     echoes = [echoed_prompt(each, text) for each in bodies]

@@ -56,11 +56,7 @@ class ChatFormat(TextFormat):
         return _choice(index, finish_reason, delta={"content": text} if text else {})
 
     def logprobs(self, tokens: Sequence[TokenLogprob]) -> Json:
-        content = [
-            _token(token.text, token.logprob) | {"top_logprobs": [_token(*each) for each in token.alternatives]}
-            for token in tokens
-        ]
-        return {"content": content, "refusal": None}
+        return {"content": with_alternatives(tokens), "refusal": None}
 
     def opening(self, index: int) -> list[Json]:
         return [_choice(index, None, delta={"role": "assistant", "content": ""})]
@@ -68,6 +64,14 @@ class ChatFormat(TextFormat):
 
 def _choice(index: int, finish_reason: FinishReason | None, **content: Any) -> Json:
     return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+
+
+def with_alternatives(tokens: Sequence[TokenLogprob]) -> list[Json]:
+    """Each token with its log-probability and its alternatives."""
+    return [
+        _token(token.text, token.logprob) | {"top_logprobs": [_token(*each) for each in token.alternatives]}
+        for token in tokens
+    ]
 
 
 def _token(text: str, logprob: float) -> Json:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from openai import APIStatusError, AsyncOpenAI
 from openai.types.responses import Response
@@ -11,9 +12,9 @@ from openai.types.responses import Response
 from shared.messages.requests import OutcomeStatus
 from shared.text import TextModel
 from tests.support.gateway import RunningGateway
-from tests.support.scheduler import AnsweringScheduler
+from tests.support.scheduler import AnsweringScheduler, confidences_of
 
-MODEL = "tiny-llada"
+MODEL, ANSWER = "tiny-llada", "The answer is 29."
 EVENTS = [
     "response.created",
     "response.in_progress",
@@ -90,6 +91,26 @@ async def test_openais_stream_helper_returns_the_final_response(
 
 
 @pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_has_log_probabilities_if_it_includes_them(
+    client: AsyncOpenAI, scheduler: AnsweringScheduler, stream: bool
+) -> None:
+    body: dict[str, Any] = {"model": MODEL, "input": "Pears?", "include": ["message.output_text.logprobs"]}
+    if stream:
+        events: list[Any] = [
+            event async for event in await client.responses.create(**body, top_logprobs=2, stream=True)
+        ]
+        response, found = events[-1].response, [event for event in events if event.type.endswith("text.delta")]
+        assert [[each.token for each in event.logprobs] for event in found] == [list(event.delta) for event in found]
+    else:
+        response = await client.responses.create(**body, top_logprobs=2)
+    [part] = response.output[0].content
+    assert [each.token for each in part.logprobs] == list(ANSWER)
+    assert [each.logprob for each in part.logprobs] == pytest.approx(np.log(confidences_of(np.arange(len(ANSWER)))))
+    assert [each.top_logprobs[0].token for each in part.logprobs] == list(ANSWER)
+    assert {len(each.top_logprobs) for each in part.logprobs} == {2}
+
+
+@pytest.mark.parametrize("stream", [False, True])
 async def test_a_cut_response_is_incomplete(client: AsyncOpenAI, scheduler: AnsweringScheduler, stream: bool) -> None:
     body: dict[str, Any] = {"model": MODEL, "input": "How many pears?", "max_output_tokens": 3}
     if stream:
@@ -121,7 +142,9 @@ async def test_a_failed_stream_ends_with_the_error(client: AsyncOpenAI, schedule
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
         ({"background": True}, "background"),
-        ({"include": ["message.output_text.logprobs"]}, "include[0]"),
+        ({"include": ["file_search_call.results"]}, "include[0]"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs"),
         ({"truncation": "auto"}, "truncation"),
         ({"max_tokens": 5}, "max_tokens"),
         ({"stop": ["x"]}, "stop"),

@@ -1,9 +1,10 @@
 """The body of POST /v1/responses. A chat completion answers it."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.request_models import (
@@ -16,7 +17,9 @@ from services.gateway.api.request_models import (
     join_parts,
     unsupported,
 )
+from shared.messages.requests import MAX_TOP_LOGPROBS
 
+LOGPROBS = "message.output_text.logprobs"  # of `include`
 MAX_ID_LENGTH = 100  # characters
 PART_KINDS = ("input_text", "output_text", "text")
 
@@ -76,32 +79,44 @@ class ResponseBody(ServedBody):
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
     reasoning: ReasoningOptions | None = None
     store: bool | None = None  # false: not even if the responses of its key are stored
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # alternatives of each token
     previous_response_id: Annotated[str, Field(max_length=MAX_ID_LENGTH)] | None = None
 
     # Accepted only with values that have no effect
     conversation: Annotated[None, BeforeValidator(_refuse_stored)] = None
     background: Literal[False] | None = None
-    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = None
     parallel_tool_calls: bool | None = None
     prompt: None = None
     stream_options: ResponseStreamOptions | None = None
     text: TextOptions | None = None
     tool_choice: Literal["none", "auto"] | None = None
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    top_logprobs: Literal[0] | None = None
     truncation: Literal["disabled"] | None = None
 
     @property
     def effort(self) -> tuple[str, str | None]:
         return "reasoning.effort", self.reasoning.effort if self.reasoning else None
 
+    @property
+    def wants_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ())
+
+    @model_validator(mode="after")
+    def _require_logprobs(self) -> Self:
+        if self.top_logprobs and not self.wants_logprobs:
+            text = f"top_logprobs is only allowed with include: [{LOGPROBS!r}]"
+            raise PydanticCustomError("unsupported_field", "{text}", {"name": "top_logprobs", "text": text})
+        return self
+
     def completion(self) -> "ResponseChat":
         """The chat with the instructions as its first message."""
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         messages = [{"role": each.role, "content": each.content} for each in self.input]
         shared = {name: getattr(self, name) for name in ServedBody.model_fields}
+        logprobs = {"logprobs": self.wants_logprobs, "top_logprobs": self.top_logprobs}
         return ResponseChat.model_validate(
-            {**shared, "messages": system + messages, "max_tokens": self.max_output_tokens}
+            {**shared, **logprobs, "messages": system + messages, "max_tokens": self.max_output_tokens}
         )
 
 

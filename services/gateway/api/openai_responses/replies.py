@@ -5,8 +5,9 @@ from itertools import count
 
 from services.gateway.api.errors import ApiError
 from services.gateway.api.openai_responses.body import ResponseBody
-from services.gateway.api.replies import Json, Replies, cached_tokens, serving
-from services.gateway.api.token_logprobs import TokenLogprob
+from services.gateway.api.replies import Json, Replies, cached_tokens, serving, with_alternatives
+from services.gateway.api.text_stream import Decode
+from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from shared.messages.requests import FinishReason, Outcome
 
 ID_PREFIX = "resp_"
@@ -20,7 +21,8 @@ class ResponseReplies(Replies):
 
     ends_with_done = False
 
-    def __init__(self, body: ResponseBody, request_id: str, created_s: float) -> None:
+    def __init__(self, body: ResponseBody, request_id: str, created_s: float, decode: Decode) -> None:
+        self._decode, self._wants_logprobs, self._alternatives = decode, body.wants_logprobs, body.top_logprobs or 0
         self._numbers = count()
         self._item_id = f"msg_{request_id}"
         effort = body.effort[1]
@@ -42,6 +44,7 @@ class ResponseReplies(Replies):
             "text": {"format": {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
             "tools": [],
+            "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
             "user": body.user,
@@ -77,15 +80,17 @@ class ResponseReplies(Replies):
         text: str,
         prompt_tokens: int,  # noqa: ARG002
         completion_tokens: int,  # noqa: ARG002
-        tokens: Sequence[TokenLogprob] = (),  # noqa: ARG002
+        tokens: Sequence[TokenLogprob] = (),
     ) -> Json:
-        return self._event("response.output_text.delta", item_id=self._item_id, delta=text, logprobs=[], **_PART)
+        logprobs = with_alternatives(tokens)
+        return self._event("response.output_text.delta", item_id=self._item_id, delta=text, logprobs=logprobs, **_PART)
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:  # noqa: ARG002
-        text, status = outcome.text, _status(outcome)
+        part, status = self._output_part(outcome), _status(outcome)
+        done = {"item_id": self._item_id, "text": outcome.text, "logprobs": part["logprobs"]}
         return [
-            self._event("response.output_text.done", item_id=self._item_id, text=text, logprobs=[], **_PART),
-            self._event("response.content_part.done", item_id=self._item_id, part=_part(text), **_PART),
+            self._event("response.output_text.done", **done, **_PART),
+            self._event("response.content_part.done", item_id=self._item_id, part=part, **_PART),
             self._event("response.output_item.done", item=self._message(outcome), **_ITEM),
             self._event(f"response.{status}", response=self.whole([outcome])),
         ]
@@ -110,12 +115,17 @@ class ResponseReplies(Replies):
             "type": "message",
             "status": _status(outcome),
             "role": "assistant",
-            "content": [_part(outcome.text)],
+            "content": [self._output_part(outcome)],
         }
 
+    def _output_part(self, outcome: Outcome) -> Json:
+        wanted = self._wants_logprobs
+        tokens = TokenLogprobs(self._decode, self._alternatives).finish(outcome) if wanted else ()
+        return _part(outcome.text, tokens)
 
-def _part(text: str) -> Json:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+def _part(text: str, tokens: Sequence[TokenLogprob] = ()) -> Json:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": with_alternatives(tokens)}
 
 
 def _status(outcome: Outcome) -> str:

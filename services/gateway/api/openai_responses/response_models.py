@@ -4,14 +4,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from services.gateway.api.response_models import ResponseModel, Serving
+from services.gateway.api.response_models import ReplyToken, ResponseModel, Serving
 
 
 class OutputText(ResponseModel):
     type: Literal["output_text"]
     text: str
     annotations: list[None]
-    logprobs: list[None]
+    logprobs: list[ReplyToken]
 
 
 class OutputMessage(ResponseModel):
@@ -60,6 +60,7 @@ class ResponseObject(ResponseModel):
     text: dict[str, Any]
     tool_choice: Literal["none", "auto"]
     tools: list[None]
+    top_logprobs: int
     top_p: float
     truncation: Literal["disabled"]
     usage: ResponseUsage
