@@ -41,7 +41,7 @@ def served() -> Iterator[Served]:
         patch.setenv("DILASERVE_OTLP_ENDPOINT", collector.url)
         first = consecutive_free_ports(len(METRICS_ORDER))
         with running_stack(DEMO_MODEL, data_dir, "--instances", "1x1", "--slots", 1, "--metrics-port", first) as stack:
-            body = {"model": "demo", "prompt": "Tom has 5 apples and buys 7 more.", "max_tokens": 64, "slo_ms": 60_000}
+            body = {"model": "demo", "prompt": "Tom has 5 apples and buys 7 more.", "max_tokens": 256, "slo_ms": 60_000}
             headers = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
             reply = httpx.post(f"{stack.url}/v1/completions", json=body, headers=headers, timeout=60)
             assert reply.status_code == 200, reply.text

@@ -43,8 +43,9 @@ def pack_for_cpu(decoder: PackedDecoder) -> None:
     weight. Without oneDNN nothing changes."""
     if decoder.embed.weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return
-    for module in list(decoder.modules()):
-        for name, child in list(module.named_children()):
+    parents = [module for module in decoder.modules() if not isinstance(module, nn.Linear)]
+    for module in parents:
+        for name, child in module.named_children():
             if isinstance(child, nn.Linear):
                 setattr(module, name, OneDnnLinear(child.weight, child.bias))
     if decoder.head is None:
