@@ -4,6 +4,7 @@ The field `nats_url` of a settings type is the variable `DILASERVE_NATS_URL`. An
 one line that names the variable, the value and the accepted values.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -57,10 +58,24 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
         try:
             values[field.name] = msgspec.convert(raw, field.type, strict=False)
         except msgspec.ValidationError as error:
+            if field.type in {NatsUrl, OptionalNatsUrl}:
+                raise _invalid_nats_url(variable, environ[variable]) from None
             choices = getattr(msgspec.inspect.type_info(field.type), "values", ())
             accepted = f"; accepted: {', '.join(choices)}" if choices else ""
             raise BadInput(f"{variable}={environ[variable]!r}: {error}{accepted}", field=variable) from None
     return kind(**values)
+
+
+def check_nats_url(url: str, name: str) -> None:
+    """Raises: BadInput with `name`, the URL without its user and password, and the accepted form."""
+    if re.fullmatch(_NATS_URL, url) is None:
+        raise _invalid_nats_url(name, url)
+
+
+def _invalid_nats_url(name: str, url: str) -> BadInput:
+    shown = re.sub(r"^(\w+://)?.*@", r"\1", url, flags=re.DOTALL)  # an invalid URL may have a password anywhere
+    accepted = "nats://HOST:PORT, or tls://HOST:PORT, with USER:PASSWORD@ before HOST where the server has users"
+    return BadInput(f"{name}={shown!r}: not the URL of a NATS server; accepted: {accepted}", field=name)
 
 
 def to_environ(settings: Mapping[str, object]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from dilaserve.stack.services import STOP_ORDER, NatsUrls, reconfigurator_progra
 from dilaserve.stack.supervisor import Supervisor
 from shared.bus.users import BusUser
 from shared.errors import DilaserveError
-from shared.settings import ServiceSettings, read_settings
+from shared.settings import ServiceSettings, check_nats_url, read_settings
 from shared.urls import without_credentials
 
 log = structlog.get_logger(__name__)
@@ -61,6 +61,7 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 
 async def _check_servers(options: StackOptions) -> None:
     if options.nats_url:
+        check_nats_url(options.nats_url, "--nats-url")
         shown = without_credentials(options.nats_url)
         answers = partial(nats_answers, ca=_settings().nats_ca)
         await check_answers(answers, options.nats_url, f"--nats-url {shown}: NATS with JetStream")

@@ -16,6 +16,7 @@ from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
 from shared.messages.instances import Instance
 from shared.messages.stats import STATS_S, SchedulerStats
+from shared.settings import check_nats_url
 from shared.urls import without_credentials
 
 ANSWER_TIMEOUT_S = 2 * STATS_S  # for the scheduler and the bus
@@ -77,7 +78,10 @@ class ClusterObserver:
 async def open_observer(
     url: str, nats_url: str, cell: str, certificate: str = "", nats_ca: str = ""
 ) -> AsyncIterator[ClusterObserver]:
-    """`certificate`: as `not_ready_reason`; `nats_ca`: as `bus_client`. Raises: BadInput if NATS does not answer."""
+    """`certificate`: as `not_ready_reason`; `nats_ca`: as `bus_client`. Raises: BadInput if the NATS URL is invalid
+    or NATS does not answer.
+    """
+    check_nats_url(nats_url, "--nats-url")
     await check_answers(partial(nats_answers, ca=nats_ca), nats_url, f"NATS at {without_credentials(nats_url)}")
     bus = await Bus.connect(nats_url, cell, name="status", ca=nats_ca)
     try:

@@ -2,13 +2,12 @@
 
 import re
 
-import msgspec
 from msgspec.structs import replace
 
 from services.gateway.settings import GatewaySettings
 from shared.errors import BadInput
 from shared.model_files import default_model_name
-from shared.settings import NatsUrl
+from shared.settings import check_nats_url
 
 VARIABLE = "DILASERVE_MORE_MODELS"
 ACCEPTED = "NAME=MODEL@CELL, or NAME=MODEL@URL/CELL for a cell on another NATS server"
@@ -37,12 +36,7 @@ def _read(own: GatewaySettings, number: int, entry: str) -> GatewaySettings:
     if found is None:
         raise BadInput(f"{VARIABLE}: entry {number} is not of the form {ACCEPTED}", VARIABLE)
     url = found["url"] or own.nats_url
-    try:
-        msgspec.convert(url, NatsUrl)
-    except msgspec.ValidationError:
-        raise BadInput(
-            f"{VARIABLE}: entry {number} has no valid NATS URL, such as nats://nats:4222", VARIABLE
-        ) from None
+    check_nats_url(url, f"{VARIABLE}: entry {number}")
     return replace(
         own,
         model=found["model"],

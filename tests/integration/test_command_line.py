@@ -86,6 +86,7 @@ def test_the_debug_log_level_adds_a_traceback_only(
     [
         ("--data-dir", "/dev/null", "cannot be used"),
         ("--host", "nowhere.invalid", "cannot listen on nowhere.invalid"),
+        ("--nats-url", "http://127.0.0.1:1", "accepted: nats://HOST:PORT"),
         ("--nats-url", "nats://127.0.0.1:1", "NATS with JetStream does not answer"),
         ("--database-url", "sqlite://", "not a database URL"),
         ("--database-url", "postgresql://u@127.0.0.1:1/x", "Postgres does not answer"),

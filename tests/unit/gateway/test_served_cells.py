@@ -39,7 +39,7 @@ def test_an_entry_names_a_model_and_its_cell(entry: str, expected: tuple[str, ..
 
 @pytest.mark.parametrize("entry", ["big", "big=m", "=m@b", "big=@b", "big=m@", "big=m@B", "big=m@ftp://x/b", "a b=m@b"])
 def test_an_entry_of_another_form_is_refused_by_its_number(entry: str) -> None:
-    with pytest.raises(BadInput, match="DILASERVE_MORE_MODELS: entry 2 "):
+    with pytest.raises(BadInput, match=r"DILASERVE_MORE_MODELS: entry 2\b"):
         served_cells(settings("fine=m@fine", entry))
 
 

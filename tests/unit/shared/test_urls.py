@@ -9,6 +9,7 @@ from shared.urls import without_credentials
     ("url", "shown"),
     [
         ("nats://gateway:secret@host:4222", "nats://host:4222"),
+        ("gateway:secret@host:4222", "host:4222"),
         ("nats://token@host:4222", "nats://host:4222"),
         ("nats://a:secret@h1,nats://b:secret@h2:4222", "nats://h1,nats://h2:4222"),
         ("nats://a:se,cr@et@host", "nats://host"),
