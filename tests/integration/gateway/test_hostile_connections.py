@@ -81,6 +81,31 @@ async def test_an_endless_trailer_ends_its_connection(lonely_gateway: RunningGat
     assert b"200 OK" not in await reply_to_endless(lonely_gateway, start, b"x" * 65_536)
 
 
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 2\r\nContent-Length: 30\r\n",
+        b"Transfer-Encoding: gzip\r\n",
+    ],
+    ids=["length and chunks", "two lengths", "no length"],
+)
+async def test_a_body_of_ambiguous_length_hides_no_request(lonely_gateway: RunningGateway, lengths: bytes) -> None:
+    start = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + lengths
+    async with connected(lonely_gateway) as (reader, writer):
+        writer.write(start + b"\r\n0\r\n\r\n" + GET + b"\r\n")
+        reply = await reader.read()
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert reply.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("path", [b"/console/../routes/console.py", b"/console/%2e%2e/%2e%2e/settings.py"])
+async def test_no_path_leads_to_a_file_outside_the_console(lonely_gateway: RunningGateway, path: bytes) -> None:
+    async with connected(lonely_gateway) as (reader, writer):
+        writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 404 ")
+
+
 async def test_a_large_header_within_the_limit_is_accepted(lonely_gateway: RunningGateway) -> None:
     reply = await lonely_gateway.http.get("/health", headers={"X-Large": "x" * (MAX_HEADER_BYTES - 1_000)})
     assert reply.status_code == 200
