@@ -22,10 +22,8 @@ from shared.bus.client import Bus
 
 STOP_S = 10.0
 KILLS = 5
-BURST, BURST_S = (
-    500,
-    5.0,
-)  # requests, and the seconds in which they are sent: about three times what two instances serve
+BURST = 500  # requests of an overload: about three times what two instances serve
+BURST_S = 5.0  # seconds in which they are sent
 BROKEN_SERVICE = Path(__file__).parent / "broken_service"
 PAGE_BYTES = 1 << 16
 
