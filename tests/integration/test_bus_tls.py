@@ -35,6 +35,7 @@ def address(server: NatsServer, host: str = "localhost") -> str:
     return f"tls://{host}:{server.port}"
 
 
+@pytest.mark.slow
 async def test_the_bus_works_over_tls_and_connects_again(server: NatsServer, certificate: Certificate) -> None:
     bus = await Bus.connect(address(server), "cell0", name="test", ca=str(certificate.certificate))
     await bus.set_up()

@@ -253,6 +253,7 @@ async def test_a_wrong_password_is_logged_once_without_the_password(
     assert "a-wrong-password" not in logged
 
 
+@pytest.mark.slow
 async def test_a_user_connects_again_after_a_restart_of_the_server(server: NatsServer, cell: Bus) -> None:
     """The last test of the module, because it restarts the server."""
     server.stop(kill=True)

@@ -7,6 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 import msgspec
+import pytest
 import torch
 from torch import Tensor
 
@@ -96,6 +97,7 @@ def serve(answers: Connection) -> None:
             answers.send(decode_all(ranks))
 
 
+@pytest.mark.slow
 def test_a_rank_without_memory_costs_no_text_and_no_rank() -> None:
     ours, theirs = multiprocessing.Pipe()
     instance = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,))

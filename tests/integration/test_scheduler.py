@@ -350,6 +350,7 @@ async def test_a_service_stops_on_sigterm_while_the_bus_is_unavailable(
     assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.slow
 async def test_a_leader_stops_on_sigterm_while_the_bus_is_unavailable(tiny_model_dir: Path, tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     server.start()
