@@ -58,20 +58,18 @@ async def record(nats_url: str) -> AsyncIterator[Recording]:
 
 def iterations(jobs: Iterable[StepJobs], results: Iterable[StepResults]) -> list[RecordedIteration]:
     """The iterations, except those with a step whose job is not among `jobs`."""
-    kinds = {
-        (ticket, step): kind
-        for message in jobs
-        for ticket, step, kind in zip(
-            unpack_int64(message.tickets).tolist(),
-            unpack_int32(message.steps).tolist(),
-            unpack_int32(message.kinds).tolist(),
-            strict=True,
-        )
-    }
+    kinds = {}
+    for message in jobs:
+        columns = (unpack_int64(message.tickets), unpack_int32(message.steps), unpack_int32(message.blocks))
+        names = zip(*(column.tolist() for column in columns), strict=True)
+        kinds.update(zip(names, unpack_int32(message.kinds).tolist(), strict=True))
     found = []
     for message in results:
-        names = zip(unpack_int64(message.tickets).tolist(), unpack_int32(message.steps).tolist(), strict=True)
-        of_steps = [kinds.get(name) for name in names]
+        # A job that was sent ahead for the next block may have the same step number.
+        first = unpack_int32(message.counts).cumsum() - unpack_int32(message.counts)
+        blocks = unpack_int32(message.positions)[first] // BLOCK
+        columns = (unpack_int64(message.tickets), unpack_int32(message.steps), blocks)
+        of_steps = [kinds.get(name) for name in zip(*(column.tolist() for column in columns), strict=True)]
         if of_steps and None not in of_steps:
             cached = of_steps.count(StepKind.CACHE)
             tokens = message.batch_tokens - BLOCK * cached

@@ -42,6 +42,7 @@ from experiments.report import RESULTS, Report
 from services.predictor.model import load_predictor
 from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from services.scheduler.settings import SchedulerSettings
+from shared.messages.instances import Instance
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 from simulator.scenario import Scenario, simulate
@@ -147,11 +148,11 @@ async def calibrate(cluster: LiveCluster, rows: list[LoadRequest]) -> Calibratio
     return CalibrationRound(by_threshold, in_turn[0], recorded, iterations(recording.jobs, recording.results), burst_s)
 
 
-async def registered_profile(cluster: LiveCluster) -> LatencyProfile:
-    """The profile in the instance's registration, which its engine measured at the start without other load."""
+async def registered_instance(cluster: LiveCluster) -> Instance:
+    """Its registration, with the profile that its engine measured at the start without other load."""
     async with open_observer(cluster.url, cluster.nats_url, CELL) as observer:
         [instance] = (await observer.report()).instances
-    return LatencyProfile.from_csv(instance.profile)
+    return instance
 
 
 def scenario_of(rounds: Sequence[CalibrationRound], registered: LatencyProfile, policy: str) -> Scenario:
@@ -259,7 +260,7 @@ def main(
     runs: dict[float, list[ValidationRun]] = {float(load): [] for load in loads.split(",")}
     with live_cluster("--policy", policy, "--instances", "1x1") as cluster:
         asyncio.run(serve_loop(cluster.url, rows[:ROUND_REQUESTS], max(CONCURRENCY), LOOSE_SLO_S))  # warm-up
-        registered = asyncio.run(registered_profile(cluster))
+        registered = LatencyProfile.from_csv(asyncio.run(registered_instance(cluster)).profile)
         rounds = [asyncio.run(calibrate(cluster, rows))]
         for load in list(runs) * parts:
             runs[load].append(asyncio.run(run_live(load, cluster, served, rounds)))

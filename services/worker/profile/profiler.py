@@ -5,6 +5,7 @@ It times the engine's iterations, so a latency includes all that the scheduler s
 """
 
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from shared.profile import MIXED, LatencyProfile, MeasuredLatency, RowKind
 TYPICAL_TOKENS = 256  # prompt and output tokens of each request in a batch
 LONG_TOKENS = 1024  # of each request in a batch with long contexts
 BLOCK = 32  # tokens of a block
+PAUSE_S = 0.01  # before an iteration, about as long as an instance waits for its next jobs; meanwhile caches cool
 
 OnPoint = Callable[[RowKind, int], object]  # kind of row, tokens of the batch
 
@@ -101,7 +103,9 @@ def _measure_recompute(runner: ModelRunner, tp: int, plan: ProfilePlan, on_point
         on_point(StepKind.RECOMPUTE, tokens)
         count = -(-tokens // min(TYPICAL_TOKENS, runner.config.max_length))
         states = _states(runner.config, range(count), tokens // count)
-        engine = Engine(runner, CacheMode.NONE, EngineLimits(max(plan.batch_tokens), count), "profile")
+        # With a cache if it has room, since the steps that are served fill it.
+        mode = CacheMode.DUAL if count * (tokens // count) <= runner.cache_tokens else CacheMode.NONE
+        engine = Engine(runner, mode, EngineLimits(max(plan.batch_tokens), count), "profile")
         _run_step(engine, states, [])
         timed = _time(plan, partial(_recompute, engine, states))
         if timed is None:
@@ -210,6 +214,7 @@ def _time(plan: ProfilePlan, run: Callable[[int], list[StepResults]]) -> tuple[f
     times_s: list[float] = []
     fed = 0
     for number in range(1 + plan.repeats):
+        time.sleep(PAUSE_S)
         ran = run(number)
         if len(ran) > 1 or any(results.failures for results in ran):
             return None

@@ -18,6 +18,7 @@ from shared.profile import LatencyProfile, read_profile, write_profile
 log = structlog.get_logger(__name__)
 
 CODE = Path(__file__).parents[1]  # of the worker
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 
 def given_profile(path: Path, tp: int) -> LatencyProfile:
@@ -49,9 +50,17 @@ def default_directory(environ: Mapping[str, str]) -> Path:
 def _key(choice: ModelChoice, runner: Runner | ParallelRunner) -> str:
     """A hash of the facts that latencies depend on."""
     hardware = device_name(runner.device), runner.attention, str(runner.dtype)
-    software = torch.__version__, torch.version.cuda, _code_hash(CODE)
+    software = torch.__version__, torch.version.cuda, cuda_driver(), _code_hash(CODE)
     facts = (runner.config, *hardware, *software, choice.tp, choice.threads, runner.cache_tokens > 0)
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def cuda_driver() -> str | None:
+    """The version of NVIDIA's driver; None without one."""
+    try:
+        return DRIVER_VERSION.read_text().partition("\n")[0]
+    except OSError:
+        return None
 
 
 def _code_hash(directory: Path) -> str:

@@ -65,27 +65,45 @@ def test_a_failed_request_is_an_error() -> None:
         read({"id": "b", "status": "failed"})
 
 
-def test_iterations_are_parsed_from_jobs_and_results() -> None:
-    """An iteration without a recorded job is left out."""
-    jobs = StepJobs(
+def jobs_of(*steps: tuple[int, int, int, StepKind]) -> StepJobs:
+    """Jobs (ticket, step, block, kind)."""
+    tickets, numbers, blocks, kinds = zip(*steps, strict=True)
+    return StepJobs(
         epoch=1,
-        tickets=pack_int64([7, 8]),
-        steps=pack_int32([0, 3]),
-        kinds=pack_int32([StepKind.RECOMPUTE, StepKind.CACHE]),
+        tickets=pack_int64(tickets),
+        steps=pack_int32(numbers),
+        blocks=pack_int32(blocks),
+        kinds=pack_int32(kinds),
     )
 
-    def results(tickets: list[int], steps: list[int]) -> StepResults:
-        return StepResults(
-            instance_id="a",
-            epoch=1,
-            tickets=pack_int64(tickets),
-            steps=pack_int32(steps),
-            batch_tokens=150,
-            latency_s=0.02,
-        )
 
-    run = iterations([jobs], [results([7, 8], [0, 3]), results([7, 8], [1, 4]), results([], [])])
+def results_of(*steps: tuple[int, int, int]) -> StepResults:
+    """Results (ticket, step, position) of steps that unmask one token each."""
+    tickets, numbers, positions = zip(*steps, strict=True) if steps else ((), (), ())
+    return StepResults(
+        instance_id="a",
+        epoch=1,
+        tickets=pack_int64(tickets),
+        steps=pack_int32(numbers),
+        counts=pack_int32([1] * len(steps)),
+        positions=pack_int32(positions),
+        batch_tokens=150,
+        latency_s=0.02,
+    )
+
+
+def test_iterations_are_parsed_from_jobs_and_results() -> None:
+    """An iteration without a recorded job is left out."""
+    jobs = jobs_of((7, 0, 0, StepKind.RECOMPUTE), (8, 3, 1, StepKind.CACHE))
+    run = iterations([jobs], [results_of((7, 0, 5), (8, 3, 40)), results_of((7, 1, 6), (8, 4, 41)), results_of()])
     assert run == [RecordedIteration(cached=1, recomputed=1, recomputed_tokens=118, computing_s=0.02)]
+
+
+def test_of_two_jobs_with_one_step_number_the_one_of_the_result_s_block_counts() -> None:
+    jobs = [jobs_of((7, 3, 0, StepKind.CACHE)), jobs_of((7, 3, 1, StepKind.RECOMPUTE))]
+    for position, recomputed in ((31, 0), (32, 1)):
+        [one] = iterations(jobs, [results_of((7, 3, position))])
+        assert (one.cached, one.recomputed) == (1 - recomputed, recomputed)
 
 
 def test_canvases_are_parsed_from_results_and_guesses() -> None:

@@ -146,6 +146,16 @@ def test_a_profile_of_another_torch_version_is_not_used(tmp_path: Path, monkeypa
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_profile_of_another_cuda_driver_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner(random_decoder())
+    version, profiles = tmp_path / "version", tmp_path / "profiles"
+    monkeypatch.setattr(services.worker.profile.stored_profile, "DRIVER_VERSION", version)
+    for number in ("570", "580"):
+        version.write_text(f"NVRM version: {number}\nGCC version\n")
+        stored_profile(CHOICE, runner, profiles)
+    assert len(list(profiles.iterdir())) == 2
+
+
 def test_a_profile_of_other_worker_code_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = Runner(random_decoder())
     code, profiles = tmp_path / "code", tmp_path / "profiles"
