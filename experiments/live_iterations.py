@@ -58,11 +58,11 @@ async def record(nats_url: str) -> AsyncIterator[Recording]:
 
 def iterations(jobs: Iterable[StepJobs], results: Iterable[StepResults]) -> list[RecordedIteration]:
     """The iterations, except those with a step whose job is not among `jobs`."""
-    kinds = {}
-    for message in jobs:
-        columns = (unpack_int64(message.tickets), unpack_int32(message.steps), unpack_int32(message.blocks))
+    kinds: dict[tuple[int, ...], int] = {}
+    for sent in jobs:
+        columns = (unpack_int64(sent.tickets), unpack_int32(sent.steps), unpack_int32(sent.blocks))
         names = zip(*(column.tolist() for column in columns), strict=True)
-        kinds.update(zip(names, unpack_int32(message.kinds).tolist(), strict=True))
+        kinds.update(zip(names, unpack_int32(sent.kinds).tolist(), strict=True))
     found = []
     for message in results:
         # A job that was sent ahead for the next block may have the same step number.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.worker.engine.unmasking import summarize
+from services.worker.engine.confidence_stats import summarize
 from shared.arrays import Float32, Float64, Int64
 from simulator.unmasking_model import NUM_THRESHOLDS, IntArray, TrueStepsLeft, masks_of_block
 

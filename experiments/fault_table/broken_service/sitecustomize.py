@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 POISON_SEED = 666
@@ -39,8 +40,8 @@ def break_service(*_: object) -> None:
             time.sleep(3600)
         found = run(runner, batch)
         if HOW == "nan":
-            return TokenPredictions(found.tokens, found.confidences * float("nan"))
-        return TokenPredictions((found.tokens * 7 + 11) % runner.config.vocab_size, found.confidences)
+            return replace(found, confidences=found.confidences * float("nan"))
+        return replace(found, tokens=(found.tokens * 7 + 11) % runner.config.vocab_size)
 
     Runner.run = wrong  # type: ignore[method-assign, assignment]
 

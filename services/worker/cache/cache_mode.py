@@ -14,6 +14,7 @@ that an earlier request had in common.
 
 import enum
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -57,21 +58,20 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
     With shifted logits, a cache step lacks the row that predicts its block's first position. So the recompute step
     decides only that position (as Dream's cached decoding does).
     """
+    part = partial(Part, sequence, job.step, job.block, threshold=job.threshold)
     start, stop = sequence.block_range(job.block)
     if config.is_block_causal:
         is_cached = mode is not CacheMode.NONE and job.kind == StepKind.CACHE
-        return Part(
-            sequence, job.step, job.block, sequence.exact_tokens if is_cached else sequence.loaded_at_arrival, stop
-        )
+        return part(sequence.exact_tokens if is_cached else sequence.loaded_at_arrival, stop)
     if mode is CacheMode.NONE:
-        return Part(sequence, job.step, job.block, 0, len(sequence.canvas))
+        return part(0, len(sequence.canvas))
     is_cached = sequence.cached_block == job.block
     rebuilds = not is_cached and not (sequence.canvas[start:stop] == config.mask_token_id).all()
     if rebuilds or (is_cached and job.kind == StepKind.CACHE):
         end = stop if mode is CacheMode.DUAL else len(sequence.canvas)
-        return Part(sequence, job.step, job.block, start, end, rebuilds=rebuilds)
+        return part(start, end, rebuilds=rebuilds)
     first_only = config.shifted_logits and bool(sequence.canvas[start] == config.mask_token_id)
-    return Part(sequence, job.step, job.block, 0, len(sequence.canvas), first_only)
+    return part(0, len(sequence.canvas), first_only)
 
 
 def rebuild_part(part: Part, config: ModelConfig) -> Part:

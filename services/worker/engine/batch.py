@@ -31,6 +31,8 @@ class ForwardBatch:
     counts: Int64  # [N], candidates of each request, at least 1
     candidates: Int64  # [R], positions of the candidates, from the start of each request's canvas
     rows: Int64  # [R], the fed token whose logits predict each candidate
+    current: Int64  # [R], the tokens there now: the mask, or one that may change
+    limits: Float64  # [R], the probability that writes a token there
     temperatures: Float64  # [N]
     seeds: Int64  # [N]
     steps: Int64  # [N]
@@ -51,6 +53,7 @@ class Part:
     stop: int
     first_only: bool = False  # predict only the block's first position
     rebuilds: bool = False  # before it, the cache is filled again as at the block's start
+    threshold: float = 1.0  # the probability that unmasks a token
 
     @property
     def num_tokens(self) -> int:
@@ -87,6 +90,11 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
     candidates = [_candidates(part, config.mask_token_id) for part in parts]
     counts = np.array([len(masks) for masks in candidates], dtype=np.int64)
     flat = np.concatenate(candidates)
+    current = np.concatenate([part.sequence.canvas[own] for part, own in zip(parts, candidates, strict=True)])
+    limits = np.array([part.threshold for part in parts], dtype=np.float64).repeat(counts)
+    if any(part.sequence.edits for part in parts):
+        edit = np.array([part.sequence.edit_threshold for part in parts], dtype=np.float64).repeat(counts)
+        limits = np.where(current == config.mask_token_id, limits, edit)
     predicted_by = np.maximum(flat - 1, 0) if config.shifted_logits else flat
     positions = np.arange(lengths.sum()) - np.repeat(offsets, lengths)
     spans = [part.spans(is_block_causal=config.is_block_causal) for part in parts]
@@ -106,6 +114,8 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         counts=counts,
         candidates=flat,
         rows=predicted_by + np.repeat(offsets, counts),
+        current=current.astype(np.int64),
+        limits=limits,
         temperatures=np.array([part.sequence.temperature for part in parts], dtype=np.float64),
         seeds=np.array([part.sequence.seed for part in parts], dtype=np.int64),
         steps=np.array([part.step for part in parts], dtype=np.int64),

@@ -9,7 +9,6 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
-import numpy as np
 import structlog
 import torch
 
@@ -139,13 +138,10 @@ class Engine:
 
     def _run_batch(self, picked: list[tuple[Part, StepJob]]) -> StepOutcome:
         parts = [part for part, _ in picked]
-        thresholds = np.array([job.threshold for _, job in picked], dtype=np.float64)
         self._rebuild_caches([part for part in parts if part.rebuilds])
         batch = pack(parts, self._config, self._cache.take_moves())
         predictions = self._runner.run(batch)
-        outcome = unmask(
-            parts, batch, predictions, thresholds, self._config.mask_token_id, is_strict=self._config.is_block_causal
-        )
+        outcome = unmask(parts, batch, predictions)
         if predictions.top is not None:
             self._report.top_tokens = top_tokens(parts, batch, predictions.top, outcome)
         if any(part.sequence.wants_provisional for part in parts):

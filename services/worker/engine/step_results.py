@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from services.worker.engine.batch import ForwardBatch, Part
+from services.worker.engine.confidence_stats import summarize
 from services.worker.engine.step_jobs import StepJob
-from services.worker.engine.unmasking import choose, choose_with_edits, summarize
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Float32, Float64, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.requests import Guesses
@@ -78,29 +78,9 @@ class IterationResult:
         )
 
 
-def unmask(
-    parts: Sequence[Part],
-    batch: ForwardBatch,
-    predictions: TokenPredictions,
-    thresholds: Float64,
-    mask_id: int,
-    *,
-    is_strict: bool = False,
-) -> StepOutcome:
-    """Choose the tokens to unmask, and write them and their confidences to the sequences (which this modifies)."""
-    chosen = choose(predictions.confidences, batch.counts, thresholds, is_strict=is_strict)  # [R]
-    ends = np.cumsum(batch.counts)
-    for row, part in enumerate(parts):
-        if part.sequence.edits:
-            rows = slice(ends[row] - batch.counts[row], ends[row])
-            chosen[rows] = choose_with_edits(
-                part.sequence.canvas[batch.candidates[rows]],
-                mask_id,
-                predictions.tokens[rows],
-                predictions.confidences[rows],
-                threshold=thresholds[row],
-                edit_threshold=part.sequence.edit_threshold,
-            )
+def unmask(parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions) -> StepOutcome:
+    """Write the selected tokens and their confidences to the sequences (which this modifies)."""
+    chosen, ends = predictions.selected, np.cumsum(batch.counts)
     counts = np.add.reduceat(chosen.astype(np.int64), ends - batch.counts)
     prompts = np.array([part.sequence.prompt_length for part in parts], dtype=np.int64)
     positions = batch.candidates - np.repeat(prompts, batch.counts)  # [R], from the start of the output

@@ -56,6 +56,7 @@ class Captured:
 
     graph: Any  # torch.cuda.CUDAGraph
     packed: Tensor  # the inputs' buffer
+    inputs: ForwardInputs  # views of it
     hidden: Tensor  # [size * BLOCK, W]
 
 
@@ -76,23 +77,25 @@ class CacheStepGraphs:
             arrays = self._arrays(_empty_batch(self._store.padding_entry), size, np.zeros(1, dtype=np.int64))
             self._graphs[size] = self._capture(arrays)
 
-    def run(self, batch: ForwardBatch, rows: Int64) -> Tensor | None:
-        """Returns: the hidden states [R, W] of these rows of the fed tokens, valid until the next run, or None if no
-        graph serves the batch."""
+    def run(self, batch: ForwardBatch, rows: Int64) -> tuple[Tensor, ForwardInputs] | None:
+        """Returns: the hidden states [R, W] of these rows of the fed tokens, and the inputs, both valid until the next
+        run; None if no graph serves the batch."""
         size = size_for(batch)
         if size is None or len(rows) > size * BLOCK:
             return None
         captured = self._graphs[size]
         captured.packed.copy_(self._transfer.stage(self._arrays(batch, size, rows)), non_blocking=True)
         captured.graph.replay()
-        return captured.hidden[: len(rows)]
+        return captured.hidden[: len(rows)], captured.inputs
 
     def _arrays(self, batch: ForwardBatch, size: int, rows: Int64) -> list[NDArray[Any]]:
         return arrays_of(pad(batch, size, self._store.padding_entry), np.resize(rows, size * BLOCK))
 
-    def _forward(self, packed: Tensor, arrays: list[NDArray[Any]]) -> Tensor:
+    def _inputs(self, packed: Tensor, arrays: list[NDArray[Any]]) -> ForwardInputs:
+        return ForwardInputs(BLOCK, self._decoder.config.max_length, *self._transfer.views(packed, arrays))
+
+    def _forward(self, inputs: ForwardInputs) -> Tensor:
         """With shapes that depend on the size only. -> hidden [size * BLOCK, W]."""
-        inputs = ForwardInputs(BLOCK, self._decoder.config.max_length, *self._transfer.views(packed, arrays))
         attend = attention(inputs, self._store, self._kernel)
         hidden: Tensor = self._decoder(inputs.tokens, inputs.positions, attend, inputs.rows)
         return hidden
@@ -100,16 +103,17 @@ class CacheStepGraphs:
     def _capture(self, arrays: list[NDArray[Any]]) -> Captured:
         device = self._decoder.embed.weight.device
         packed = self._transfer.stage(arrays).to(device, copy=True)
+        inputs = self._inputs(packed, arrays)
         with torch.cuda.device(device):  # streams belong to a device, and each thread starts on the first one
             warm_up = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             warm_up.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(warm_up):
-                self._forward(packed, arrays)  # selects and loads kernels, which cannot be captured
+                self._forward(inputs)  # chooses and loads kernels, which cannot be captured
             torch.cuda.current_stream().wait_stream(warm_up)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                hidden = self._forward(packed, arrays)
-        return Captured(graph, packed, hidden)
+                hidden = self._forward(inputs)
+        return Captured(graph, packed, inputs, hidden)
 
 
 def _empty_batch(padding_entry: int) -> ForwardBatch:
@@ -128,6 +132,8 @@ def _empty_batch(padding_entry: int) -> ForwardBatch:
         counts=one,
         candidates=none,
         rows=none,
+        current=none,
+        limits=np.zeros(0),
         temperatures=np.zeros(1),
         seeds=one,
         steps=one,

@@ -16,9 +16,10 @@ from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
 from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of, max_lengths
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards, total_of
+from services.worker.model.selection import select
 from services.worker.model.top_logits import combine_top, top_logits
 from services.worker.model.truncation import Truncation, lowest_logits
-from shared.arrays import Float64, Int64
+from shared.arrays import Bool, Float64, Int64
 
 # Rows for the head. With fewer, the CPU's matrix routine sums in another order; from this number on, a row's result has
 # the same bits in any batch.
@@ -33,6 +34,7 @@ class TokenPredictions:
 
     tokens: Int64
     confidences: Float64  # probability, in (0, 1]
+    selected: Bool  # whether the step writes the token
     top: "TopPredictions | None" = None  # None: no request wants them
 
 
@@ -102,7 +104,8 @@ class Runner:
         if self._store is not None:
             self._store.move(batch.moves)
         rows = np.pad(batch.rows, (0, max(0, MIN_ROWS - len(batch.rows))), mode="edge")
-        logits = self.decoder.logits(self._hidden(batch, rows))[: len(batch.rows)]  # [R, V of this rank]
+        hidden, inputs = self._hidden(batch, rows)
+        logits = self.decoder.logits(hidden)[: len(batch.rows)]  # [R, V of this rank]
         after_temperature = self.config.confidence_at_temperature
         floor = self._floor(logits, batch)
         noise = self._noise(batch)
@@ -110,28 +113,41 @@ class Runner:
         top = self._top_logits(logits, batch, top_rows, noise) if len(top_rows) else None
         best = best_of(logits, noise, self._vocabulary, floor, after_temperature=after_temperature)
         parts = self._gather(best) if self._gather else best.unsqueeze(0)
-        chosen = combine_shards(parts)
+        chosen = self._select(combine_shards(parts), inputs, batch)
         if self._gather:
             chosen[0].masked_fill_((parts[:, 2] == NO_TOKEN).any(dim=0), NO_TOKEN)
         found = [chosen] if top is None else [chosen, combine_top(top, total_of(parts)[top_rows])]
-        tokens, confidences, *top_columns = _to_host(found)
+        tokens, confidences, selected, *top_columns = _to_host(found)
         if self._gather and tokens.min() == NO_TOKEN:
             raise torch.OutOfMemoryError("another rank is out of memory")
-        predictions = TokenPredictions(tokens.astype(np.int64), confidences)
+        predictions = TokenPredictions(tokens.astype(np.int64), confidences, selected.astype(np.bool_))
         if not top_columns:
             return predictions
         top_tokens, top_confidences = top_columns
         return replace(predictions, top=TopPredictions(top_rows, top_tokens.astype(np.int64), top_confidences))
 
-    def _hidden(self, batch: ForwardBatch, rows: Int64) -> Tensor:
-        """The hidden states of these rows of the fed tokens: [R, W]."""
+    def _hidden(self, batch: ForwardBatch, rows: Int64) -> tuple[Tensor, ForwardInputs]:
+        """The hidden states [R, W] of these rows of the fed tokens, and the inputs on the device."""
         replayed = self._graphs.run(batch, rows) if self._graphs else None
         if replayed is not None:
             return replayed
         inputs = ForwardInputs(*max_lengths(batch), *self._transfer.put(arrays_of(batch, rows)))
         attend = attention(inputs, self._store, self._kernel)
         hidden: Tensor = self.decoder(inputs.tokens, inputs.positions, attend, inputs.rows)
-        return hidden
+        return hidden, inputs
+
+    def _select(self, predicted: Tensor, inputs: ForwardInputs, batch: ForwardBatch) -> Tensor:
+        """Tokens and confidences [2, R] -> the same and whether each is written, float64 [3, R]."""
+        tokens, confidences = predicted
+        selected = select(
+            tokens,
+            confidences,
+            inputs.candidates(len(batch.rows)),
+            len(batch.counts),
+            self.config.mask_token_id,
+            is_strict=self.config.is_block_causal,
+        )
+        return torch.cat((predicted, selected.double().unsqueeze(0)))
 
     def _top_logits(self, logits: Tensor, batch: ForwardBatch, rows: Int64, noise: Noise | None) -> Tensor:
         """The highest logits of these rows: [parts, 2, A, k], see `top_logits`."""
@@ -163,7 +179,7 @@ def rows_with_top_tokens(batch: ForwardBatch) -> Int64:
 
 
 def _to_host(found: Sequence[Tensor]) -> list[Float64]:
-    """The rows [2, ...] of each of these tensors, copied at once: the step's only synchronisation."""
+    """The rows of each of these tensors, copied at once: the step's only synchronisation."""
     if len(found) == 1:
         return list(found[0].cpu().numpy())
     ends = np.cumsum([tensor.numel() for tensor in found])

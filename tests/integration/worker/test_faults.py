@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def _garbage(environ: dict[str, str]) -> None:
         nonlocal ran
         ran = ran or not is_canary(batch)
         found = run(runner, batch)
-        return TokenPredictions((found.tokens + ran) % runner.config.vocab_size, found.confidences)
+        return replace(found, tokens=(found.tokens + ran) % runner.config.vocab_size)
 
     with patch.object(Runner, "run", wrong), patch.object(worker_service, "QUARANTINE_S", 0.5):
         sys.exit(main(environ))
@@ -141,7 +142,7 @@ def _garbage_at_start(environ: dict[str, str]) -> None:
 
     def wrong(runner: Runner, batch: ForwardBatch) -> TokenPredictions:
         found = run(runner, batch)
-        return TokenPredictions((found.tokens + 1) % runner.config.vocab_size, found.confidences)
+        return replace(found, tokens=(found.tokens + 1) % runner.config.vocab_size)
 
     with patch.object(Runner, "run", wrong):
         sys.exit(main(environ))

@@ -1,6 +1,6 @@
 """The canary notices a device that computes wrong, and only such a device."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ class Device:
             tokens = (tokens + 7) % self.config.vocab_size
         if self.not_finite:
             confidences[0] = np.nan
-        return TokenPredictions(tokens, confidences)
+        return replace(found, tokens=tokens, confidences=confidences)
 
 
 def iteration(*confidences: float) -> IterationResult:

@@ -46,12 +46,13 @@ class OnCpu(CacheStepGraphs):
 
     def _capture(self, arrays: list[NDArray[Any]]) -> Captured:
         packed = self._transfer.stage(arrays).clone()
-        hidden = self._forward(packed, arrays)
+        inputs = self._inputs(packed, arrays)
+        hidden = self._forward(inputs)
 
         def replay() -> None:
-            hidden.copy_(self._forward(packed, arrays))
+            hidden.copy_(self._forward(inputs))
 
-        return Captured(SimpleNamespace(replay=replay), packed, hidden)
+        return Captured(SimpleNamespace(replay=replay), packed, inputs, hidden)
 
 
 @torch.inference_mode()
@@ -62,8 +63,10 @@ def test_a_replay_computes_the_same_as_the_packed_batch() -> None:
     graphs.capture()
     for prompts in ([5], [5, 5, 9], [1, 2, 30, 31, 40], [3]):
         batch = cache_steps(prompts, decoder, store)
-        replayed = graphs.run(batch, batch.rows)
-        assert replayed is not None
+        ran = graphs.run(batch, batch.rows)
+        assert ran is not None
+        replayed, inputs = ran
+        assert inputs.candidates(len(batch.rows)).current.tolist() == batch.current.tolist()
         wanted = forward_packed(decoder, batch, store)[torch.from_numpy(batch.rows)]
         torch.testing.assert_close(replayed, wanted, atol=1e-4, rtol=0)
 
@@ -93,7 +96,8 @@ def test_a_replayed_graph_computes_the_same_as_the_eager_forward() -> None:
     graphs.capture()
     for prompts in ([5, 9], [7, 30], [5, 5, 9]):
         batch = cache_steps(prompts, decoder, store)
-        replayed = graphs.run(batch, batch.rows)
-        assert replayed is not None
+        ran = graphs.run(batch, batch.rows)
+        assert ran is not None
+        replayed, _ = ran
         wanted = forward_packed(decoder, batch, store, varlen)[torch.from_numpy(batch.rows)]
         torch.testing.assert_close(replayed, wanted, atol=3e-2, rtol=0)

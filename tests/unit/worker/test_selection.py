@@ -1,0 +1,101 @@
+"""The threshold rule, and the rule with a second threshold for tokens that may change."""
+
+from math import nan
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from services.worker.model.selection import Candidates, select
+
+MASK = 99
+NEW, OTHER = 1, 2  # tokens
+
+requests = st.lists(
+    st.tuples(st.floats(0, 1), st.lists(st.floats(0, 1), min_size=1, max_size=8)), min_size=1, max_size=6
+)
+edited = st.tuples(st.sampled_from([MASK, NEW, OTHER]), st.floats(0, 1))  # current token, probability of NEW
+
+
+def decide(requests: list[tuple[float, list[float]]], *, is_strict: bool = False) -> list[list[bool]]:
+    """By request: a threshold and the confidences of its masks."""
+    counts = [len(own) for _, own in requests]
+    confidences = torch.tensor([c for _, own in requests for c in own], dtype=torch.float64)
+    thresholds = torch.tensor([threshold for threshold, _ in requests], dtype=torch.float64)
+    request = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    current = torch.full_like(request, MASK)
+    candidates = Candidates(request, current, thresholds[request])
+    selected = select(torch.full_like(request, NEW), confidences, candidates, len(counts), MASK, is_strict=is_strict)
+    return [part.tolist() for part in torch.split(selected, counts)]
+
+
+def decide_with_edits(rows: list[tuple[int, float]], threshold: float, edit_threshold: float) -> list[bool]:
+    current, confidences = (torch.tensor(column) for column in zip(*rows, strict=True))
+    limits = torch.where(current == MASK, threshold, edit_threshold).double()
+    zeros = torch.zeros(len(rows), dtype=torch.int64)
+    selected: Tensor = select(
+        zeros + NEW, confidences.double(), Candidates(zeros, current, limits), 1, MASK, is_strict=True
+    )
+    return [bool(one) for one in selected]
+
+
+def test_every_candidate_at_or_above_the_threshold_is_unmasked() -> None:
+    assert decide([(0.7, [0.7, 0.69, 0.9])]) == [[True, False, True]]
+
+
+def test_a_strict_threshold_must_be_exceeded() -> None:
+    assert decide([(0.7, [0.7, 0.69, 0.9])], is_strict=True) == [[False, False, True]]
+
+
+def test_the_most_confident_candidate_is_always_unmasked() -> None:
+    assert decide([(0.9, [0.1, 0.3, 0.2])]) == [[False, True, False]]
+
+
+def test_of_equal_confidences_the_first_position_is_unmasked() -> None:
+    assert decide([(0.9, [0.3, 0.3])]) == [[True, False]]
+
+
+def test_a_confidence_that_is_not_a_number_counts_as_the_least() -> None:
+    assert decide([(0.9, [nan, 0.0]), (0.9, [nan, nan])]) == [[False, True], [True, False]]
+
+
+def test_threshold_zero_unmasks_everything() -> None:
+    assert decide([(0.0, [0.0, 0.5])]) == [[True, True]]
+
+
+@given(requests)
+def test_each_request_is_unmasked_as_if_alone(requests: list[tuple[float, list[float]]]) -> None:
+    assert decide(requests) == [decide([request])[0] for request in requests]
+
+
+@given(requests)
+def test_the_choice_matches_the_rule_in_plain_python(requests: list[tuple[float, list[float]]]) -> None:
+    for (threshold, own), chosen in zip(requests, decide(requests), strict=True):
+        best = own.index(max(own))
+        assert chosen == [c >= threshold or i == best for i, c in enumerate(own)]
+
+
+def test_a_token_changes_if_another_one_s_probability_exceeds_its_threshold() -> None:
+    rows = [(OTHER, 0.8), (OTHER, 0.7), (NEW, 0.9), (MASK, 0.6), (MASK, 0.5)]
+    assert decide_with_edits(rows, 0.55, 0.75) == [True, False, False, True, False]
+
+
+def test_a_request_without_masks_may_keep_all_its_tokens() -> None:
+    assert decide_with_edits([(OTHER, 0.7), (NEW, 1.0)], 0.5, 0.75) == [False, False]
+
+
+@given(st.lists(edited, min_size=1, max_size=8), st.floats(0, 1), st.floats(0, 1))
+def test_edits_match_the_rule_in_plain_python(
+    rows: list[tuple[int, float]], threshold: float, edit_threshold: float
+) -> None:
+    rows = [(token, float(np.float32(c))) for token, c in rows]
+    masks = [i for i, (token, _) in enumerate(rows) if token == MASK]
+    best = max(masks, key=lambda i: rows[i][1], default=None)
+    threshold, edit_threshold = float(np.float32(threshold)), float(np.float32(edit_threshold))
+    wanted = [
+        i == best or c > threshold if token == MASK else token != NEW and c > edit_threshold
+        for i, (token, c) in enumerate(rows)
+    ]
+    assert decide_with_edits(rows, threshold, edit_threshold) == wanted
