@@ -8,6 +8,7 @@ Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
+UInt8 = NDArray[np.uint8]
 
 _INT32, _INT64, _FLOAT32 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f4")  # names are slow to look up
 

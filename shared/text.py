@@ -13,6 +13,7 @@ from shared.errors import BadInput, TooLong
 from shared.messages.instances import ModelCard
 from shared.messages.requests import ChatMessage, FinishReason, Request
 from shared.model_files import block_length_of, max_length_of, with_defaults
+from shared.token_bytes import token_bytes
 
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
 MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
@@ -94,6 +95,10 @@ class TextModel:
         if self._tokenizer.clean_up_tokenization_spaces:
             return str(self._tokenizer.decode(listed, skip_special_tokens=True))
         return str(self._backend.decode(listed, skip_special_tokens=True))
+
+    def token_bytes(self) -> list[bytes]:
+        """As `token_bytes`. Raises: BadInput if the tokenizer is not byte-level."""
+        return token_bytes(self._backend)
 
     def end_ids_of(self, request: Request) -> frozenset[int]:
         """The tokens that end the text of this request."""

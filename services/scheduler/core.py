@@ -170,7 +170,8 @@ class SchedulerCore:
         for failure in applied.failures:
             [row] = self.table.rows_of_tickets(np.array([failure.ticket])).tolist()
             if row >= 0:
-                self._finish(row, OutcomeStatus.FAILED, now_s, error=failure.message)
+                status = OutcomeStatus.REJECTED if failure.field else OutcomeStatus.FAILED
+                self._finish(row, status, now_s, error=failure.message, field=failure.field)
 
     def _count_migrations(self, applied: AppliedResults) -> None:
         for row in applied.moved.tolist():
@@ -311,7 +312,7 @@ class SchedulerCore:
             error = f"no instance could run step {table.steps[row]} alone: {MAX_ATTEMPTS} tries had no valid answer"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
 
-    def _finish(self, row: int, status: OutcomeStatus, now_s: float, error: str = "") -> None:
+    def _finish(self, row: int, status: OutcomeStatus, now_s: float, error: str = "", field: str | None = None) -> None:
         table = self.table
         masked = np.flatnonzero(table.output_ids(row) == MASKED)
         end = masked[0] if len(masked) else None
@@ -324,7 +325,7 @@ class SchedulerCore:
         confidences = table.confidences(row)[:end].copy() if arrived.request.logprobs else None
         top_tokens = table.entry(row).top_tokens
         self._commands.append(
-            ev.FinishRequest(arrived, status, output_ids, stats, decisions, error, confidences, top_tokens)
+            ev.FinishRequest(arrived, status, output_ids, stats, decisions, error, field, confidences, top_tokens)
         )
         self._dispatcher.remove(row)
         table.remove(row)

@@ -107,6 +107,7 @@ class FinishRequest:
     stats: ServingStats | None
     decisions: StepDecisions | None
     error: str = ""
+    field: str | None = None  # of the request, which `error` is about
     confidences: Float32 | None = None  # of `output_ids`; None without `logprobs`
     top_tokens: TopTokenTable | None = None  # of the output; None without `top_logprobs`
 

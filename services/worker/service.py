@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 from nats.aio.msg import Msg
@@ -66,11 +66,15 @@ class WorkerService:
         self._spans = RequestSpans(self._instance_id)
         self._deferred = DeferredTasks()
         self._deduplicator = MessageDeduplicator()
-        # Messages and their jobs; None ends the queue.
-        self._queue: SimpleQueue[tuple[StepJobs, list[StepJob]] | None] = SimpleQueue()
+        # Messages and their jobs; True: jobs that waited can run; None ends the queue.
+        self._queue: SimpleQueue[tuple[StepJobs, list[StepJob]] | Literal[True] | None] = SimpleQueue()
         self._is_aborted = False
         self._num_iterations, self._is_running = 0, False
         self._watchdog = Watchdog(iteration_limit_s, self._running_iteration, registration.delete)
+
+    def wake(self) -> None:
+        """Jobs that waited can run, such as those of a pattern that is compiled now. From any thread."""
+        self._queue.put(True)
 
     async def run(self, stop: asyncio.Event, quarantine: str = "") -> None:
         """Serve until `stop` is set, then finish the waiting jobs and delete the registration. `quarantine`: why the
@@ -183,7 +187,7 @@ class WorkerService:
             while self._apply_messages(wait=not (ran and self._engine.waiting)) and not self._is_aborted:
                 self._num_iterations, self._is_running = self._num_iterations + 1, True
                 result = self._engine.run_iteration()
-                ran = result is not None  # otherwise the waiting jobs lack room, which only a message can free
+                ran = result is not None  # otherwise the waiting jobs need room or patterns; a message follows those
                 if result is not None:
                     if reason := self._canary.after(result):
                         raise Quarantined(reason)
@@ -199,6 +203,7 @@ class WorkerService:
             if received is None:
                 self._queue.put(None)  # for the next call
                 return not wait
-            self._engine.accept(*received)
+            if received is not True:
+                self._engine.accept(*received)
             wait = False
         return True

@@ -26,6 +26,9 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     content: str
 
 
+MAX_PATTERN_LENGTH = 100_000  # characters
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Gateway or internal producer -> scheduler: one request.
 
@@ -53,6 +56,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop: list[str] = []
     stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_TOKENS)] = []  # each ends the text
     ignore_eos: bool = False  # end-of-text tokens do not end the text
+    # A regular expression (Rust's regex syntax) that the whole text must match; empty: none
+    pattern: Annotated[str, msgspec.Meta(max_length=MAX_PATTERN_LENGTH)] = ""
     logprobs: bool = False  # whether the outcome has `token_ids` and `confidences`
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] = (
         0  # with `logprobs`: also `top_tokens`, k each

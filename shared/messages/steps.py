@@ -40,6 +40,8 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     end_ids: bytes = b""  # int32 [e]: no block begins after one that contains one of these tokens
     edit_threshold: float = 1.0  # tokens of the block change if another one's probability is higher; 1: none changes
     top_logprobs: int = 0  # tokens whose probabilities its results have, at each position that a step unmasks
+    pattern: str = ""  # as in Request
+    text_tokens: int = 0  # the most tokens of the text, which is cut there; 0: those of the output
     salt: str = ""  # only requests of the same salt share cached prefixes
 
 
@@ -67,10 +69,11 @@ class StepJobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StepFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that can never run. The scheduler fails the request with this message."""
+    """A step that can never run. The scheduler fails the request with this message; an invalid one is rejected."""
 
     ticket: Ticket
     message: str
+    field: str | None = None  # of the request, which is invalid; None: the request is valid
 
 
 class StepTopTokens(TopTokens, frozen=True, kw_only=True):

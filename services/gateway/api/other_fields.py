@@ -17,10 +17,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "continue_final_message": (False,),
     "echo": (False,),  # of chats
-    "guided_choice": (),
     "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "logits_processors": ([],),
@@ -31,7 +28,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "return_token_ids": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
     "suffix": ("",),
     "truncate_prompt_tokens": (),
     "typical_p": (1,),
@@ -42,6 +38,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 # Those of a body in another form than a completion's, where a client may give a completion's fields by mistake.
 NEUTRAL_IN_OTHER_FORMS: Mapping[str, tuple[Any, ...]] = NEUTRAL | {
     "frequency_penalty": (0,),
+    "guided_choice": (),
+    "guided_json": (),
+    "guided_regex": (),
     "logit_bias": ({},),
     "logprobs": (False, 0),
     "max_tokens": (),
@@ -50,6 +49,7 @@ NEUTRAL_IN_OTHER_FORMS: Mapping[str, tuple[Any, ...]] = NEUTRAL | {
     "presence_penalty": (0,),
     "response_format": ({"type": "text"},),
     "stop": ([],),
+    "structured_outputs": (),
 }
 
 

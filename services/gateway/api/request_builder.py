@@ -6,6 +6,7 @@ from functools import partial
 from typing import cast
 
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
+from services.gateway.api.text_forms import pattern_of
 from shared.arrays import Int32, pack_int32
 from shared.errors import TooLong
 from shared.messages.requests import (
@@ -45,6 +46,7 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
         min_p=body.min_p or 0.0,
         stop=body.stop or [],
         stop_token_ids=body.stop_token_ids or [],
+        pattern=await pattern_of(body),
         ignore_eos=bool(body.ignore_eos),
         logprobs=body.wants_logprobs,
         top_logprobs=body.alternatives,

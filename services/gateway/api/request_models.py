@@ -25,6 +25,7 @@ SloMs = Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)]
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 BlockLength = Annotated[int, Field(ge=1, le=1024)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
+Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=1000, fail_fast=True)]
 MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
 
@@ -116,8 +117,52 @@ class StreamOptions(Lenient):
     include_obfuscation: Literal[False] = False
 
 
+class SchemaFormat(Lenient):
+    name: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    strict: bool | None = None  # a text always matches its schema
+    description: str | None = None
+
+
 class ResponseFormat(Lenient):
-    type: Literal["text"]
+    """The form of the text; text_forms.py makes a pattern of it."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _require_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            text = "json_schema is required with type json_schema, and only allowed there"
+            raise PydanticCustomError("unsupported_field", "{text}", {"name": "json_schema", "text": text})
+        return self
+
+
+class StructuredOutputs(Lenient):
+    """vLLM's forms of a text."""
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "grammar": (),
+        "structural_tag": (),
+        "whitespace_pattern": (),
+        "json_object": (False,),
+    }
+
+    json_: Annotated[str | dict[str, Any] | None, Field(alias="json")] = None  # a schema
+    regex: str | None = None
+    choice: Choices | None = None
+
+
+class TextForms(Lenient):
+    """The fields with which a client asks for a text of a form, at most one of them."""
+
+    form_field: ClassVar[str] = "response_format"
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None  # vLLM's older names
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
 
 
 class ServedBody(Lenient):
@@ -155,7 +200,7 @@ class ServedBody(Lenient):
         raise NotImplementedError
 
 
-class CompletionBody(ServedBody):
+class CompletionBody(ServedBody, TextForms):
     """Fields of both kinds of completion."""
 
     prompt_field: ClassVar[str] = "prompt"
@@ -225,7 +270,6 @@ class ChatBody(CompletionBody):
         None  # with `logprobs`: alternatives of each
     )
 
-    response_format: ResponseFormat | None = None
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     functions: Annotated[list[Any], Field(max_length=0)] | None = None

@@ -91,7 +91,7 @@ class OutcomeStore:
             arrival_s=arrived.arrival_s,
             stats=finish.stats,
             decisions=finish.decisions,
-            error=OutcomeError(message=finish.error) if finish.error else None,
+            error=OutcomeError(message=finish.error, field=finish.field) if finish.error else None,
             key=arrived.request.key,
         )
         self._remember(outcome, arrived.delivery)

@@ -101,6 +101,8 @@ class JobEncoder:
             trace=arrived.trace,
             guesses=arrived.request.guesses,
             end_ids=self._end_ids_of(arrived.request),
+            pattern=arrived.request.pattern,
+            text_tokens=min(arrived.request.max_tokens or len(output), len(output)) if arrived.request.pattern else 0,
             salt=arrived.salt,
             top_logprobs=arrived.request.top_logprobs if arrived.request.logprobs else 0,
         )

@@ -79,7 +79,7 @@ def rebuild_part(part: Part, config: ModelConfig) -> Part:
     start, stop = part.sequence.block_range(part.block)
     canvas = part.sequence.canvas.copy()
     canvas[start:stop] = config.mask_token_id
-    return Part(replace(part.sequence, canvas=canvas), part.step, part.block, 0, len(canvas))
+    return Part(replace(part.sequence, canvas=canvas, constraint=None), part.step, part.block, 0, len(canvas))
 
 
 def validate_job(job: StepJob, sequence: SequenceState) -> str | None:

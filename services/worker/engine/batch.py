@@ -13,7 +13,7 @@ import numpy as np
 from services.worker.cache.kv_allocator import Move
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.families import ModelConfig
-from shared.arrays import Float64, Int64
+from shared.arrays import Float64, Int64, UInt8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,9 @@ class ForwardBatch:
     top_ks: Int64  # [N], 0 or less: no effect
     min_ps: Float64  # [N], 0: no effect
     top_logprobs: Int64  # [N], tokens whose probabilities are wanted at each candidate
+    # Of requests with a pattern: their candidates, and the tokens allowed there as bits, the first token the highest
+    constrained: Int64  # [A], indices of candidates
+    allowed: UInt8  # [A, ceil(V / 8)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
     if parts[0].sequence.kv_start != NO_REGION:
         key_starts = np.array([part.sequence.kv_start for part in parts], dtype=np.int64)
         write_entries = positions + np.repeat(key_starts, lengths)
+    constrained, allowed = _allowed(parts, counts)
     return ForwardBatch(
         tokens=np.concatenate([part.sequence.canvas[part.start : part.stop] for part in parts]).astype(np.int64),
         positions=positions,
@@ -123,7 +127,23 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         top_ks=np.array([part.sequence.top_k for part in parts], dtype=np.int64),
         min_ps=np.array([part.sequence.min_p for part in parts], dtype=np.float64),
         top_logprobs=np.array([part.sequence.top_logprobs for part in parts], dtype=np.int64),
+        constrained=constrained,
+        allowed=allowed,
     )
+
+
+NO_ROWS: tuple[Int64, UInt8] = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.uint8)
+
+
+def _allowed(parts: Sequence[Part], counts: Int64) -> tuple[Int64, UInt8]:
+    """The candidates of requests with a pattern, and the tokens allowed there. Shapes: [A], [A, ceil(V / 8)]."""
+    rows, bits, begins = [], [], np.cumsum(counts) - counts
+    for part, begin, count in zip(parts, begins.tolist(), counts.tolist(), strict=True):
+        sequence = part.sequence
+        if sequence.constraint is not None:
+            rows.append(np.arange(begin, begin + count))
+            bits.append(sequence.constraint.allowed(sequence.output, *sequence.output_range(part.block))[:count])
+    return (np.concatenate(rows), np.concatenate(bits)) if rows else NO_ROWS
 
 
 def _candidates(part: Part, mask_token_id: int) -> Int64:

@@ -23,6 +23,8 @@ from services.worker.engine.step_jobs import StepJob, read_jobs
 from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport, unmask
 from services.worker.engine.top_tokens import top_tokens
 from services.worker.model.model_runner import ModelRunner
+from services.worker.patterns.constraint import PatternConstraint
+from services.worker.patterns.pattern_cache import PatternSource
 from shared.errors import BadInput
 from shared.messages.steps import RequestState, StepJobs, StepResults
 
@@ -47,13 +49,16 @@ class Engine:
         limits: EngineLimits,
         instance_id: str,
         prefixes: PrefixSize = NO_PREFIXES,
+        patterns: PatternSource | None = None,
     ) -> None:
-        """`prefixes`: the part of the cache for the beginnings of texts."""
+        """`prefixes`: the part of the cache for the beginnings of texts. `patterns`: None refuses requests that have a
+        pattern."""
         self._runner = runner
         self._config = runner.config
         self._mode = mode
         self._limit, self._max_requests = BatchLimit(limits.tokens), limits.requests
         self._instance_id = instance_id
+        self._patterns = patterns
         self._cache = KvReservations(mode, runner.cache_tokens, prefixes)
         self._epoch = -1
         self._resident: dict[int, SequenceState] = {}
@@ -193,6 +198,9 @@ class Engine:
             if sequence is None:
                 continue
             busy.add(job.ticket)
+            if sequence.pattern and sequence.constraint is None:  # not compiled yet
+                later.append(job)
+                continue
             if self._cache.lacks_entries(sequence) and (full or not self._cache.reserve(sequence, job.block)):
                 full = True  # later requests do not overtake the first one that waits for room
                 later.append(job)
@@ -217,10 +225,29 @@ class Engine:
         reason = validate_job(job, sequence)
         if reason is None and not self._cache.can_ever_hold(sequence):
             reason = f"{len(sequence.canvas)} tokens; this instance's cache holds {self.cache_tokens}"
+        field = None
+        if reason is None:
+            reason, field = self._constrain(sequence, job.block), "pattern"
         if reason is not None:
-            self._report.fail(job.ticket, reason)
+            self._report.fail(job.ticket, reason, field)
             return None
         return None if is_obsolete(job, sequence, self._config) else sequence
+
+    def _constrain(self, sequence: SequenceState, block: int) -> str | None:
+        """Attach the request's pattern, once it is compiled. Returns: the reason why it cannot be served, if so."""
+        if not sequence.pattern or sequence.constraint is not None:
+            return None
+        if self._patterns is None:
+            return "this instance serves no patterns"
+        try:
+            compiled = self._patterns.find(sequence.pattern)
+            if compiled is not None:
+                constraint = PatternConstraint(compiled, sequence.text_tokens, self._config.mask_token_id)
+                constraint.check(sequence.output, *sequence.output_range(block))
+                sequence.constraint = constraint
+        except BadInput as error:
+            return error.message
+        return None
 
     def _shrink(self, picked: list[tuple[Part, StepJob]]) -> None:
         """After an out-of-memory error: run the jobs in smaller batches, or fail a request that is too large alone."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from services.worker.model.families import ModelConfig
+from services.worker.patterns.constraint import PatternConstraint
 from shared.arrays import Float32, Int32, unpack_int32
 from shared.errors import BadInput
 from shared.messages.requests import MAX_TOP_LOGPROBS
@@ -38,10 +39,18 @@ class SequenceState:
     exact_tokens: int = 0  # of a block-causal model: the first tokens, whose keys and values are cached for good
     loaded_tokens: int = 0  # those among them that an earlier request had computed
     stored_tokens: int = 0  # those among them that are stored for later requests
+    pattern: str = ""  # a regular expression that its text must match; empty: none
+    text_tokens: int = 0  # the most tokens of its text
+    constraint: PatternConstraint | None = None  # of its pattern, once that is compiled
     salt: str = ""  # only requests of the same salt share stored prefixes
     page_names: list[bytes] = field(default_factory=list)  # of its first pages, as far as computed
     last_step: int = -1  # the last step that ran
     end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
+
+    @property
+    def output(self) -> Int32:
+        """The canvas after the prompt."""
+        return self.canvas[self.prompt_length :]
 
     @property
     def edits(self) -> bool:
@@ -63,6 +72,11 @@ class SequenceState:
         of the prompt."""
         start = self._first_start + block * self.block_length
         return start, start + self.block_length
+
+    def output_range(self, block: int) -> tuple[int, int]:
+        """The positions [start, stop) of a block in the output."""
+        start, stop = self.block_range(block)
+        return max(start - self.prompt_length, 0), stop - self.prompt_length
 
     @property
     def _first_start(self) -> int:
@@ -91,6 +105,8 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         raise BadInput(f"top_k must be in -1..{2**31 - 1}, got {state.top_k}", "top_k")
     if not 0 <= state.top_logprobs <= MAX_TOP_LOGPROBS:
         raise BadInput(f"top_logprobs must be in 0..{MAX_TOP_LOGPROBS}, got {state.top_logprobs}", "top_logprobs")
+    if state.pattern and state.edit_threshold < 1:
+        raise BadInput("tokens cannot change in a text that must match a pattern", "edit_threshold")
     return SequenceState(
         ticket=state.ticket,
         request_id=state.request_id,
@@ -107,6 +123,8 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         top_logprobs=state.top_logprobs,
         wants_provisional=state.guesses,
         end_ids=end_ids,
+        pattern=state.pattern,
+        text_tokens=min(state.text_tokens or len(canvas), len(canvas) - state.prompt_length),
         salt=state.salt,
         is_aligned=config.is_block_causal,
     )

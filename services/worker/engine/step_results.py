@@ -9,7 +9,7 @@ from services.worker.engine.batch import ForwardBatch, Part
 from services.worker.engine.confidence_stats import summarize
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.model_runner import TokenPredictions
-from shared.arrays import Float32, Float64, Int64, pack_float32, pack_int32, pack_int64
+from shared.arrays import Bool, Float32, Float64, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.requests import Guesses
 from shared.messages.steps import StepFailure, StepResults, StepTopTokens
 
@@ -40,8 +40,9 @@ class StepReport:
     provisional: list[tuple[str, Guesses]] = field(default_factory=list)  # with the request's id
     top_tokens: list[StepTopTokens] = field(default_factory=list)
 
-    def fail(self, ticket: int, message: str) -> None:
-        self.failures.append(StepFailure(ticket=ticket, message=message))
+    def fail(self, ticket: int, message: str, field: str | None = None) -> None:
+        """`field`: of the request, if that is invalid."""
+        self.failures.append(StepFailure(ticket=ticket, message=message, field=field))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ class IterationResult:
 
 def unmask(parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions) -> StepOutcome:
     """Write the selected tokens and their confidences to the sequences (which this modifies)."""
-    chosen, ends = predictions.selected, np.cumsum(batch.counts)
+    ends = np.cumsum(batch.counts)
+    chosen = _selected_together(parts, batch, predictions) if len(batch.constrained) else predictions.selected
     counts = np.add.reduceat(chosen.astype(np.int64), ends - batch.counts)
     prompts = np.array([part.sequence.prompt_length for part in parts], dtype=np.int64)
     positions = batch.candidates - np.repeat(prompts, batch.counts)  # [R], from the start of the output
@@ -101,3 +103,23 @@ def unmask(parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredict
         cached=np.array([part.sequence.loaded_at_arrival for part in parts], dtype=np.int64),
         batch_tokens=len(batch.tokens),
     )
+
+
+def _selected_together(parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions) -> Bool:
+    """The selected candidates, of requests with a pattern only those that are allowed together, the most confident
+    first. Shape: [R]."""
+    selected = predictions.selected.copy()
+    begins = np.cumsum(batch.counts) - batch.counts
+    for part, begin, count in zip(parts, begins.tolist(), batch.counts.tolist(), strict=True):
+        sequence = part.sequence
+        if sequence.constraint is None:
+            continue
+        rows = begin + np.flatnonzero(selected[begin : begin + count])
+        selected[rows] = sequence.constraint.choose(
+            sequence.output,
+            *sequence.output_range(part.block),
+            batch.candidates[rows] - sequence.prompt_length,
+            predictions.tokens[rows],
+            np.argsort(-predictions.confidences[rows], kind="stable"),  # of equal ones the first position
+        )
+    return selected

@@ -141,4 +141,6 @@ def _empty_batch(padding_entry: int) -> ForwardBatch:
         top_ks=np.zeros(1, dtype=np.int64),
         min_ps=np.zeros(1),
         top_logprobs=np.zeros(1, dtype=np.int64),
+        constrained=none,
+        allowed=np.zeros((0, 0), dtype=np.uint8),
     )

@@ -13,7 +13,7 @@ from services.worker.model.selection import Candidates
 from shared.arrays import Int64
 
 ALIGNMENT = 8  # bytes
-_DTYPES = {"int64": torch.int64, "int32": torch.int32, "float64": torch.float64}
+_DTYPES = {"int64": torch.int64, "int32": torch.int32, "float64": torch.float64, "uint8": torch.uint8}
 
 
 class ForwardInputs(NamedTuple):

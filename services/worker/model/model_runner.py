@@ -80,7 +80,7 @@ class Runner:
         self.attention = kernel_name(attention, self.device, self.dtype)
         self._kernel = kernel_of(self.attention)
         self._transfer, self._noise_transfer = Transfer(self.device), Transfer(self.device)
-        self._truncation_transfer = Transfer(self.device)
+        self._truncation_transfer, self._allowed_transfer = Transfer(self.device), Transfer(self.device)
         self._store = KvStore(decoder, cache_tokens) if cache_tokens else None
         self._graphs: CacheStepGraphs | None = None
         if self._store and self.device.type == "cuda" and gather is None:
@@ -106,6 +106,7 @@ class Runner:
         rows = np.pad(batch.rows, (0, max(0, MIN_ROWS - len(batch.rows))), mode="edge")
         hidden, inputs = self._hidden(batch, rows)
         logits = self.decoder.logits(hidden)[: len(batch.rows)]  # [R, V of this rank]
+        self._forbid(logits, batch)
         after_temperature = self.config.confidence_at_temperature
         floor = self._floor(logits, batch)
         noise = self._noise(batch)
@@ -135,6 +136,16 @@ class Runner:
         attend = attention(inputs, self._store, self._kernel)
         hidden: Tensor = self.decoder(inputs.tokens, inputs.positions, attend, inputs.rows)
         return hidden, inputs
+
+    def _forbid(self, logits: Tensor, batch: ForwardBatch) -> None:
+        """Set the logits of tokens that a candidate's pattern does not allow to -inf, in place."""
+        if not len(batch.constrained):
+            return
+        rows, bits = self._allowed_transfer.put([batch.constrained, batch.allowed.reshape(-1)])
+        first = self._vocabulary.first
+        columns = torch.arange(first, first + logits.shape[1], device=self.device)
+        of_token = bits.view(batch.allowed.shape)[:, columns // 8] >> (7 - columns % 8).to(torch.uint8)
+        logits[rows] = logits[rows].masked_fill((of_token & 1) == 0, -torch.inf)
 
     def _select(self, predicted: Tensor, inputs: ForwardInputs, batch: ForwardBatch) -> Tensor:
         """Tokens and confidences [2, R] -> the same and whether each is written, float64 [3, R]."""

@@ -108,7 +108,8 @@ def _best_of_rows(
             scores.masked_fill_(is_cut, -torch.inf)
         score, column = scores.max(dim=-1)
         logit = values.gather(1, column.unsqueeze(1)).squeeze(1)
-    total = best.double() + values.sub_(best.unsqueeze(1)).exp_().sum(dim=-1).double().log()
+    largest = best.masked_fill(best == -torch.inf, 0.0)  # a shard of the vocabulary may have no allowed token
+    total = largest.double() + values.sub_(largest.unsqueeze(1)).exp_().sum(dim=-1).double().log()
     if mask_logit is not None:
         total = torch.logaddexp(total, mask_logit.double())
     return torch.stack((score.double(), logit.double(), (column + vocabulary.first).double(), total))

@@ -304,6 +304,16 @@ def test_a_failed_step_fails_its_request_with_the_reason() -> None:
     assert (finish.status, finish.error) == (OutcomeStatus.FAILED, "canvas too long")
 
 
+def test_a_failed_step_that_names_a_field_rejects_its_request() -> None:
+    core = scheduler_core()
+    [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
+    [ticket] = unpack_int64(sent.jobs.tickets).tolist()
+    failure = StepFailure(ticket=ticket, message="no text matches", field="pattern")
+    results = StepResults(instance_id="a-1", epoch=EPOCH, failures=[failure])
+    [finish] = of_kind(core.cycle([results], 100.1), FinishRequest)
+    assert (finish.status, finish.error, finish.field) == (OutcomeStatus.REJECTED, "no text matches", "pattern")
+
+
 def test_requests_of_a_lost_instance_continue_elsewhere_with_their_tokens() -> None:
     core = scheduler_core()
     worker = Worker("a-1")

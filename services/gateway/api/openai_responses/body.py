@@ -12,7 +12,6 @@ from services.gateway.api.request_models import (
     Lenient,
     MetadataKey,
     MetadataValue,
-    ResponseFormat,
     ServedBody,
     join_parts,
     unsupported,
@@ -52,8 +51,30 @@ def _refuse_stored(value: Any) -> Any:
     return value
 
 
+class ResponseTextFormat(Lenient):
+    """The form of the text."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+    description: str | None = None
+
+    def of_chat(self) -> dict[str, Any]:
+        """As a chat completion has it."""
+        schema = {"json_schema": {"schema": self.schema_}} if self.schema_ is not None else {}
+        return {"type": self.type, **schema}
+
+    @model_validator(mode="after")
+    def _require_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.schema_ is not None):
+            text = "schema is required with type json_schema, and only allowed there"
+            raise PydanticCustomError("unsupported_field", "{text}", {"name": "schema", "text": text})
+        return self
+
+
 class TextOptions(Lenient):
-    format: ResponseFormat | None = None
+    format: ResponseTextFormat | None = None
 
 
 class ReasoningOptions(Lenient):
@@ -109,14 +130,27 @@ class ResponseBody(ServedBody):
             raise PydanticCustomError("unsupported_field", "{text}", {"name": "top_logprobs", "text": text})
         return self
 
+    @property
+    def text_format(self) -> dict[str, Any]:
+        """The form of the text, as the client gave it."""
+        given = self.text.format if self.text else None
+        return given.model_dump(by_alias=True, exclude_none=True) if given else {"type": "text"}
+
     def completion(self) -> "ResponseChat":
         """The chat with the instructions as its first message."""
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         messages = [{"role": each.role, "content": each.content} for each in self.input]
         shared = {name: getattr(self, name) for name in ServedBody.model_fields}
+        form = self.text.format.of_chat() if self.text and self.text.format else None
         logprobs = {"logprobs": self.wants_logprobs, "top_logprobs": self.top_logprobs}
         return ResponseChat.model_validate(
-            {**shared, **logprobs, "messages": system + messages, "max_tokens": self.max_output_tokens}
+            {
+                **shared,
+                **logprobs,
+                "messages": system + messages,
+                "max_tokens": self.max_output_tokens,
+                "response_format": form,
+            }
         )
 
 
@@ -124,6 +158,7 @@ class ResponseChat(ChatBody):
     """The chat completion of a response; errors and headers name the response's fields."""
 
     prompt_field: ClassVar[str] = "input"
+    form_field: ClassVar[str] = "text.format"
 
     @property
     def limit(self) -> tuple[str, int | None]:

@@ -41,7 +41,7 @@ class ResponseReplies(Replies):
             "service_tier": "default" if body.service_tier in (None, "auto") else body.service_tier,
             "store": bool(body.store),
             "temperature": body.temperature or 0.0,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": body.text_format},
             "tool_choice": body.tool_choice or "auto",
             "tools": [],
             "top_logprobs": body.top_logprobs or 0,

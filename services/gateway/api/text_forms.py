@@ -1,0 +1,70 @@
+"""The pattern of a body's text: of a JSON schema, a regular expression, or a choice."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from services.gateway.api.request_models import TextForms
+from shared.errors import BadInput
+from shared.messages.requests import MAX_PATTERN_LENGTH
+from shared.patterns.automaton import compile_pattern
+from shared.patterns.json_schema import choice_pattern, object_pattern, schema_pattern
+
+Form = tuple[str, Callable[[], str]]  # a field of the body, and its pattern
+
+_compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="patterns")  # one at a time, as each takes a core
+
+
+async def pattern_of(body: TextForms) -> str:
+    """A pattern that compiles; empty: any text. Raises: BadInput naming the wrong field."""
+    forms = list(_forms(body))
+    if not forms:
+        return ""
+    (field, make), *others = forms
+    if others:
+        raise BadInput(f"give one form of the text; given: {', '.join(name for name, _ in forms)}", others[0][0])
+    return await asyncio.get_running_loop().run_in_executor(_compiler, _checked, field, make)
+
+
+def _checked(field: str, make: Callable[[], str]) -> str:
+    pattern = make()
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise BadInput(f"its pattern has {len(pattern)} characters; at most {MAX_PATTERN_LENGTH}", field)
+    try:
+        compile_pattern(pattern)
+    except BadInput as error:
+        raise BadInput(f"{field}: {error.message}", field) from None
+    return pattern
+
+
+def _forms(body: TextForms) -> Iterator[Form]:
+    wanted, structured = body.response_format, body.structured_outputs
+    if wanted is not None and wanted.json_schema is not None:
+        field = f"{body.form_field}.json_schema.schema" if body.form_field == "response_format" else body.form_field
+        yield field, partial(_schema, wanted.json_schema.schema_, field)
+    elif wanted is not None and wanted.type == "json_object":
+        yield body.form_field, object_pattern
+    if structured is not None:
+        of_json, regex, choice, prefix = structured.json_, structured.regex, structured.choice, "structured_outputs."
+        yield from _vllm_forms(of_json, regex, choice, prefix)
+    yield from _vllm_forms(body.guided_json, body.guided_regex, body.guided_choice, "guided_")
+
+
+def _vllm_forms(
+    schema: str | dict[str, object] | None, regex: str | None, choice: list[str] | None, prefix: str
+) -> Iterator[Form]:
+    if schema is not None:
+        yield f"{prefix}json", partial(_schema, schema, f"{prefix}json")
+    if regex is not None:
+        yield f"{prefix}regex", lambda: regex
+    if choice is not None:
+        yield f"{prefix}choice", partial(choice_pattern, choice)
+
+
+def _schema(schema: str | dict[str, object], field: str) -> str:
+    try:
+        return schema_pattern(json.loads(schema) if isinstance(schema, str) else schema, field)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BadInput(f"{field} is not a JSON schema: {error}", field) from None

@@ -1,0 +1,127 @@
+"""Sets of an automaton's states, each with a number, and their images under tokens. Images are computed once each.
+
+Requests of one pattern meet the same sets in most steps, so a step mostly looks numbers up.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from services.worker.patterns.token_automaton import NEVER, TokenAutomaton
+from shared.arrays import Bool, Int64, UInt8
+
+MAX_SETS = 20_000  # from which all are forgotten
+MAX_MASKS = 1_000  # of allowed tokens, each a bit per token of the vocabulary
+
+
+class StateSets:
+    """The sets of one automaton's states. Forward sets hold the states after the tokens so far, backward sets those
+    from which the tokens that follow lead to a valid end."""
+
+    def __init__(self, automaton: TokenAutomaton) -> None:
+        self.automaton = automaton
+        states = len(automaton.next_state)
+        follows = np.zeros((states, states + 1), dtype=np.bool_)
+        np.put_along_axis(follows, automaton.next_state, True, axis=1)
+        self._successors = np.packbits(follows[:, :states], axis=1)
+        self._predecessors = np.packbits(follows[:, :states].T, axis=1)
+        self._masks: dict[tuple[int, int], UInt8] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all sets; their numbers are void. Called between steps only."""
+        self._members: list[Int64] = []
+        self._number: dict[bytes, int] = {}
+        self._images: dict[tuple[str, int, int], int] = {}
+        self._classes: dict[tuple[int, int], Bool] = {}
+        self._masks.clear()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are more sets than are worth their memory."""
+        return len(self._members) > MAX_SETS
+
+    def members(self, number: int) -> Int64:
+        """The states of a set, ascending."""
+        return self._members[number]
+
+    def of_states(self, states: Sequence[int]) -> int:
+        """The set of these states, ascending."""
+        return self._add(np.array(states, dtype=np.int64))
+
+    def valid_ends(self, tokens_left: int) -> int:
+        """The states from which a text can end validly within this many tokens."""
+        return self._image("ends", 0, tokens_left, lambda: np.flatnonzero(self.automaton.tokens_left <= tokens_left))
+
+    def after(self, forward: int, token_class: int) -> int:
+        """The states after a token of this class."""
+
+        def image() -> Int64:
+            states = np.unique(self.automaton.next_state[self._members[forward], token_class])
+            return states[states <= self.automaton.ended].astype(np.int64)
+
+        return self._image("after", forward, token_class, image)
+
+    def after_any(self, forward: int) -> int:
+        """The states after any token."""
+        return self._image("after any", forward, 0, lambda: self._union(self._successors, forward))
+
+    def before(self, backward: int, token_class: int) -> int:
+        """The states from which a token of this class leads into the set."""
+        return self._image(
+            "before",
+            backward,
+            token_class,
+            lambda: np.flatnonzero(self._contains(backward)[self.automaton.next_state[:, token_class]]),
+        )
+
+    def before_any(self, backward: int) -> int:
+        """The states from which some token leads into the set."""
+        return self._image("before any", backward, 0, lambda: self._union(self._predecessors, backward))
+
+    def allows(self, forward: int, backward: int, token_class: int) -> bool:
+        """Whether a token of this class leads from the one set into the other."""
+        return bool(self._allowed(forward, backward)[token_class])
+
+    def mask(self, forward: int, backward: int) -> UInt8:
+        """The tokens that lead from the one set into the other, as bits: [ceil(V / 8)]."""
+        key = forward, backward
+        if key not in self._masks:
+            if len(self._masks) >= MAX_MASKS:
+                self._masks.clear()
+            self._masks[key] = np.packbits(self._allowed(forward, backward)[self.automaton.class_of])
+        return self._masks[key]
+
+    def _allowed(self, forward: int, backward: int) -> Bool:
+        """By class. Shape: [C]."""
+        key = forward, backward
+        if key not in self._classes:
+            targets = self.automaton.next_state[self._members[forward]]
+            allowed: Bool = np.asarray(self._contains(backward)[targets].any(axis=0))
+            allowed[NEVER] = False
+            self._classes[key] = allowed
+        return self._classes[key]
+
+    def _contains(self, number: int) -> Bool:
+        """By state, and False for no state: [S + 1]."""
+        found = np.zeros(len(self.automaton.next_state) + 1, dtype=np.bool_)
+        found[self._members[number]] = True
+        return found
+
+    def _union(self, rows: UInt8, number: int) -> Int64:
+        bits = np.bitwise_or.reduce(rows[self._members[number]], axis=0)
+        return np.flatnonzero(np.unpackbits(bits, count=len(self.automaton.next_state)))
+
+    def _image(self, kind: str, number: int, argument: int, compute: Callable[[], Int64]) -> int:
+        key = kind, number, argument
+        found = self._images.get(key)
+        if found is None:
+            found = self._images[key] = self._add(compute())
+        return found
+
+    def _add(self, members: Int64) -> int:
+        key = members.tobytes()
+        if key not in self._number:
+            self._number[key] = len(self._members)
+            self._members.append(members)
+        return self._number[key]

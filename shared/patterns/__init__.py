@@ -1,0 +1,1 @@
+"""Patterns that a text must match: regular expressions as automata over bytes."""

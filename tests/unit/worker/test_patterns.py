@@ -1,0 +1,124 @@
+"""Patterns: a token is allowed if and only if some completion of the whole output matches."""
+
+import re
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.worker.patterns.constraint import PatternConstraint
+from services.worker.patterns.state_sets import StateSets
+from services.worker.patterns.token_automaton import NEVER, TokenTable, tokenize
+from shared.arrays import Int32
+from shared.errors import BadInput
+from shared.patterns.automaton import compile_pattern
+
+MASK, END, SPECIAL = 0, 1, 2
+TEXTS = (b"", b"", b"", b"a", b"b", b"ab", b"ba", b"c", "é".encode(), "é".encode()[:1], "é".encode()[1:])
+TOKENS = range(END, len(TEXTS))
+TABLE = TokenTable.of(TEXTS, [END], len(TEXTS))
+LENGTH = 3
+patterns = st.sampled_from(
+    ["a*", "(ab)*c", "[abc]{4}", "a{2,5}b?", "(ab|ba)+", "é+", "a?é?b?", "(a|bb)*", "[^a]*", "c(a|b){3}c"]
+)
+
+
+@cache
+def sets_of(pattern: str) -> StateSets:
+    return StateSets(tokenize(compile_pattern(pattern), TABLE))
+
+
+def matches(pattern: str, tokens: tuple[int, ...], text_tokens: int) -> bool:
+    """Whether the text up to the first end token, or cut at its limit, matches; only end tokens may follow one."""
+    tokens = tokens[:text_tokens]
+    end = tokens.index(END) if END in tokens else len(tokens)
+    if any(token != END for token in tokens[end:]) or SPECIAL in tokens:
+        return False
+    try:
+        text = b"".join(TEXTS[token] for token in tokens[:end]).decode()
+    except UnicodeDecodeError:
+        return False
+    return re.fullmatch(pattern, text) is not None
+
+
+@cache
+def valid_outputs(pattern: str, text_tokens: int) -> list[tuple[int, ...]]:
+    return [tokens for tokens in product(TOKENS, repeat=LENGTH) if matches(pattern, tokens, text_tokens)]
+
+
+def allowed_tokens(pattern: str, output: Int32, text_tokens: int) -> list[set[int]]:
+    bits = PatternConstraint(sets_of(pattern), text_tokens, MASK).allowed(output, 0, len(output))
+    rows = np.unpackbits(bits, axis=1, count=len(TEXTS)).astype(bool)
+    return [set(np.flatnonzero(row).tolist()) for row in rows]
+
+
+@settings(max_examples=300, deadline=None)
+@given(patterns, st.integers(1, LENGTH), st.data())
+def test_a_token_is_allowed_if_and_only_if_some_completion_has_it(
+    pattern: str, text_tokens: int, data: st.DataObject
+) -> None:
+    if not (valid := valid_outputs(pattern, text_tokens)):
+        with pytest.raises(BadInput, match="matches the pattern; the shortest has"):
+            PatternConstraint(sets_of(pattern), text_tokens, MASK)
+        return
+    whole = data.draw(st.sampled_from(valid))
+    masked = [*data.draw(st.lists(st.booleans(), min_size=LENGTH - 1, max_size=LENGTH - 1)), True]
+    output = np.array([MASK if is_mask else token for token, is_mask in zip(whole, masked, strict=True)], np.int32)
+    fitting = [one for one in valid if all(m or a == b for a, b, m in zip(whole, one, masked, strict=True))]
+    places = [at for at, is_mask in enumerate(masked) if is_mask]
+    wanted = [{one[at] for one in fitting} if at < text_tokens else set(range(len(TEXTS))) for at in places]
+    assert allowed_tokens(pattern, output, text_tokens) == wanted
+
+
+@settings(max_examples=100, deadline=None)
+@given(patterns, st.data())
+def test_tokens_chosen_in_any_order_end_in_a_text_that_matches(pattern: str, data: st.DataObject) -> None:
+    try:
+        constraint = PatternConstraint(sets_of(pattern), LENGTH, MASK)
+    except BadInput:
+        return
+    output = np.zeros(LENGTH, np.int32)
+    while (masks := np.flatnonzero(output == MASK)).size:
+        rows = np.unpackbits(constraint.allowed(output, 0, LENGTH), axis=1, count=len(TEXTS))
+        tokens = np.array([data.draw(st.sampled_from(np.flatnonzero(row).tolist())) for row in rows], np.int64)
+        order = np.array(data.draw(st.permutations(range(len(masks)))), np.int64)
+        kept = constraint.choose(output, 0, LENGTH, masks, tokens, order)
+        assert kept[order[0]]
+        output[masks[kept]] = tokens[kept]
+    assert matches(pattern, tuple(output.tolist()), LENGTH)
+
+
+def test_a_block_continues_the_tokens_before_it() -> None:
+    constraint = PatternConstraint(sets_of("c(a|b){3}c"), 6, MASK)
+    output = np.array([7, 3, MASK, MASK, MASK, MASK], np.int32)
+    rows = np.unpackbits(constraint.allowed(output, 2, 4), axis=1, count=len(TEXTS)).astype(bool)
+    assert [set(np.flatnonzero(row).tolist()) for row in rows] == [{3, 4, 5, 6}, {3, 4, 7}]
+
+
+def test_an_output_that_no_text_of_the_pattern_begins_with_is_refused() -> None:
+    for wrong in ([4, MASK, MASK], [MASK, END, MASK], [SPECIAL, MASK, MASK]):
+        output = np.array(wrong, np.int32)
+        with pytest.raises(BadInput, match="the output so far"):
+            PatternConstraint(sets_of("ac?a"), 3, MASK).check(output, 0, 3)
+    PatternConstraint(sets_of("ac?a"), 3, MASK).check(np.array([MASK, 3, MASK], np.int32), 0, 3)
+    with pytest.raises(BadInput, match="the output so far"):
+        PatternConstraint(sets_of("ac?a"), 3, MASK).check(np.array([4, 4, MASK], np.int32), 2, 3)
+
+
+def test_tokens_that_lead_alike_are_one_class() -> None:
+    automaton = tokenize(compile_pattern("[ab]*"), TABLE)
+    a, b, ab, ba, c = automaton.class_of[3:8].tolist()
+    assert a == b == ab == ba
+    assert automaton.class_of[[MASK, SPECIAL]].tolist() == [NEVER, NEVER]
+    assert c == NEVER
+
+
+def test_sets_that_are_forgotten_change_no_answer() -> None:
+    sets = StateSets(tokenize(compile_pattern("(ab)*c"), TABLE))
+    output = np.array([MASK, 4, MASK], np.int32)
+    before = PatternConstraint(sets, 3, MASK).allowed(output, 0, 3)
+    sets.forget()
+    assert (PatternConstraint(sets, 3, MASK).allowed(output, 0, 3) == before).all()
