@@ -33,7 +33,7 @@ class CompiledPattern(msgspec.Struct, frozen=True):
 class PatternAutomaton:
     """A pattern over bytes, from state 0. Each state leads to an accepting one. Shapes: S states."""
 
-    next_state: Int32  # [S, 256], by state and byte; -1: no text goes on so
+    next_state: Int32  # [S, 256], by state and byte; -1: no text continues so
     accepting: Bool  # [S]
 
 
@@ -68,7 +68,7 @@ def _compile(pattern: str) -> CompiledPattern:
 
 
 def without_anchors(pattern: str) -> str:
-    """Without ^ at its beginning and $ at its end, which say no more than that the whole text matches."""
+    """Without ^ at its beginning and $ at its end, as the whole text always has to match."""
     pattern = pattern.removeprefix("^")
     before_end = pattern.removesuffix("$")
     backslashes = len(before_end) - len(before_end.rstrip("\\"))

@@ -1,7 +1,8 @@
 """JSON schemas as patterns: each text that matches is JSON that the schema accepts.
 
-Objects have the properties that the schema names, in its order, and a space after each comma and colon at most. What
-no pattern can say is refused by name. Schemas that refer to themselves are expanded to MAX_DEPTH levels.
+Objects have the properties that the schema names, in its order, and at most one space after each comma and colon. A
+keyword that no pattern can express is refused by name. Schemas that refer to themselves are expanded to MAX_DEPTH
+levels.
 """
 
 import json
@@ -40,7 +41,7 @@ ANNOTATIONS = frozenset(
 KEYWORDS = {
     "string": "minLength maxLength pattern format",
     "number": "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf",
-    "array": "items prefixItems minItems maxItems uniqueItems",
+    "array": "items additionalItems prefixItems minItems maxItems uniqueItems",
     "object": "properties required additionalProperties minProperties maxProperties",
 }
 TYPE_OF = {keyword: kind for kind, names in KEYWORDS.items() for keyword in names.split()}
@@ -152,6 +153,9 @@ class _Converter:
     def _array(self, schema: Schema, field: str, depths: Mapping[str, int]) -> str | None:
         if schema.get("uniqueItems"):
             raise BadInput("uniqueItems is not supported", field)
+        if isinstance(schema.get("items"), list):  # as until draft 2019-09
+            others = schema.get("additionalItems", True)
+            schema = {**schema, "prefixItems": schema["items"], "items": others}
         least, most = count(schema, "minItems", field) or 0, count(schema, "maxItems", field)
         check_range(least, most, "minItems", field)
         first = [
@@ -202,13 +206,11 @@ def _is_annotation(name: str) -> bool:
 
 
 def _types(schema: Schema, field: str) -> list[str]:
-    """The types of a schema's values; those of its keywords if it names none."""
+    """The types of a schema's values; that of its keywords if it names none."""
     named = schema.get("type")
     listed = [named] if isinstance(named, str) else named
-    if listed is None:
-        listed = sorted({TYPE_OF[name] for name in schema})
-        if len(listed) != 1:
-            raise BadInput("type is missing", field)
+    if listed is None:  # values of other types match too, but this one is meant
+        listed = [next(kind for kind in TYPES if kind in {TYPE_OF[name] for name in schema})]
     unknown = [kind for kind in listed if kind not in TYPES] if isinstance(listed, list) else [named]
     if unknown or not listed:
         raise BadInput(f"type must be among {', '.join(TYPES)}, got {named!r}", field)
@@ -240,7 +242,7 @@ def _is_of(value: Any, kind: str) -> bool:
 
 
 def _merged(one: Any, other: Schema, field: str) -> Schema:
-    """Both schemas at once. Raises: BadInput if they say different things with one keyword."""
+    """Both schemas at once. Raises: BadInput if they give one keyword different values."""
     if not isinstance(one, Mapping):
         raise BadInput("true and false beside other keywords are not supported", field)
     merged = {name: value for name, value in one.items() if not _is_annotation(name)}

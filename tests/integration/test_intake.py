@@ -352,7 +352,7 @@ async def test_an_outcome_has_the_tokens_and_confidences_of_its_text(bus: Bus, t
     async with receiving(bus, text) as intake:
         for name, given in (("with", confidences), ("without", None)):
             await intake.send(name)
-            finish = FinishRequest(await intake.arrived(), OutcomeStatus.COMPLETED, ids, None, None, "", given)
+            finish = FinishRequest(await intake.arrived(), OutcomeStatus.COMPLETED, ids, None, None, confidences=given)
             intake.outcomes.finish(finish)
             await intake.status(name)
         found = [await bus.last("OUTCOMES", bus.subjects.outcomes(name), Outcome) for name in ("with", "without")]

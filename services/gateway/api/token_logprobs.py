@@ -65,8 +65,9 @@ class TokenLogprobs:
         if not np.isfinite(top.confidences[position]).all():
             return []
         before, known = len(self._decode(self._context)), [*self._context, *self._piece]
-        texts = [self._decode([*known, token])[before:] for token in top.tokens[position].tolist()]
-        return list(zip(texts, logprobs_of(top.confidences[position]), strict=True))
+        possible = top.confidences[position] > 0  # the form of a text may allow fewer tokens
+        texts = [self._decode([*known, token])[before:] for token in top.tokens[position][possible].tolist()]
+        return list(zip(texts, logprobs_of(top.confidences[position][possible]), strict=True))
 
     def _text_of(self, token: int) -> str:
         """The characters that this token completes."""

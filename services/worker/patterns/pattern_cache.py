@@ -10,7 +10,7 @@ from services.worker.patterns.token_automaton import TokenTable, tokenize
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern
 
-MAX_PATTERNS = 64  # compiled ones that are kept
+MAX_PATTERNS = 32  # compiled ones that are kept
 
 
 class PatternSource(Protocol):
@@ -49,9 +49,12 @@ class PatternCache:
     def _compile(self, pattern: str) -> StateSets:
         if self._tokens is None:
             self._tokens = self._read_tokens()
-        try:
-            return StateSets(tokenize(compile_pattern(pattern), self._tokens))
-        except BadInput:
-            raise
-        except Exception as error:  # of a pattern that nobody has tried
-            raise BadInput(f"the pattern cannot be compiled: {error}", "pattern") from error
+        return compile_for(pattern, self._tokens)
+
+
+def compile_for(pattern: str, tokens: TokenTable) -> StateSets:
+    """Compile a pattern for a vocabulary. Raises: BadInput if it cannot be compiled."""
+    try:
+        return StateSets(tokenize(compile_pattern(pattern), tokens))
+    except (MemoryError, OSError) as error:
+        raise BadInput(f"the pattern cannot be compiled now: {error!r}", "pattern") from error

@@ -43,7 +43,7 @@ class TokenAutomaton:
     """Shapes: S states, the last of which is that after the end of the text, C classes, V tokens."""
 
     class_of: Int32  # [V]
-    next_state: Int32  # [S, C]; S: no text goes on so
+    next_state: Int32  # [S, C]; S: no text continues so
     is_final: Int32  # [S], 1 where the text may end
     tokens_left: Int32  # [S], the fewest tokens from there to a final state
 

@@ -140,7 +140,7 @@ async def test_a_failed_stream_ends_with_the_error(client: AsyncOpenAI, schedule
         ({"conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
         ({"background": True}, "background"),
         ({"include": ["file_search_call.results"]}, "include[0]"),
         ({"top_logprobs": 2}, "top_logprobs"),

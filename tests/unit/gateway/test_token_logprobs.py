@@ -12,6 +12,7 @@ from services.gateway.api.token_logprobs import TokenLogprobs, logprobs_of
 from shared.arrays import pack_float32, pack_int32
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus
 from shared.text import TextModel
+from shared.top_tokens import TopTokenTable
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,16 @@ def test_the_tokens_end_before_a_stop_string(text: TextModel) -> None:
 def test_a_logarithm_is_finite_and_at_most_zero() -> None:
     logs = logprobs_of(np.array([0, 1e-45, 0.5, 1, 1.0000001], dtype=np.float32))
     assert logs == pytest.approx([np.log(np.finfo(np.float32).tiny)] * 2 + [np.log(0.5), 0, 0])
+
+
+def test_tokens_that_the_form_of_the_text_forbids_are_no_alternatives(text: TextModel) -> None:
+    first, second, third = text.encode_prompt("abc").tolist()
+    top = TopTokenTable.unknown(1, 3)
+    top.tokens[0], top.confidences[0] = [first, second, third], [0.75, 0.25, 0.0]
+    found = TokenLogprobs(text.decode, 3)
+    found.add([first], np.array([0.75], dtype=np.float32), top)
+    [token] = found.take(1)
+    assert token.alternatives == [("a", pytest.approx(np.log(0.75))), ("b", pytest.approx(np.log(0.25)))]
 
 
 @pytest.mark.parametrize(

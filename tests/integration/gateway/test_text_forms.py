@@ -1,0 +1,126 @@
+"""Texts of a form: JSON schemas, regular expressions and choices become the pattern of the request."""
+
+import asyncio
+import re
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.support.gateway import RunningGateway
+from tests.support.scheduler import AnsweringScheduler
+
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+TEXT: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2="}
+RESPONSE: dict[str, Any] = {"model": "tiny-llada", "input": "2+2="}
+SCHEMA = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+ANSWER = '{"answer": 29}'
+
+
+class Total(BaseModel):
+    answer: int
+
+
+def pattern_of(scheduler: AnsweringScheduler) -> str:
+    return scheduler.requests[-1].pattern
+
+
+@pytest.mark.parametrize(
+    ("form", "example"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}, ANSWER),
+        ({"response_format": {"type": "json_object"}}, '{"a": [1, {"b": null}]}'),
+        ({"structured_outputs": {"json": SCHEMA}}, ANSWER),
+        ({"structured_outputs": {"json": '{"type": "null"}'}}, "null"),
+        ({"structured_outputs": {"regex": "[a-c]{2}"}}, "ab"),
+        ({"structured_outputs": {"choice": ["yes", "n.o"]}}, "n.o"),
+        ({"guided_json": SCHEMA}, ANSWER),
+        ({"guided_regex": "[a-c]{2}"}, "ab"),
+        ({"guided_choice": ["yes", "no"]}, "yes"),
+    ],
+)
+async def test_each_form_becomes_the_pattern_of_the_request(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, form: dict[str, Any], example: str
+) -> None:
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+        reply = await gateway.http.post(path, json={**body, **form})
+        assert reply.status_code == 200, reply.text
+        assert re.fullmatch(pattern_of(scheduler), example)
+        assert not re.fullmatch(pattern_of(scheduler), "How many?")
+        assert "X-Dilaserve-Ignored" not in reply.headers
+
+
+@pytest.mark.parametrize("form", [{}, {"response_format": {"type": "text"}}, {"guided_json": None}])
+async def test_a_text_of_any_form_has_no_pattern(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, form: dict[str, Any]
+) -> None:
+    assert (await gateway.http.post("/v1/chat/completions", json={**CHAT, **form})).status_code == 200
+    assert pattern_of(scheduler) == ""
+
+
+async def test_the_format_of_a_response_becomes_its_pattern(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    form = {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}
+    reply = await gateway.http.post("/v1/responses", json={**RESPONSE, "text": {"format": form}})
+    assert reply.status_code == 200, reply.text
+    assert re.fullmatch(pattern_of(scheduler), ANSWER)
+    assert reply.json()["text"] == {"format": form}
+
+
+async def test_openai_s_client_parses_a_pydantic_model(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    scheduler.answer = lambda _: ANSWER
+    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as api:
+        chat = await api.chat.completions.parse(**CHAT, response_format=Total)
+        response = await api.responses.parse(**RESPONSE, text_format=Total)
+    assert chat.choices[0].message.parsed == Total(answer=29)
+    assert response.output_parsed == Total(answer=29)
+
+
+def json_schema(schema: object) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
+
+
+@pytest.mark.parametrize(
+    ("form", "param", "message"),
+    [
+        (json_schema({"not": {}}), "response_format.json_schema.schema", "not is not supported"),
+        (json_schema({"items": {"if": {}}}), "response_format.json_schema.schema.items", "if is not supported"),
+        (json_schema(3), "response_format.json_schema.schema", "must be an object"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "json_schema is required"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
+        ({"structured_outputs": {"grammar": "root ::= 'a'"}}, "structured_outputs.grammar", "grammar is not supported"),
+        ({"guided_grammar": "root ::= 'a'"}, "guided_grammar", "not supported"),
+        ({"guided_json": "{"}, "guided_json", "not a JSON schema"),
+        ({"guided_regex": "(a"}, "guided_regex", "accepted: the syntax of Rust's regex"),
+        ({"guided_regex": "(a|b)*a(a|b){13}"}, "guided_regex", "states; it may have"),
+        ({"guided_regex": "a" * 100_001}, "guided_regex", "100001 characters"),
+        ({"guided_choice": []}, "guided_choice", "at least 1 item"),
+        ({"guided_choice": [""]}, "guided_choice[0]", "at least 1 character"),
+        ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "given: guided_regex, guided_choice"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice", "give one form"),
+    ],
+)
+async def test_a_form_that_cannot_be_served_is_refused_by_name(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, form: dict[str, Any], param: str, message: str
+) -> None:
+    reply = await gateway.http.post("/v1/chat/completions", json={**CHAT, **form})
+    assert reply.status_code == 400, reply.text
+    error = reply.json()["error"]
+    assert (error["param"], message in error["message"]) == (param, True), error
+    assert scheduler.requests == []
+
+
+async def test_other_requests_are_served_while_a_pattern_is_compiled(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    async def slow() -> httpx.Response:
+        return await gateway.http.post("/v1/completions", json={**TEXT, "guided_regex": "(a|b)*a(a|b){17}"})
+
+    async with asyncio.TaskGroup() as tasks:
+        refused = tasks.create_task(slow())
+        assert (await gateway.http.post("/v1/completions", json=TEXT)).status_code == 200
+        assert not refused.done()
+    assert refused.result().status_code == 400

@@ -1,0 +1,143 @@
+"""JSON schemas as patterns: each text of the pattern is JSON that the schema accepts."""
+
+import json
+from random import Random
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from shared.errors import BadInput
+from shared.patterns.automaton import compile_pattern
+from shared.patterns.json_schema import choice_pattern, object_pattern, schema_pattern
+from tests.support.pattern_texts import draw_text
+
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 8},
+        "born": {"type": "string", "format": "date"},
+        "tags": {"type": "array", "items": {"enum": ["a", 'b"c', 3, None]}, "maxItems": 3},
+    },
+    "required": ["name"],
+}
+LINKED = {
+    "$defs": {"node": {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}}},
+    "$ref": "#/$defs/node",
+}
+SHAPES = {
+    "oneOf": [
+        {"type": "object", "properties": {"kind": {"const": kind}, "size": {"type": "number"}}, "required": ["kind"]}
+        for kind in ("circle", "square")
+    ]
+}
+SCHEMAS: list[Any] = [
+    PERSON,
+    LINKED,
+    SHAPES,
+    {},
+    True,
+    {"type": ["string", "null"]},
+    {"type": "boolean", "title": "Ready"},
+    *({"type": "string", "format": name} for name in ("date", "time", "date-time", "uuid", "ipv4", "color")),
+    {"type": "string", "pattern": "^[A-Z]{2,3}$"},
+    {"type": "string", "pattern": r"x\d[\w-]"},
+    {"type": "integer"},
+    {"type": "integer", "minimum": -17, "maximum": 1234},
+    {"type": "integer", "exclusiveMinimum": -5, "exclusiveMaximum": -1},
+    {"type": "integer", "minimum": 2.5, "maximum": 99, "multipleOf": 1},
+    {"type": "number"},
+    {"type": "number", "minimum": 0, "maximum": 1},
+    {"type": "number", "minimum": -3},
+    {"type": "number", "maximum": -2},
+    {"type": "object"},
+    {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1, "maxProperties": 2},
+    {"type": "object", "properties": {"a": {"type": "null"}, "b": False, "c": True}},
+    {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "required": ["b", "z"]},
+    {"type": "array"},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3},
+    {"type": "array", "prefixItems": [{"type": "null"}, {"type": "boolean"}], "items": False},
+    {"$schema": DRAFT_7, "type": "array", "items": [{"type": "null"}], "additionalItems": {"type": "boolean"}},
+    {"type": "array", "maxItems": 0},
+    {"enum": [1, 'a"b', None, {"a": [1.5]}], "type": ["string", "object"]},
+    {"const": "x.y\n"},
+    {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+    {
+        "type": "object",
+        "required": ["b"],
+        "anyOf": [{"properties": {"b": {"type": kind}}} for kind in ("null", "string")],
+    },
+    {"allOf": [{"required": ["a"], "properties": {"a": {"type": "null"}}}, {"type": "object", "required": ["c"]}]},
+    {"minimum": 3, "type": "integer", "x-note": "kept"},
+    {"minLength": 2},
+]
+REFUSED: list[tuple[Any, str]] = [
+    ({"not": {"type": "string"}}, "not is not supported"),
+    ({"properties": {"a": {"if": {}}}}, "if is not supported"),
+    ({"type": "strin"}, "type must be among object, array"),
+    ({"type": "string", "pattern": ".*"}, "which a JSON string escapes"),
+    ({"type": "string", "pattern": "("}, "is not valid"),
+    ({"type": "string", "pattern": "a", "maxLength": 3}, "pattern beside minLength or maxLength"),
+    ({"type": "string", "minLength": 5, "maxLength": 2}, "minLength 5 is above the maximum 2"),
+    ({"type": "string", "maxLength": -1}, "maxLength must be a whole number from 0 on"),
+    ({"type": "integer", "multipleOf": 2}, "multipleOf is not supported"),
+    ({"type": "integer", "minimum": 3, "exclusiveMaximum": 3}, "minimum 3 is above the maximum 2"),
+    ({"type": "number", "minimum": 0.5}, "must be whole numbers"),
+    ({"type": "number", "exclusiveMinimum": 0}, "exclusiveMinimum of a number is not supported"),
+    ({"type": "array", "uniqueItems": True}, "uniqueItems is not supported"),
+    ({"type": "object", "minProperties": 2}, "minProperties above 1"),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf is supported if"),
+    ({"allOf": [{"type": "string"}, {"type": "null"}]}, "two different type at once"),
+    ({"enum": 3}, "enum must be a list"),
+    ({"$ref": "other.json"}, "must begin with #"),
+    ({"$ref": "#/$defs/none"}, "refers to nothing"),
+    ({"$ref": "#"}, "no instance of at most 3 levels"),
+    (False, "no instance"),
+    (5, "a schema must be an object"),
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
+def test_each_text_of_the_pattern_is_an_instance_of_the_schema(schema: Any) -> None:
+    automaton = compile_pattern(schema_pattern(schema))
+    validator, random = jsonschema_rs.validator_for(schema, validate_formats=True), Random(0)
+    texts = {draw_text(automaton, random) for _ in range(50)}
+    for text in texts:
+        validator.validate(json.loads(text))
+
+
+@pytest.mark.parametrize(("schema", "reason"), REFUSED)
+def test_a_schema_that_no_pattern_can_express_is_refused_by_name(schema: Any, reason: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        schema_pattern(schema)
+    assert reason in refused.value.message
+
+
+def test_an_error_names_the_part_of_the_schema() -> None:
+    with pytest.raises(BadInput) as refused:
+        schema_pattern({"type": "object", "properties": {"a": {"type": "array", "items": {"not": {}}}}})
+    assert refused.value.field == "schema.a.items"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "Ann"}', '{"name": "A", "born": "2024-03-31", "tags": [3, null]}', '{"name":"é\\"","tags":[]}']
+)
+def test_the_usual_instances_of_a_schema_match_its_pattern(text: str) -> None:
+    automaton, state = compile_pattern(schema_pattern(PERSON)), 0
+    for byte in text.encode():
+        state = int(automaton.next_state[state, byte])
+        assert state >= 0
+    assert automaton.accepting[state]
+
+
+def test_any_json_object_is_an_object_of_few_levels() -> None:
+    automaton, random = compile_pattern(object_pattern()), Random(1)
+    for _ in range(50):
+        assert isinstance(json.loads(draw_text(automaton, random)), dict)
+
+
+def test_a_choice_is_one_of_the_texts_in_their_own_characters() -> None:
+    choices = ["a.b", "(c|d)*", "\\n", "é$^", "a"]
+    automaton, random = compile_pattern(choice_pattern(choices)), Random(2)
+    assert {draw_text(automaton, random) for _ in range(100)} == set(choices)

@@ -1,0 +1,73 @@
+"""Patterns as automata over bytes."""
+
+import re
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.errors import BadInput
+from shared.patterns.automaton import MAX_STATES, PatternAutomaton, compile_pattern, without_anchors
+from tests.support.pattern_texts import draw_text
+
+PATTERNS = ("(ab|ba)+", "a*b?", "[^a]{2}", "(a|b)*aab", "é+|b", "[0-9]{1,3}", "a{2,}", "", "x(y|)z", "(?i)aB")
+texts = st.text(alphabet="abBAé9xyz", max_size=6)
+
+
+def accepts(automaton: PatternAutomaton, text: str) -> bool:
+    state = 0
+    for byte in text.encode():
+        state = int(automaton.next_state[state, byte])
+        if state < 0:
+            return False
+    return bool(automaton.accepting[state])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(PATTERNS), texts)
+def test_a_text_is_accepted_if_and_only_if_the_whole_text_matches(pattern: str, text: str) -> None:
+    assert accepts(compile_pattern(pattern), text) == bool(re.fullmatch(pattern, text))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_text_that_the_automaton_gives_matches(pattern: str) -> None:
+    automaton, random = compile_pattern(pattern), Random(0)
+    for _ in range(30):
+        text = draw_text(automaton, random)
+        assert re.fullmatch(pattern, text), text
+
+
+def test_every_state_is_reached_and_leads_to_an_end() -> None:
+    automaton = compile_pattern("a(b|cd)*e")
+    reached = {0, *automaton.next_state[automaton.next_state >= 0].tolist()}
+    assert reached == set(range(len(automaton.next_state)))
+    assert ((automaton.next_state >= 0).any(axis=1) | automaton.accepting).all()
+
+
+def test_anchors_around_the_pattern_change_nothing() -> None:
+    assert [without_anchors(p) for p in ("^a$", "a", r"^a\$", r"a\\$", "$")] == ["a", "a", r"a\$", r"a\\", ""]
+    assert accepts(compile_pattern("^a|b$"), "b")
+
+
+@pytest.mark.parametrize("pattern", ["(a", r"(a)\1", "a(?=b)", r"\bfoo", "a{9,1}"])
+def test_an_invalid_pattern_is_refused_with_the_accepted_syntax(pattern: str) -> None:
+    with pytest.raises(BadInput, match="accepted: the syntax of Rust's regex") as refused:
+        compile_pattern(pattern)
+    assert refused.value.field == "pattern"
+
+
+def test_a_pattern_that_no_text_matches_is_refused() -> None:
+    with pytest.raises(BadInput, match="no text matches"):
+        compile_pattern("[a&&b]")
+
+
+def test_a_pattern_of_too_many_states_is_refused() -> None:
+    with pytest.raises(BadInput, match=f"states; it may have {MAX_STATES}"):
+        compile_pattern("(a|b)*a(a|b){13}")
+
+
+@pytest.mark.slow
+def test_a_pattern_that_takes_too_long_to_compile_is_refused() -> None:
+    with pytest.raises(BadInput, match="the pattern is too large"):
+        compile_pattern("(a|b)*a(a|b){30}")

@@ -1,0 +1,180 @@
+"""Requests with a pattern in the engine: their texts match, in every cache mode, alone and in company."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pytest
+
+from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.step_jobs import StepJob
+from services.worker.model.model_runner import Runner
+from services.worker.patterns.pattern_cache import compile_for
+from services.worker.patterns.state_sets import StateSets
+from services.worker.patterns.token_automaton import TokenTable
+from shared.errors import BadInput
+from shared.messages.steps import RequestState, StepFailure, StepJobs, StepKind
+from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.steps import Decode, jobs_for, read_results
+
+END, VOCABULARY, BLOCK = 1, 64, 16
+# Two tokens without text, then single characters, then pairs.
+CHARACTERS = 'abcdefghijklmnopqrstuvwxyz0123456789{}:," '
+TEXTS = [b"", b"", *(c.encode() for c in CHARACTERS), b"ab", b"12", b'":', b'{"', "é".encode(), "é".encode()[:1]]
+TEXTS += [b""] * (VOCABULARY - len(TEXTS))
+TABLE = TokenTable.of(TEXTS, [END], VOCABULARY)
+PATTERN = r'\{"[a-z]{2,9}":(?:[0-9]{1,12}|"[a-zé ]*")\}'
+
+
+@dataclass
+class Patterns:
+    """Compiles at once, or once it is allowed to."""
+
+    is_open: bool = True
+    compiled: dict[str, StateSets] = field(default_factory=dict)
+
+    def find(self, pattern: str) -> StateSets | None:
+        if self.is_open and pattern not in self.compiled:
+            self.compiled[pattern] = compile_for(pattern, TABLE)
+        return self.compiled.get(pattern) if self.is_open else None
+
+
+@dataclass(slots=True)
+class Constrained(Decode):
+    """A request with a pattern."""
+
+    pattern: str = PATTERN
+    text_tokens: int = 0
+
+    @property
+    def state(self) -> RequestState:
+        plain = super(Constrained, self).state
+        return msgspec.structs.replace(plain, pattern=self.pattern, text_tokens=self.text_tokens)
+
+    @property
+    def text(self) -> str:
+        tokens = self.output[: self.text_tokens or len(self.output)].tolist()
+        end = tokens.index(END) if END in tokens else len(tokens)
+        assert set(tokens[end:]) <= {END}
+        return b"".join(TEXTS[token] for token in tokens[:end]).decode()
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return Runner(random_decoder(), cache_tokens=1024)
+
+
+def engine_of(runner: Runner, mode: CacheMode, patterns: Patterns | None = None) -> Engine:
+    return Engine(runner, mode, EngineLimits(4096, 64), "test-1", patterns=patterns or Patterns())
+
+
+def several(mode: CacheMode, **fields: float) -> list[Decode]:
+    """Requests with the pattern, and one without, of other lengths."""
+    rng = np.random.default_rng(3)
+    given: Mapping[str, float] = {"temperature": 0.0, **fields}
+    decodes: list[Decode] = [
+        Constrained(t, rng.integers(0, 50, 4 + t).tolist(), 32, BLOCK, 0.4, MASK_ID, given["temperature"], t)
+        for t in range(4)
+    ]
+    decodes.append(Decode(9, [5, 6], 48, BLOCK, 0.4, MASK_ID))
+    for decode in decodes:
+        decode.cached = mode is not CacheMode.NONE
+    return decodes
+
+
+def run_together(engine: Engine, decodes: list[Decode]) -> None:
+    left = decodes
+    while left:
+        engine.accept(jobs_for(left))
+        results = engine.iterate()
+        assert results is not None
+        assert not results.failures
+        read_results(results, left)
+        left = [decode for decode in left if not decode.done]
+
+
+def failures_of(engine: Engine, decode: Decode) -> list[StepFailure]:
+    engine.accept(jobs_for([decode]))
+    results = engine.iterate()
+    assert results is not None
+    return results.failures
+
+
+@pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.PREFIX, CacheMode.DUAL])
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_each_text_matches_its_pattern_alone_and_in_company(
+    runner: Runner, mode: CacheMode, temperature: float
+) -> None:
+    together, alone = several(mode, temperature=temperature), several(mode, temperature=temperature)
+    run_together(engine_of(runner, mode), together)
+    for decode in alone:
+        run_together(engine_of(runner, mode), [decode])
+    for decode in together:
+        if isinstance(decode, Constrained):
+            assert re.fullmatch(PATTERN, decode.text), decode.text
+    assert [decode.trace for decode in together] == [decode.trace for decode in alone]
+
+
+def test_a_text_that_is_cut_at_its_limit_matches(runner: Runner) -> None:
+    decode = Constrained(1, [3, 4, 5], 32, BLOCK, 0.4, MASK_ID, pattern="(?:[a-z]{3} ){2,}x", text_tokens=20)
+    run_together(engine_of(runner, CacheMode.NONE), [decode])
+    assert re.fullmatch("(?:[a-z]{3} ){2,}x", decode.text)
+
+
+def test_a_text_continues_on_another_instance(runner: Runner) -> None:
+    stayed, moved = several(CacheMode.NONE)[0], several(CacheMode.NONE)[0]
+    run_together(engine_of(runner, CacheMode.NONE), [stayed])
+    while not moved.done:
+        other = engine_of(runner, CacheMode.NONE)
+        job = StepJob(moved.ticket, len(moved.trace), moved.block, moved.threshold, StepKind.RECOMPUTE)
+        other.accept(StepJobs(epoch=1, states=[moved.state]), [job])
+        results = other.iterate()
+        assert results is not None
+        read_results(results, [moved])
+    assert moved.trace == stayed.trace
+
+
+def test_a_pattern_whose_shortest_text_is_too_long_fails_its_request(runner: Runner) -> None:
+    decode = Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="c{17}")
+    [failure] = failures_of(engine_of(runner, CacheMode.NONE), decode)
+    assert (failure.field, failure.message) == (
+        "pattern",
+        "no text of at most 16 tokens matches the pattern; the shortest has 17",
+    )
+
+
+def test_an_invalid_pattern_fails_its_request(runner: Runner) -> None:
+    decode = Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="(a")
+    [failure] = failures_of(engine_of(runner, CacheMode.NONE), decode)
+    assert failure.field == "pattern"
+    assert "is not valid" in failure.message
+
+
+def test_an_instance_without_patterns_fails_requests_that_have_one(runner: Runner) -> None:
+    engine = Engine(runner, CacheMode.NONE, EngineLimits(4096, 64), "test-1")
+    [failure] = failures_of(engine, Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID))
+    assert failure.message == "this instance serves no patterns"
+
+
+def test_others_run_while_a_pattern_is_compiled(runner: Runner) -> None:
+    patterns = Patterns(is_open=False)
+    engine = engine_of(runner, CacheMode.NONE, patterns)
+    constrained, plain = several(CacheMode.NONE)[0], several(CacheMode.NONE)[4]
+    engine.accept(jobs_for([constrained, plain]))
+    results = engine.iterate()
+    assert results is not None
+    read_results(results, [plain])
+    assert engine.iterate() is None
+    patterns.is_open = True
+    results = engine.iterate()
+    assert results is not None
+    read_results(results, [constrained])
+    assert len(constrained.trace) == 1
+
+
+def test_a_pattern_of_many_states_is_refused_by_its_number() -> None:
+    with pytest.raises(BadInput, match="states; it may have"):
+        compile_for("(a|b)*a(a|b){13}", TABLE)
