@@ -16,7 +16,10 @@ EXAMPLE = (
 def decode(
     *,
     model: Annotated[str, typer.Option(help="Checkpoint directory or hub id.")],
-    input: Annotated[Path, typer.Option(help='{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}.')],  # noqa: A002
+    input: Annotated[  # noqa: A002
+        Path,
+        typer.Option(help='{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}; `pattern` if a text must match one.'),
+    ],
     out: Annotated[Path, typer.Option(help="Output file of the trace (JSON).")],
     cache: Annotated[Literal["none", "prefix", "dual", "block"], typer.Option(help="KV cache.")] = "none",
     threshold: Annotated[float, typer.Option(help="Confidence threshold of unmasking, 0 to 1.")] = 0.9,
@@ -42,8 +45,12 @@ def decode(
 
     from services.worker.cache.cache_mode import CacheMode  # noqa: PLC0415
     from services.worker.engine.offline_decoder import DecodeOptions, EditRule, Trace, decode_together, read_case  # noqa: PLC0415
+    from services.worker.model.families import read_config  # noqa: PLC0415
     from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner  # noqa: PLC0415
+    from services.worker.patterns.model_tokens import model_tokens  # noqa: PLC0415
+    from services.worker.patterns.pattern_cache import PatternCompiler  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.model_files import find_model  # noqa: PLC0415
 
     configure_logs("decode", level="warning")
     mode = CacheMode(cache)
@@ -54,10 +61,14 @@ def decode(
     groups = [requests] if batch else [[request] for request in requests]
     lengths = [sum(len(request.prompt_ids) + output_length + block_length for request in group) for group in groups]
     room = NO_CACHE if mode is CacheMode.NONE else CacheSize(len(requests), max(lengths))
+    directory = find_model(model)
+    patterns = PatternCompiler(lambda: model_tokens(directory, read_config(directory).vocab_size))
     with open_runner(ModelChoice(model, device, dtype, tp, threads), room) as runner:
         traces = []
         with open_progress() as progress:
             task = progress.add_task("tokens", total=len(requests) * output_length)
             for group in groups:
-                traces += decode_together(group, runner, options, lambda count: progress.advance(task, count))
+                traces += decode_together(
+                    group, runner, options, lambda count: progress.advance(task, count), patterns=patterns
+                )
     out.write_bytes(msgspec.json.encode(Trace(traces)))

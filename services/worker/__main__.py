@@ -21,13 +21,13 @@ from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.io.model_record import check_canary, check_weights
 from services.worker.io.registration import Registration
 from services.worker.io.startup_registration import startup_registration
-from services.worker.model.families import ModelConfig, read_config
+from services.worker.model.families import read_config
 from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, check_model, device_name, open_runner
 from services.worker.model.weights_digest import weights_digest
 from services.worker.monitoring.metrics import WorkerMetrics
 from services.worker.monitoring.watchdog import iteration_limit_s
-from services.worker.patterns.pattern_cache import PatternCache
-from services.worker.patterns.token_automaton import TokenTable
+from services.worker.patterns.model_tokens import model_tokens
+from services.worker.patterns.pattern_cache import PatternCache, PatternCompiler
 from services.worker.profile.stored_profile import default_directory, given_profile, stored_profile
 from services.worker.service import WorkerService
 from services.worker.settings import WorkerSettings
@@ -36,7 +36,7 @@ from shared.messages.instances import Instance
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
 from shared.service import Service, freeze_startup_objects, run_service, serve_on_bus
-from shared.text import TextModel, read_model_card
+from shared.text import read_model_card
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     async def serve(bus: Bus, stop: asyncio.Event) -> None:
         freeze_startup_objects()
         limits = EngineLimits(settings.max_batch_tokens, settings.max_batch_requests)
-        patterns = PatternCache(partial(_read_tokens, directory, config))
+        patterns = PatternCache(PatternCompiler(partial(model_tokens, directory, config.vocab_size)))
         engine = Engine(runner, mode, limits, instance.instance_id, prefixes, patterns)
         metrics.watch(engine)
         registration = Registration(bus, loaded, engine)
@@ -102,12 +102,6 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
             await service.run(stop, quarantine=await check_canary(bus, canary, *facts))
 
     return serve_on_bus(instance.instance_id, settings, serve)
-
-
-def _read_tokens(directory: Path, config: ModelConfig) -> TokenTable:
-    """Raises: BadInput if the model has no byte-level tokenizer."""
-    text = TextModel(directory, directory.name)
-    return TokenTable.of(text.token_bytes(), sorted(text.end_ids), config.vocab_size)
 
 
 def _run(service: Service) -> int:

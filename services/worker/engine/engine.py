@@ -144,6 +144,9 @@ class Engine:
     def _run_batch(self, picked: list[tuple[Part, StepJob]]) -> StepOutcome:
         parts = [part for part, _ in picked]
         self._rebuild_caches([part for part in parts if part.rebuilds])
+        for part in parts:
+            if part.sequence.constraint is not None:
+                part.sequence.constraint.begin_step()
         batch = pack(parts, self._config, self._cache.take_moves())
         predictions = self._runner.run(batch)
         outcome = unmask(parts, batch, predictions)

@@ -12,6 +12,7 @@ from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.families import ModelConfig
 from services.worker.model.model_runner import ModelRunner
+from services.worker.patterns.pattern_cache import PatternCompiler
 from shared.arrays import Float32, Int32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
 from shared.bus import codec
 from shared.errors import BadInput
@@ -23,6 +24,7 @@ class CaseRequest(msgspec.Struct, frozen=True):
 
     id: str
     prompt_ids: list[int]
+    pattern: str = ""  # as in Request
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -109,6 +111,7 @@ class Decode:
     is_aligned: bool = False  # of a block-causal model: blocks lie on a grid of absolute positions
     eos_token_id: int | None = None  # no block follows one that contains this token
     edits: EditRule | None = None
+    text_tokens: int = 0  # the most of a text with a pattern; 0: those of the output
     blocks_ended: int = 0  # with edits
     post_steps: int = 0  # of the current block: those that began without masks, with edits
     mask_id: int = field(init=False)
@@ -153,6 +156,8 @@ class Decode:
             block_length=self.block_length,
             canvas=canvas,
             edit_threshold=self.edits.threshold if self.edits else 1.0,
+            pattern=self.request.pattern,
+            text_tokens=self.text_tokens,
         )
 
     def write(self, positions: list[int], tokens: list[int]) -> None:
@@ -200,17 +205,20 @@ def decode_together(
     on_tokens: Callable[[int], object] = lambda _: None,
     *,
     max_requests: int | None = None,
+    patterns: PatternCompiler | None = None,
 ) -> list[RequestTrace]:
     """Decode requests together, at most `max_requests` per iteration (None: all).
 
-    `on_tokens` receives the number of tokens that each iteration unmasked. Raises: BadInput if a request cannot be run.
+    `on_tokens` receives the number of tokens that each iteration unmasked; `patterns` compiles those of the requests.
+    Raises: BadInput if a request cannot be run.
     """
     options.check(runner.config)
     for request in requests:
         check_request(request, runner.config)
     decodes = [_decode(request, options, runner.config) for request in requests]
     fed = sum(len(decode.request.prompt_ids) + len(decode.output) for decode in decodes)
-    engine = Engine(runner, options.mode, EngineLimits(tokens=fed, requests=max_requests or len(requests)), "decode")
+    limits = EngineLimits(tokens=fed, requests=max_requests or len(requests))
+    engine = Engine(runner, options.mode, limits, "decode", patterns=patterns)
     for results, _ in run_iterations(engine, decodes):
         on_tokens(len(unpack_int32(results.positions)))
     length = options.output_length
@@ -233,6 +241,7 @@ def _decode(request: CaseRequest, options: DecodeOptions, config: ModelConfig) -
         is_aligned=config.is_block_causal,
         eos_token_id=config.eos_token_id if options.stop_at_eos else None,
         edits=options.edits,
+        text_tokens=options.output_length,
     )
 
 

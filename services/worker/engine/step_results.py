@@ -116,8 +116,7 @@ def _selected_together(parts: Sequence[Part], batch: ForwardBatch, predictions: 
             continue
         rows = begin + np.flatnonzero(selected[begin : begin + count])
         selected[rows] = sequence.constraint.choose(
-            sequence.output,
-            *sequence.output_range(part.block),
+            sequence.output_range(part.block)[0],
             batch.candidates[rows] - sequence.prompt_length,
             predictions.tokens[rows],
             np.argsort(-predictions.confidences[rows], kind="stable"),  # of equal ones the first position

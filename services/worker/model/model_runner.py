@@ -81,6 +81,7 @@ class Runner:
         self._kernel = kernel_of(self.attention)
         self._transfer, self._noise_transfer = Transfer(self.device), Transfer(self.device)
         self._truncation_transfer, self._allowed_transfer = Transfer(self.device), Transfer(self.device)
+        self._bits = torch.tensor([128 >> bit for bit in range(8)], dtype=torch.uint8, device=self.device)
         self._store = KvStore(decoder, cache_tokens) if cache_tokens else None
         self._graphs: CacheStepGraphs | None = None
         if self._store and self.device.type == "cuda" and gather is None:
@@ -142,10 +143,13 @@ class Runner:
         if not len(batch.constrained):
             return
         rows, bits = self._allowed_transfer.put([batch.constrained, batch.allowed.reshape(-1)])
+        of_token = bits.view(*batch.allowed.shape, 1) & self._bits  # [A, ceil(V / 8), 8]
         first = self._vocabulary.first
-        columns = torch.arange(first, first + logits.shape[1], device=self.device)
-        of_token = bits.view(batch.allowed.shape)[:, columns // 8] >> (7 - columns % 8).to(torch.uint8)
-        logits[rows] = logits[rows].masked_fill((of_token & 1) == 0, -torch.inf)
+        is_forbidden = of_token.flatten(1)[:, first : first + logits.shape[1]] == 0
+        if len(batch.constrained) == len(logits):
+            logits.masked_fill_(is_forbidden, -torch.inf)
+        else:
+            logits[rows] = logits[rows].masked_fill(is_forbidden, -torch.inf)
 
     def _select(self, predicted: Tensor, inputs: ForwardInputs, batch: ForwardBatch) -> Tensor:
         """Tokens and confidences [2, R] -> the same and whether each is written, float64 [3, R]."""

@@ -11,6 +11,10 @@ from services.worker.patterns.state_sets import StateSets
 from shared.arrays import Bool, Int32, Int64, UInt8
 from shared.errors import BadInput
 
+# Of the positions of a block within the text: the class of each token, -1 for masks; the forward set before each and
+# after the last one; the backward set before each and after the last one.
+Sweep = tuple[list[int], list[int], list[int]]
+
 
 class PatternConstraint:
     """The pattern of one request, whose text has at most `text_tokens` tokens of its output."""
@@ -26,6 +30,7 @@ class PatternConstraint:
         self._text_tokens = text_tokens
         self._mask_token_id = mask_token_id
         self._state, self._known = 0, 0  # of the automaton, after this many tokens of the output
+        self._swept: Sweep = [], [], []
 
     def check(self, output: Int32, start: int, stop: int) -> None:
         """Raises: BadInput if no text of the pattern has the tokens of output[:stop]; it has masks from `start` on."""
@@ -33,20 +38,25 @@ class PatternConstraint:
         if not np.isin(self._sets.members(forward[0]), self._sets.members(backward[0])).any():
             raise BadInput("the output so far does not match the pattern", "canvas")
 
+    def begin_step(self) -> None:
+        """Before `allowed` of any request of the step: limit the memory of the sets, which requests share."""
+        if self._sets.is_full:
+            self._sets.forget()
+
     def allowed(self, output: Int32, start: int, stop: int) -> UInt8:
         """The tokens allowed at the masks of output[start:stop], as bits: [M, ceil(V / 8)]. The output before it has no
         masks, and all after it are masks."""
-        classes, forward, backward = self._sweep(output, start, stop)
+        self._swept = self._sweep(output, start, stop)
+        classes, forward, backward = self._swept
         rows = [self._sets.mask(forward[at], backward[at + 1]) for at, own in enumerate(classes) if own < 0]
         rows += [self._everything()] * int((output[start + len(classes) : stop] == self._mask_token_id).sum())
         return np.stack(rows)
 
-    def choose(self, output: Int32, start: int, stop: int, positions: Int64, tokens: Int64, order: Int64) -> Bool:
-        """Of tokens that are allowed each, those that are so together, in this order. Shapes: positions in the output
-        and tokens [n], order [n], indices of them -> [n]."""
+    def choose(self, start: int, positions: Int64, tokens: Int64, order: Int64) -> Bool:
+        """Of tokens that are allowed each, those that are so together, in this order. After `allowed` of the same
+        output. Shapes: positions in the output and tokens [n], order [n], indices of them -> [n]."""
         kept = np.zeros(len(positions), dtype=np.bool_)
-        canvas = output.copy()
-        classes, forward, backward = self._sweep(canvas, start, stop)
+        classes, forward, backward = self._swept
         for index in order.tolist():
             at = int(positions[index]) - start
             if at >= len(classes):
@@ -60,11 +70,7 @@ class PatternConstraint:
             self._update(classes, forward, backward, at)
         return kept
 
-    def _sweep(self, output: Int32, start: int, stop: int) -> tuple[list[int], list[int], list[int]]:
-        """Of the block's positions within the text: the class of each token, -1 for masks; the forward set before each
-        and after the last one; the backward set before each and after the last one."""
-        if self._sets.is_full:
-            self._sets.forget()
+    def _sweep(self, output: Int32, start: int, stop: int) -> Sweep:
         automaton = self._sets.automaton
         if self._known > start:
             self._state, self._known = 0, 0

@@ -3,7 +3,7 @@
 Requests of one pattern meet the same sets in most steps, so a step mostly looks numbers up.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,10 +29,13 @@ class StateSets:
         self.forget()
 
     def forget(self) -> None:
-        """Forget all sets; their numbers are void. Called between steps only."""
+        """Forget all sets; their numbers are void. Called before a step only."""
         self._members: list[Int64] = []
         self._number: dict[bytes, int] = {}
-        self._images: dict[tuple[str, int, int], int] = {}
+        self._after: dict[tuple[int, int], int] = {}  # by set and class
+        self._before: dict[tuple[int, int], int] = {}
+        self._after_any: dict[int, int] = {}
+        self._before_any: dict[int, int] = {}
         self._classes: dict[tuple[int, int], Bool] = {}
         self._masks.clear()
 
@@ -51,33 +54,38 @@ class StateSets:
 
     def valid_ends(self, tokens_left: int) -> int:
         """The states from which a text can end validly within this many tokens."""
-        return self._image("ends", 0, tokens_left, lambda: np.flatnonzero(self.automaton.tokens_left <= tokens_left))
+        return self._add(np.flatnonzero(self.automaton.tokens_left <= tokens_left))
 
     def after(self, forward: int, token_class: int) -> int:
         """The states after a token of this class."""
-
-        def image() -> Int64:
+        found = self._after.get((forward, token_class))
+        if found is None:
             states = np.unique(self.automaton.next_state[self._members[forward], token_class])
-            return states[states <= self.automaton.ended].astype(np.int64)
-
-        return self._image("after", forward, token_class, image)
+            found = self._add(states[states <= self.automaton.ended].astype(np.int64))
+            self._after[forward, token_class] = found
+        return found
 
     def after_any(self, forward: int) -> int:
         """The states after any token."""
-        return self._image("after any", forward, 0, lambda: self._union(self._successors, forward))
+        found = self._after_any.get(forward)
+        if found is None:
+            found = self._after_any[forward] = self._add(self._union(self._successors, forward))
+        return found
 
     def before(self, backward: int, token_class: int) -> int:
         """The states from which a token of this class leads into the set."""
-        return self._image(
-            "before",
-            backward,
-            token_class,
-            lambda: np.flatnonzero(self._contains(backward)[self.automaton.next_state[:, token_class]]),
-        )
+        found = self._before.get((backward, token_class))
+        if found is None:
+            leads = self._contains(backward)[self.automaton.next_state[:, token_class]]
+            found = self._before[backward, token_class] = self._add(np.flatnonzero(leads))
+        return found
 
     def before_any(self, backward: int) -> int:
         """The states from which some token leads into the set."""
-        return self._image("before any", backward, 0, lambda: self._union(self._predecessors, backward))
+        found = self._before_any.get(backward)
+        if found is None:
+            found = self._before_any[backward] = self._add(self._union(self._predecessors, backward))
+        return found
 
     def allows(self, forward: int, backward: int, token_class: int) -> bool:
         """Whether a token of this class leads from the one set into the other."""
@@ -111,13 +119,6 @@ class StateSets:
     def _union(self, rows: UInt8, number: int) -> Int64:
         bits = np.bitwise_or.reduce(rows[self._members[number]], axis=0)
         return np.flatnonzero(np.unpackbits(bits, count=len(self.automaton.next_state)))
-
-    def _image(self, kind: str, number: int, argument: int, compute: Callable[[], Int64]) -> int:
-        key = kind, number, argument
-        found = self._images.get(key)
-        if found is None:
-            found = self._images[key] = self._add(compute())
-        return found
 
     def _add(self, members: Int64) -> int:
         key = members.tobytes()

@@ -12,7 +12,8 @@ from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.model_runner import Runner
-from services.worker.patterns.pattern_cache import compile_for
+from services.worker.patterns import state_sets
+from services.worker.patterns.pattern_cache import PatternCompiler
 from services.worker.patterns.state_sets import StateSets
 from services.worker.patterns.token_automaton import TokenTable
 from shared.errors import BadInput
@@ -38,7 +39,7 @@ class Patterns:
 
     def find(self, pattern: str) -> StateSets | None:
         if self.is_open and pattern not in self.compiled:
-            self.compiled[pattern] = compile_for(pattern, TABLE)
+            self.compiled[pattern] = PatternCompiler(lambda: TABLE).find(pattern)
         return self.compiled.get(pattern) if self.is_open else None
 
 
@@ -137,6 +138,15 @@ def test_a_text_continues_on_another_instance(runner: Runner) -> None:
     assert moved.trace == stayed.trace
 
 
+def test_texts_match_with_little_memory_for_their_sets(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, again = several(CacheMode.NONE), several(CacheMode.NONE)
+    run_together(engine_of(runner, CacheMode.NONE), together)
+    monkeypatch.setattr(state_sets, "MAX_SETS", 3)
+    monkeypatch.setattr(state_sets, "MAX_MASKS", 2)
+    run_together(engine_of(runner, CacheMode.NONE), again)
+    assert [decode.trace for decode in again] == [decode.trace for decode in together]
+
+
 def test_a_pattern_whose_shortest_text_is_too_long_fails_its_request(runner: Runner) -> None:
     decode = Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="c{17}")
     [failure] = failures_of(engine_of(runner, CacheMode.NONE), decode)
@@ -177,4 +187,4 @@ def test_others_run_while_a_pattern_is_compiled(runner: Runner) -> None:
 
 def test_a_pattern_of_many_states_is_refused_by_its_number() -> None:
     with pytest.raises(BadInput, match="states; it may have"):
-        compile_for("(a|b)*a(a|b){13}", TABLE)
+        PatternCompiler(lambda: TABLE).find("(a|b)*a(a|b){13}")
