@@ -1,7 +1,7 @@
-"""Compiles a pattern to an automaton over bytes, in a child process.
+"""The automaton of a pattern, over the bytes of a text.
 
 outlines-core, which compiles it, has no limit of its own, and a few characters such as (a|b)*a(a|b){30} describe
-billions of states. So the child's memory and time are limited.
+billions of states. So it runs in a process with limits.
 """
 
 import subprocess
@@ -9,62 +9,78 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 
-import msgspec
 import numpy as np
 
 from shared.arrays import Bool, Int32
 from shared.errors import BadInput
+from shared.patterns import compile as program
 
 MAX_STATES = 8_000
-MAX_SECONDS = 5.0
-MAX_MEMORY = 1 << 30  # bytes, of the child's addresses
-CACHED = 64  # compiled patterns
-
-
-class CompiledPattern(msgspec.Struct, frozen=True):
-    """The child's answer: an error, or the columns of a PatternAutomaton."""
-
-    error: str = ""
-    next_state: bytes = b""  # int16
-    accepting: bytes = b""
+MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
+MAX_SECONDS = 5
+MAX_MEMORY = 1 << 30  # bytes, of the process's addresses
+KEPT = 64  # compiled patterns
+MAX_ROUNDS = 100  # of the merging; an automaton that needs more, such as that of a{500}, has few equal states
+# Begins every text. `Index` also compiles the search for the pattern at every place of a text, which can take
+# exponentially many states; it can only begin at this character, which never occurs in texts.
+BEGIN = "\U0010fffe"
+TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {MAX_SECONDS} s to compile"
+SYNTAX = "the syntax of Rust's regex, without look-around, back-references and word boundaries"
 
 
 @dataclass(frozen=True, slots=True)
 class PatternAutomaton:
-    """A pattern over bytes, from state 0. Each state leads to an accepting one. Shapes: S states."""
+    """A pattern over bytes, from state 0. Each state is reached and leads to an accepting one. Shapes: S states."""
 
     next_state: Int32  # [S, 256], by state and byte; -1: no text continues so
     accepting: Bool  # [S]
 
 
 def compile_pattern(pattern: str) -> PatternAutomaton:
-    """Takes about 0.1 s; for event loops, in a thread.
+    """Takes 0.05 s for a new pattern; in event loops, call it in a thread.
 
     Raises: BadInput if the pattern is not valid, no text matches it, or it has more than MAX_STATES states or takes
     too much time or memory.
     """
-    found = _compile(pattern)
-    if found.error:
-        raise BadInput(found.error, "pattern")
-    next_state = np.frombuffer(found.next_state, dtype=np.int16).reshape(-1, 256)
-    return PatternAutomaton(next_state.astype(np.int32), np.frombuffer(found.accepting, dtype=np.bool_))
+    found = _compiled(pattern)
+    if isinstance(found, str):
+        raise BadInput(found, "pattern")
+    return found
 
 
-@lru_cache(CACHED)
-def _compile(pattern: str) -> CompiledPattern:
-    command = [sys.executable, "-m", "shared.patterns.compile", str(MAX_STATES), str(MAX_MEMORY)]
-    too_large = f"the pattern is too large: it may have {MAX_STATES} states and take {MAX_SECONDS:g} s to compile"
+@lru_cache(KEPT)
+def _compiled(pattern: str) -> PatternAutomaton | str:
+    """Returns: the automaton, or the error."""
     try:
-        ran = subprocess.run(  # noqa: S603  (this module's program)
-            command, input=pattern.encode(), capture_output=True, timeout=MAX_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return CompiledPattern(too_large)
+        found = _merged(*_useful(*_read(_run(pattern))))
+    except BadInput as error:
+        return error.message
+    if not len(found.accepting):
+        return "no text matches the pattern"
+    if (count := len(found.accepting)) > MAX_STATES:
+        return f"the pattern has {count} states; it may have {MAX_STATES}"
+    return found
+
+
+def _run(pattern: str) -> bytes:
+    """The program's output. Raises: BadInput."""
+    limits = [str(limit) for limit in (MAX_MEMORY, MAX_SECONDS, MAX_RAW_STATES)]
+    command = [sys.executable, "-P", program.__file__, *limits]
+    try:
+        whole = rf"{BEGIN}(?:{without_anchors(pattern)})\z".encode()
+        ran = subprocess.run(command, input=whole, capture_output=True, timeout=4 * MAX_SECONDS, check=False)  # noqa: S603
     except UnicodeEncodeError as error:
-        return CompiledPattern(f"the pattern is not valid: {error.reason}")
-    if ran.returncode:  # it ran out of memory
-        return CompiledPattern(too_large)
-    return msgspec.msgpack.decode(ran.stdout, type=CompiledPattern)
+        raise BadInput(f"the pattern is not valid: {error.reason}") from None
+    except subprocess.TimeoutExpired:
+        raise BadInput(TOO_LARGE) from None
+    if ran.returncode == program.INVALID:
+        reason = ran.stdout.decode(errors="replace").partition("\n")[0].removeprefix("Failed to build DFA ")
+        if "no transitions" in reason:
+            raise BadInput("no text matches the pattern")
+        raise BadInput(f"the pattern is not valid ({reason}); accepted: {SYNTAX}")
+    if ran.returncode:  # too many states, or out of memory or of time
+        raise BadInput(TOO_LARGE)
+    return ran.stdout
 
 
 def without_anchors(pattern: str) -> str:
@@ -73,3 +89,50 @@ def without_anchors(pattern: str) -> str:
     before_end = pattern.removesuffix("$")
     backslashes = len(before_end) - len(before_end.rstrip("\\"))
     return pattern if backslashes % 2 else before_end
+
+
+def _read(data: bytes) -> tuple[Int32, Bool, int]:
+    """The program's table, its final states, and the state after BEGIN."""
+    states = len(data) // (4 * program.BYTES + 1)
+    table = np.frombuffer(data, np.int32, program.BYTES * states).reshape(states, program.BYTES)
+    start = 0
+    for byte in BEGIN.encode():
+        start = int(table[start, byte]) if start >= 0 else start
+    return table, np.frombuffer(data, np.bool_, states, 4 * program.BYTES * states), start
+
+
+def _useful(table: Int32, accepting: Bool, start: int) -> tuple[Int32, Bool]:
+    """The states between `start`, which becomes the first, and an accepting one. Shapes: [S, 256], [S] -> the same."""
+    leads = np.append(accepting, False)
+    while (more := leads[:-1] | leads[table].any(axis=1)).sum() > leads.sum():
+        leads[:-1] = more
+    if start < 0 or not leads[start]:
+        return table[:0], accepting[:0]
+    number = np.full(len(table) + 1, -1, dtype=np.int32)  # the last one: of -1
+    order: list[int] = []
+    new = np.array([start])
+    while len(new):
+        number[new] = np.arange(len(order), len(order) + len(new))
+        order += new.tolist()
+        targets = np.unique(table[new])
+        new = targets[(targets >= 0) & leads[targets] & (number[targets] < 0)]
+    return number[table[order]], accepting[order]
+
+
+def _merged(table: Int32, accepting: Bool) -> PatternAutomaton:
+    """Merge the states with the same continuations, by refinement of a partition (Moore 1956)."""
+    columns = np.unique(table, axis=1)  # bytes with equal transitions count once
+    block, count = accepting.astype(np.int32), 0
+    for _ in range(MAX_ROUNDS):
+        rows = np.ascontiguousarray(np.column_stack([block, np.append(block, -1)[columns]]).astype(np.int32))
+        keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        block = inverse.ravel().astype(np.int32)
+        if len(first) == count:
+            break
+        count = len(first)
+    else:
+        return PatternAutomaton(table, accepting)
+    order = np.argsort(first, kind="stable")  # state 0 stays the first
+    number = np.append(np.argsort(order).astype(np.int32)[block], np.int32(-1))
+    return PatternAutomaton(number[table[first[order]]], accepting[first[order]])

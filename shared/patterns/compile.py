@@ -1,96 +1,53 @@
-"""`python -m shared.patterns.compile MAX_STATES MAX_MEMORY`: a pattern from standard input to its automaton."""
+"""The program that compiles a pattern, whose process limits the memory and the time.
+
+Arguments: bytes of memory, seconds of CPU time, states. Standard input: the pattern. Standard output: the table, int32
+[S, 256] by state and byte (-1: none), then whether each state is final, a byte each; or the reason of an error. It
+imports nothing of the project, to start in milliseconds.
+"""
 
 import resource
 import sys
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Set
 
-import msgspec
-import numpy as np
-from outlines_core import Index, Vocabulary
-
-from shared.arrays import Bool, Int32
-from shared.patterns.automaton import CompiledPattern, without_anchors
-
+INVALID, TOO_LARGE = 3, 4  # exit status
 BYTES = 256
-NO_TOKEN = BYTES
-NO_STATE = -1
-# Ends every text, so that only whole texts match: at a state in which a shorter text already matches, `Index` drops the
-# ways on that do not match at once. The character never occurs in texts.
-END = "\U0010ffff"
-# Begins every text. `Index` also compiles the search for the pattern at every place of a text, which can take
-# exponentially many states. The search can only begin at this character, which never occurs in texts either.
-BEGIN = "\U0010fffe"
-
-SYNTAX = "the syntax of Rust's regex, without look-around, back-references and word boundaries"
+END = BYTES  # the vocabulary's end token
 
 Transitions = Mapping[int, Mapping[int, int]]
 
 
-def main() -> None:
-    """Write a CompiledPattern to standard output."""
-    max_states, max_memory = (int(argument) for argument in sys.argv[1:])
+def main(max_memory: int, max_cpu_s: int, max_states: int) -> int:
+    """Returns: the exit status."""
     resource.setrlimit(resource.RLIMIT_AS, (max_memory, max_memory))
-    found = compile_in_process(sys.stdin.buffer.read().decode(), max_states)
-    sys.stdout.buffer.write(msgspec.msgpack.encode(found))
+    resource.setrlimit(resource.RLIMIT_CPU, (max_cpu_s, max_cpu_s))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    from outlines_core import Index, Vocabulary  # noqa: PLC0415  (within the limits)
 
-
-def compile_in_process(pattern: str, max_states: int) -> CompiledPattern:
-    """Compile without limits on memory and time."""
-    pattern = without_anchors(pattern)
-    vocabulary = Vocabulary(NO_TOKEN, {bytes([byte]): [byte] for byte in range(BYTES)})
+    pattern = sys.stdin.buffer.read().decode()
     try:
-        index = Index(f"{BEGIN}(?:{pattern}){END}", vocabulary)
+        index = Index(pattern, Vocabulary(END, {bytes([byte]): [byte] for byte in range(BYTES)}))
     except ValueError as error:
-        if "incompatible" in str(error):  # a state that nothing leaves
-            return CompiledPattern("no text matches the pattern")
-        reason = str(error).splitlines()[0].removeprefix("Failed to build DFA ")
-        return CompiledPattern(f"the pattern is not valid ({reason}); accepted: {SYNTAX}")
-    moves, finals = index.get_transitions(), index.get_final_states()
-    start = _after(moves, index.get_initial_state(), BEGIN)
-    number = {state: at for at, state in enumerate([start, *(state for state in moves if state != start)])}
-    next_state = np.full((len(number), BYTES), -1, dtype=np.int32)
-    for state, ways in moves.items():
-        for byte, target in ways.items():
-            if byte != NO_TOKEN and target not in finals:
-                next_state[number[state], byte] = number[target]
-    is_accepting = np.array([_after(moves, state, END) in finals for state in number], dtype=np.bool_)
-    kept = _leading_to(next_state, is_accepting) & _reached(next_state)
-    if not kept[0]:
-        return CompiledPattern("no text matches the pattern")
-    if (count := int(kept.sum())) > max_states:
-        return CompiledPattern(f"the pattern has {count} states; it may have {max_states}")
-    renumbered = np.append(np.where(kept, kept.cumsum() - 1, -1), -1)  # the last one: of -1
-    columns = renumbered[next_state[kept]].astype(np.int16), is_accepting[kept]
-    return CompiledPattern("", *(column.tobytes() for column in columns))
+        sys.stdout.write(str(error))
+        return INVALID
+    transitions = index.get_transitions()
+    if len(transitions) > max_states:
+        return TOO_LARGE
+    sys.stdout.buffer.write(table(transitions, index.get_initial_state(), index.get_final_states()))
+    return 0
 
 
-def _after(moves: Transitions, state: int, text: str) -> int:
-    """The state after this text; NO_STATE: there is none."""
-    for byte in text.encode():
-        state = moves.get(state, {}).get(byte, NO_STATE)
-    return state
-
-
-def _leading_to(next_state: Int32, is_accepting: Bool) -> Bool:
-    """The states from which some text leads to an accepting one. Shapes: [S, 256], [S] -> [S]."""
-    leads = np.append(is_accepting, False)
-    while True:
-        more = np.append(leads[:-1] | leads[next_state].any(axis=1), False)
-        if (more == leads).all():
-            return leads[:-1]
-        leads = more
-
-
-def _reached(next_state: Int32) -> Bool:
-    """The states to which some text leads from the first one. Shapes: [S, 256] -> [S]."""
-    reached = np.zeros(len(next_state), dtype=np.bool_)
-    new: Int32 = np.zeros(1, dtype=np.int32)
-    while len(new):
-        reached[new] = True
-        targets: Int32 = np.unique(next_state[new])
-        new = targets[(targets >= 0) & ~reached[targets]]
-    return reached
+def table(transitions: Transitions, initial: int, final: Set[int]) -> bytes:
+    """The columns, with the initial state first."""
+    names = [initial, *(name for name in transitions if name != initial)]
+    numbers = {name: number for number, name in enumerate(names)}
+    next_state = array("i", [-1]) * (BYTES * len(names))
+    for row, name in enumerate(names):
+        for token, target in transitions.get(name, {}).items():
+            if token != END:
+                next_state[BYTES * row + token] = numbers[target]
+    return next_state.tobytes() + bytes(name in final for name in names)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -14,6 +14,8 @@ from shared.errors import BadInput
 from shared.patterns.json_scalars import CHARACTER, check_range, constant, count, integer, literal, number, string
 
 MAX_DEPTH = 3  # of a reference within itself
+MAX_PARTS = 5_000
+MAX_STRING_PATTERNS = 16
 ANY_DEPTH = 2  # of arrays and objects within a value of any kind
 COMMA, COLON = ",[ ]?", ":[ ]?"
 KEY = f'"{CHARACTER}*"'
@@ -74,9 +76,13 @@ class _Converter:
 
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._parts = self._string_patterns = 0  # converted so far
 
     def convert(self, schema: Any, field: str, depths: Mapping[str, int]) -> str | None:
         """`depths`: the levels of each reference around this part."""
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise BadInput(f"the schema has more than {MAX_PARTS} parts, with those of each reference", field)
         if schema is True or schema == {}:
             return _any_value(ANY_DEPTH)
         if schema is False:
@@ -102,6 +108,9 @@ class _Converter:
         if kind in {"object", "array"}:
             convert = self._object if kind == "object" else self._array
             return convert(schema, field, depths)
+        self._string_patterns += kind == "string" and "pattern" in schema
+        if self._string_patterns > MAX_STRING_PATTERNS:  # each takes a process
+            raise BadInput(f"the schema has more than {MAX_STRING_PATTERNS} keywords pattern", field)
         if kind in SCALARS:
             return SCALARS[kind](schema, field)
         return "(?:true|false)" if kind == "boolean" else "null"

@@ -32,6 +32,14 @@ SHAPES = {
         for kind in ("circle", "square")
     ]
 }
+NESTED = {  # each part has the next one twice
+    "$defs": {
+        f"n{i}": {"type": "object", "properties": {name: {"$ref": f"#/$defs/n{i + 1}"} for name in "ab"}}
+        for i in range(20)
+    }
+    | {"n20": {"type": "null"}},
+    "$ref": "#/$defs/n0",
+}
 SCHEMAS: list[Any] = [
     PERSON,
     LINKED,
@@ -90,6 +98,8 @@ REFUSED: list[tuple[Any, str]] = [
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf is supported if"),
     ({"allOf": [{"type": "string"}, {"type": "null"}]}, "two different type at once"),
     ({"enum": 3}, "enum must be a list"),
+    (NESTED, "more than 5000 parts"),
+    ({"anyOf": [{"type": "string", "pattern": f"a{i}"} for i in range(17)]}, "more than 16 keywords pattern"),
     ({"$ref": "other.json"}, "must begin with #"),
     ({"$ref": "#/$defs/none"}, "refers to nothing"),
     ({"$ref": "#"}, "no instance of at most 3 levels"),
