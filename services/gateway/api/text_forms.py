@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,6 +16,8 @@ from shared.patterns.json_schema import choice_pattern, object_pattern, schema_p
 Form = tuple[str, Callable[[], str]]  # a field of the body, and its pattern
 
 _compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="patterns")  # one at a time, as each takes a core
+_known: OrderedDict[str, None] = OrderedDict()  # patterns that compile; those need not wait for others
+MAX_KNOWN = 1_000
 
 
 async def pattern_of(body: TextForms) -> str:
@@ -25,17 +28,17 @@ async def pattern_of(body: TextForms) -> str:
     (field, make), *others = forms
     if others:
         raise BadInput(f"give one form of the text; given: {', '.join(name for name, _ in forms)}", others[0][0])
-    return await asyncio.get_running_loop().run_in_executor(_compiler, _checked, field, make)
-
-
-def _checked(field: str, make: Callable[[], str]) -> str:
-    pattern = make()
+    pattern = await asyncio.to_thread(make)
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise BadInput(f"its pattern has {len(pattern)} characters; at most {MAX_PATTERN_LENGTH}", field)
-    try:
-        compile_pattern(pattern)
-    except BadInput as error:
-        raise BadInput(f"{field}: {error.message}", field) from None
+    if pattern not in _known:
+        try:
+            await asyncio.get_running_loop().run_in_executor(_compiler, compile_pattern, pattern)
+        except BadInput as error:
+            raise BadInput(f"{field}: {error.message}", field) from None
+        _known[pattern] = None
+        if len(_known) > MAX_KNOWN:
+            _known.popitem(last=False)
     return pattern
 
 
