@@ -17,7 +17,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "continue_final_message": (False,),
     "echo": (False,),  # of chats
-    "guided_grammar": (),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "logits_processors": ([],),

@@ -18,6 +18,7 @@ from shared.messages.requests import MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOP_LENGTH = 1000  # characters
 MAX_CHOICES = 128  # of one body: prompts times `n`
+MAX_GRAMMAR_LENGTH = 100_000  # characters
 MAX_KIND_LENGTH = 50  # characters of a part's type that a message repeats
 
 Priority = Annotated[int, Field(ge=-100, le=100)]
@@ -26,6 +27,7 @@ Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 BlockLength = Annotated[int, Field(ge=1, le=1024)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=1000, fail_fast=True)]
+Grammar = Annotated[str, Field(max_length=MAX_GRAMMAR_LENGTH)]
 MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
 
@@ -142,7 +144,6 @@ class StructuredOutputs(Lenient):
     """vLLM's forms of a text."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "grammar": (),
         "structural_tag": (),
         "whitespace_pattern": (),
         "json_object": (False,),
@@ -151,6 +152,7 @@ class StructuredOutputs(Lenient):
     json_: Annotated[str | dict[str, Any] | None, Field(alias="json")] = None  # a schema
     regex: str | None = None
     choice: Choices | None = None
+    grammar: Grammar | None = None
 
 
 class TextForms(Lenient):
@@ -163,6 +165,7 @@ class TextForms(Lenient):
     guided_json: str | dict[str, Any] | None = None  # vLLM's older names
     guided_regex: str | None = None
     guided_choice: Choices | None = None
+    guided_grammar: Grammar | None = None
 
 
 class ServedBody(Lenient):

@@ -11,6 +11,7 @@ from services.gateway.api.request_models import TextForms
 from shared.errors import BadInput
 from shared.messages.requests import MAX_PATTERN_LENGTH
 from shared.patterns.automaton import compile_pattern
+from shared.patterns.grammar import grammar_pattern
 from shared.patterns.json_schema import choice_pattern, object_pattern, schema_pattern
 
 Form = tuple[str, Callable[[], str]]  # a field of the body, and its pattern
@@ -50,13 +51,17 @@ def _forms(body: TextForms) -> Iterator[Form]:
     elif wanted is not None and wanted.type == "json_object":
         yield body.form_field, object_pattern
     if structured is not None:
-        of_json, regex, choice, prefix = structured.json_, structured.regex, structured.choice, "structured_outputs."
-        yield from _vllm_forms(of_json, regex, choice, prefix)
-    yield from _vllm_forms(body.guided_json, body.guided_regex, body.guided_choice, "guided_")
+        forms = structured.json_, structured.regex, structured.choice, structured.grammar
+        yield from _vllm_forms(*forms, "structured_outputs.")
+    yield from _vllm_forms(body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar, "guided_")
 
 
 def _vllm_forms(
-    schema: str | dict[str, object] | None, regex: str | None, choice: list[str] | None, prefix: str
+    schema: str | dict[str, object] | None,
+    regex: str | None,
+    choice: list[str] | None,
+    grammar: str | None,
+    prefix: str,
 ) -> Iterator[Form]:
     if schema is not None:
         yield f"{prefix}json", partial(_schema, schema, f"{prefix}json")
@@ -64,6 +69,15 @@ def _vllm_forms(
         yield f"{prefix}regex", lambda: regex
     if choice is not None:
         yield f"{prefix}choice", partial(choice_pattern, choice)
+    if grammar is not None:
+        yield f"{prefix}grammar", partial(_grammar, grammar, f"{prefix}grammar")
+
+
+def _grammar(grammar: str, field: str) -> str:
+    try:
+        return grammar_pattern(grammar)
+    except BadInput as error:
+        raise BadInput(f"{field}: {error.message}", field) from None
 
 
 def _schema(schema: str | dict[str, object], field: str) -> str:

@@ -101,6 +101,7 @@ INVALID_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": "required"}, "tool_choice"),
     ({"repetition_penalty": 1.2}, "repetition_penalty"),
     ({"guided_grammar": "a"}, "guided_grammar"),
+    ({"guided_grammar": "#" * 100_001}, "guided_grammar"),
     ({"top_k": -2}, "top_k"),
     ({"top_k": 2**31}, "top_k"),
     ({"top_k": 1.5}, "top_k"),

@@ -39,6 +39,8 @@ def pattern_of(scheduler: AnsweringScheduler) -> str:
         ({"guided_json": SCHEMA}, ANSWER),
         ({"guided_regex": "[a-c]{2}"}, "ab"),
         ({"guided_choice": ["yes", "no"]}, "yes"),
+        ({"guided_grammar": 'root ::= pair | pair "," root\npair ::= [a-c]{2}'}, "ab,ca,bb,cc,aa"),
+        ({"structured_outputs": {"grammar": 'root ::= "(" root ")" | [0-9]'}}, "((7))"),
     ],
 )
 async def test_each_form_becomes_the_pattern_of_the_request(
@@ -91,8 +93,8 @@ def json_schema(schema: object) -> dict[str, Any]:
         (json_schema(3), "response_format.json_schema.schema", "must be an object"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "json_schema is required"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
-        ({"structured_outputs": {"grammar": "root ::= 'a'"}}, "structured_outputs.grammar", "grammar is not supported"),
-        ({"guided_grammar": "root ::= 'a'"}, "guided_grammar", "not supported"),
+        ({"structured_outputs": {"grammar": "root ::= 'a'"}}, "structured_outputs.grammar", "line 1 of the grammar"),
+        ({"guided_grammar": 'root ::= "a" root'}, "guided_grammar", "has no text"),
         ({"guided_json": "{"}, "guided_json", "not a JSON schema"),
         ({"guided_regex": "(a"}, "guided_regex", "accepted: the syntax of Rust's regex"),
         ({"guided_regex": "(a|b)*a(a|b){13}"}, "guided_regex", "states; it may have"),

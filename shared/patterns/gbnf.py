@@ -1,0 +1,209 @@
+"""Reads grammars in GBNF, the notation of llama.cpp and vLLM, into trees of expressions.
+
+A grammar has rules such as `root ::= "yes" | list`, `list ::= [a-z]+ ("," [a-z]+)*`, and comments from # to the end of
+the line. The text is one of the rule `root`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shared.errors import BadInput
+from shared.patterns.json_scalars import literal
+
+ROOT = "root"
+MAX_NESTING = 50  # of groups
+MAX_REPEATS = 10_000
+ACCEPTED = 'accepted is GBNF, such as: root ::= "yes" | "no"'
+TOKENS = re.compile(
+    r"""(?P<skip>(?:\s|\#[^\n]*)+)|(?P<rule>[A-Za-z_][A-Za-z0-9_-]*)\s*::=|(?P<name>[A-Za-z_][A-Za-z0-9_-]*)
+    |"(?P<text>(?:[^"\\\n]|\\.)*)"|\[(?P<set>(?:[^\]\\\n]|\\.)*)\]|\{(?P<times>[0-9]+(?:,[0-9]*)?)\}|(?P<sign>[()|*+?.])""",
+    re.VERBOSE,
+)
+CHARACTERS = re.compile(r"\\x([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})|\\(.)|([^\\])", re.DOTALL)
+ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-", "^": "^"}
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """A regular expression without alternatives outside groups."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A use of a rule."""
+
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Parts one after the other; without parts the empty text."""
+
+    parts: tuple["Expression", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    ways: tuple["Expression", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """`most`: None for any number."""
+
+    part: "Expression"
+    least: int
+    most: int | None
+
+
+Expression = Terminal | Reference | Joined | OneOf | Repeated
+
+
+class Token(NamedTuple):
+    kind: str
+    text: str
+    at: int
+
+
+def read_grammar(text: str) -> Mapping[str, Expression]:
+    """The rules by name, `root` among them; each name that they use is a rule.
+
+    Raises: BadInput that names the line with an error.
+    """
+    return _Reader(text).rules()
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = self._split()
+        self._next = 0
+        self._used: dict[str, int] = {}  # names, and where
+
+    def rules(self) -> Mapping[str, Expression]:
+        rules: dict[str, Expression] = {}
+        while self._token.kind != "end":
+            kind, name, at = self._take()
+            if kind != "rule":
+                raise self._error("expected a rule", at)
+            if name in rules:
+                raise self._error(f"a second rule {name}", at)
+            rules[name] = self._alternatives(0)
+            if self._token.kind == "sign":
+                raise self._error(f"unexpected {self._token.text}", self._token.at)
+        for name, at in self._used.items():
+            if name not in rules:
+                raise self._error(f"no rule {name}", at)
+        if ROOT not in rules:
+            raise BadInput(f"the grammar has no rule {ROOT}; {ACCEPTED}", "grammar")
+        return rules
+
+    def _split(self) -> list[Token]:
+        tokens, at = [], 0
+        while at < len(self._text):
+            found = TOKENS.match(self._text, at)
+            if found is None:
+                raise self._error(f"unexpected {self._text[at]!r}", at)
+            kind = str(found.lastgroup)
+            if kind != "skip":
+                tokens.append(Token(kind, found[kind], at))
+            at = found.end()
+        return [*tokens, Token("end", "", at)]
+
+    @property
+    def _token(self) -> Token:
+        return self._tokens[self._next]
+
+    def _take(self) -> Token:
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _takes(self, sign: str) -> bool:
+        found = self._token.kind == "sign" and self._token.text == sign
+        self._next += found
+        return found
+
+    def _alternatives(self, nesting: int) -> Expression:
+        ways = [self._sequence(nesting)]
+        while self._takes("|"):
+            ways.append(self._sequence(nesting))
+        return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
+
+    def _sequence(self, nesting: int) -> Expression:
+        parts: list[Expression] = []
+        while self._token.kind in {"name", "text", "set"} or (self._token.kind == "sign" and self._token.text in "(."):
+            parts.append(self._repeated(self._atom(nesting)))
+        return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+
+    def _atom(self, nesting: int) -> Expression:
+        kind, text, at = self._take()
+        if kind == "name":
+            self._used.setdefault(text, at)
+            return Reference(text)
+        if kind == "text":
+            return Terminal("".join(literal(character) for character, _ in self._characters(text, at)))
+        if kind == "set":
+            return Terminal(self._character_set(text, at))
+        if text == ".":
+            return Terminal("(?s:.)")
+        if nesting == MAX_NESTING:
+            raise self._error(f"more than {MAX_NESTING} groups within each other", at)
+        inner = self._alternatives(nesting + 1)
+        if not self._takes(")"):
+            raise self._error("a ( without its )", at)
+        return inner
+
+    def _repeated(self, part: Expression) -> Expression:
+        signs = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+        while (self._token.kind == "sign" and self._token.text in signs) or self._token.kind == "times":
+            kind, text, at = self._take()
+            if kind == "sign":
+                least, most = signs[text]
+            else:
+                first, comma, last = text.partition(",")
+                least, most = int(first), int(last) if last else None if comma else int(first)
+            if max(least, most or 0) > MAX_REPEATS or (most is not None and most < least):
+                raise self._error(f"{{{text}}} must be a range up to {MAX_REPEATS}", at)
+            part = Repeated(part, least, most)
+        return part
+
+    def _character_set(self, text: str, at: int) -> str:
+        """The pattern of a set such as [a-z_]."""
+        inverted = text.startswith("^")
+        found, ranges = self._characters(text[inverted:], at), list[str]()
+        while found:
+            first, _ = found.pop(0)
+            last = first
+            if len(found) > 1 and found[0] == ("-", False):
+                last = found[1][0]
+                del found[:2]
+            if last < first:
+                raise self._error(f"the range {first}-{last} is empty", at)
+            ranges.append(_escaped(first) if first == last else f"{_escaped(first)}-{_escaped(last)}")
+        if not ranges:
+            raise self._error("an empty set of characters", at)
+        return f"[{'^' * inverted}{''.join(ranges)}]"
+
+    def _characters(self, text: str, at: int) -> list[tuple[str, bool]]:
+        """Each character of a quoted text, and whether it was escaped."""
+        found = []
+        for two, four, eight, escaped, plain in CHARACTERS.findall(text):
+            code = int(two or four or eight or "0", 16)
+            if code > 0x10FFFF or 0xD800 <= code < 0xE000 or (escaped and escaped not in ESCAPES):
+                raise self._error(f"an invalid escape in {text!r}", at)
+            character = plain or ESCAPES.get(escaped) or chr(code)
+            found.append((character, not plain))
+        return found
+
+    def _error(self, reason: str, at: int) -> BadInput:
+        line = self._text.count("\n", 0, at) + 1
+        return BadInput(f"line {line} of the grammar: {reason}; {ACCEPTED}", "grammar")
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"
