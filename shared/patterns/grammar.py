@@ -17,7 +17,7 @@ Split = tuple[list[Expression], list[Expression]]  # loops, each followed by the
 
 
 def grammar_pattern(text: str) -> str:
-    """The pattern of a grammar in GBNF. Raises: BadInput that says what is wrong."""
+    """The pattern of a grammar in GBNF. Raises: BadInput with the reason."""
     rules = {name: without_loops(name, body) for name, body in read_grammar(text).items()}
     pattern = _Expansion(rules).expand(Reference(ROOT), {})
     if pattern is None:
