@@ -76,6 +76,26 @@ class TextModel:
             raise BadInput("prompt_ids must be int32 little-endian", "prompt_ids")
         return self.check_ids(np.frombuffer(request.prompt_ids, dtype="<i4").tolist(), "prompt_ids")
 
+    def encode_choices(self, request: Request, output_length: int) -> list[Int32]:
+        """The tokens of each of the request's labels. Raises: BadInput if they are not valid."""
+        if not request.choices:
+            return []
+        if request.pattern or request.ignore_eos or len(set(request.choices)) < len(request.choices):
+            raise BadInput("choices must differ, and need a request without pattern and ignore_eos", "choices")
+        room = min(request.max_tokens or output_length, output_length)
+        found = [self.encode_label(label) for label in request.choices]
+        longest = max(len(own) for own in found)
+        if longest > room:
+            raise BadInput(f"choices: a label has {longest} tokens; the text may have {room}", "choices")
+        return found
+
+    def encode_label(self, label: str) -> Int32:
+        """The tokens of a label. Raises: BadInput."""
+        ids = self.check_ids(self._encode(label, "choices"), "choices")
+        if not self.end_ids.isdisjoint(ids.tolist()):
+            raise BadInput(f"choices must not have tokens that end a text, got {label[:50]!r}", "choices")
+        return ids
+
     def _encode(self, text: str, field: str) -> list[int]:
         """Raises: TooLong naming `field` if the text is too long for the model in any tokenization."""
         if len(text) > MAX_CHARS_PER_TOKEN * self.card.max_length:

@@ -323,9 +323,11 @@ class SchedulerCore:
         decisions = self._decisions.read(row) if self._decisions is not None else None
         self.totals.count_finished(status, stats)
         confidences = table.confidences(row)[:end].copy() if arrived.request.logprobs else None
-        top_tokens = table.entry(row).top_tokens
+        top_tokens, choices = table.entry(row).top_tokens, table.entry(row).choices
         self._commands.append(
-            ev.FinishRequest(arrived, status, output_ids, stats, decisions, error, field, confidences, top_tokens)
+            ev.FinishRequest(
+                arrived, status, output_ids, stats, decisions, error, field, confidences, top_tokens, choices
+            )
         )
         self._dispatcher.remove(row)
         table.remove(row)

@@ -1,6 +1,6 @@
 """The inputs (events) and outputs (commands) of the scheduler's core: plain data. A StepResults message is an event."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ class RequestArrived:
     trace: dict[str, str] = field(default_factory=dict)  # W3C trace context
     block_offset: int = 0  # tokens of the prompt that belong to the output's first block
     salt: str = ""  # only requests of the same salt share cached prefixes
+    choices: Sequence[Int32] = ()  # the tokens of each of its labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class FinishRequest:
     field: str | None = None  # of the request, which `error` is about
     confidences: Float32 | None = None  # of `output_ids`; None without `logprobs`
     top_tokens: TopTokenTable | None = None  # of the output; None without `top_logprobs`
+    choices: Float32 | None = None  # the probability of each label, if a step has read them
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     )
     confidences: bytes = b""  # float32, of each token of both; empty if the request has no `logprobs`
     top_tokens: TopTokens | None = None  # of the tokens of both; None if the request has no `top_logprobs`
+    choices: bytes = b""  # float32, the probability of each label, once a step has read them
     block_length: Count  # tokens
     steps: Count  # completed denoising steps
     recompute_steps: Count

@@ -9,9 +9,10 @@ from shared.messages.decisions import StepDecisions
 from shared.messages.numbers import Finite
 
 MAX_OUTPUT_TOKENS = 8192  # limit of one request; the model's own limit is usually lower
-DEFAULT_BLOCK_LENGTH = 32
+DEFAULT_BLOCK_LENGTH, MAX_BLOCK_LENGTH = 32, 1024
 MAX_STOP_TOKENS = 128  # of one request
 MAX_TOP_LOGPROBS = 20
+MAX_LABELS = 1000
 MAX_KEY_LENGTH = 64  # characters of an API key's id
 
 RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]  # `$` alone lets a newline follow
@@ -44,7 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_ids: bytes | None = None  # int32 little-endian, shape [P]
     output_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_OUTPUT_TOKENS)] = 128  # rounded up to whole blocks
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None  # of the text, which is cut there; None: no limit
-    block_length: Annotated[int, msgspec.Meta(ge=1, le=1024)] = DEFAULT_BLOCK_LENGTH  # tokens
+    block_length: Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_LENGTH)] = DEFAULT_BLOCK_LENGTH  # tokens
     slo_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None  # seconds from arrival; None: the cell's default
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0  # higher first
     min_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # the client's quality floor
@@ -58,6 +59,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ignore_eos: bool = False  # end-of-text tokens do not end the text
     # A regular expression (Rust's regex syntax) that the whole text must match; empty: none
     pattern: Annotated[str, msgspec.Meta(max_length=MAX_PATTERN_LENGTH)] = ""
+    # Labels, one of which is the text, in one step; the outcome has the probability of each. Empty: any text
+    choices: Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(max_length=MAX_LABELS)] = []
     logprobs: bool = False  # whether the outcome has `token_ids` and `confidences`
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] = (
         0  # with `logprobs`: also `top_tokens`, k each
@@ -150,6 +153,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token_ids: bytes = b""  # int32 [completion_tokens]; empty without `logprobs`
     confidences: bytes = b""  # float32 [completion_tokens], each token's at its step; empty without `logprobs`
     top_tokens: TopTokens | None = None  # of `token_ids`, where known; None without `top_logprobs`
+    choices: dict[str, Finite] = {}  # the probability of each of the request's labels
     output_tokens: int = 0  # requested, in whole blocks
     arrival_s: Finite = 0.0  # Unix time, seconds
     stats: ServingStats | None = None  # None: no step ran

@@ -42,6 +42,7 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     top_logprobs: int = 0  # tokens whose probabilities its results have, at each position that a step unmasks
     pattern: str = ""  # as in Request
     text_tokens: int = 0  # the most tokens of the text, which is cut there; 0: those of the output
+    choices: list[bytes] = []  # int32 each: the tokens of the labels, one of which is the text; empty: any text
     salt: str = ""  # only requests of the same salt share cached prefixes
 
 
@@ -82,6 +83,13 @@ class StepTopTokens(TopTokens, frozen=True, kw_only=True):
     ticket: Ticket
 
 
+class StepChoices(msgspec.Struct, frozen=True, kw_only=True):
+    """The probability of each of a request's labels, by one step."""
+
+    ticket: Ticket
+    probabilities: bytes  # float32 [labels], of which the sum is 1
+
+
 class StepResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Worker -> scheduler: the tokens that one iteration (one batch of denoising steps) unmasked.
 
@@ -103,6 +111,7 @@ class StepResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     missing: bytes = b""  # int64 [m]: tickets of jobs whose request this worker does not hold
     failures: list[StepFailure] = []
     top_tokens: list[StepTopTokens] = []  # of the requests that want them
+    choices: list[StepChoices] = []  # of the requests with labels
     latency_s: float = 0.0  # seconds of the iteration
     batch_tokens: int = 0  # tokens computed by it
     sent_s: float = 0.0  # Unix time, seconds

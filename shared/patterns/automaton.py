@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -81,6 +82,23 @@ def _run(pattern: str) -> bytes:
     if ran.returncode:  # too many states, or out of memory or of time
         raise BadInput(TOO_LARGE)
     return ran.stdout
+
+
+def longest_text(automaton: PatternAutomaton) -> int | None:
+    """The bytes of its longest text; None if there is none, as texts can repeat a part without end."""
+    following = [set(row[row >= 0].tolist()) for row in automaton.next_state]
+    waits_for = [0] * len(following)
+    for target in chain.from_iterable(following):
+        waits_for[target] += 1
+    longest, ready, done = [0] * len(following), [state for state, n in enumerate(waits_for) if n == 0], 0
+    while ready:
+        state, done = ready.pop(), done + 1
+        for target in following[state]:
+            longest[target] = max(longest[target], longest[state] + 1)
+            waits_for[target] -= 1
+            if not waits_for[target]:
+                ready.append(target)
+    return max(longest) if done == len(following) else None
 
 
 def without_anchors(pattern: str) -> str:

@@ -18,6 +18,7 @@ from services.worker.model.decoder import Layer, PackedDecoder
 from services.worker.model.missed_collectives import missed_collectives
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.model.tensor_parallel import RankGroup, parallel_runner
+from shared.arrays import pack_int32
 from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.steps import Decode, jobs_for, read_results
 
@@ -81,7 +82,8 @@ def decode_all(runner: Any) -> tuple[list[list[int]], int]:
     engine, decodes = Engine(runner, CacheMode.DUAL, EngineLimits(MAX_TOKENS, 64), "a-1"), requests()
     while left := [decode for decode in decodes if not decode.done]:
         jobs = jobs_for(left)
-        wanted = {1: {"top_k": 3}, 2: {"top_logprobs": 2}}
+        labels = {"choices": [pack_int32([5] * 32), pack_int32([40] * 32)], "end_ids": pack_int32([7])}
+        wanted: dict[int, dict[str, Any]] = {0: labels, 1: {"top_k": 3}, 2: {"top_logprobs": 2}}
         states = [msgspec.structs.replace(state, **wanted.get(state.ticket, {})) for state in jobs.states]
         engine.accept(msgspec.structs.replace(jobs, states=states))
         while (results := engine.iterate()) is not None:

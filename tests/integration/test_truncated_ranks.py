@@ -1,15 +1,19 @@
 """Ranks that split the vocabulary draw the same truncated tokens as one rank."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
+from shared.arrays import pack_int32
 from tests.support.golden import COPY
 from tests.support.steps import Decode, jobs_for, read_results
 
-LIMITS: list[dict[str, float]] = [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}, {}, {"top_logprobs": 2}]
+LABELS = {"choices": [pack_int32([5, 6]), pack_int32([90])], "end_ids": pack_int32([1])}
+LIMITS: list[dict[str, Any]] = [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}, {}, {"top_logprobs": 2}, LABELS]
 
 
 def outputs(tp: int) -> list[list[int]]:

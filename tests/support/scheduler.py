@@ -165,6 +165,7 @@ class AnsweringScheduler:
             if request.logprobs
             else b"",
             top_tokens=top_tokens_of(request, output_ids, np.arange(finished.completion_tokens)),
+            choices={label: 1 / len(request.choices) for label in request.choices},
             output_tokens=request.output_tokens,
             arrival_s=arrival_s,
             stats=ServingStats(

@@ -70,6 +70,8 @@ def _work_of(request: Request, stats: SchedulerStats, steps_share: float) -> Req
     prompt_tokens = len(unpack_int32(request.prompt_ids or b""))
     output_tokens = round_up_to_blocks(request.output_tokens, request.block_length)
     steps = max(steps_share * output_tokens / rate, 1.0)
+    if request.choices:  # one step per block
+        steps, steps_share = output_tokens / request.block_length, 1.0
     blocks = 1.0 if stats.exact_cache else max(min(steps_share, 1.0) * output_tokens / request.block_length, 1.0)
     tokens = prompt_tokens + output_tokens
     if stats.exact_cache:  # its first step feeds the prompt, unless a prefix cache has it, and one block

@@ -6,11 +6,12 @@ from functools import partial
 from typing import cast
 
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
-from services.gateway.api.text_forms import pattern_of
+from services.gateway.api.text_forms import TextForm, form_of
 from shared.arrays import Int32, pack_int32
 from shared.errors import TooLong
 from shared.messages.requests import (
     DEFAULT_BLOCK_LENGTH,
+    MAX_BLOCK_LENGTH,
     MAX_OUTPUT_TOKENS,
     ChatMessage,
     FinishReason,
@@ -28,13 +29,20 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
     """`key_id` is the API key's. Raises: BadInput naming the wrong field."""
     text.check_stop_token_ids(body.stop_token_ids or [])
     prompt_ids = await encode_prompt(body, text)
-    block_length = body.block_length or text.card.block_length or DEFAULT_BLOCK_LENGTH
+    form = await form_of(body)
+    longest, block_length = _longest(form, text), body.block_length or text.card.block_length or DEFAULT_BLOCK_LENGTH
+    if form.labels and longest is not None and not (body.block_length or text.card.block_length):
+        block_length = min(max(longest, block_length), MAX_BLOCK_LENGTH)  # labels within one block take one step
     output_tokens, (_, limit) = _output_tokens(body, text, len(prompt_ids), block_length), body.limit
-    return Request(
+    max_tokens = min(limit, output_tokens) if limit is not None else None
+    if longest is not None:
+        offset = text.card.block_offset(len(prompt_ids), block_length)
+        output_tokens = min(round_up_to_blocks(longest, block_length, offset), output_tokens)
+    request = Request(
         request_id=request_id,
         prompt_ids=pack_int32(prompt_ids),
         output_tokens=output_tokens,
-        max_tokens=min(limit, output_tokens) if limit is not None else None,
+        max_tokens=max_tokens,
         block_length=block_length,
         slo_s=body.slo_ms / 1000 if body.slo_ms is not None else None,
         priority=body.priority or 0,
@@ -46,7 +54,8 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
         min_p=body.min_p or 0.0,
         stop=body.stop or [],
         stop_token_ids=body.stop_token_ids or [],
-        pattern=await pattern_of(body),
+        pattern=form.pattern,
+        choices=list(form.labels),
         ignore_eos=bool(body.ignore_eos),
         logprobs=body.wants_logprobs,
         top_logprobs=body.alternatives,
@@ -54,6 +63,18 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
         guesses=bool(body.canvas),
         key=key_id,
     )
+    text.encode_choices(request, output_tokens)
+    return request
+
+
+def _longest(form: TextForm, text: TextModel) -> int | None:
+    """The tokens of its longest text, with an end token; None: no limit. A token has at least a byte.
+
+    Raises: BadInput if a label is invalid.
+    """
+    if form.labels:
+        return 1 + max(len(text.encode_label(label)) for label in form.labels)
+    return None if form.max_bytes is None else form.max_bytes + 1
 
 
 async def encode_prompt(body: CompletionBody | TokenizeBody, text: TextModel) -> Int32:

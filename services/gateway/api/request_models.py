@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.other_fields import NEUTRAL, effective_field
-from shared.messages.requests import MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
+from shared.messages.requests import MAX_BLOCK_LENGTH, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOP_LENGTH = 1000  # characters
@@ -24,7 +24,7 @@ MAX_KIND_LENGTH = 50  # characters of a part's type that a message repeats
 Priority = Annotated[int, Field(ge=-100, le=100)]
 SloMs = Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)]
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-BlockLength = Annotated[int, Field(ge=1, le=1024)]
+BlockLength = Annotated[int, Field(ge=1, le=MAX_BLOCK_LENGTH)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=1000, fail_fast=True)]
 Grammar = Annotated[str, Field(max_length=MAX_GRAMMAR_LENGTH)]

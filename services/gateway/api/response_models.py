@@ -69,6 +69,9 @@ class Serving(ResponseModel):
     slo_met: bool | None = None
     instances: list[str] | None = Field(None, description="instances in the order of first use")
     migrations: int | None = None
+    choices: dict[str, float] | None = Field(
+        None, description="the probability of each label of a choice with log-probabilities"
+    )
     unverified: bool | None = Field(
         None, description="an instance that served it was found to compute wrong: the text may be wrong"
     )
@@ -76,6 +79,8 @@ class Serving(ResponseModel):
     @classmethod
     def of(cls, outcome: Outcome) -> Self:
         stats = asdict(outcome.stats) if outcome.stats else {}
+        if outcome.choices:
+            stats["choices"] = outcome.choices
         if outcome.unverified:
             stats["unverified"] = True
         return cls(request_id=outcome.request_id, output_tokens=outcome.output_tokens, **stats)

@@ -1,46 +1,69 @@
-"""The pattern of a body's text: of a JSON schema, a regular expression, or a choice."""
+"""The form of a body's text: a JSON schema, a regular expression, a grammar, or a choice."""
 
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 
-from services.gateway.api.request_models import TextForms
+from services.gateway.api.request_models import CompletionBody, TextForms
 from shared.errors import BadInput
 from shared.messages.requests import MAX_PATTERN_LENGTH
-from shared.patterns.automaton import compile_pattern
+from shared.patterns.automaton import compile_pattern, longest_text
 from shared.patterns.grammar import grammar_pattern
 from shared.patterns.json_schema import choice_pattern, object_pattern, schema_pattern
 
 Form = tuple[str, Callable[[], str]]  # a field of the body, and its pattern
 
 _compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="patterns")  # one at a time, as each takes a core
-_known: OrderedDict[str, None] = OrderedDict()  # patterns that compile; those need not wait for others
+# The longest text of patterns that compile, in bytes; known ones need not wait for others
+_longest: OrderedDict[str, int | None] = OrderedDict()
 MAX_KNOWN = 1_000
 
 
-async def pattern_of(body: TextForms) -> str:
-    """A pattern that compiles; empty: any text. Raises: BadInput naming the wrong field."""
+@dataclass(frozen=True, slots=True)
+class TextForm:
+    """The texts that a client accepts: any, those of a pattern, or one of several labels."""
+
+    pattern: str = ""
+    labels: Sequence[str] = ()
+    max_bytes: int | None = None  # of a text of the pattern; None: no limit
+
+
+async def form_of(body: CompletionBody) -> TextForm:
+    """A form whose pattern compiles. A choice with log-probabilities is read as labels, in one step.
+
+    Raises: BadInput naming the wrong field.
+    """
     forms = list(_forms(body))
     if not forms:
-        return ""
+        return TextForm()
     (field, make), *others = forms
     if others:
         raise BadInput(f"give one form of the text; given: {', '.join(name for name, _ in forms)}", others[0][0])
+    if body.wants_logprobs and (labels := _labels(body)):
+        return TextForm(labels=labels)
     pattern = await asyncio.to_thread(make)
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise BadInput(f"its pattern has {len(pattern)} characters; at most {MAX_PATTERN_LENGTH}", field)
-    if pattern not in _known:
+    if pattern not in _longest:
         try:
-            await asyncio.get_running_loop().run_in_executor(_compiler, compile_pattern, pattern)
+            compiled = await asyncio.get_running_loop().run_in_executor(_compiler, compile_pattern, pattern)
         except BadInput as error:
             raise BadInput(f"{field}: {error.message}", field) from None
-        _known[pattern] = None
-        if len(_known) > MAX_KNOWN:
-            _known.popitem(last=False)
-    return pattern
+        _longest[pattern] = await asyncio.to_thread(longest_text, compiled)
+        if len(_longest) > MAX_KNOWN:
+            _longest.popitem(last=False)
+    return TextForm(pattern, max_bytes=_longest.get(pattern))
+
+
+def _labels(body: TextForms) -> list[str]:
+    """The texts of a choice, without repetitions; empty if the form is another one."""
+    structured = body.structured_outputs
+    labels = body.guided_choice or (structured.choice if structured is not None else None)
+    return list(dict.fromkeys(labels or []))
 
 
 def _forms(body: TextForms) -> Iterator[Form]:

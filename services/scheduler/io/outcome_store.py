@@ -41,6 +41,12 @@ class _Served:
     json: bool
 
 
+def _choices(finish: FinishRequest) -> dict[str, float]:
+    if finish.choices is None:
+        return {}
+    return dict(zip(finish.arrived.request.choices, finish.choices.tolist(), strict=True))
+
+
 async def store_outcome(bus: Bus, outcome: Outcome, *, json: bool = False) -> None:
     """Store the outcome, unless its request has one. Replaces a message that is no outcome. Raises: as `Bus.store`.
 
@@ -87,6 +93,7 @@ class OutcomeStore:
             token_ids=finish.output_ids[:tokens].tobytes() if confidences is not None else b"",
             confidences=confidences[:tokens].tobytes() if confidences is not None else b"",
             top_tokens=finish.top_tokens.read(np.arange(tokens)) if finish.top_tokens is not None else None,
+            choices=_choices(finish),
             output_tokens=arrived.output_length,
             arrival_s=arrived.arrival_s,
             stats=finish.stats,

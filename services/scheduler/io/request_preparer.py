@@ -62,6 +62,7 @@ class RequestPreparer:
                 return None
         prompt_ids = await self._tokenize(message.request)
         block_offset, output_length = self._text.fit_output(message.request, len(prompt_ids))
+        choices = self._text.encode_choices(message.request, output_length)
         return RequestArrived(
             request=replace(message.request, prompt=None, messages=None, prompt_ids=None),
             prompt_ids=prompt_ids,
@@ -71,6 +72,7 @@ class RequestPreparer:
             slo_s=arrival.slo_s,
             arrival_s=arrival.arrival_s,
             delivery=delivery,
+            choices=choices,
             trace={key: value for key, value in (message.headers or {}).items() if key in TRACE_HEADERS},
             checkpoint=checkpoint,
         )

@@ -5,6 +5,7 @@ import structlog
 
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
+from services.scheduler.state.result_checks import read_probabilities
 from shared.arrays import unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
 from shared.top_tokens import TopTokenTable
@@ -25,6 +26,7 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
         block_ids=output_ids[done:stored].tobytes(),
         confidences=table.confidences(row)[:stored].tobytes() if entry.arrived.request.logprobs else b"",
         top_tokens=entry.top_tokens.read(np.flatnonzero(output_ids[:stored] != MASKED)) if entry.top_tokens else None,
+        choices=entry.choices.tobytes() if entry.choices is not None else b"",
         block_length=length,
         instances=list(entry.served_by),
         last_instance=entry.last_instance,
@@ -71,8 +73,10 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     steps_at, tokens_at = unpack_int32(checkpoint.steps_at), unpack_int32(checkpoint.tokens_at)
     if len(steps_at) == len(tokens_at) == table.steps_at.shape[1]:  # the number of candidates is unchanged
         table.steps_at[row], table.tokens_at[row] = steps_at, tokens_at
-    table.entry(row).served_by.extend(checkpoint.instances)
-    table.entry(row).last_instance = checkpoint.last_instance
+    entry = table.entry(row)
+    entry.choices = read_probabilities(checkpoint.choices, len(entry.arrived.choices)) if checkpoint.choices else None
+    entry.served_by.extend(checkpoint.instances)
+    entry.last_instance = checkpoint.last_instance
 
 
 def _restore_top_tokens(checkpoint: Checkpoint, top_tokens: TopTokenTable | None, vocab_size: int) -> str:

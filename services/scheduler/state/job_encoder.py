@@ -103,6 +103,7 @@ class JobEncoder:
             end_ids=self._end_ids_of(arrived.request),
             pattern=arrived.request.pattern,
             text_tokens=min(arrived.request.max_tokens or len(output), len(output)) if arrived.request.pattern else 0,
+            choices=[pack_int32(own) for own in arrived.choices],
             salt=arrived.salt,
             top_logprobs=arrived.request.top_logprobs if arrived.request.logprobs else 0,
         )

@@ -30,6 +30,7 @@ class RequestEntry:
     served_by: list[str] = field(default_factory=list)  # ids of instances that ran a step, in the order of first use
     last_instance: str = ""  # id of the instance that ran the last step
     top_tokens: TopTokenTable | None = None  # of its output; None: its client does not want them
+    choices: Float32 | None = None  # the probability of each label, once a step has read them
     placed_on: list[str] = field(default_factory=list)  # ids of instances it was placed on, in the order of first use
 
     @property
@@ -92,6 +93,7 @@ class RequestTable(Columns):
     tokens_at: Annotated[Int32, "c"]  # tokens that these steps unmasked
     steps_left: Annotated[Float64, "c"]  # estimate at each candidate threshold, after `estimate_step` steps
     estimate_step: Int32
+    reads_choice: Bool  # it has labels, so each of its blocks takes one step
     is_one_shot: Bool  # the estimate is not the predictor's
     expected_steps: Float64  # that the tokens unmasked here take at the thresholds used, at the mean rates
     predicted_steps: Float64  # total, by the predictor's first answer; 0: no answer yet
@@ -134,6 +136,7 @@ class RequestTable(Columns):
         self.begin_block(row, 0)
         self.num_blocks[row] = (arrived.output_length + offset) // length
         self.instance[row] = self.state_instance[row] = NOWHERE
+        self.reads_choice[row] = len(arrived.choices) > 0
         self.streams[row] = arrived.request.stream
         self.has_stop_strings[row] = len(arrived.request.stop) > 0
         self.arrival_s[row] = arrived.arrival_s

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shared.arrays import Bool, Float32, Int32
+from shared.arrays import Bool, Float32, Int32, unpack_float32
 from shared.messages.steps import StepResults
 
 MAX_ITERATION_S = 3600.0  # a longer latency is an error
@@ -25,6 +25,12 @@ def check_lengths(results: StepResults) -> None:
 def measured_s(results: StepResults) -> float:
     """The seconds of the iteration; 0, as not measured, if they are out of range or not a number."""
     return results.latency_s if 0.0 <= results.latency_s <= MAX_ITERATION_S else 0.0
+
+
+def read_probabilities(data: bytes, number: int) -> Float32 | None:
+    """The probabilities of this number of labels; None if the data is not valid."""
+    found = unpack_float32(data) if len(data) == 4 * number else None
+    return found if found is not None and ((found >= 0) & (found <= 1)).all() else None
 
 
 def invalid_steps(

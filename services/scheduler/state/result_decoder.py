@@ -12,7 +12,7 @@ from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.observations import observe_iterations
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
-from services.scheduler.state.result_checks import check_lengths, invalid_steps, measured_s
+from services.scheduler.state.result_checks import check_lengths, invalid_steps, measured_s, read_probabilities
 from services.scheduler.state.step_pipeline import SENT
 from services.scheduler.state.totals import Totals
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
@@ -102,6 +102,7 @@ class ResultDecoder:
                 self._fleet.unresponsive[self._fleet.index_of[message.instance_id]] = False
                 good.append(message)
                 self._keep_top_tokens(message)
+                self._keep_choices(message)
                 failures += message.failures
         if not good and not malformed:
             return None
@@ -131,6 +132,19 @@ class ResultDecoder:
                 kept.write(found, self._vocab_size)
             except ValueError as error:
                 log.warning("malformed top tokens dropped", instance=message.instance_id, error=str(error))
+
+    def _keep_choices(self, message: StepResults) -> None:
+        """Those of the first block, in which all labels are possible. As with top tokens, a later result counts."""
+        for found in message.choices:
+            [row] = self._table.rows_of_tickets(np.array([found.ticket])).tolist()
+            if row < 0 or self._table.block[row]:
+                continue
+            entry = self._table.entry(row)
+            probabilities = read_probabilities(found.probabilities, len(entry.arrived.choices))
+            if probabilities is None:
+                log.warning("malformed choices dropped", instance=message.instance_id)
+            else:
+                entry.choices = probabilities
 
     def _in_flight_on(self, instances: list[int]) -> Int64:
         rows = self._table.pipeline.in_flight()
@@ -223,10 +237,12 @@ class ResultDecoder:
         expected_steps = np.interp(thresholds, self._thresholds, self._steps_per_token) * newly
         table.expected_steps[rows] += expected_steps
         table.threshold_tokens[rows] += threshold_tokens
-        self._totals.steps += len(rows)
         self._totals.tokens += sum(newly.tolist())
         self._totals.threshold_tokens += float(threshold_tokens.sum())
-        self._totals.expected_steps += float(expected_steps.sum())
+        self._totals.steps += len(rows)
+        learnt = ~table.reads_choice[rows]
+        self._totals.learnt_steps += int(np.count_nonzero(learnt))
+        self._totals.expected_steps += float(expected_steps[learnt].sum())
         at = candidate_of(thresholds, self._thresholds)
         table.steps_at[rows, at] += 1
         table.tokens_at[rows, at] += newly

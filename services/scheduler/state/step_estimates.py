@@ -85,9 +85,10 @@ class StepEstimates:
     def remaining(self, rows: Int64) -> tuple[Float64, Float64]:
         """Steps left, and how many of these are recompute steps.
 
-        At least one step per block is left, and at most one per mask. The first step of each block is a recompute step
-        unless the cache is exact, and so is a step on an instance without the state; without a cache, all are. Blocks
-        that probably never run, because the text ends before them, count by their probability.
+        At least one step per block is left, and at most one per mask, or per block of a request with labels. The first
+        step of each block is a recompute step unless the cache is exact, and so is a step on an instance without the
+        state; without a cache, all are. Blocks that probably never run, because the text ends before them, count by
+        their probability.
         Shapes: rows [n] -> [n, c] each.
         """
         table = self._table
@@ -95,7 +96,8 @@ class StepEstimates:
         steps_left: Float64 = table.steps_left.take(rows, axis=0)
         steps_left -= (table.steps[rows] - table.estimate_step[rows])[:, None]
         np.maximum(steps_left, blocks_left[:, None], out=steps_left)
-        np.minimum(steps_left, table.masks_left[rows][:, None], out=steps_left)
+        most = np.where(table.reads_choice[rows], blocks_left, table.masks_left[rows])
+        np.minimum(steps_left, most[:, None], out=steps_left)
         skipped: Float64 | float = 0.0
         if self._continues < 1.0:
             skipped = self._blocks_skipped(blocks_left)
@@ -154,7 +156,7 @@ class StepEstimates:
         """Correct the one-shot estimates of the rows whose block has ended."""
         if not self._learns or not len(rows):
             return
-        steps, expected = self._totals.steps, self._totals.expected_steps
+        steps, expected = self._totals.learnt_steps, self._totals.expected_steps
         new_steps, new_expected = steps - self._counted[0], expected - self._counted[1]
         self._counted = steps, expected
         kept = math.exp(-new_steps / MEAN_STEPS)

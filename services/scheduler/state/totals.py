@@ -20,7 +20,8 @@ class Totals:
     predictions: int = 0
     predictor_fallbacks: int = 0
     threshold_tokens: float = 0.0  # sum over the unmasked tokens of the threshold used
-    expected_steps: float = 0.0  # that the unmasked tokens take at the thresholds used, at the mean rates
+    learnt_steps: int = 0  # of requests without labels, whose steps the threshold decides
+    expected_steps: float = 0.0  # that the tokens of those steps take at the thresholds used, at the mean rates
     cycles: int = 0
     cycle_s: float = 0.0  # seconds that the cycles took
 

@@ -70,7 +70,7 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
     if rebuilds or (is_cached and job.kind == StepKind.CACHE):
         end = stop if mode is CacheMode.DUAL else len(sequence.canvas)
         return part(start, end, rebuilds=rebuilds)
-    first_only = config.shifted_logits and bool(sequence.canvas[start] == config.mask_token_id)
+    first_only = config.shifted_logits and not sequence.choices and bool(sequence.canvas[start] == config.mask_token_id)
     return part(0, len(sequence.canvas), first_only)
 
 

@@ -43,6 +43,9 @@ class ForwardBatch:
     # Of requests with a pattern: their candidates, and the tokens allowed there as bits, the first token the highest
     constrained: Int64  # [A], indices of candidates
     allowed: UInt8  # [A, ceil(V / 8)]
+    # Of requests with labels: the tokens of all possible labels, with the candidate of each
+    scored_rows: Int64  # [Q], indices of candidates
+    scored_tokens: Int64  # [Q]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,11 @@ class Part:
     def max_tokens(self) -> int:
         """The most tokens that a forward for this part feeds."""
         return len(self.sequence.canvas) if self.rebuilds else self.num_tokens
+
+    @property
+    def temperature(self) -> float:
+        """Of its tokens; labels are drawn whole."""
+        return 0.0 if self.sequence.choices else self.sequence.temperature
 
     @property
     def recomputes(self) -> bool:
@@ -106,6 +114,7 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         key_starts = np.array([part.sequence.kv_start for part in parts], dtype=np.int64)
         write_entries = positions + np.repeat(key_starts, lengths)
     constrained, allowed = _allowed(parts, counts)
+    scored_rows, scored_tokens = _scored(parts, counts)
     return ForwardBatch(
         tokens=np.concatenate([part.sequence.canvas[part.start : part.stop] for part in parts]).astype(np.int64),
         positions=positions,
@@ -120,7 +129,7 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         rows=predicted_by + np.repeat(offsets, counts),
         current=current.astype(np.int64),
         limits=limits,
-        temperatures=np.array([part.sequence.temperature for part in parts], dtype=np.float64),
+        temperatures=np.array([part.temperature for part in parts], dtype=np.float64),
         seeds=np.array([part.sequence.seed for part in parts], dtype=np.int64),
         steps=np.array([part.step for part in parts], dtype=np.int64),
         top_ps=np.array([part.sequence.top_p for part in parts], dtype=np.float64),
@@ -129,7 +138,21 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         top_logprobs=np.array([part.sequence.top_logprobs for part in parts], dtype=np.int64),
         constrained=constrained,
         allowed=allowed,
+        scored_rows=scored_rows,
+        scored_tokens=scored_tokens,
     )
+
+
+def _scored(parts: Sequence[Part], counts: Int64) -> tuple[Int64, Int64]:
+    """By request, and by possible label: the label's tokens within the block, then all end tokens behind it."""
+    rows, tokens = [NO_ROWS[0]], [NO_ROWS[0]]
+    for part, begin in zip(parts, (np.cumsum(counts) - counts).tolist(), strict=True):
+        sequence, (start, stop) = part.sequence, part.sequence.output_range(part.block)
+        for own in (sequence.choices[index][start:stop] for index in sequence.possible_choices(start)):
+            ends = sequence.end_ids if len(own) < stop - start else NO_ROWS[0]
+            rows.append(begin + np.append(np.arange(len(own)), np.full(len(ends), len(own))))
+            tokens.append(np.append(own, ends))
+    return np.concatenate(rows).astype(np.int64), np.concatenate(tokens).astype(np.int64)
 
 
 NO_ROWS: tuple[Int64, UInt8] = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.uint8)

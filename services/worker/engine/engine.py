@@ -17,6 +17,7 @@ from services.worker.cache.eviction import KvReservations, tickets_to_evict
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixPages, PrefixSize
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.batch_limit import BatchLimit
+from services.worker.engine.choices import read_choices
 from services.worker.engine.provisional_tokens import provisional_tokens
 from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.engine.step_jobs import StepJob, read_jobs
@@ -149,6 +150,8 @@ class Engine:
                 part.sequence.constraint.begin_step()
         batch = pack(parts, self._config, self._cache.take_moves())
         predictions = self._runner.run(batch)
+        if predictions.scored is not None:
+            predictions, self._report.choices = read_choices(parts, batch, predictions)
         outcome = unmask(parts, batch, predictions)
         if predictions.top is not None:
             self._report.top_tokens = top_tokens(parts, batch, predictions.top, outcome)

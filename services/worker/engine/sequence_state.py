@@ -1,12 +1,13 @@
 """The state of one request on the worker, and its validation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from services.worker.model.families import ModelConfig
 from services.worker.patterns.constraint import PatternConstraint
-from shared.arrays import Float32, Int32, unpack_int32
+from shared.arrays import Float32, Int32, Int64, unpack_int32
 from shared.errors import BadInput
 from shared.messages.requests import MAX_TOP_LOGPROBS
 from shared.messages.steps import RequestState
@@ -46,11 +47,18 @@ class SequenceState:
     page_names: list[bytes] = field(default_factory=list)  # of its first pages, as far as computed
     last_step: int = -1  # the last step that ran
     end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
+    choices: Sequence[Int32] = ()  # the tokens of each label, one of which is its text; empty: any text
 
     @property
     def output(self) -> Int32:
         """The canvas after the prompt."""
         return self.canvas[self.prompt_length :]
+
+    def possible_choices(self, start: int) -> Int64:
+        """The indices of the labels that continue output[:start], which is filled."""
+        written = self.output[:start]
+        possible = [len(own) >= start and np.array_equal(own[:start], written) for own in self.choices]
+        return np.flatnonzero(possible)
 
     @property
     def edits(self) -> bool:
@@ -107,6 +115,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         raise BadInput(f"top_logprobs must be in 0..{MAX_TOP_LOGPROBS}, got {state.top_logprobs}", "top_logprobs")
     if state.pattern and state.edit_threshold < 1:
         raise BadInput("tokens cannot change in a text that must match a pattern", "edit_threshold")
+    choices = _choices(state, end_ids, config.vocab_size)
     return SequenceState(
         ticket=state.ticket,
         request_id=state.request_id,
@@ -123,6 +132,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         top_logprobs=state.top_logprobs,
         wants_provisional=state.guesses,
         end_ids=end_ids,
+        choices=choices,
         pattern=state.pattern,
         text_tokens=min(state.text_tokens or len(canvas), len(canvas) - state.prompt_length),
         salt=state.salt,
@@ -143,6 +153,16 @@ def _check_lengths(state: RequestState, length: int, config: ModelConfig) -> Non
         raise BadInput(f"an output of {output_length} tokens is not whole blocks of {block_length}{end}", "canvas")
     if length > config.max_length:
         raise BadInput(f"{length} tokens; the model takes at most {config.max_length}", "canvas")
+
+
+def _choices(state: RequestState, end_ids: Int32, vocab_size: int) -> list[Int32]:
+    """Raises: BadInput."""
+    choices = [_int32(own, "choices") for own in state.choices]
+    if choices and (state.pattern or state.edit_threshold < 1 or not len(end_ids)):
+        raise BadInput("choices need a text without a pattern and edits, which ends at end tokens", "choices")
+    if any(not len(own) or own.min() < 0 or own.max() >= vocab_size for own in choices):
+        raise BadInput(f"choices must have tokens, in 0..{vocab_size - 1}", "choices")
+    return choices
 
 
 def _int32(data: bytes, name: str) -> Int32:

@@ -11,7 +11,7 @@ from services.worker.engine.step_jobs import StepJob
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Bool, Float32, Float64, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.requests import Guesses
-from shared.messages.steps import StepFailure, StepResults, StepTopTokens
+from shared.messages.steps import StepChoices, StepFailure, StepResults, StepTopTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class StepReport:
     failures: list[StepFailure] = field(default_factory=list)  # jobs that can never run
     provisional: list[tuple[str, Guesses]] = field(default_factory=list)  # with the request's id
     top_tokens: list[StepTopTokens] = field(default_factory=list)
+    choices: list[StepChoices] = field(default_factory=list)
 
     def fail(self, ticket: int, message: str, field: str | None = None) -> None:
         """`field`: of the request, if that is invalid."""
@@ -73,6 +74,7 @@ class IterationResult:
             missing=pack_int64(self.report.missing),
             failures=self.report.failures,
             top_tokens=self.report.top_tokens,
+            choices=self.report.choices,
             latency_s=self.latency_s,
             batch_tokens=outcome.batch_tokens,
             sent_s=sent_s,

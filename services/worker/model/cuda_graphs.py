@@ -143,4 +143,6 @@ def _empty_batch(padding_entry: int) -> ForwardBatch:
         top_logprobs=np.zeros(1, dtype=np.int64),
         constrained=none,
         allowed=np.zeros((0, 0), dtype=np.uint8),
+        scored_rows=none,
+        scored_tokens=none,
     )

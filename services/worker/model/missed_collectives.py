@@ -16,8 +16,8 @@ from services.worker.model.model_runner import MIN_ROWS, NO_TOKEN, Runner, rows_
 def missed_collectives(batch: ForwardBatch, runner: Runner, num_done: int) -> Iterator[tuple[bool, Tensor]]:
     """The forward's collectives after the first `num_done`: whether each is a sum or a gather, and this rank's values.
 
-    A forward sums attention and MLP of each layer, gathers the logits if a row is truncated, the highest logits if a
-    client wants them, and the tokens.
+    A forward sums attention and MLP of each layer, gathers the logits if a row is truncated, the highest logits and
+    those of labels if clients want them, and the tokens.
     """
     config, count = runner.config, len(batch.rows)
     fed, kept = (len(batch.tokens), config.width), (max(count, MIN_ROWS), config.width)
@@ -28,6 +28,9 @@ def missed_collectives(batch: ForwardBatch, runner: Runner, num_done: int) -> It
     dtypes = [runner.dtype] * len(gathers)
     if num_top := len(rows_with_top_tokens(batch)):
         gathers.append((2, num_top, int(batch.top_logprobs.max())))
+        dtypes.append(torch.float64)
+    if num_scored := len(batch.scored_rows):
+        gathers.append((num_scored,))
         dtypes.append(torch.float64)
     for shape, dtype in list(zip(gathers, dtypes, strict=True))[max(0, num_done - len(sums)) :]:
         yield False, torch.zeros(shape, dtype=dtype, device=runner.device)

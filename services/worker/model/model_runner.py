@@ -36,6 +36,7 @@ class TokenPredictions:
     confidences: Float64  # probability, in (0, 1]
     selected: Bool  # whether the step writes the token
     top: "TopPredictions | None" = None  # None: no request wants them
+    scored: Float64 | None = None  # [Q], log-probabilities of the batch's scored tokens; None: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Runner:
         self._kernel = kernel_of(self.attention)
         self._transfer, self._noise_transfer = Transfer(self.device), Transfer(self.device)
         self._truncation_transfer, self._allowed_transfer = Transfer(self.device), Transfer(self.device)
+        self._scored_transfer = Transfer(self.device)
         self._bits = torch.tensor([128 >> bit for bit in range(8)], dtype=torch.uint8, device=self.device)
         self._store = KvStore(decoder, cache_tokens) if cache_tokens else None
         self._graphs: CacheStepGraphs | None = None
@@ -113,19 +115,23 @@ class Runner:
         noise = self._noise(batch)
         top_rows = rows_with_top_tokens(batch)
         top = self._top_logits(logits, batch, top_rows, noise) if len(top_rows) else None
+        scored = self._scored_logits(logits, batch) if len(batch.scored_rows) else None
         best = best_of(logits, noise, self._vocabulary, floor, after_temperature=after_temperature)
         parts = self._gather(best) if self._gather else best.unsqueeze(0)
         chosen = self._select(combine_shards(parts), inputs, batch)
         if self._gather:
             chosen[0].masked_fill_((parts[:, 2] == NO_TOKEN).any(dim=0), NO_TOKEN)
         found = [chosen] if top is None else [chosen, combine_top(top, total_of(parts)[top_rows])]
-        tokens, confidences, selected, *top_columns = _to_host(found)
+        if scored is not None:
+            found.append((scored - total_of(parts)[batch.scored_rows]).unsqueeze(0))
+        tokens, confidences, selected, *others = _to_host(found)
         if self._gather and tokens.min() == NO_TOKEN:
             raise torch.OutOfMemoryError("another rank is out of memory")
-        predictions = TokenPredictions(tokens.astype(np.int64), confidences, selected.astype(np.bool_))
-        if not top_columns:
+        logprobs = others.pop() if scored is not None else None
+        predictions = TokenPredictions(tokens.astype(np.int64), confidences, selected.astype(np.bool_), scored=logprobs)
+        if not others:
             return predictions
-        top_tokens, top_confidences = top_columns
+        top_tokens, top_confidences = others
         return replace(predictions, top=TopPredictions(top_rows, top_tokens.astype(np.int64), top_confidences))
 
     def _hidden(self, batch: ForwardBatch, rows: Int64) -> tuple[Tensor, ForwardInputs]:
@@ -169,6 +175,14 @@ class Runner:
         scale = noise.temperature if noise is not None and self.config.confidence_at_temperature else None
         top = top_logits(logits, rows, int(batch.top_logprobs.max()), self._vocabulary, scale)
         return self._gather(top) if self._gather else top.unsqueeze(0)
+
+    def _scored_logits(self, logits: Tensor, batch: ForwardBatch) -> Tensor:
+        """The logits of the batch's scored tokens: float64 [Q]."""
+        rows, tokens = self._scored_transfer.put([batch.scored_rows, batch.scored_tokens])
+        columns = tokens - self._vocabulary.first
+        is_here = (columns >= 0) & (columns < logits.shape[1])
+        own = logits[rows, columns.clamp(0, logits.shape[1] - 1)].double().masked_fill(~is_here, -torch.inf)
+        return self._gather(own).amax(dim=0) if self._gather else own
 
     def _noise(self, batch: ForwardBatch) -> Noise | None:
         if not batch.temperatures.any():

@@ -81,6 +81,32 @@ async def test_openai_s_client_parses_a_pydantic_model(gateway: RunningGateway, 
     assert response.output_parsed == Total(answer=29)
 
 
+@pytest.mark.parametrize("form", [{"guided_choice": ["a", "b", "a"]}, {"structured_outputs": {"choice": ["a", "b"]}}])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_choice_with_log_probabilities_returns_that_of_each_label(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, form: dict[str, Any], stream: bool
+) -> None:
+    scheduler.answer = lambda _: "b"
+    reply = await gateway.http.post("/v1/chat/completions", json={**CHAT, **form, "logprobs": True, "stream": stream})
+    assert reply.status_code == 200, reply.text
+    assert (scheduler.requests[-1].choices, pattern_of(scheduler)) == (["a", "b"], "")
+    assert '"choices":{"a":0.5,"b":0.5}' in reply.text
+    assert scheduler.requests[-1].output_tokens == scheduler.requests[-1].block_length  # one step
+
+
+@pytest.mark.parametrize(
+    ("form", "blocks"), [("[ab]{3}", 1), ("[ab]{40}", 2), ("a*", 4), ("(?:yes|no|perhaps)", 1), ("[a-z]{2,200}", 4)]
+)
+async def test_a_form_with_a_longest_text_has_a_shorter_output(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, form: str, blocks: int
+) -> None:
+    body = {**CHAT, "guided_regex": form, "max_tokens": 120}
+    reply = await gateway.http.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    assert scheduler.requests[-1].output_tokens == 32 * blocks
+    assert "X-Dilaserve-Adjusted" not in reply.headers
+
+
 def json_schema(schema: object) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
 
@@ -101,6 +127,8 @@ def json_schema(schema: object) -> dict[str, Any]:
         ({"guided_regex": "a" * 100_001}, "guided_regex", "100001 characters"),
         ({"guided_choice": []}, "guided_choice", "at least 1 item"),
         ({"guided_choice": [""]}, "guided_choice[0]", "at least 1 character"),
+        ({"guided_choice": ["a" * 90], "logprobs": True, "max_tokens": 40}, "choices", "the text may have 40"),
+        ({"guided_choice": ["a"], "logprobs": True, "ignore_eos": True}, "choices", "without pattern and ignore_eos"),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "given: guided_regex, guided_choice"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice", "give one form"),
     ],

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import BadInput
-from shared.patterns.automaton import MAX_STATES, PatternAutomaton, compile_pattern, without_anchors
+from shared.patterns.automaton import MAX_STATES, PatternAutomaton, compile_pattern, longest_text, without_anchors
 from tests.support.pattern_texts import draw_text
 
 PATTERNS = ("(ab|ba)+", "a*b?", "[^a]{2}", "(a|b)*aab", "é+|b", "[0-9]{1,3}", "a{2,}", "", "x(y|)z", "(?i)aB")
@@ -71,3 +71,10 @@ def test_a_pattern_of_too_many_states_is_refused() -> None:
 def test_a_pattern_that_takes_too_long_to_compile_is_refused() -> None:
     with pytest.raises(BadInput, match="the pattern is too large"):
         compile_pattern("(a|b)*a(a|b){30}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "longest"), [("a", 1), ("ab|abcde?", 5), ("[a-z]{3,7}", 7), ("é{2}", 4), ("a*", None), ("b(ab)*", None)]
+)
+def test_the_longest_text_is_counted_in_bytes(pattern: str, longest: int | None) -> None:
+    assert longest_text(compile_pattern(pattern)) == longest

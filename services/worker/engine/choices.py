@@ -1,0 +1,82 @@
+"""Choice reads: the probability of each of a request's labels, by one step's predictions at all masks of its block.
+
+A label's score is the product of the probabilities of its tokens and, where it is shorter than the block, of an end
+token after it. The step writes a whole label and ends the text, so a label within one block takes one step. In a
+further block, the labels that begin with the output so far remain.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from services.worker.engine.batch import ForwardBatch, Part
+from services.worker.engine.sequence_state import SequenceState
+from services.worker.model.model_runner import TokenPredictions
+from shared.arrays import Float64, Int32, pack_float32
+from shared.messages.steps import StepChoices
+
+SMALLEST = float(np.finfo(np.float32).tiny)  # a confidence is above 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """A label in a block, and the logarithms of the probabilities there."""
+
+    tokens: Int32  # [k], those of the block
+    token_logprobs: Float64  # [k]
+    end_logprobs: Float64  # [e], of each end token behind them; empty if the label fills the block
+
+    @property
+    def score(self) -> float:
+        end = np.logaddexp.reduce(self.end_logprobs) if len(self.end_logprobs) else 0.0
+        return float(self.token_logprobs.sum() + end)
+
+
+def read_choices(
+    parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions
+) -> tuple[TokenPredictions, list[StepChoices]]:
+    """The predictions with the most probable label of each request that has labels, all of it selected; the
+    probabilities of the labels."""
+    tokens, confidences = predictions.tokens.copy(), predictions.confidences.copy()
+    selected, found, read = predictions.selected.copy(), [], 0
+    assert predictions.scored is not None
+    begins = np.cumsum(batch.counts) - batch.counts
+    for part, begin, count in zip(parts, begins.tolist(), batch.counts.tolist(), strict=True):
+        sequence, (start, stop) = part.sequence, part.sequence.output_range(part.block)
+        possible = sequence.possible_choices(start)
+        if not len(possible):
+            continue
+        labels = []
+        for own in (sequence.choices[index][start:stop] for index in possible):
+            ends = len(sequence.end_ids) if len(own) < stop - start else 0
+            logprobs = predictions.scored[read : read + len(own) + ends]
+            labels.append(_Scored(own, logprobs[: len(own)], logprobs[len(own) :]))
+            read += len(logprobs)
+        scores = np.array([label.score for label in labels])
+        written, rows = labels[_draw(scores, sequence, part.step)], slice(begin, begin + count)
+        tokens[rows], confidences[rows] = _fill(written, count, sequence.end_ids)
+        selected[rows] = True
+        probabilities = np.zeros(len(sequence.choices))
+        probabilities[possible] = np.exp(scores - np.logaddexp.reduce(scores))
+        found.append(StepChoices(ticket=sequence.ticket, probabilities=pack_float32(probabilities)))
+    return replace(predictions, tokens=tokens, confidences=confidences, selected=selected), found
+
+
+def _draw(scores: Float64, sequence: SequenceState, step: int) -> int:
+    """The index of the highest score, or with a temperature of a draw."""
+    if sequence.temperature > 0:
+        random = np.random.default_rng((sequence.seed % (1 << 64), step))
+        scores = scores / sequence.temperature + random.gumbel(size=len(scores))
+    return int(scores.argmax())
+
+
+def _fill(label: _Scored, count: int, end_ids: Int32) -> tuple[Int32, Float64]:
+    """The tokens of a block and their confidences: the label, then the most probable end token."""
+    tokens, confidences = np.empty(count, dtype=np.int32), np.ones(count)
+    length = len(label.tokens)
+    tokens[:length], confidences[:length] = label.tokens, np.exp(label.token_logprobs)
+    if length < count:
+        best = int(label.end_logprobs.argmax())
+        tokens[length:], confidences[length] = end_ids[best], np.exp(label.end_logprobs[best])
+    return tokens, confidences.clip(SMALLEST, 1.0)
