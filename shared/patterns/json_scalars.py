@@ -14,16 +14,36 @@ YEAR_MONTH_DAY = (
     "[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
 )
 CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-FORMATS = {  # of others any string is accepted, as JSON Schema does by default
+NAME = "[a-z0-9]{1,30}(?:-[a-z0-9]{1,30})?"
+HOST = rf"{NAME}(?:\.{NAME}){{1,3}}"
+URI = rf"https?://{HOST}(?:/[A-Za-z0-9._~-]{{1,60}}){{0,6}}"
+EMAIL = rf"[A-Za-z0-9]{{1,30}}(?:[._+-][A-Za-z0-9]{{1,30}}){{0,2}}@{HOST}"
+POINTER = "(?:/[A-Za-z0-9_-]{1,30}){0,6}"
+FORMATS = {  # usual values of each; of others any string is accepted, as JSON Schema does by default
     "date": YEAR_MONTH_DAY,
     "time": CLOCK,
     "date-time": f"{YEAR_MONTH_DAY}T{CLOCK}",
     "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    "duration": "P[1-9][0-9]{0,3}D",
+    "email": EMAIL,
+    "idn-email": EMAIL,
+    "hostname": HOST,
+    "idn-hostname": HOST,
+    "uri": URI,
+    "uri-reference": URI,
+    "uri-template": URI,
+    "iri": URI,
+    "iri-reference": URI,
+    "json-pointer": POINTER,
+    "relative-json-pointer": f"[0-9]{POINTER}",
+    "regex": "[A-Za-z0-9]{1,60}",
+    "ipv6": "(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}",
     "ipv4": r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])",
 }
 ASCII_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}  # which are Unicode's in a pattern
 FRACTION = rf"(?:\.[0-9]{{1,{DIGITS}}})?"
 LARGEST = 10**DIGITS - 1
+MAX_MULTIPLES = 1_000
 SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 
 
@@ -52,33 +72,47 @@ def string(schema: Mapping[str, Any], field: str) -> str:
 
 def integer(schema: Mapping[str, Any], field: str) -> str:
     """An integer within its bounds. Raises: BadInput naming the field."""
-    low, high = _bounds(schema, field)
-    first = -LARGEST if low is None else math.ceil(low)
-    last = LARGEST if high is None else math.floor(high)
+    first, last, step = _range(schema, field)
     first += first == schema.get("exclusiveMinimum")
     last -= last == schema.get("exclusiveMaximum")
     check_range(first, last, "minimum", field)
-    return _between(first, last)
+    return _between(first, last) if step == 1 else _multiples(first, last, step, field)
 
 
 def number(schema: Mapping[str, Any], field: str) -> str:
-    """A number within its bounds, which must be whole numbers. Raises: BadInput naming the field."""
-    low, high = _bounds(schema, field)
-    if low is None and high is None:
+    """A number within the whole numbers within its bounds; a multiple is a whole number. Raises: BadInput naming the
+    field."""
+    first, last, step = _range(schema, field)
+    if step != 1 or "multipleOf" in schema:
+        return integer(schema, field)
+    if (first, last) == (-LARGEST, LARGEST):
         return rf"-?(?:0|[1-9][0-9]{{0,{DIGITS - 1}}})(?:\.[0-9]{{1,{DIGITS}}})?(?:[eE][+-]?[0-9]{{1,2}})?"
-    for name in ("exclusiveMinimum", "exclusiveMaximum"):
-        if name in schema:
-            raise BadInput(f"{name} of a number is not supported; of an integer it is", field)
-    if any(bound is not None and bound != int(bound) for bound in (low, high)):
-        raise BadInput("the bounds of a number must be whole numbers", field)
-    first, last = -LARGEST if low is None else int(low), LARGEST if high is None else int(high)
-    check_range(first, last, "minimum", field)
-    ways = [f"{literal(str(end))}(?:\\.0)?" for end in {first, last}]
+    above, below = first == schema.get("exclusiveMinimum"), last == schema.get("exclusiveMaximum")
+    check_range(first + (above and below), last, "minimum", field)
+    ends = {end for end, is_excluded in ((first, above), (last, below)) if not is_excluded}
+    ways = [f"{literal(str(end))}(?:\\.0)?" for end in ends]
     if last > 0 and last > first:
-        ways.append(f"{_between(max(first, 0), last - 1)}{FRACTION}")
+        ways += _from(max(first, 0), last - 1, "", is_excluded=above and first >= 0)
     if first < 0 and last > first:
-        ways.append(f"-{_between(max(-last, 0), -first - 1)}{FRACTION}")
+        ways += _from(max(-last, 0), -first - 1, "-", is_excluded=below and last <= 0)
     return f"(?:{'|'.join(ways)})"
+
+
+def _from(low: int, high: int, sign: str, *, is_excluded: bool) -> list[str]:
+    """The numbers from `low` up to below `high` + 1; `is_excluded`: not `low` itself."""
+    if not is_excluded:
+        return [f"{sign}{_between(low, high)}{FRACTION}"]
+    ways = [rf"{sign}{low}\.[0-9]{{0,{DIGITS - 1}}}[1-9]"]
+    return [*ways, f"{sign}{_between(low + 1, high)}{FRACTION}"] if high > low else ways
+
+
+def _multiples(first: int, last: int, step: int, field: str) -> str:
+    """The first MAX_MULTIPLES multiples from `first`, or from 0 if there is no lower bound."""
+    low = -(-(0 if first == -LARGEST else first) // step) * step
+    found = range(low, last + 1, step)[:MAX_MULTIPLES]
+    if not found:
+        raise BadInput(f"no multiple of {step} is within the bounds", field)
+    return f"(?:{'|'.join(map(str, found))})"
 
 
 def count(schema: Mapping[str, Any], name: str, field: str) -> int | None:
@@ -102,18 +136,23 @@ def check_range(least: int, most: int | None, name: str, field: str) -> None:
         raise BadInput(f"{name} {least} is above the maximum {most}", field)
 
 
-def _bounds(schema: Mapping[str, Any], field: str) -> tuple[float | None, float | None]:
-    """The least and the largest number. Raises: BadInput if a bound is no number."""
+def _range(schema: Mapping[str, Any], field: str) -> tuple[int, int, int]:
+    """The first and the last whole number, bounds included, and of which number they must be a multiple.
+
+    Raises: BadInput if a bound is no number.
+    """
     names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
     for name in names:
         value = schema.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > LARGEST:
             raise BadInput(f"{name} must be a number of at most {DIGITS} digits, got {value!r}", field)
-    if "multipleOf" in schema and (schema["multipleOf"] != 1 or schema.get("type") != "integer"):
-        raise BadInput("multipleOf is not supported", field)
+    step = schema.get("multipleOf", 1)
+    if isinstance(step, bool) or not isinstance(step, int | float) or step != int(step) or not 0 < step <= LARGEST:
+        raise BadInput(f"multipleOf is supported for whole numbers from 1 on, got {step!r}", field)
     low = [schema[name] for name in names[:2] if name in schema]
     high = [schema[name] for name in names[2:] if name in schema]
-    return max(low, default=None), min(high, default=None)
+    first, last = math.ceil(max(low, default=-LARGEST)), math.floor(min(high, default=LARGEST))
+    return first, last, int(step)
 
 
 def _between(first: int, last: int) -> str:

@@ -1,17 +1,18 @@
 """JSON schemas as patterns: each text that matches is JSON that the schema accepts.
 
 Objects have the properties that the schema names, in its order, and at most one space after each comma and colon. A
-keyword that no pattern can express is refused by name. Schemas that refer to themselves are expanded to MAX_DEPTH
-levels.
+keyword that no pattern can express is narrowed (schema_narrowing.py) or refused by name. Schemas that refer to
+themselves are expanded to MAX_DEPTH levels.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
 from typing import Any
+from urllib.parse import unquote
 
 from shared.errors import BadInput
 from shared.patterns.json_scalars import CHARACTER, check_range, constant, count, integer, literal, number, string
+from shared.patterns.schema_merging import Schema, check_apart, merged, same, with_prefix_items, without_annotations
+from shared.patterns.schema_narrowing import NARROWED, TYPES, in_own_scope, narrowed
 
 MAX_DEPTH = 3  # of a reference within itself
 MAX_PARTS = 5_000
@@ -19,27 +20,6 @@ MAX_STRING_PATTERNS = 16
 ANY_DEPTH = 2  # of arrays and objects within a value of any kind
 COMMA, COLON = ",[ ]?", ":[ ]?"
 KEY = f'"{CHARACTER}*"'
-TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-ANNOTATIONS = frozenset(
-    {
-        "$anchor",
-        "$comment",
-        "$defs",
-        "$id",
-        "$schema",
-        "default",
-        "definitions",
-        "deprecated",
-        "description",
-        "discriminator",
-        "example",
-        "examples",
-        "nullable",
-        "readOnly",
-        "title",
-        "writeOnly",
-    }
-)
 KEYWORDS = {
     "string": "minLength maxLength pattern format",
     "number": "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf",
@@ -47,9 +27,8 @@ KEYWORDS = {
     "object": "properties required additionalProperties minProperties maxProperties",
 }
 TYPE_OF = {keyword: kind for kind, names in KEYWORDS.items() for keyword in names.split()}
-COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "enum", "const", "type")
-
-Schema = Mapping[str, Any]
+KNOWN = TYPE_OF.keys() | {"$ref", "allOf", "anyOf", "oneOf", "enum", "const", "type"} | NARROWED
+Depths = Mapping[str, int]  # of each reference around a part, its levels
 SCALARS: Mapping[str, Callable[[Schema, str], str]] = {"string": string, "number": number, "integer": integer}
 
 
@@ -78,30 +57,35 @@ class _Converter:
         self._root = root
         self._parts = self._string_patterns = 0  # converted so far
 
-    def convert(self, schema: Any, field: str, depths: Mapping[str, int]) -> str | None:
+    def convert(self, schema: Any, field: str, depths: Depths) -> str | None:
         """`depths`: the levels of each reference around this part."""
         self._parts += 1
         if self._parts > MAX_PARTS:
             raise BadInput(f"the schema has more than {MAX_PARTS} parts, with those of each reference", field)
-        if schema is True or schema == {}:
-            return _any_value(ANY_DEPTH)
-        if schema is False:
-            return None
+        if isinstance(schema, bool) or schema == {}:
+            return _any_value(ANY_DEPTH) if schema is not False else None
         if not isinstance(schema, Mapping):
             raise BadInput(f"a schema must be an object, true or false, got {schema!r}", field)
-        schema = {
-            name: value for name, value in schema.items() if name not in ANNOTATIONS and not name.startswith("x-")
-        }
-        unknown = next((name for name in schema if name not in TYPE_OF and name not in COMBINING), None)
+        schema = without_annotations(schema)
+        unknown = next((name for name in schema if name not in KNOWN), None)
         if unknown is not None:
             raise BadInput(f"{unknown} is not supported", field)
+        if "$ref" in schema:
+            plain, deeper = self._plain(schema, field, depths)
+            return self.convert(plain, field, deeper)
+        combining = next((name for name in ("allOf", "anyOf", "oneOf") if name in schema), None)
+        if combining is not None:
+            return self._combined(schema, combining, field, depths)
+        if not schema.keys().isdisjoint(NARROWED):
+            return self.convert(narrowed(schema, field), field, depths)
+        return self._values(schema, field, depths)
+
+    def _values(self, schema: Schema, field: str, depths: Depths) -> str | None:
+        """Of a schema without references, parts and keywords to narrow."""
         if "const" in schema or "enum" in schema:
             return _constants(schema, field)
-        if "$ref" in schema:
-            return self._reference(schema, field, depths)
-        for name in ("allOf", "anyOf", "oneOf"):
-            if name in schema:
-                return self._combined(schema, name, field, depths)
+        if not schema:
+            return _any_value(ANY_DEPTH)
         return _either(self._of_type(kind, schema, field, depths) for kind in _types(schema, field))
 
     def _of_type(self, kind: str, schema: Schema, field: str, depths: Mapping[str, int]) -> str | None:
@@ -115,21 +99,13 @@ class _Converter:
             return SCALARS[kind](schema, field)
         return "(?:true|false)" if kind == "boolean" else "null"
 
-    def _reference(self, schema: Schema, field: str, depths: Mapping[str, int]) -> str | None:
-        reference = schema["$ref"]
-        target = self._resolve(reference, field)
-        depth = depths.get(reference, 0)
-        if depth == MAX_DEPTH:
-            return None
-        siblings = {name: value for name, value in schema.items() if name != "$ref"}
-        merged = _merged(target, siblings, field) if siblings else target
-        return self.convert(merged, field, {**depths, reference: depth + 1})
-
     def _resolve(self, reference: Any, field: str) -> Any:
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            raise BadInput(f"$ref must begin with #, got {reference!r}", field)
+        if isinstance(reference, str) and isinstance(self._root, Mapping):
+            reference = reference.removeprefix(str(self._root.get("$id", "")).rstrip("#")) or "#"
+        if not isinstance(reference, str) or not reference.startswith(("#/", "#")) or reference[1:2] not in {"", "/"}:
+            raise BadInput(f"$ref must be # or begin with #/, got {reference!r}", field)
         found = self._root
-        for name in reference[1:].split("/")[1:]:
+        for name in unquote(reference[1:]).split("/")[1:]:
             key = name.replace("~1", "/").replace("~0", "~")
             if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
                 found = found[int(key)]
@@ -139,43 +115,58 @@ class _Converter:
                 raise BadInput(f"$ref {reference!r} refers to nothing", field)
         return found
 
-    def _combined(self, schema: Schema, name: str, field: str, depths: Mapping[str, int]) -> str | None:
+    def _combined(self, schema: Schema, name: str, field: str, depths: Depths) -> str | None:
         parts = schema[name]
-        siblings: Schema = {key: value for key, value in schema.items() if key != name}
+        siblings: Any = {key: value for key, value in schema.items() if key != name}
         if not isinstance(parts, list) or not parts:
             raise BadInput(f"{name} must be a list of schemas", field)
+        plains = []
+        for part in parts:
+            plain, deeper = self._plain(part, field, depths)
+            plains.append((in_own_scope(plain, field) if siblings or name == "allOf" else plain, deeper))
+            depths = deeper if name == "allOf" else depths
         if name == "allOf":
-            for part in parts:
-                siblings = _merged(self._plain(part, field), siblings, field)
+            for plain, _ in plains:
+                siblings = merged(siblings, plain, field)
             return self.convert(siblings, field, depths)
         if name == "oneOf":
-            _check_apart([self._plain(part, field) for part in parts], field)
-        merged = [_merged(self._plain(part, field), siblings, field) if siblings else part for part in parts]
-        return _either(self.convert(part, f"{field}.{name}[{at}]", depths) for at, part in enumerate(merged))
+            check_apart([plain for plain, _ in plains], field)
+        wholes = [(merged(plain, siblings, field), deeper) for plain, deeper in plains]
+        return _either(self.convert(whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes))
 
-    def _plain(self, part: Any, field: str) -> Any:
-        """A part whose references are resolved, as far as they are no further parts'."""
-        while isinstance(part, Mapping) and set(part) - ANNOTATIONS == {"$ref"}:
-            part = self._resolve(part["$ref"], field)
-        return part
+    def _plain(self, part: Any, field: str, depths: Depths) -> tuple[Any, Depths]:
+        """A part without a reference, and the levels within it. A part that is too deep is false."""
+        while isinstance(part, Mapping) and "$ref" in part:
+            target, depth = self._resolve(part["$ref"], field), depths.get(part["$ref"], 0)
+            if depth == MAX_DEPTH:
+                return False, depths
+            depths = {**depths, part["$ref"]: depth + 1}
+            siblings = without_annotations({name: value for name, value in part.items() if name != "$ref"})
+            part = merged(in_own_scope(target, field), siblings, field) if siblings else target
+        return part, depths
 
-    def _array(self, schema: Schema, field: str, depths: Mapping[str, int]) -> str | None:
-        if schema.get("uniqueItems"):
-            raise BadInput("uniqueItems is not supported", field)
-        if isinstance(schema.get("items"), list):  # as until draft 2019-09
-            others = schema.get("additionalItems", True)
-            schema = {**schema, "prefixItems": schema["items"], "items": others}
+    def _array(self, schema: Schema, field: str, depths: Depths) -> str | None:
+        schema = with_prefix_items(schema)
         least, most = count(schema, "minItems", field) or 0, count(schema, "maxItems", field)
         check_range(least, most, "minItems", field)
+        if schema.get("uniqueItems") and most not in {0, 1}:
+            items, _ = self._plain(schema.get("items", True), field, depths)
+            if isinstance(items, Mapping) and "enum" in items and "prefixItems" not in schema:
+                return _in_order(items, least, most, field)
+            if least > 1 or "prefixItems" in schema:
+                raise BadInput("uniqueItems is supported for items with enum, or for at most one item", field)
+            most = 1
         first = [
             self.convert(item, f"{field}.prefixItems[{at}]", depths)
             for at, item in enumerate(schema.get("prefixItems", []))
         ]
         if None in first:
-            raise BadInput("an item of prefixItems has no instance", field)
+            cut = first.index(None)
+            if least > cut:
+                return None
+            first, most = first[:cut], cut
         head = [item for item in first if item is not None][: most if most is not None else None]
-        if head and least < len(head):
-            least = len(head)  # fewer are possible too, but never needed
+        least = max(least, len(head))  # fewer are possible too, but never needed
         item = self.convert(schema.get("items", True), f"{field}.items", depths) if most != len(head) else None
         if item is None:
             if least > len(head):
@@ -210,30 +201,29 @@ class _Converter:
         return rf"\{{{_members(members)}\}}"
 
 
-def _is_annotation(name: str) -> bool:
-    return name in ANNOTATIONS or name.startswith("x-")
-
-
 def _types(schema: Schema, field: str) -> list[str]:
     """The types of a schema's values; that of its keywords if it names none."""
     named = schema.get("type")
     listed = [named] if isinstance(named, str) else named
     if listed is None:  # values of other types match too, but this one is meant
-        listed = [next(kind for kind in TYPES if kind in {TYPE_OF[name] for name in schema})]
+        meant = {TYPE_OF[name] for name in schema if name in TYPE_OF}
+        listed = [next((kind for kind in TYPES if kind in meant), "string")]
     unknown = [kind for kind in listed if kind not in TYPES] if isinstance(listed, list) else [named]
-    if unknown or not listed:
+    if unknown:
         raise BadInput(f"type must be among {', '.join(TYPES)}, got {named!r}", field)
     return list(listed)
 
 
 def _constants(schema: Schema, field: str) -> str | None:
-    values = [schema["const"]] if "const" in schema else schema["enum"]
+    values = schema.get("enum", [schema.get("const")])
+    if "const" in schema and isinstance(values, list):
+        values = [value for value in values if same(value, schema["const"])]
     if not isinstance(values, list):
         raise BadInput("enum must be a list", field)
     others = set(schema) - {"const", "enum", "type"}
     if others:
         raise BadInput(f"{min(others)} beside enum or const is not supported", field)
-    kinds = _types(schema, field) if "type" in schema else TYPES
+    kinds = _types(schema, field) if "type" in schema else list(TYPES)
     return _either(constant(value) for value in values if any(_is_of(value, kind) for kind in kinds))
 
 
@@ -250,61 +240,17 @@ def _is_of(value: Any, kind: str) -> bool:
     return isinstance(value, of_python[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 
-def _merged(one: Any, other: Schema, field: str) -> Schema:
-    """Both schemas at once. Raises: BadInput if they give one keyword different values."""
-    if not isinstance(one, Mapping):
-        raise BadInput("true and false beside other keywords are not supported", field)
-    merged = {name: value for name, value in one.items() if not _is_annotation(name)}
-    for name, value in other.items():
-        if name not in merged or merged[name] == value:
-            merged[name] = value
-        elif name == "required":
-            merged[name] = [*merged[name], *(each for each in value if each not in merged[name])]
-        elif name == "properties" and all(merged[name].get(key, part) == part for key, part in value.items()):
-            merged[name] = {**merged[name], **value}
-        elif not _is_annotation(name):
-            raise BadInput(f"two different {name} at once are not supported", field)
-    for part in (one, other):
-        if part.get("additionalProperties") is False and part.get("properties") != merged.get("properties"):
-            raise BadInput("additionalProperties: false beside properties of another part is not supported", field)
-    return merged
-
-
-def _check_apart(parts: Iterable[Any], field: str) -> None:
-    """Raises: BadInput if a value could match two of the parts of oneOf."""
-    for one, other in combinations(parts, 2):
-        if not (_types_apart(one, other) or _constants_apart(one, other)):
-            raise BadInput(
-                "oneOf is supported if its parts differ in type, or in a required property with const or enum; "
-                "use anyOf",
-                field,
-            )
-
-
-def _types_apart(one: Any, other: Any) -> bool:
-    kinds = [
-        set([part["type"]] if isinstance(part["type"], str) else part["type"])
-        for part in (one, other)
-        if isinstance(part, Mapping) and "type" in part
-    ]
-    if len(kinds) < 2:
-        return False
-    if any("number" in kind for kind in kinds):
-        kinds = [kind | ({"integer"} if "number" in kind else set()) for kind in kinds]
-    return kinds[0].isdisjoint(kinds[1])
-
-
-def _constants_apart(one: Any, other: Any) -> bool:
-    def values(part: Any) -> dict[str, list[str]]:
-        found = {}
-        for name, own in part.get("properties", {}).items() if isinstance(part, Mapping) else ():
-            if isinstance(own, Mapping) and ("const" in own or "enum" in own) and name in part.get("required", []):
-                allowed = [own["const"]] if "const" in own else own["enum"]
-                found[name] = [json.dumps(value, sort_keys=True) for value in allowed]
-        return found
-
-    ones, others = values(one), values(other)
-    return any(set(ones[name]).isdisjoint(others[name]) for name in ones.keys() & others.keys())
+def _in_order(items: Schema, least: int, most: int | None, field: str) -> str | None:
+    """An array of different values of a list, in its order."""
+    values = dict.fromkeys(
+        constant(value) for value in items["enum"] if any(_is_of(value, kind) for kind in _types(items, field))
+    )
+    if least > 1 or (most is not None and most < len(values)):
+        raise BadInput("uniqueItems beside minItems above 1 or maxItems is not supported", field)
+    if least > len(values):
+        return None
+    inner = _members([(value, False) for value in values])
+    return rf"\[{inner.removesuffix('?') if least else inner}\]"
 
 
 def _any_value(depth: int) -> str:

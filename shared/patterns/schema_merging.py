@@ -1,0 +1,203 @@
+"""Two JSON schemas at once, as one: its instances are instances of both."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
+from typing import Any
+
+from shared.errors import BadInput
+
+Schema = Mapping[str, Any]
+
+ANNOTATIONS = frozenset(
+    {
+        "$anchor",
+        "$comment",
+        "$defs",
+        "$dynamicAnchor",
+        "$id",
+        "$schema",
+        "$vocabulary",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+        "default",
+        "definitions",
+        "deprecated",
+        "description",
+        "discriminator",
+        "example",
+        "examples",
+        "id",
+        "nullable",
+        "readOnly",
+        "title",
+        "writeOnly",
+    }
+)
+LARGER = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"]
+SMALLER = ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"]
+BOTH = ["items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames"]
+
+
+def without_annotations(schema: Schema) -> dict[str, Any]:
+    """The keywords that instances depend on."""
+    return {name: value for name, value in schema.items() if name not in ANNOTATIONS and not name.startswith("x-")}
+
+
+def merged(one: Any, other: Any, field: str) -> Any:
+    """Both schemas at once. Raises: BadInput if they have keywords that cannot be one."""
+    for plain, rest in ((one, other), (other, one)):
+        if plain is False:
+            return False
+        if plain is True:
+            return rest
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        raise BadInput(f"a schema must be an object, true or false, got {one if other is None else other!r}", field)
+    one, other = with_prefix_items(one), with_prefix_items(other)
+    prefix = max(len(part.get("prefixItems", [])) for part in (one, other))
+    found, others = (_extended(_closed(*pair, field), prefix) for pair in ((one, other), (other, one)))
+    for name, value in others.items():
+        found[name] = _both(name, found[name], value, field) if name in found and found[name] != value else value
+    return found
+
+
+def with_prefix_items(schema: Schema) -> dict[str, Any]:
+    """With `prefixItems` for a list of `items`, as it was until draft 2019-09."""
+    if not isinstance(schema.get("items"), list):
+        return dict(schema)
+    rest = {name: value for name, value in schema.items() if name not in {"items", "additionalItems"}}
+    further = {"items": schema["additionalItems"]} if "additionalItems" in schema else {}
+    return {**rest, "prefixItems": schema["items"], **further}
+
+
+def _extended(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
+    """With this number of `prefixItems`, further ones by `items`, if it is about items at all."""
+    own = schema.get("prefixItems", [])
+    if len(own) == prefix or ("items" not in schema and not own):
+        return schema
+    return {**schema, "prefixItems": [*own, *[schema.get("items", True)] * (prefix - len(own))]}
+
+
+def check_apart(parts: Iterable[Any], field: str) -> None:
+    """Raises: BadInput if a value could match two of the parts of oneOf."""
+    for one, other in combinations(parts, 2):
+        if not (_types_apart(one, other) or _constants_apart(one, other)):
+            raise BadInput(
+                "oneOf is supported if its parts differ in type, or in a required property with const or enum; "
+                "use anyOf",
+                field,
+            )
+
+
+def listed_types(schema: Schema) -> list[Any]:
+    """The types that a schema names."""
+    named = schema["type"]
+    return list(named) if isinstance(named, list) else [named]
+
+
+def matches(pattern: Any, name: str, field: str) -> bool:
+    """Whether a property's name matches a key of patternProperties. Raises: BadInput."""
+    try:
+        return re.search(pattern, name) is not None
+    except (re.error, TypeError) as error:
+        raise BadInput(f"{pattern!r} is not a regular expression: {error}", field) from None
+
+
+def _closed(schema: Schema, other: Schema, field: str) -> dict[str, Any]:
+    """With `const` as `enum`, and the properties that only the other schema names, as this one allows further ones."""
+    schema = without_annotations(schema)
+    if "const" in schema:
+        values = [value for value in schema.get("enum", [schema["const"]]) if same(value, schema["const"])]
+        schema = {name: value for name, value in schema.items() if name != "const"} | {"enum": values}
+    additional = schema.get("additionalProperties", True)
+    named = other.get("properties", {})
+    if additional is True or not isinstance(named, Mapping):
+        return schema
+    own, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    further = [name for name in named if name not in own and not any(matches(key, name, field) for key in patterns)]
+    return {**schema, "properties": {**dict.fromkeys(further, additional), **own}}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether both are the same JSON value; to Python 1 equals true."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _both(name: str, one: Any, other: Any, field: str) -> Any:
+    combine = _RULES.get(name)
+    try:
+        found = combine(one, other) if combine is not None else None
+    except TypeError:  # values of the wrong type
+        found = None
+    if found is None:
+        raise BadInput(f"two different {name} at once are not supported", field)
+    return found
+
+
+def _all(one: Any, other: Any) -> Any:
+    return {"allOf": [one, other]}
+
+
+def _common(one: Any, other: Any) -> Any:
+    return [value for value in one if any(same(value, each) for each in other)]
+
+
+def _common_types(one: Any, other: Any) -> Any:
+    names = [set(listed_types({"type": each})) for each in (one, other)]
+    wide = [each | ({"integer"} if "number" in each else set()) for each in names]
+    both = wide[0] & wide[1]
+    return sorted(both - ({"integer"} if "number" in both else set()))
+
+
+def _properties(one: Any, other: Any) -> Any:
+    return {**one, **{name: _all(one[name], part) if name in one else part for name, part in other.items()}}
+
+
+def _either(one: Any, other: Any) -> Any:
+    return [_all(a, b) for a in one for b in other]
+
+
+_RULES: Mapping[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(LARGER, max),
+    **dict.fromkeys(SMALLER, min),
+    **dict.fromkeys(BOTH, _all),
+    "prefixItems": lambda one, other: [_all(a, b) for a, b in zip(one, other, strict=True)],
+    "required": lambda one, other: [*one, *(name for name in other if name not in one)],
+    "properties": _properties,
+    "patternProperties": _properties,
+    "dependentSchemas": _properties,
+    "enum": _common,
+    "type": _common_types,
+    "anyOf": _either,
+    "allOf": lambda one, other: [*one, *other],
+    "uniqueItems": lambda one, other: one or other,
+    "multipleOf": lambda one, other: one * other if isinstance(one, int) and isinstance(other, int) else None,
+}
+
+
+def _types_apart(one: Any, other: Any) -> bool:
+    kinds = [set(listed_types(part)) for part in (one, other) if isinstance(part, Mapping) and "type" in part]
+    if len(kinds) < 2:
+        return one is False or other is False
+    if any("number" in kind for kind in kinds):
+        kinds = [kind | ({"integer"} if "number" in kind else set()) for kind in kinds]
+    return kinds[0].isdisjoint(kinds[1])
+
+
+def _constants_apart(one: Any, other: Any) -> bool:
+    def texts(own: Any) -> list[str] | None:
+        if not isinstance(own, Mapping) or not ("const" in own or "enum" in own):
+            return None
+        return [json.dumps(value, sort_keys=True) for value in ([own["const"]] if "const" in own else own["enum"])]
+
+    def values(part: Any) -> dict[str, list[str]]:
+        found = {"": texts(part)}
+        for name, own in part.get("properties", {}).items() if isinstance(part, Mapping) else ():
+            if name in part.get("required", []):
+                found[f".{name}"] = texts(own)
+        return {name: each for name, each in found.items() if each is not None}
+
+    ones, others = values(one), values(other)
+    return any(set(ones[name]).isdisjoint(others[name]) for name in ones.keys() & others.keys())
