@@ -155,9 +155,9 @@ def main(
         "Random JSON schemas",
         f"{len(schemas)} schemas that hypothesis-jsonschema drew from JSON Schema's draft-07 meta-schema. "
         f"{len(compiled)} compile and have an instance of at most {OUTPUT} tokens ({1000 * compile_s:.0f} ms "
-        f"of CPU time each). Each of these is asked of the block-causal demo model on two instances, {CONCURRENCY} at a "
-        f"time, with at most {OUTPUT} tokens. Faults: a tenth of the clients leave within a second, a worker is killed, "
-        "and one is stopped.",
+        f"of CPU time each). Each of these is asked of the block-causal demo model on two instances, {CONCURRENCY} at "
+        f"a time, with at most {OUTPUT} tokens. Faults: a tenth of the clients leave within a second, a worker is "
+        "killed, and one is stopped.",
     )
     report.add_columns("requests", "served", "valid", "migrations", "other ends")
     for name, each in found.items():

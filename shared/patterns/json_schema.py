@@ -5,13 +5,25 @@ keyword that no pattern can express is narrowed (schema_narrowing.py) or refused
 themselves are expanded to MAX_DEPTH levels.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 from shared.errors import BadInput
+from shared.patterns.automaton import compile_pattern
 from shared.patterns.json_scalars import CHARACTER, check_range, constant, count, integer, literal, number, string
-from shared.patterns.schema_merging import Schema, check_apart, merged, same, with_prefix_items, without_annotations
+from shared.patterns.schema_merging import (
+    KEYWORDS,
+    TYPE_OF,
+    UNSUPPORTED,
+    Schema,
+    check_apart,
+    merged,
+    same,
+    with_prefix_items,
+    without_annotations,
+)
 from shared.patterns.schema_narrowing import NARROWED, TYPES, in_own_scope, narrowed
 
 MAX_DEPTH = 3  # of a reference within itself
@@ -20,14 +32,6 @@ MAX_STRING_PATTERNS = 16
 ANY_DEPTH = 2  # of arrays and objects within a value of any kind
 COMMA, COLON = ",[ ]?", ":[ ]?"
 KEY = f'"{CHARACTER}*"'
-KEYWORDS = {
-    "string": "minLength maxLength pattern format",
-    "number": "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf",
-    "array": "items additionalItems prefixItems minItems maxItems uniqueItems",
-    "object": "properties required additionalProperties minProperties maxProperties",
-}
-TYPE_OF = {keyword: kind for kind, names in KEYWORDS.items() for keyword in names.split()}
-KNOWN = TYPE_OF.keys() | {"$ref", "allOf", "anyOf", "oneOf", "enum", "const", "type"} | NARROWED
 Depths = Mapping[str, int]  # of each reference around a part, its levels
 SCALARS: Mapping[str, Callable[[Schema, str], str]] = {"string": string, "number": number, "integer": integer}
 
@@ -67,9 +71,9 @@ class _Converter:
         if not isinstance(schema, Mapping):
             raise BadInput(f"a schema must be an object, true or false, got {schema!r}", field)
         schema = without_annotations(schema)
-        unknown = next((name for name in schema if name not in KNOWN), None)
-        if unknown is not None:
-            raise BadInput(f"{unknown} is not supported", field)
+        unsupported = next((name for name in UNSUPPORTED if name in schema), None)
+        if unsupported is not None:
+            raise BadInput(f"{unsupported} is not supported", field)
         if "$ref" in schema:
             plain, deeper = self._plain(schema, field, depths)
             return self.convert(plain, field, deeper)
@@ -83,10 +87,25 @@ class _Converter:
     def _values(self, schema: Schema, field: str, depths: Depths) -> str | None:
         """Of a schema without references, parts and keywords to narrow."""
         if "const" in schema or "enum" in schema:
-            return _constants(schema, field)
+            values = [value for value in _constants(schema, field) if self._accepts(schema, value, field, depths)]
+            return _either(constant(value) for value in values)
         if not schema:
             return _any_value(ANY_DEPTH)
         return _either(self._of_type(kind, schema, field, depths) for kind in _types(schema, field))
+
+    def _accepts(self, schema: Schema, value: Any, field: str, depths: Depths) -> bool:
+        """Whether a value of `enum` also matches the keywords that are about its type."""
+        kind = next(kind for kind in KEYWORDS if _is_of(value, kind)) if not isinstance(value, bool | None) else ""
+        own = {name: part for name, part in schema.items() if TYPE_OF.get(name) == kind}
+        pattern = self.convert({**own, "type": kind}, field, depths) if own else ""
+        if not pattern:
+            return pattern is not None
+        automaton, state = compile_pattern(pattern), 0
+        for byte in json.dumps(value, ensure_ascii=False).encode():
+            state = int(automaton.next_state[state, byte])
+            if state < 0:
+                return False
+        return bool(automaton.accepting[state])
 
     def _of_type(self, kind: str, schema: Schema, field: str, depths: Mapping[str, int]) -> str | None:
         if kind in {"object", "array"}:
@@ -185,20 +204,36 @@ class _Converter:
         others = schema.get("additionalProperties", True)
         if not properties and not required:
             value = self.convert(others, f"{field}.additionalProperties", depths)
-            if least > 1:
-                raise BadInput("minProperties above 1 is not supported, as names may be equal", field)
+            if least > 1 and value is not None:  # names of our own, as others might be equal
+                members = [(f'"key{i}"{COLON}{value}', True) for i in range(1, least + 1)]
+                return rf"\{{{_members(members)}\}}"
             return _map(value, least, most) if value is not None else (None if least else r"\{\}")
         missing = {name: others for name in required if name not in properties}
-        members: list[tuple[str, bool]] = []
+        members = []
         for name, part in {**properties, **missing}.items():
             value = self.convert(part, f"{field}.{name}", depths)
             if value is not None:
                 members.append((f"{constant(name)}{COLON}{value}", name in required))
             elif name in required:
                 return None
-        if least > sum(is_required for _, is_required in members) or (most is not None and most < len(members)):
-            raise BadInput("minProperties and maxProperties are not supported beside properties", field)
+        members = _counted(members, least, most)
+        if not least <= len(members) <= (len(members) if most is None else most):
+            return None
         return rf"\{{{_members(members)}\}}"
+
+
+def _counted(members: Sequence[tuple[str, bool]], least: int, most: int | None) -> list[tuple[str, bool]]:
+    """Members of which always enough are required, without optional ones that could be too many."""
+    needed = sum(is_required for _, is_required in members)
+    optional = len(members) - needed if most is None else max(most - needed, 0)
+    found = []
+    for member, is_required in members:
+        if not is_required and not optional:
+            continue
+        makes_up = not is_required and needed < least
+        optional, needed = optional - (not is_required), needed + makes_up
+        found.append((member, is_required or makes_up))
+    return found
 
 
 def _types(schema: Schema, field: str) -> list[str]:
@@ -214,17 +249,15 @@ def _types(schema: Schema, field: str) -> list[str]:
     return list(listed)
 
 
-def _constants(schema: Schema, field: str) -> str | None:
+def _constants(schema: Schema, field: str) -> list[Any]:
+    """The values of `enum` or `const` of the schema's types."""
     values = schema.get("enum", [schema.get("const")])
-    if "const" in schema and isinstance(values, list):
-        values = [value for value in values if same(value, schema["const"])]
     if not isinstance(values, list):
         raise BadInput("enum must be a list", field)
-    others = set(schema) - {"const", "enum", "type"}
-    if others:
-        raise BadInput(f"{min(others)} beside enum or const is not supported", field)
+    if "const" in schema:
+        values = [value for value in values if same(value, schema["const"])]
     kinds = _types(schema, field) if "type" in schema else list(TYPES)
-    return _either(constant(value) for value in values if any(_is_of(value, kind) for kind in kinds))
+    return [value for value in values if any(_is_of(value, kind) for kind in kinds)]
 
 
 def _is_of(value: Any, kind: str) -> bool:

@@ -10,32 +10,18 @@ from shared.errors import BadInput
 
 Schema = Mapping[str, Any]
 
-ANNOTATIONS = frozenset(
-    {
-        "$anchor",
-        "$comment",
-        "$defs",
-        "$dynamicAnchor",
-        "$id",
-        "$schema",
-        "$vocabulary",
-        "contentEncoding",
-        "contentMediaType",
-        "contentSchema",
-        "default",
-        "definitions",
-        "deprecated",
-        "description",
-        "discriminator",
-        "example",
-        "examples",
-        "id",
-        "nullable",
-        "readOnly",
-        "title",
-        "writeOnly",
-    }
-)
+KEYWORDS = {  # by the type of the values that they are about
+    "string": "minLength maxLength pattern format",
+    "number": "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf",
+    "array": "items additionalItems prefixItems minItems maxItems uniqueItems contains minContains maxContains "
+    "unevaluatedItems",
+    "object": "properties required additionalProperties minProperties maxProperties patternProperties propertyNames "
+    "dependencies dependentRequired dependentSchemas unevaluatedProperties",
+}
+TYPE_OF = {keyword: kind for kind, names in KEYWORDS.items() for keyword in names.split()}
+UNSUPPORTED = ("$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy", "formatMinimum", "formatMaximum")
+OF_ALL_TYPES = ("$ref", "allOf", "anyOf", "oneOf", "enum", "const", "type", "if", "then", "else", "not")
+ASSERTIONS = frozenset({*TYPE_OF, *OF_ALL_TYPES, *UNSUPPORTED})  # others are annotations, as JSON Schema has it
 LARGER = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"]
 SMALLER = ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"]
 BOTH = ["items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames"]
@@ -43,7 +29,7 @@ BOTH = ["items", "additionalProperties", "unevaluatedProperties", "unevaluatedIt
 
 def without_annotations(schema: Schema) -> dict[str, Any]:
     """The keywords that instances depend on."""
-    return {name: value for name, value in schema.items() if name not in ANNOTATIONS and not name.startswith("x-")}
+    return {name: value for name, value in schema.items() if name in ASSERTIONS}
 
 
 def merged(one: Any, other: Any, field: str) -> Any:
