@@ -1,7 +1,7 @@
 """Tokenizes and decodes text with the served model's tokenizer and chat template. Needs no torch."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class TextModel:
         self._backend = self._tokenizer.backend_tokenizer  # twice as fast as the wrapper of transformers
         self._backend.no_truncation()
         self._backend.no_padding()
+        self.tool_template = _tool_template(self._tokenizer)
         ends = (self._tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS)
         known = {end for end in ends if end is not None and end != self._tokenizer.unk_token_id}
         self.end_ids: frozenset[int] = frozenset(known | {self.card.eos_token_id})
@@ -51,11 +52,18 @@ class TextModel:
     def encode_chat(self, messages: Sequence[ChatMessage], field: str = "messages") -> Int32:
         """The tokens of a chat in the model's chat template. Raises: BadInput for `field` if it is empty or far too
         long."""
-        if not any(message.content.strip() for message in messages):
+        return self.encode_turns([{"role": each.role, "content": each.content} for each in messages], field)
+
+    def encode_turns(
+        self, turns: Sequence[Mapping[str, Any]], field: str, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Int32:
+        """As `encode_chat`, of turns and tools as chat templates read them."""
+        if not any(turn["content"].strip() or turn.get("tool_calls") for turn in turns):
             raise BadInput(f"{field} must have some text", field=field)
-        turns = [{"role": message.role, "content": message.content} for message in messages]
         try:
-            rendered = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+            rendered = self._tokenizer.apply_chat_template(
+                list(turns), tools=list(tools) or None, add_generation_prompt=True, tokenize=False
+            )
         except Exception as error:  # a template is a program of the model and can raise anything
             raise BadInput(f"the model's chat template refuses these messages: {error}", field) from None
         return self.check_ids(self._encode(rendered, field), field)
@@ -201,6 +209,14 @@ def _load_tokenizer(directory: Path) -> Any:
     except (OSError, ValueError, TypeError) as error:
         first_line = str(error).partition("\n")[0]
         raise BadInput(f"no usable tokenizer in {directory}: {first_line}", field="model") from None
+
+
+def _tool_template(tokenizer: Any) -> str:
+    """The chat template of chats with tools; empty: the model has none."""
+    try:
+        return str(tokenizer.get_chat_template(tools=[{}]))
+    except ValueError:
+        return ""
 
 
 def read_model_card(directory: Path, name: str) -> ModelCard:

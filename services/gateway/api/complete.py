@@ -132,7 +132,7 @@ def _replies(
     if isinstance(sent, MessageBody):
         return MessageReplies(sent, request_id)
     echoes = [echoed_prompt(each, text) for each in bodies]
-    return CompletionReplies(sent.completion(), request_id, created_s, echoes, text.decode)
+    return CompletionReplies(sent.completion(), request_id, created_s, echoes, text)
 
 
 def _streamed(text: TextModel, index: int, inflight: InFlightRequest, recorder: RequestRecorder) -> StreamedChoice:

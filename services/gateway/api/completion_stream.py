@@ -129,7 +129,7 @@ class CompletionStream(EventStreamResponse):
         if piece and piece == choice.text.text:
             choice.recorder.first_text()
         if piece or tokens:
-            yield self._replies.text(choice.index, piece, choice.prompt_tokens, choice.text.tokens_read, tokens)
+            yield from self._replies.text(choice.index, piece, choice.prompt_tokens, choice.text.tokens_read, tokens)
         if isinstance(event, Outcome):
             choice.outcome = event
             choice.recorder.completed(event)

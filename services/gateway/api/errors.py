@@ -125,6 +125,7 @@ _INVALID: Mapping[str, tuple[str, str]] = {
     "literal_error": ("unsupported_value", "{param} {reason}"),
     "unsupported": ("unsupported_value", "{param} {reason}"),
     "unsupported_field": ("unsupported_value", "{reason}"),
+    "wrong_field": ("invalid_value", "{param} {reason}"),
 }
 _WRONG: Mapping[str, str] = {
     "bool_type": "must be true or false",
@@ -140,6 +141,7 @@ _WRONG: Mapping[str, str] = {
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
     "list_type": "must be a list",
+    "string_pattern_mismatch": "must match {pattern}",
     "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must have at least {min_length} characters",
     "string_type": "must be a string",
@@ -150,7 +152,7 @@ _WRONG: Mapping[str, str] = {
 
 def _invalid(error: ErrorDetails | Mapping[str, Any], loc: tuple[int | str, ...]) -> ApiError:
     context = error.get("ctx", {})
-    param = _path((*loc, context["name"]) if error["type"] == "unsupported_field" else loc)
+    param = _path((*loc, context["name"]) if error["type"] in {"unsupported_field", "wrong_field"} else loc)
     reason = str(error["msg"]).removeprefix("Invalid JSON: ").removeprefix("Value error, ")
     reason = reason.replace("Input should be", "must be")
     if error["type"] in _WRONG:

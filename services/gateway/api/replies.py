@@ -6,9 +6,11 @@ from typing import Any, Protocol
 from services.gateway.api.errors import ApiError
 from services.gateway.api.request_models import ChatBody, CompletionBody, StreamOptions
 from services.gateway.api.response_models import Serving
-from services.gateway.api.text_stream import Decode
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
+from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
+from services.gateway.api.tool_calls.use import ToolUse, tool_use
 from shared.messages.requests import FinishReason, Outcome
+from shared.text import TextModel
 
 Json = dict[str, Any]
 
@@ -24,9 +26,13 @@ class TextFormat:
         """A choice of a whole reply, without log-probabilities."""
         return _choice(index, finish_reason, text=text)
 
-    def delta(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
-        """A choice of a chunk."""
-        return self.choice(index, text, finish_reason)
+    def piece(self, index: int, text: str) -> Json:
+        """A choice of a chunk with a piece of text."""
+        return self.choice(index, text, None)
+
+    def ending(self, index: int, finish_reason: FinishReason | None) -> list[Json]:
+        """The choices of the last chunks."""
+        return [self.choice(index, "", finish_reason)]
 
     def logprobs(self, tokens: Sequence[TokenLogprob]) -> Json:
         wants_top = any(token.alternatives for token in tokens)
@@ -43,17 +49,32 @@ class TextFormat:
 
 
 class ChatFormat(TextFormat):
-    """A chat completion."""
+    """A chat completion, which can have calls of tools."""
 
     id_prefix = "chatcmpl-"
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
 
-    def choice(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
-        return _choice(index, finish_reason, message={"role": "assistant", "content": text, "refusal": None})
+    def __init__(self, tools: ToolUse, request_id: str) -> None:
+        self._tools, self._request_id = tools, request_id
+        self._streams: dict[int, CallStream] = {}
 
-    def delta(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
-        return _choice(index, finish_reason, delta={"content": text} if text else {})
+    def choice(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
+        read = self._tools.read(text, True)
+        message: Json = {"role": "assistant", "content": read.content, "refusal": None}
+        if read.calls:
+            parts = [NewPart(at, call.name, call.arguments) for at, call in enumerate(read.calls)]
+            calls = [self._call(index, part) for part in parts]
+            message |= {"content": read.content or None, "tool_calls": calls}
+        return _choice(index, self._reason(finish_reason, bool(read.calls)), message=message)
+
+    def piece(self, index: int, text: str) -> Json:
+        return self._delta(index, *self._stream(index).add(text))
+
+    def ending(self, index: int, finish_reason: FinishReason | None) -> list[Json]:
+        rest = self._delta(index, *self._stream(index).add("", is_last=True))
+        last = _choice(index, self._reason(finish_reason, self._stream(index).has_calls), delta={})
+        return [rest, last] if rest["delta"] else [last]
 
     def logprobs(self, tokens: Sequence[TokenLogprob]) -> Json:
         return {"content": with_alternatives(tokens), "refusal": None}
@@ -61,8 +82,34 @@ class ChatFormat(TextFormat):
     def opening(self, index: int) -> list[Json]:
         return [_choice(index, None, delta={"role": "assistant", "content": ""})]
 
+    def _stream(self, index: int) -> CallStream:
+        return self._streams.setdefault(index, CallStream(self._tools.read))
 
-def _choice(index: int, finish_reason: FinishReason | None, **content: Any) -> Json:
+    def _delta(self, index: int, content: str, parts: Sequence[NewPart]) -> Json:
+        delta: Json = {"content": content} if content else {}
+        if parts:
+            delta["tool_calls"] = [{"index": part.index, **self._call(index, part)} for part in parts]
+        return _choice(index, None, delta=delta)
+
+    def _call(self, index: int, part: NewPart) -> Json:
+        """A call, or a further part of one."""
+        if part.name is None:
+            return {"function": {"arguments": part.arguments}}
+        function = {"name": part.name, "arguments": part.arguments}
+        return {"id": call_id(self._request_id, index, part.index), "type": "function", "function": function}
+
+    def _reason(self, given: FinishReason | None, has_calls: bool) -> str | None:
+        """OpenAI's for calls, but for that of a function that the client has named."""
+        is_called = has_calls and given is FinishReason.STOP and not self._tools.is_named
+        return "tool_calls" if is_called else given
+
+
+def call_id(request_id: str, index: int, number: int) -> str:
+    """The id of a call of a choice; `request_id`: of the first choice."""
+    return f"call_{request_id}_{index}_{number}"
+
+
+def _choice(index: int, finish_reason: str | None, **content: Any) -> Json:
     return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
 
 
@@ -96,8 +143,9 @@ class Replies(Protocol):
 
     def text(
         self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
-    ) -> Json:
-        """A piece of text, with the choice's usage so far. `tokens`: those with log-probabilities that begin in it."""
+    ) -> list[Json]:
+        """The contents for a piece of text, with the choice's usage so far. `tokens`: those with log-probabilities that
+        begin in it."""
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:
         """The contents that end the text of a choice."""
@@ -115,13 +163,14 @@ class CompletionReplies(Replies):
     ends_with_done = True
 
     def __init__(
-        self, body: CompletionBody, request_id: str, created_s: float, echoes: Sequence[str], decode: Decode
+        self, body: CompletionBody, request_id: str, created_s: float, echoes: Sequence[str], model: TextModel
     ) -> None:
         """`request_id`: of the first choice. `echoes`: the text before each choice's own, in order."""
-        self._decode = decode
+        self._decode = model.decode
         self._wants_logprobs, self._alternatives = body.wants_logprobs, body.alternatives
         self._echoes = echoes
-        self._format = ChatFormat() if isinstance(body, ChatBody) else TextFormat()
+        is_chat = isinstance(body, ChatBody)
+        self._format = ChatFormat(tool_use(body, model), request_id) if is_chat else TextFormat()
         self._options = body.stream_options or StreamOptions()
         self._choices_per_prompt = body.n or 1
         self._head: Json = {"id": self._format.id_prefix + request_id, "created": int(created_s), "model": body.model}
@@ -146,22 +195,26 @@ class CompletionReplies(Replies):
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:
         """The last chunk has the prompt, if the client wants it."""
         chunks = [self._chunk([choice]) for choice in self._format.opening(index)]
-        echo = [self.text(index, self._echoes[index], prompt_tokens, 0)] if self._echoes[index] else []
+        echo = self.text(index, self._echoes[index], prompt_tokens, 0) if self._echoes[index] else []
         return chunks + echo
 
     def text(
         self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
-    ) -> Json:
+    ) -> list[Json]:
+        """None if the piece can still become a part of a call."""
+        piece = self._format.piece(index, text)
+        if piece.get("delta") == {} and not tokens:
+            return []
         logprobs = {"logprobs": self._format.logprobs(tokens)} if tokens else {}
-        chunk = self._chunk([self._format.delta(index, text, None) | logprobs])
+        chunk = self._chunk([piece | logprobs])
         if self._options.continuous_usage_stats:
             chunk["usage"] = usage(prompt_tokens, completion_tokens)
-        return chunk
+        return [chunk]
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:
-        choice = self._format.delta(index, "", outcome.finish_reason)
-        ending = self._chunk([choice | _stop_reason(outcome)])
-        return [ending | {"dilaserve": serving(outcome)}]
+        *rest, last = self._format.ending(index, outcome.finish_reason)
+        ending = self._chunk([last | _stop_reason(outcome)])
+        return [*(self._chunk([choice]) for choice in rest), ending | {"dilaserve": serving(outcome)}]
 
     def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
         """The chunk with the usage of all choices, if the client wants it."""

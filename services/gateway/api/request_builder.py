@@ -2,18 +2,20 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
 from services.gateway.api.text_forms import TextForm, form_of
+from services.gateway.api.tool_calls.forms import call_form
+from services.gateway.api.tool_calls.use import conversation, tool_use
 from shared.arrays import Int32, pack_int32
 from shared.errors import TooLong
 from shared.messages.requests import (
     DEFAULT_BLOCK_LENGTH,
     MAX_BLOCK_LENGTH,
     MAX_OUTPUT_TOKENS,
-    ChatMessage,
     FinishReason,
     Outcome,
     OutcomeStatus,
@@ -29,7 +31,8 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
     """`key_id` is the API key's. Raises: BadInput naming the wrong field."""
     text.check_stop_token_ids(body.stop_token_ids or [])
     prompt_ids = await encode_prompt(body, text)
-    form = await form_of(body)
+    use = tool_use(body, text)
+    form = await form_of(body, use.pattern if use.tools else None)
     longest, block_length = _longest(form, text), body.block_length or text.card.block_length or DEFAULT_BLOCK_LENGTH
     if form.labels and longest is not None and not (body.block_length or text.card.block_length):
         block_length = min(max(longest, block_length), MAX_BLOCK_LENGTH)  # labels within one block take one step
@@ -81,12 +84,7 @@ async def encode_prompt(body: CompletionBody | TokenizeBody, text: TextModel) ->
     """The tokens of the body's prompt or messages. Raises: BadInput naming the wrong field."""
     match body:
         case ChatBody() | TokenizeBody(messages=list()):
-            roles = {"developer": "system"}  # chat templates have no role `developer`
-            messages = [
-                ChatMessage(role=roles.get(each.role, each.role), content=each.content) for each in body.messages or ()
-            ]
-            encode = partial(text.encode_chat, messages, body.prompt_field)
-            length = sum(len(message.role) + len(message.content) for message in messages)
+            encode, length = _chat_encoder(body, text)
         case TextBody(prompt=str(prompt)) | TokenizeBody(prompt=str(prompt)):
             encode, length = partial(text.encode_prompt, prompt), len(prompt)
         case TextBody(prompt=list(token_ids)):
@@ -94,6 +92,14 @@ async def encode_prompt(body: CompletionBody | TokenizeBody, text: TextModel) ->
         case _:
             raise AssertionError(type(body))
     return await asyncio.to_thread(encode) if length > LONG_TEXT else encode()
+
+
+def _chat_encoder(body: ChatBody | TokenizeBody, text: TextModel) -> tuple[Callable[[], Int32], int]:
+    """The function that encodes a chat, and about how many characters the chat has."""
+    tools = [tool for _, tool in tool_use(body, text).tools] if isinstance(body, ChatBody) else body.tools or []
+    turns, listed = conversation(body.messages or [], tools, call_form(text.tool_template))
+    length = sum(len(str(turn)) for turn in (*turns, *listed))
+    return partial(text.encode_turns, turns, body.prompt_field, listed), length
 
 
 async def prompt_alone(body: CompletionBody, text: TextModel, request_id: str) -> Outcome | None:

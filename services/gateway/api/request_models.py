@@ -1,18 +1,18 @@
 """The bodies that clients send.
 
 A field of OpenAI that is not supported is declared with the values that have no effect; any other value is refused by
-name. For fields of other servers see other_fields.py.
+name.
 Lists fail at their first wrong item, as reporting a hundred thousand would block the event loop.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from services.gateway.api.other_fields import NEUTRAL, effective_field
+from services.gateway.api.base_models import Lenient, Strict, unsupported, wrong_field
+from services.gateway.api.tool_calls.models import ToolCall, ToolChoice, Tools, wrong_choice
 from shared.messages.requests import MAX_BLOCK_LENGTH, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 
 MAX_SLO_MS = 24 * 3600 * 1000
@@ -30,30 +30,6 @@ Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=
 Grammar = Annotated[str, Field(max_length=MAX_GRAMMAR_LENGTH)]
 MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
-
-
-class Strict(BaseModel):
-    """Without type coercion or unknown fields."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Lenient(BaseModel):
-    """Without type coercion. Unknown fields are kept, and refused only if they would change the answer."""
-
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
-
-    @model_validator(mode="after")
-    def _refuse_effective(self) -> Self:
-        name = effective_field(self.model_extra or {}, self.neutral)
-        if name is not None:
-            values = ", ".join(json.dumps(value) for value in self.neutral[name])
-            accepted = f"; accepted: {values}" if values else ""
-            raise PydanticCustomError(
-                "unsupported_field", "{name} is not supported{accepted}", {"name": name, "accepted": accepted}
-            )
-        return self
 
 
 class TextPart(Lenient):
@@ -98,19 +74,24 @@ STRING_AS_LIST = BeforeValidator(
 )
 
 
-def unsupported(message: str) -> PydanticCustomError:
-    return PydanticCustomError("unsupported", "{message}", {"message": message})
-
-
 class Message(Lenient):
-    """A message of a conversation. Calls of tools are accepted if they are empty."""
+    """A message of a conversation: a text, calls of tools, or the result of a call."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(join_parts, json_schema_input_type=str | list[TextPart])]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str, BeforeValidator(join_parts, json_schema_input_type=str | list[TextPart])] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    tool_call_id: str | None = None
     refusal: None = None
     audio: None = None
     function_call: None = None
-    tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    @model_validator(mode="after")
+    def _require_content(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise wrong_field("tool_calls", "is only allowed in a message of the assistant")
+        if self.content is None and not self.tool_calls:
+            raise wrong_field("content", "is required, except beside tool_calls")
+        return self
 
 
 class StreamOptions(Lenient):
@@ -273,8 +254,10 @@ class ChatBody(CompletionBody):
         None  # with `logprobs`: alternatives of each
     )
 
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None  # None: auto
+    parallel_tool_calls: bool | None = None  # false: at most one call
+
     functions: Annotated[list[Any], Field(max_length=0)] | None = None
     function_call: Literal["none", "auto"] | None = None
     audio: None = None
@@ -293,6 +276,12 @@ class ChatBody(CompletionBody):
         if self.top_logprobs and not self.logprobs:
             text = "top_logprobs is only allowed with logprobs: true"
             raise PydanticCustomError("unsupported_field", "{text}", {"name": "top_logprobs", "text": text})
+        return self
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> Self:
+        if (wrong := wrong_choice(self.tools or (), self.tool_choice)) is not None:
+            raise wrong_field(*wrong)
         return self
 
     @property
@@ -357,6 +346,7 @@ class TokenizeBody(Lenient):
     model: str
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
+    tools: Tools | None = None
 
     @model_validator(mode="after")
     def _require_one(self) -> Self:

@@ -86,10 +86,22 @@ class Serving(ResponseModel):
         return cls(request_id=outcome.request_id, output_tokens=outcome.output_tokens, **stats)
 
 
+class ReplyFunction(ResponseModel):
+    name: str
+    arguments: str = Field(description="JSON, as the model wrote it")
+
+
+class ReplyCall(ResponseModel):
+    id: str
+    type: Literal["function"]
+    function: ReplyFunction
+
+
 class ReplyMessage(ResponseModel):
     role: Literal["assistant"]
-    content: str
+    content: str | None = Field(description="null if there are only calls of tools")
     refusal: None
+    tool_calls: list[ReplyCall] | None = Field(None, description="absent if there are none")
 
 
 class Alternative(ResponseModel):
@@ -121,7 +133,7 @@ class TextLogprobs(ResponseModel):
 
 class Choice(ResponseModel):
     index: int
-    finish_reason: FinishReason | None
+    finish_reason: FinishReason | Literal["tool_calls"] | None
     stop_reason: int | str | None = Field(description="the stop token or stop text that ended the text")
 
 

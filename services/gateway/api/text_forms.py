@@ -32,20 +32,23 @@ class TextForm:
     max_bytes: int | None = None  # of a text of the pattern; None: no limit
 
 
-async def form_of(body: CompletionBody) -> TextForm:
-    """A form whose pattern compiles. A choice with log-probabilities is read as labels, in one step.
+async def form_of(body: CompletionBody, or_calls: Callable[[str], str] | None) -> TextForm:
+    """A form whose pattern compiles. A choice with log-probabilities is read as labels, in one step. `or_calls` adds
+    calls of tools to the pattern of a form or of any text.
 
     Raises: BadInput naming the wrong field.
     """
     forms = list(_forms(body))
-    if not forms:
+    if not forms and or_calls is None:
         return TextForm()
-    (field, make), *others = forms
-    if others:
-        raise BadInput(f"give one form of the text; given: {', '.join(name for name, _ in forms)}", others[0][0])
-    if body.wants_logprobs and (labels := _labels(body)):
+    if len(forms) > 1:
+        raise BadInput(f"give one form of the text; given: {', '.join(name for name, _ in forms)}", forms[1][0])
+    if or_calls is None and body.wants_logprobs and (labels := _labels(body)):
         return TextForm(labels=labels)
-    pattern = await asyncio.to_thread(make)
+    field, make = forms[0] if forms else ("tools", str)
+    pattern = await asyncio.to_thread(lambda: or_calls(make()) if or_calls else make())
+    if not pattern:
+        return TextForm()
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise BadInput(f"its pattern has {len(pattern)} characters; at most {MAX_PATTERN_LENGTH}", field)
     if pattern not in _longest:

@@ -55,7 +55,7 @@ class LineServer:
             raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
         echoes = [echoed_prompt(body, text)]
         if (alone := await prompt_alone(body, text, request_id)) is not None:
-            return CompletionReplies(body, request_id, alone.arrival_s, echoes, text.decode).whole([alone])
+            return CompletionReplies(body, request_id, alone.arrival_s, echoes, text).whole([alone])
         start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
         request = await build_request(body, text, request_id, self._batch.owner)
         priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
@@ -68,4 +68,4 @@ class LineServer:
             inflight.cancel_on_close |= self.cancel_requests
             cell.inflight.close(inflight)
         check_completed(outcome)
-        return CompletionReplies(body, request_id, outcome.arrival_s, echoes, text.decode).whole([outcome])
+        return CompletionReplies(body, request_id, outcome.arrival_s, echoes, text).whole([outcome])

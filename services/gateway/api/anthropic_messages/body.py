@@ -5,17 +5,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
-from services.gateway.api.request_models import (
-    ChatBody,
-    Lenient,
-    ServedBody,
-    StopString,
-    TextPart,
-    TokenizeBody,
-    join_parts,
-    unsupported,
-)
+from services.gateway.api.request_models import ChatBody, ServedBody, StopString, TextPart, TokenizeBody, join_parts
 
 TextOrBlocks = Annotated[str, BeforeValidator(join_parts, json_schema_input_type=str | list[TextPart])]
 

@@ -46,8 +46,8 @@ class MessageReplies(Replies):
         prompt_tokens: int,  # noqa: ARG002
         completion_tokens: int,  # noqa: ARG002
         tokens: Sequence[TokenLogprob] = (),  # noqa: ARG002
-    ) -> Json:
-        return {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}}
+    ) -> list[Json]:
+        return [{"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}}]
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:
         usage = _usage(outcome.prompt_tokens, cached_tokens(outcome), outcome.completion_tokens)

@@ -6,16 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
-from services.gateway.api.request_models import (
-    ChatBody,
-    Lenient,
-    MetadataKey,
-    MetadataValue,
-    ServedBody,
-    join_parts,
-    unsupported,
-)
+from services.gateway.api.request_models import ChatBody, MetadataKey, MetadataValue, ServedBody, join_parts
 from shared.messages.requests import MAX_TOP_LOGPROBS
 
 LOGPROBS = "message.output_text.logprobs"  # of `include`

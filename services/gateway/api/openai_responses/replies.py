@@ -81,9 +81,11 @@ class ResponseReplies(Replies):
         prompt_tokens: int,  # noqa: ARG002
         completion_tokens: int,  # noqa: ARG002
         tokens: Sequence[TokenLogprob] = (),
-    ) -> Json:
+    ) -> list[Json]:
         logprobs = with_alternatives(tokens)
-        return self._event("response.output_text.delta", item_id=self._item_id, delta=text, logprobs=logprobs, **_PART)
+        return [
+            self._event("response.output_text.delta", item_id=self._item_id, delta=text, logprobs=logprobs, **_PART)
+        ]
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:  # noqa: ARG002
         part, status = self._output_part(outcome), _status(outcome)

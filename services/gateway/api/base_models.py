@@ -1,0 +1,44 @@
+"""The bases of the models of bodies. For fields of other servers see other_fields.py."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+from services.gateway.api.other_fields import NEUTRAL, effective_field
+
+
+class Strict(BaseModel):
+    """Without type coercion or unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Lenient(BaseModel):
+    """Without type coercion. Unknown fields are kept, and refused only if they would change the answer."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
+
+    @model_validator(mode="after")
+    def _refuse_effective(self) -> Self:
+        name = effective_field(self.model_extra or {}, self.neutral)
+        if name is not None:
+            values = ", ".join(json.dumps(value) for value in self.neutral[name])
+            accepted = f"; accepted: {values}" if values else ""
+            raise PydanticCustomError(
+                "unsupported_field", "{name} is not supported{accepted}", {"name": name, "accepted": accepted}
+            )
+        return self
+
+
+def unsupported(message: str) -> PydanticCustomError:
+    """The error of a field whose value is not supported."""
+    return PydanticCustomError("unsupported", "{message}", {"message": message})
+
+
+def wrong_field(name: str, text: str) -> PydanticCustomError:
+    """The error of the field `name` of a model, from a validator of the whole model."""
+    return PydanticCustomError("wrong_field", "{text}", {"name": name, "text": text})

@@ -1,0 +1,1 @@
+"""Calls of tools: their fields, their patterns, and how the families of models write them."""

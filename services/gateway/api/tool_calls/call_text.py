@@ -1,0 +1,81 @@
+"""Reads calls of tools in a text that may be incomplete: {"name": NAME, "arguments": {...}}, after an opening mark.
+
+The content and the calls of a longer text begin with those of a shorter one, so a stream sends only the difference.
+Text that can still become the beginning of a call is withheld.
+"""
+
+import re
+from dataclasses import dataclass
+
+SPACE = r"\s*"
+PIECES = (
+    *(SPACE, r"\{", SPACE, *'"name"', SPACE, ":", SPACE, '"', r"([\w.-]+)", '"', SPACE, ",", SPACE),
+    *(*'"arguments"', SPACE, ":", SPACE, r"\{"),
+)
+IN_ARGUMENTS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\]<]', re.DOTALL)  # `<` is no JSON outside of a string
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call; its arguments are JSON as the model wrote it, and may be incomplete."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """A text without its calls, and its calls."""
+
+    content: str
+    calls: tuple[Call, ...] = ()
+
+
+class CallReader:
+    """Reads the calls of a form."""
+
+    def __init__(self, opening: str, closing: str, *, anywhere: bool) -> None:
+        """`opening`, `closing`: the marks around each call. `anywhere`: calls may follow text; otherwise they are at
+        the text's beginning only."""
+        pieces = [*map(re.escape, opening), *PIECES]
+        header = re.compile("".join(pieces[:-1]) + f"(?={pieces[-1]})")
+        beginning = re.compile(_beginnings(pieces) + r"\Z")
+        self._end = re.compile(SPACE + r"\}?" + SPACE + f"(?:{re.escape(closing)})?" + SPACE)
+        self._end_beginning = re.compile(_beginnings(list(map(re.escape, closing))) + r"\Z")
+        self._find = header.search if anywhere else header.match
+        self._withheld = beginning.search if anywhere else beginning.match
+
+    def read(self, text: str, *, is_whole: bool) -> ReadText:
+        """`is_whole`: nothing follows."""
+        content, calls, at = "", list[Call](), 0
+        while found := self._find(text, at):
+            content += text[at : found.start()]
+            end = arguments_end(text, found.end())
+            calls.append(Call(found[1], text[found.end() : end]))
+            after = self._end.match(text, end)
+            assert after is not None  # it matches the empty text
+            at = after.end()
+        rest = text[at:]
+        if not is_whole:
+            withheld = (self._end_beginning.match(rest) if calls else None) or self._withheld(rest)
+            rest = rest[: withheld.start()] if withheld else rest
+        content += rest
+        has_text = bool(content.strip()) or (is_whole and not calls)
+        return ReadText(content if has_text else "", tuple(calls))
+
+
+def arguments_end(text: str, start: int) -> int:
+    """The end of the JSON object that begins at `start`; of the text, if it is incomplete."""
+    depth = 0
+    for found in IN_ARGUMENTS.finditer(text, start):
+        if found[0] == "<":
+            return found.start()
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
+        if not depth:
+            return found.end()
+    return len(text)
+
+
+def _beginnings(pieces: list[str]) -> str:
+    """The pattern of every beginning of the pieces."""
+    return "".join(f"(?:{piece}" for piece in pieces) + ")?" * len(pieces)

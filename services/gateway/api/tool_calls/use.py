@@ -1,0 +1,96 @@
+"""The tools of a chat in the form of the model's family: its prompt, its pattern, and how its reply is read."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.gateway.api.request_models import ChatBody, CompletionBody, Message
+from services.gateway.api.tool_calls.call_text import ReadText
+from services.gateway.api.tool_calls.forms import CallForm, Turn, call_form, call_pattern
+from services.gateway.api.tool_calls.models import NamedTool, Tool, ToolCall
+from shared.errors import BadInput
+from shared.patterns.json_schema import schema_pattern
+from shared.text import TextModel
+
+NO_ARGUMENTS = r"\{\}"
+ROLES = {"developer": "system"}  # chat templates have no role `developer`
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools that the model may call, and how."""
+
+    form: CallForm
+    tools: tuple[tuple[int, Tool], ...]  # with the places of each in the body
+    is_required: bool
+    several: bool
+    is_named: bool
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the pattern of the text allows only calls that match their schema."""
+        return self.is_required or any(tool.function.strict for _, tool in self.tools)
+
+    def pattern(self, text: str) -> str:
+        """The pattern of the whole text; `text`: of one without calls, empty: any. Raises: BadInput."""
+        if not self.tools or not (self.is_constrained or text):
+            return text
+        calls = call_pattern({tool.function.name: _arguments(tool, f"tools[{at}]") for at, tool in self.tools})
+        return self.form.pattern(calls, None if self.is_required else text, several=self.several)
+
+    def read(self, text: str, is_whole: bool) -> ReadText:
+        """The content and the calls of a text, which may be whole."""
+        if not self.tools:
+            return ReadText(text)
+        found = self.form.reader.read(text, is_whole=is_whole)
+        return found if self.several else ReadText(found.content, found.calls[:1])
+
+
+def tool_use(body: CompletionBody, text: TextModel) -> ToolUse:
+    """That of a body; it has no tools if it is no chat, or the client wants no call."""
+    form, choice = call_form(text.tool_template), body.tool_choice if isinstance(body, ChatBody) else "none"
+    tools = tuple(enumerate(body.tools or ())) if isinstance(body, ChatBody) and choice != "none" else ()
+    if isinstance(choice, NamedTool):
+        named = tuple(pair for pair in tools if pair[1].function.name == choice.function.name)
+        return ToolUse(form, named, is_required=True, several=False, is_named=True)
+    several = isinstance(body, ChatBody) and body.parallel_tool_calls is not False
+    return ToolUse(form, tools, is_required=choice == "required", several=several, is_named=False)
+
+
+def conversation(messages: Sequence[Message], tools: Sequence[Tool], form: CallForm) -> tuple[list[Turn], list[Turn]]:
+    """The turns and the tools for the chat template."""
+    functions = [
+        tool.function.model_dump(include={"name", "description", "parameters"}, exclude_none=True) for tool in tools
+    ]
+    return form.conversation([_turn(message) for message in messages], functions)
+
+
+def _turn(message: Message) -> Turn:
+    turn: dict[str, Any] = {"role": ROLES.get(message.role, message.role), "content": message.content or ""}
+    if message.tool_calls:
+        turn["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": _read(call)}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        turn["tool_call_id"] = message.tool_call_id
+    return turn
+
+
+def _read(call: ToolCall) -> object:
+    """The arguments, which chat templates write as JSON; the text itself, if it is not JSON."""
+    try:
+        return json.loads(call.function.arguments)
+    except (json.JSONDecodeError, RecursionError):
+        return call.function.arguments
+
+
+def _arguments(tool: Tool, field: str) -> str:
+    """The pattern of a tool's arguments. Raises: BadInput naming the field."""
+    parameters, field = tool.function.parameters, f"{field}.function.parameters"
+    if parameters is None:
+        return NO_ARGUMENTS
+    if parameters.get("type", "object") != "object":
+        raise BadInput(f"{field} must be of the type object", field)
+    return schema_pattern(parameters or {"type": "object"}, field)

@@ -1,0 +1,152 @@
+"""Tools in chats: their place in the prompt, the pattern of the reply, and the calls that clients receive."""
+
+import re
+from typing import Any
+
+import openai
+
+from shared.arrays import unpack_int32
+from shared.text import TextModel
+from tests.support.gateway import RunningGateway
+from tests.support.scheduler import AnsweringScheduler
+
+PATH = "/v1/chat/completions"
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "1+2?"}], "max_tokens": 96}
+NUMBER = {"type": "integer"}
+PARAMETERS = {"type": "object", "properties": {"a": NUMBER}, "required": ["a"]}
+
+
+def tool(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": PARAMETERS, **fields}}
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+ADD, SUB = tool("add"), tool("sub", description="Subtracts.")
+CALL = '{"name": "add", "arguments": {"a": 1}}'
+OTHER = '{"name": "sub", "arguments": {"a": 2}}'
+
+
+def prompt_of(scheduler: AnsweringScheduler, text: TextModel) -> str:
+    return text.decode(unpack_int32(scheduler.requests[-1].prompt_ids or b""))
+
+
+REPLIES: list[tuple[dict[str, Any], str, str | None, list[str], str]] = [
+    ({}, CALL, None, ["add"], "tool_calls"),
+    ({}, f"{CALL}\n{OTHER}", None, ["add", "sub"], "tool_calls"),
+    ({}, "It is 3.", "It is 3.", [], "stop"),
+    ({"tool_choice": "required"}, CALL, None, ["add"], "tool_calls"),
+    ({"tool_choice": named("add")}, CALL, None, ["add"], "stop"),
+    ({"parallel_tool_calls": False}, f"{CALL}\n{OTHER}", None, ["add"], "tool_calls"),
+    ({"tool_choice": "none"}, CALL, CALL, [], "stop"),
+]
+
+
+async def test_a_reply_has_the_calls_whole_and_streamed(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    short = [{"type": "function", "function": {"name": name}} for name in ("add", "sub")]  # leaves room for the output
+    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as api:
+        for fields, answer, *expected in REPLIES:
+            scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
+            body: Any = {**CHAT, "tools": short, **fields}
+            [whole] = (await api.chat.completions.create(**body)).choices
+            async with api.chat.completions.stream(**body) as stream:
+                [streamed] = (await stream.get_final_completion()).choices
+            ids = [call.id for call in whole.message.tool_calls or []]
+            assert len(set(ids)) == len(ids)
+            for choice in (whole, streamed):
+                calls = [call.function for call in choice.message.tool_calls or []]
+                arguments = ['{"a": 1}', '{"a": 2}'][: len(calls)]
+                assert [call.arguments for call in calls] == arguments
+                found = [choice.message.content or None, [call.name for call in calls], choice.finish_reason]
+                assert found == expected, fields
+
+
+async def test_arguments_are_cut_with_the_text(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    scheduler.answer = lambda _: CALL
+    reply = (await gateway.http.post(PATH, json={**CHAT, "tools": [ADD], "max_tokens": 34})).json()["choices"][0]
+    assert (reply["message"]["tool_calls"][0]["function"]["arguments"], reply["finish_reason"]) == ('{"a":', "length")
+
+
+PATTERNS: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({"tool_choice": "required"}, [CALL, f"{CALL}\n{OTHER}"], ["Hello", CALL.replace("1", '"x"'), ""]),
+    ({"tool_choice": "required", "parallel_tool_calls": False}, [CALL, OTHER], [f"{CALL}\n{OTHER}"]),
+    ({"tool_choice": named("sub")}, [OTHER], [CALL, f"{OTHER}\n{OTHER}", "Hello"]),
+    ({"tools": [tool("add", strict=True)]}, [CALL, "Hello {"], [OTHER, CALL.replace("1", '"x"')]),
+    ({"guided_choice": ["yes", "no"]}, ["yes", CALL], ["Hello"]),
+    ({"guided_choice": ["yes", "no"], "tool_choice": "required"}, [CALL], ["yes"]),
+    ({"guided_choice": ["yes", "no"], "tool_choice": "none"}, ["yes"], [CALL]),
+]
+
+
+async def test_calls_that_must_match_their_schema_become_the_pattern(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    for fields, accepted, refused in PATTERNS:
+        reply = await gateway.http.post(PATH, json={**CHAT, "tools": [ADD, SUB], **fields})
+        assert reply.status_code == 200, reply.text
+        pattern = scheduler.requests[-1].pattern
+        assert [text for text in (*accepted, *refused) if re.fullmatch(pattern, text)] == accepted, fields
+
+
+async def test_calls_that_need_not_match_their_schema_leave_the_text_free(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    unsupported = tool("add", parameters={"type": "object", "not": {}})
+    for choice in ("auto", "none", None):
+        reply = await gateway.http.post(PATH, json={**CHAT, "tools": [unsupported], "tool_choice": choice})
+        assert reply.status_code == 200, reply.text
+        assert scheduler.requests[-1].pattern == ""
+
+
+async def test_the_prompt_has_the_tools_the_calls_and_their_results(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel
+) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
+    turns = [
+        *CHAT["messages"],
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "3"}]},
+    ]
+    body = {**CHAT, "messages": turns, "tools": [ADD]}
+    reply = await gateway.http.post(PATH, json=body)
+    assert reply.status_code == 200, reply.text
+    prompt = prompt_of(scheduler, text)
+    assert '{"name": "add", "parameters": {"type": "object"' in prompt
+    assert prompt.endswith(f"user: 1+2?\nassistant: {CALL}\nuser: Result of add: 3\nassistant: ")
+    counted = await gateway.http.post("/tokenize", json={name: body[name] for name in ("model", "messages", "tools")})
+    assert counted.json()["count"] == reply.json()["usage"]["prompt_tokens"]
+    await gateway.http.post(PATH, json={**body, "tool_choice": "none"})
+    assert "parameters" not in prompt_of(scheduler, text)
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+        ({"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools[0].type", "'function'"),
+        ({"tools": [tool("a b")]}, "tools[0].function.name", "must match ^[A-Za-z0-9_.-]"),
+        ({"tools": [ADD, ADD]}, "tools", "two functions with the name 'add'"),
+        ({"tools": [ADD] * 129}, "tools", "at most 128"),
+        ({"tools": [ADD], "tool_choice": named("mul")}, "tool_choice", "names no function of tools; they are add"),
+        ({"tools": [ADD], "tool_choice": "any"}, "tool_choice", "must be 'none', 'auto', 'required' or {"),
+        ({"tool_choice": "required"}, "tool_choice", "only allowed with tools"),
+        ({"tools": [tool("a", parameters={"type": "string"})], "tool_choice": "required"},
+         "tools[0].function.parameters", "must be of the type object"),
+        ({"tools": [ADD, tool("a", strict=True, parameters={"type": "object", "not": {}})]},
+         "tools[1].function.parameters", "not is not supported"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [{"id": "c", "function": {"name": "f",
+         "arguments": ""}}]}]}, "messages[0].tool_calls", "only allowed in a message of the assistant"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f"}}]}]},
+         "messages[0].tool_calls[0].function.arguments", "is required"),
+        ({"messages": [{"role": "tool", "tool_call_id": "c"}]}, "messages[0].content", "content is required"),
+]  # fmt: skip
+
+
+async def test_tools_that_cannot_be_served_are_refused_by_name(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    for fields, param, message in REFUSED:
+        reply = await gateway.http.post(PATH, json={**CHAT, **fields})
+        assert reply.status_code == 400, reply.text
+        error = reply.json()["error"]
+        assert (error["param"], message in error["message"]) == (param, True), error
+    assert scheduler.requests == []

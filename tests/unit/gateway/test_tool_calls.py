@@ -1,0 +1,172 @@
+"""Calls of tools in a text: how they are read, whole and piece by piece, and the patterns that allow them."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.gateway.api.tool_calls.call_stream import CallStream
+from services.gateway.api.tool_calls.call_text import Call, ReadText
+from services.gateway.api.tool_calls.forms import CallForm, JsonCalls, TaggedCalls, call_form, call_pattern
+from shared.patterns.automaton import compile_pattern
+from shared.patterns.json_schema import schema_pattern
+
+FORMS: list[CallForm] = [TaggedCalls(), JsonCalls()]
+ADD = '{"name": "add", "arguments": {"a": 1, "b": "}<"}}'
+NUMBERS = schema_pattern({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+CALLS = call_pattern({"add": NUMBERS, "n.w": r"\{\}"})
+FEW = '{"name": "add", "arguments": {"a": 1}}'
+NOW = '{"name":"n.w","arguments":{}}'
+FRAGMENTS = (
+    *("<tool_call>", "</tool_call>", "<tool", "</", "<", "\n", " ", "Hello", "{", "}", "[", "]", ",", '"', "\\", "1"),
+    *('{"name"', ": ", '"add"', '"name": "add"', '"arguments"', '"arguments": {', ADD, FEW),
+)
+
+
+def tagged(*calls: str) -> str:
+    return "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+
+
+def accepts(pattern: str, text: str) -> bool:
+    automaton = compile_pattern(pattern)
+    state = 0
+    for byte in text.encode():
+        state = int(automaton.next_state[state, byte])
+        if state < 0:
+            return False
+    return bool(automaton.accepting[state])
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (tagged(ADD), "", [("add", '{"a": 1, "b": "}<"}')]),
+        (f"<tool_call>\n{ADD}\n</tool_call>\n", "", [("add", '{"a": 1, "b": "}<"}')]),
+        ("Let me see. " + tagged(FEW, NOW), "Let me see. ", [("add", '{"a": 1}'), ("n.w", "{}")]),
+        ("\n\n" + tagged(NOW) + "  ", "", [("n.w", "{}")]),
+        ("No call.", "No call.", []),
+        (" \n", " \n", []),
+        ("<tool_call>nonsense</tool_call>", "<tool_call>nonsense</tool_call>", []),
+        ('<tool_call>{"name": "add", "arguments": "1"}', '<tool_call>{"name": "add", "arguments": "1"}', []),
+        ('<tool_call>{"name": "add", "arguments": {"a": 1</tool_call>' + tagged(NOW), "", [
+            ("add", '{"a": 1'), ("n.w", "{}")]),
+        ('<tool_call>{"name": "add", "arguments": {"a": [1, "x', "", [("add", '{"a": [1, "x')]),
+        (ADD, ADD, []),
+    ],
+)  # fmt: skip
+def test_tagged_calls_are_read_beside_text(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    assert TaggedCalls().reader.read(text, is_whole=True) == ReadText(content, tuple(Call(*each) for each in calls))
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (ADD, "", ["add"]),
+        (f" {FEW}\n{NOW}\n", "", ["add", "n.w"]),
+        (f"{NOW}\nDone.", "Done.", ["n.w"]),
+        (f"Here: {ADD}", f"Here: {ADD}", []),
+        ('{"answer": 12}', '{"answer": 12}', []),
+    ],
+)
+def test_lines_of_json_are_calls_at_the_beginning(text: str, content: str, calls: list[str]) -> None:
+    found = JsonCalls().reader.read(text, is_whole=True)
+    assert (found.content, [call.name for call in found.calls]) == (content, calls)
+
+
+@given(st.sampled_from(FORMS), st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.lists(st.integers(1, 9)))
+def test_the_pieces_of_a_stream_join_to_the_calls_of_the_whole_text(
+    form: CallForm, fragments: list[str], sizes: list[int]
+) -> None:
+    text = "".join(fragments)
+    stream = CallStream(lambda text, is_whole: form.reader.read(text, is_whole=is_whole))
+    content, calls, at = "", list[list[str]](), 0
+    for size in [*sizes, len(text)]:
+        added, parts = stream.add(text[at : at + size])
+        at += size
+        content += added
+        _join(calls, parts)
+    added, parts = stream.add("", is_last=True)
+    _join(calls, parts)
+    assert ReadText(content + added, tuple(Call(*each) for each in calls)) == form.reader.read(text, is_whole=True)
+
+
+def _join(calls: list[list[str]], parts: list[Any]) -> None:
+    for part in parts:
+        if part.name is None:
+            calls[part.index][1] += part.arguments
+        else:
+            assert part.index == len(calls)
+            calls.append([part.name, part.arguments])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_pattern_allows_exactly_the_calls_of_the_tools(form: CallForm) -> None:
+    def joined(*calls: str) -> str:
+        return tagged(*calls) if isinstance(form, TaggedCalls) else "\n".join(calls)
+
+    one, some = form.pattern(CALLS, None, several=False), form.pattern(CALLS, None, several=True)
+    for text, by_one, by_some in (
+        (joined(FEW), True, True),
+        (joined(NOW), True, True),
+        (joined(FEW, NOW), False, True),
+        (joined(FEW) + "\n", False, True),
+        (joined(ADD), False, False),
+        (joined(FEW.replace("add", "other")), False, False),
+        (joined(FEW)[:-1], False, False),
+        ("", False, False),
+        ("Hello", False, False),
+    ):
+        assert (accepts(one, text), accepts(some, text)) == (by_one, by_some), text
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_pattern_can_allow_text_instead_of_calls(form: CallForm) -> None:
+    free, formed = (form.pattern(CALLS, text, several=True) for text in ("", "yes|no"))
+    call, wrong = (tagged(FEW), tagged(ADD)) if isinstance(form, TaggedCalls) else (FEW, ADD)
+    assert [accepts(free, text) for text in ("", "Häuser < 3", call, wrong)] == [True, True, True, False]
+    assert [accepts(formed, text) for text in ("yes", "Hello", call, wrong)] == [True, False, True, False]
+
+
+@given(st.lists(st.sampled_from((*FRAGMENTS, tagged(FEW), tagged(NOW))), max_size=8))
+def test_each_call_in_a_text_of_the_pattern_matches_its_schema(fragments: list[str]) -> None:
+    text = "".join(fragments)
+    pattern = TaggedCalls().pattern(CALLS, "", several=True)
+    if re.fullmatch(pattern, text):
+        read = TaggedCalls().reader.read(text, is_whole=True)
+        assert len(read.calls) == text.count("<tool_call>")
+        for call in read.calls:
+            assert re.fullmatch(NUMBERS if call.name == "add" else r"\{\}", call.arguments)
+    else:
+        assert "<tool_call>" in text
+
+
+@pytest.mark.parametrize(
+    ("template", "kind"),
+    [
+        ("{% if tools %}<tools>{{ tools }}</tools> reply in <tool_call></tool_call>{% endif %}", TaggedCalls),
+        ("{{ messages }}", JsonCalls),
+        ("{% if tools %}[AVAILABLE_TOOLS]{% endif %}", JsonCalls),
+        ("", JsonCalls),
+    ],
+)
+def test_the_chat_template_chooses_the_form(template: str, kind: type[CallForm]) -> None:
+    assert type(call_form(template)) is kind
+
+
+def test_a_model_without_tools_in_its_template_reads_of_them_in_messages() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    turns: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "2", "tool_call_id": "c1"},
+    ]
+    functions = [{"name": "add", "parameters": {"type": "object"}}]
+    read, tools = JsonCalls().conversation(turns, functions)
+    assert tools == []
+    assert read[0]["content"].startswith("Be brief.\n\nYou can call these functions:\n" + json.dumps(functions[0]))
+    assert read[2:] == [{"role": "assistant", "content": FEW}, {"role": "user", "content": "Result of add: 2"}]
+    assert JsonCalls().conversation(turns[1:2], functions)[0][0]["role"] == "system"
