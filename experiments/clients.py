@@ -30,8 +30,8 @@ ENVIRONMENTS = ROOT / "build/clients"
 PYTEST = "pytest==9.1.1"
 WITHOUT_TORCH = "torch<0"  # a client that needs torch is not installed
 LIMIT_S = 300.0  # of one program
-# With one threshold and no cache, a reply's text is independent of other requests.
-OPTIONS = ("--instances", "1x1", "--policy", "fixed", "--thresholds", "0.9", "--cache", "none")
+# The model answers in JSON and calls tools. With one threshold, a reply's text is independent of other requests.
+OPTIONS = ("--model", ROOT / "models/demo-block", "--instances", "1x1", "--policy", "fixed", "--thresholds", "0.9")
 OTHERS = (
     "Tests for curl, guidellm and the body that `vllm bench serve` sends: `tests/integration/gateway/test_clients.py`. "
     "guidellm and vLLM need torch, so they are not installed here. `make schema` runs schemathesis."

@@ -3,11 +3,14 @@ import assert from "node:assert";
 import test from "node:test";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { openai } from "@ai-sdk/openai";
-import { generateText, jsonSchema, Output, streamText } from "ai";
+import { generateObject, generateText, jsonSchema, Output, stepCountIs, streamText, tool } from "ai";
 
 const prompt = "A shop has 5 apples and buys 7 more. How many apples are there?";
 const ANSWER = /The answer is 12\./;
-const compatible = createOpenAICompatible({ name: "dilaserve", baseURL: process.env.OPENAI_BASE_URL })("demo");
+const asked = `${prompt} Reply in JSON with the keys "total".`;
+const options = { name: "dilaserve", baseURL: process.env.OPENAI_BASE_URL };
+const compatible = createOpenAICompatible(options)("demo-block");
+const structured = createOpenAICompatible({ ...options, supportsStructuredOutputs: true })("demo-block");
 
 test("compatible: text", async () => assert.match((await generateText({ model: compatible, prompt })).text, ANSWER));
 
@@ -18,15 +21,50 @@ test("compatible: stream", async () => {
 });
 
 test("openai.chat: text", async () => {
-  assert.match((await generateText({ model: openai.chat("demo"), prompt })).text, ANSWER);
+  assert.match((await generateText({ model: openai.chat("demo-block"), prompt })).text, ANSWER);
 });
 
 test("openai: text", async () => {
-  assert.match((await generateText({ model: openai("demo"), prompt })).text, ANSWER);
+  assert.match((await generateText({ model: openai("demo-block"), prompt })).text, ANSWER);
 });
 
-test("compatible: object", { todo: "JSON mode is not served" }, async () => {
-  const schema = jsonSchema({ type: "object", properties: { total: { type: "number" } }, required: ["total"] });
-  const reply = await generateText({ model: compatible, prompt, output: Output.object({ schema }) });
-  assert.equal(reply.output.total, 12);
+const schema = jsonSchema({ type: "object", properties: { total: { type: "number" } }, required: ["total"] });
+
+test("compatible: object", async () => {
+  for (const model of [compatible, structured]) {
+    const reply = await generateText({ model, prompt: asked, output: Output.object({ schema }) });
+    assert.equal(reply.output.total, 12);
+  }
+});
+
+test("compatible: generateObject", async () => {
+  for (const model of [compatible, structured]) {
+    assert.equal((await generateObject({ model, prompt: asked, schema })).object.total, 12);
+  }
+});
+
+test("openai.chat: generateObject", async () => {
+  assert.equal((await generateObject({ model: openai.chat("demo-block"), prompt: asked, schema })).object.total, 12);
+});
+
+test("openai: generateObject", async () => {
+  assert.equal((await generateObject({ model: openai("demo-block"), prompt: asked, schema })).object.total, 12);
+});
+
+const calculator = tool({
+  inputSchema: jsonSchema({ type: "object", properties: { expression: { type: "string" } }, required: ["expression"] }),
+  execute: async ({ expression }) => (expression === "5+7" ? "12" : `unexpected: ${expression}`),
+});
+
+test("compatible: tools", async () => {
+  const reply = await generateText({ model: compatible, prompt, tools: { calculator }, stopWhen: stepCountIs(3) });
+  assert.match(reply.text, ANSWER);
+});
+
+test("openai.chat: tools stream", async () => {
+  let text = "";
+  const model = openai.chat("demo-block");
+  const stream = streamText({ model, prompt, tools: { calculator }, stopWhen: stepCountIs(3) });
+  for await (const part of stream.textStream) text += part;
+  assert.match(text, ANSWER);
 });

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 URL = os.environ["OPENAI_BASE_URL"].removesuffix("/v1")
-MODEL = Path(__file__).parents[2] / "models/demo"
+MODEL = Path(__file__).parents[2] / "models/demo-block"
 COUNT = 6  # requests
 
 
@@ -16,7 +16,7 @@ def test_profile(tmp_path: Path) -> None:
         str(Path(sys.executable).with_name("aiperf")),
         "profile",
         "--model",
-        "demo",
+        "demo-block",
         "--url",
         URL,
         "--ui",

@@ -11,7 +11,7 @@ client = anthropic.Anthropic(max_retries=0)
 
 
 def test_message() -> None:
-    reply = client.messages.create(model="demo", max_tokens=64, messages=MESSAGES)
+    reply = client.messages.create(model="demo-block", max_tokens=64, messages=MESSAGES)
     assert ANSWER in reply.content[0].text
     assert (reply.stop_reason, reply.type, reply.role) == ("end_turn", "message", "assistant")
     assert reply.usage.input_tokens > 0
@@ -19,13 +19,13 @@ def test_message() -> None:
 
 
 def test_stream() -> None:
-    events = list(client.messages.create(model="demo", max_tokens=64, messages=MESSAGES, stream=True))
+    events = list(client.messages.create(model="demo-block", max_tokens=64, messages=MESSAGES, stream=True))
     assert ANSWER in "".join(event.delta.text for event in events if event.type == "content_block_delta")
     assert events[-1].type == "message_stop"
 
 
 def test_stream_helper() -> None:
-    with client.messages.stream(model="demo", max_tokens=64, messages=MESSAGES) as stream:
+    with client.messages.stream(model="demo-block", max_tokens=64, messages=MESSAGES) as stream:
         assert ANSWER in "".join(stream.text_stream)
         final = stream.get_final_message()
     assert final.stop_reason == "end_turn"
@@ -39,28 +39,28 @@ def test_conversation() -> None:
         {"role": "assistant", "content": ANSWER},
         {"role": "user", "content": "2 + 3 = ?"},
     ]
-    reply = client.messages.create(model="demo", max_tokens=64, system="Be short.", messages=turns)
+    reply = client.messages.create(model="demo-block", max_tokens=64, system="Be short.", messages=turns)
     assert reply.content[0].text
 
 
 def test_max_tokens() -> None:
-    reply = client.messages.create(model="demo", max_tokens=5, messages=MESSAGES)
+    reply = client.messages.create(model="demo-block", max_tokens=5, messages=MESSAGES)
     assert (reply.usage.output_tokens, reply.stop_reason) == (5, "max_tokens")
 
 
 def test_stop_sequences() -> None:
-    reply = client.messages.create(model="demo", max_tokens=64, messages=MESSAGES, stop_sequences=[" answer"])
+    reply = client.messages.create(model="demo-block", max_tokens=64, messages=MESSAGES, stop_sequences=[" answer"])
     assert (reply.stop_reason, reply.stop_sequence) == ("stop_sequence", " answer")
 
 
 def test_count_tokens() -> None:
-    counted = client.messages.count_tokens(model="demo", messages=MESSAGES)
-    reply = client.messages.create(model="demo", max_tokens=8, messages=MESSAGES)
+    counted = client.messages.count_tokens(model="demo-block", messages=MESSAGES)
+    reply = client.messages.create(model="demo-block", max_tokens=8, messages=MESSAGES)
     assert counted.input_tokens == reply.usage.input_tokens
 
 
 def test_slo_ms() -> None:
-    reply = client.messages.create(model="demo", max_tokens=8, messages=MESSAGES, extra_body={"slo_ms": 9000})
+    reply = client.messages.create(model="demo-block", max_tokens=8, messages=MESSAGES, extra_body={"slo_ms": 9000})
     assert reply.dilaserve["slo_ms"] == 9000
 
 
@@ -70,10 +70,10 @@ def test_errors() -> None:
     assert unknown.value.body["error"]["type"] == "not_found_error"
     thinking = {"type": "enabled", "budget_tokens": 1024}
     with pytest.raises(anthropic.BadRequestError, match="thinking"):
-        client.messages.create(model="demo", max_tokens=2048, messages=MESSAGES, thinking=thinking)
+        client.messages.create(model="demo-block", max_tokens=2048, messages=MESSAGES, thinking=thinking)
 
 
 @pytest.mark.xfail(raises=anthropic.BadRequestError, reason="tools are not served")
 def test_tools() -> None:
     tool = {"name": "add", "input_schema": {"type": "object", "properties": {}}}
-    assert client.messages.create(model="demo", max_tokens=64, messages=MESSAGES, tools=[tool]).content
+    assert client.messages.create(model="demo-block", max_tokens=64, messages=MESSAGES, tools=[tool]).content

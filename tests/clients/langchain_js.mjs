@@ -5,7 +5,7 @@ import { ChatOpenAI } from "@langchain/openai";
 
 const QUESTION = "A shop has 5 apples and buys 7 more. How many apples are there?";
 const ANSWER = /The answer is 12\./;
-const chat = new ChatOpenAI({ model: "demo", configuration: { baseURL: process.env.OPENAI_BASE_URL } });
+const chat = new ChatOpenAI({ model: "demo-block", configuration: { baseURL: process.env.OPENAI_BASE_URL } });
 
 test("invoke", async () => assert.match((await chat.invoke(QUESTION)).text, ANSWER));
 

@@ -3,7 +3,6 @@
 import os
 
 import litellm
-import pytest
 from pydantic import BaseModel
 
 MESSAGES = [{"role": "user", "content": "A shop has 5 apples and buys 7 more. How many apples are there?"}]
@@ -16,43 +15,45 @@ class Total(BaseModel):
 
 
 def test_openai() -> None:
-    assert ANSWER in litellm.completion("openai/demo", MESSAGES).choices[0].message.content
+    assert ANSWER in litellm.completion("openai/demo-block", MESSAGES).choices[0].message.content
 
 
 def test_hosted_vllm() -> None:
-    reply = litellm.completion("hosted_vllm/demo", MESSAGES, api_base=URL, api_key="any")
+    reply = litellm.completion("hosted_vllm/demo-block", MESSAGES, api_base=URL, api_key="any")
     assert ANSWER in reply.choices[0].message.content
 
 
 def test_stream() -> None:
-    chunks = litellm.completion("openai/demo", MESSAGES, stream=True)
+    chunks = litellm.completion("openai/demo-block", MESSAGES, stream=True)
     assert ANSWER in "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
 
 def test_slo_ms() -> None:
-    reply = litellm.completion("openai/demo", MESSAGES, extra_body={"slo_ms": 60_000})
+    reply = litellm.completion("openai/demo-block", MESSAGES, extra_body={"slo_ms": 60_000})
     assert ANSWER in reply.choices[0].message.content
 
 
 def test_top_p() -> None:
-    assert litellm.completion("openai/demo", MESSAGES, temperature=0.7, top_p=0.9, seed=1).choices
+    assert litellm.completion("openai/demo-block", MESSAGES, temperature=0.7, top_p=0.9, seed=1).choices
 
 
 def test_returned_message() -> None:
-    first = litellm.completion("openai/demo", MESSAGES).choices[0].message
-    assert litellm.completion("openai/demo", [*MESSAGES, first, *MESSAGES]).choices[0].message.content
+    first = litellm.completion("openai/demo-block", MESSAGES).choices[0].message
+    assert litellm.completion("openai/demo-block", [*MESSAGES, first, *MESSAGES]).choices[0].message.content
 
 
 def test_completion() -> None:
-    assert litellm.text_completion(model="text-completion-openai/demo", prompt="2 + 3 = ?").choices[0].text
+    assert litellm.text_completion(model="text-completion-openai/demo-block", prompt="2 + 3 = ?").choices[0].text
 
 
-@pytest.mark.xfail(raises=litellm.BadRequestError, reason="JSON mode is not served")
 def test_json() -> None:
-    assert litellm.completion("openai/demo", MESSAGES, response_format=Total).choices[0].message.content
+    asked = [{"role": "user", "content": MESSAGES[0]["content"] + ' Reply in JSON with the keys "total".'}]
+    reply = litellm.completion("openai/demo-block", asked, response_format=Total)
+    assert Total.model_validate_json(reply.choices[0].message.content).total == 12
 
 
-@pytest.mark.xfail(raises=litellm.BadRequestError, reason="tools are not served")
 def test_tools() -> None:
-    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
-    assert litellm.completion("openai/demo", MESSAGES, tools=[tool]).choices
+    parameters = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
+    tool = {"type": "function", "function": {"name": "calculator", "parameters": parameters}}
+    reply = litellm.completion("openai/demo-block", MESSAGES, tools=[tool])
+    assert reply.choices[0].message.tool_calls[0].function.name == "calculator"

@@ -10,8 +10,8 @@ QUESTION = "A shop has 5 apples and buys 7 more. How many apples are there?"
 ANSWER = "The answer is 12."
 URL = os.environ["OPENAI_BASE_URL"]
 
-model = OpenAILike(model="demo", api_base=URL, api_key="any")
-chat = OpenAILike(model="demo", api_base=URL, api_key="any", is_chat_model=True)
+model = OpenAILike(model="demo-block", api_base=URL, api_key="any")
+chat = OpenAILike(model="demo-block", api_base=URL, api_key="any", is_chat_model=True)
 
 
 def test_chat() -> None:

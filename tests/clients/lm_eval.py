@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 URL = os.environ["OPENAI_BASE_URL"]
-MODEL = Path(__file__).parents[2] / "models/demo"
+MODEL = Path(__file__).parents[2] / "models/demo-block"
 PROBLEMS = MODEL / "heldout.jsonl"
-COMPLETIONS = f"model=demo,base_url={URL}/completions,tokenizer={MODEL}"
+COMPLETIONS = f"model=demo-block,base_url={URL}/completions,tokenizer={MODEL}"
 COUNT = 8  # problems
 GENERATE = """task: pears
 dataset_path: json
@@ -53,7 +53,7 @@ def exact_match(folder: Path) -> float:
 
 
 def test_chat_task(tmp_path: Path) -> None:
-    arguments = f"model=demo,base_url={URL}/chat/completions"
+    arguments = f"model=demo-block,base_url={URL}/chat/completions"
     ended = evaluated(tmp_path, GENERATE, "local-chat-completions", arguments, "--apply_chat_template")
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert exact_match(tmp_path) >= 0.5

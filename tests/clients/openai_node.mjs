@@ -9,25 +9,33 @@ const messages = [{ role: "user", content: QUESTION }];
 const client = new OpenAI();
 
 test("chat", async () => {
-  const reply = await client.chat.completions.create({ model: "demo", messages });
+  const reply = await client.chat.completions.create({ model: "demo-block", messages });
   assert.match(reply.choices[0].message.content, ANSWER);
 });
 
 test("stream", async () => {
   let text = "";
-  for await (const chunk of await client.chat.completions.create({ model: "demo", messages, stream: true })) {
+  for await (const chunk of await client.chat.completions.create({ model: "demo-block", messages, stream: true })) {
     text += chunk.choices[0]?.delta.content ?? "";
   }
   assert.match(text, ANSWER);
 });
 
+test("tools", async () => {
+  const parameters = { type: "object", properties: { expression: { type: "string" } }, required: ["expression"] };
+  const tools = [{ type: "function", function: { name: "calculator", parameters } }];
+  const stream = client.chat.completions.stream({ model: "demo-block", messages, tools });
+  const [call] = (await stream.finalChatCompletion()).choices[0].message.tool_calls;
+  assert.deepEqual(JSON.parse(call.function.arguments), { expression: "5+7" });
+});
+
 test("list of prompts", async () => {
-  const reply = await client.completions.create({ model: "demo", prompt: [QUESTION, "2 + 3 = ?"] });
+  const reply = await client.completions.create({ model: "demo-block", prompt: [QUESTION, "2 + 3 = ?"] });
   assert.deepEqual(reply.choices.map((choice) => choice.index), [0, 1]);
 });
 
 test("models", async () => {
-  assert.equal((await client.models.list()).data[0].id, "demo");
+  assert.equal((await client.models.list()).data[0].id, "demo-block");
 });
 
 test("errors", async () => {
@@ -35,6 +43,6 @@ test("errors", async () => {
 });
 
 test("responses", async () => {
-  const reply = await client.responses.create({ model: "demo", input: QUESTION });
+  const reply = await client.responses.create({ model: "demo-block", input: QUESTION });
   assert.match(reply.output_text, ANSWER);
 });

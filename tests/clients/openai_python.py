@@ -11,6 +11,9 @@ from pydantic import BaseModel
 QUESTION = "A shop has 5 apples and buys 7 more. How many apples are there?"
 ANSWER = "The answer is 12."
 MESSAGES = [{"role": "user", "content": QUESTION}]
+IN_JSON = [{"role": "user", "content": f'{QUESTION} Reply in JSON with the keys "total".'}]
+PARAMETERS = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
+CALCULATOR = {"type": "function", "function": {"name": "calculator", "parameters": PARAMETERS}}
 END_S = 60.0  # time limit of a batch
 
 client = openai.OpenAI()
@@ -21,7 +24,7 @@ class Total(BaseModel):
 
 
 def test_chat() -> None:
-    reply = client.chat.completions.create(model="demo", messages=MESSAGES)
+    reply = client.chat.completions.create(model="demo-block", messages=MESSAGES)
     assert ANSWER in reply.choices[0].message.content
     assert reply.choices[0].finish_reason == "stop"
     assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
@@ -29,48 +32,50 @@ def test_chat() -> None:
 
 def test_stream() -> None:
     options = {"include_usage": True}
-    chunks = list(client.chat.completions.create(model="demo", messages=MESSAGES, stream=True, stream_options=options))
+    chunks = list(
+        client.chat.completions.create(model="demo-block", messages=MESSAGES, stream=True, stream_options=options)
+    )
     assert ANSWER in "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert chunks[-1].usage.completion_tokens > 0
 
 
 def test_stream_helper() -> None:
-    with client.chat.completions.stream(model="demo", messages=MESSAGES) as stream:
+    with client.chat.completions.stream(model="demo-block", messages=MESSAGES) as stream:
         stream.until_done()
         assert ANSWER in stream.get_final_completion().choices[0].message.content
 
 
 def test_max_tokens() -> None:
-    reply = client.chat.completions.create(model="demo", messages=MESSAGES, max_tokens=5)
+    reply = client.chat.completions.create(model="demo-block", messages=MESSAGES, max_tokens=5)
     assert (reply.usage.completion_tokens, reply.choices[0].finish_reason) == (5, "length")
 
 
 def test_n() -> None:
-    reply = client.chat.completions.create(model="demo", messages=MESSAGES, n=3)
+    reply = client.chat.completions.create(model="demo-block", messages=MESSAGES, n=3)
     assert [choice.index for choice in reply.choices] == [0, 1, 2]
 
 
 def test_top_p() -> None:
-    reply = client.chat.completions.create(model="demo", messages=MESSAGES, temperature=0.7, top_p=0.9, seed=1)
+    reply = client.chat.completions.create(model="demo-block", messages=MESSAGES, temperature=0.7, top_p=0.9, seed=1)
     assert reply.choices[0].message.content
 
 
 def test_completion() -> None:
-    assert client.completions.create(model="demo", prompt=QUESTION).choices[0].text
+    assert client.completions.create(model="demo-block", prompt=QUESTION).choices[0].text
 
 
 def test_list_of_prompts() -> None:
-    reply = client.completions.create(model="demo", prompt=[QUESTION, "2 + 3 = ?"])
+    reply = client.completions.create(model="demo-block", prompt=[QUESTION, "2 + 3 = ?"])
     assert [choice.index for choice in reply.choices] == [0, 1]
 
 
 def test_models() -> None:
-    assert [model.id for model in client.models.list()] == ["demo"]
-    assert client.models.retrieve("demo").id == "demo"
+    assert [model.id for model in client.models.list()] == ["demo-block"]
+    assert client.models.retrieve("demo-block").id == "demo-block"
 
 
 def test_batch(tmp_path: Path) -> None:
-    url, body = "/v1/chat/completions", {"model": "demo", "messages": MESSAGES}
+    url, body = "/v1/chat/completions", {"model": "demo-block", "messages": MESSAGES}
     lines = tmp_path / "lines.jsonl"
     lines.write_text(json.dumps({"custom_id": "one", "method": "POST", "url": url, "body": body}))
     file = client.files.create(file=lines, purpose="batch")
@@ -89,24 +94,71 @@ def test_errors() -> None:
     assert refusal.value.code == "model_not_found"
 
 
-@pytest.mark.xfail(raises=openai.BadRequestError, reason="JSON mode is not served")
 def test_parse() -> None:
-    reply = client.chat.completions.parse(model="demo", messages=MESSAGES, response_format=Total)
+    reply = client.chat.completions.parse(model="demo-block", messages=IN_JSON, response_format=Total)
     assert reply.choices[0].message.parsed.total == 12
 
 
-@pytest.mark.xfail(raises=openai.BadRequestError, reason="tools are not served")
+def test_json_object() -> None:
+    form = {"type": "json_object"}
+    reply = client.chat.completions.create(model="demo-block", messages=IN_JSON, response_format=form)
+    assert json.loads(reply.choices[0].message.content) == {"total": 12}
+
+
 def test_tools() -> None:
-    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
-    assert client.chat.completions.create(model="demo", messages=MESSAGES, tools=[tool]).choices
+    first = client.chat.completions.create(model="demo-block", messages=MESSAGES, tools=[CALCULATOR])
+    assert first.choices[0].finish_reason == "tool_calls"
+    [call] = first.choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == {"expression": "5+7"}
+    result = {"role": "tool", "tool_call_id": call.id, "content": "12"}
+    messages = [*MESSAGES, first.choices[0].message, result]
+    second = client.chat.completions.create(model="demo-block", messages=messages, tools=[CALCULATOR])
+    assert ANSWER in second.choices[0].message.content
+
+
+def test_parallel_tools() -> None:
+    messages = [{"role": "user", "content": "What is 25 + 33 and what is 4 * 5?"}]
+    for several, expected in ((True, ["25+33", "4*5"]), (False, ["25+33"])):
+        reply = client.chat.completions.create(
+            model="demo-block", messages=messages, tools=[CALCULATOR], parallel_tool_calls=several
+        )
+        calls = reply.choices[0].message.tool_calls
+        assert [json.loads(call.function.arguments)["expression"] for call in calls] == expected
+
+
+def test_tool_choices() -> None:
+    named = {"type": "function", "function": {"name": "calculator"}}
+    for choice in ("required", named):
+        reply = client.chat.completions.create(
+            model="demo-block", messages=MESSAGES, tools=[CALCULATOR], tool_choice=choice
+        )
+        assert [call.function.name for call in reply.choices[0].message.tool_calls] == ["calculator"]
+    reply = client.chat.completions.create(
+        model="demo-block", messages=MESSAGES, tools=[CALCULATOR], tool_choice="none"
+    )
+    assert ANSWER in reply.choices[0].message.content
+
+
+def test_tools_stream() -> None:
+    with client.chat.completions.stream(model="demo-block", messages=MESSAGES, tools=[CALCULATOR]) as stream:
+        kinds = {event.type for event in stream}
+        [call] = stream.get_final_completion().choices[0].message.tool_calls
+    assert "tool_calls.function.arguments.delta" in kinds
+    assert json.loads(call.function.arguments) == {"expression": "5+7"}
+
+
+def test_parse_tools() -> None:
+    tool = openai.pydantic_function_tool(Total)
+    reply = client.chat.completions.parse(model="demo-block", messages=MESSAGES, tools=[tool], tool_choice="required")
+    assert reply.choices[0].message.tool_calls[0].function.parsed_arguments.total == 12
 
 
 def test_logprobs() -> None:
-    reply = client.chat.completions.create(model="demo", messages=MESSAGES, logprobs=True, top_logprobs=2)
+    reply = client.chat.completions.create(model="demo-block", messages=MESSAGES, logprobs=True, top_logprobs=2)
     assert [len(token.top_logprobs) for token in reply.choices[0].logprobs.content] == [
         2
     ] * reply.usage.completion_tokens
 
 
 def test_responses() -> None:
-    assert ANSWER in client.responses.create(model="demo", input=QUESTION).output_text
+    assert ANSWER in client.responses.create(model="demo-block", input=QUESTION).output_text

@@ -2,16 +2,14 @@
 
 import asyncio
 
-import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent
-from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.openai import OpenAIChatModel
 
 QUESTION = "A shop has 5 apples and buys 7 more. How many apples are there?"
 ANSWER = "The answer is 12."
 
-agent = Agent(OpenAIChatModel("demo"))
+agent = Agent(OpenAIChatModel("demo-block"))
 
 
 class Total(BaseModel):
@@ -35,6 +33,18 @@ def test_conversation() -> None:
     assert agent.run_sync(QUESTION, message_history=first.all_messages()).output
 
 
-@pytest.mark.xfail(raises=ModelHTTPError, reason="tools are not served")
+def test_tool() -> None:
+    calculating = Agent(OpenAIChatModel("demo-block"))
+    asked = []
+
+    @calculating.tool_plain
+    def calculator(expression: str) -> str:
+        asked.append(expression)
+        return "12"
+
+    assert ANSWER in calculating.run_sync(QUESTION).output
+    assert asked == ["5+7"]
+
+
 def test_output_type() -> None:
-    assert Agent(OpenAIChatModel("demo"), output_type=Total).run_sync(QUESTION).output.total == 12
+    assert Agent(OpenAIChatModel("demo-block"), output_type=Total).run_sync(QUESTION).output.total == 12
