@@ -73,7 +73,25 @@ def test_errors() -> None:
         client.messages.create(model="demo-block", max_tokens=2048, messages=MESSAGES, thinking=thinking)
 
 
-@pytest.mark.xfail(raises=anthropic.BadRequestError, reason="tools are not served")
 def test_tools() -> None:
-    tool = {"name": "add", "input_schema": {"type": "object", "properties": {}}}
-    assert client.messages.create(model="demo-block", max_tokens=64, messages=MESSAGES, tools=[tool]).content
+    schema = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
+    tools = [{"name": "calculator", "input_schema": schema}]
+    first = client.messages.create(model="demo-block", max_tokens=64, messages=MESSAGES, tools=tools)
+    [call] = first.content
+    assert (first.stop_reason, call.name, call.input) == ("tool_use", "calculator", {"expression": "5+7"})
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "12"}
+    turns = [*MESSAGES, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
+    second = client.messages.create(model="demo-block", max_tokens=64, messages=turns, tools=tools)
+    assert ANSWER in second.content[0].text
+
+
+def test_tools_stream() -> None:
+    schema = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
+    tools, choice = [{"name": "final_result", "input_schema": schema}], {"type": "any"}
+    with client.messages.stream(
+        model="demo-block", max_tokens=64, messages=MESSAGES, tools=tools, tool_choice=choice
+    ) as stream:
+        kinds = {event.type for event in stream}
+        [call] = stream.get_final_message().content
+    assert "input_json" in kinds
+    assert call.input == {"total": 12}

@@ -26,6 +26,7 @@ from services.gateway.api.request_models import CompletionBody, ServedBody
 from services.gateway.api.serving_fields import with_serving_fields
 from services.gateway.api.sse import DONE, EventStreamResponse, as_event
 from services.gateway.api.text_stream import TextStream
+from services.gateway.api.tool_calls.use import tool_use
 from services.gateway.app_context import AppContext
 from services.gateway.cell_context import CellContext
 from services.gateway.inflight import InFlightRequest
@@ -130,7 +131,7 @@ def _replies(
     if isinstance(sent, ResponseBody):
         return ResponseReplies(sent, request_id, created_s, text.decode)
     if isinstance(sent, MessageBody):
-        return MessageReplies(sent, request_id)
+        return MessageReplies(sent, request_id, tool_use(bodies[0], text))
     echoes = [echoed_prompt(each, text) for each in bodies]
     return CompletionReplies(sent.completion(), request_id, created_s, echoes, text)
 

@@ -245,6 +245,7 @@ class ChatBody(CompletionBody):
     """POST /v1/chat/completions."""
 
     prompt_field: ClassVar[str] = "messages"
+    parameters_field: ClassVar[str] = "tools[{}].function.parameters"
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None

@@ -151,8 +151,13 @@ async def test_a_failed_stream_ends_with_anthropics_error_event(
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content"),
         ({"system": [{"type": "image"}]}, "system"),
-        ({"tools": [{"name": "weather", "input_schema": {}}]}, "tools"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
+         "messages[0].content"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"name": "weather"}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "weather", "input_schema": {"not": {}}, "strict": True}]}, "tools[0].input_schema"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
@@ -162,7 +167,7 @@ async def test_a_failed_stream_ends_with_anthropics_error_event(
         ({"top_p": 2}, "top_p"),
         ({"service_tier": "unknown"}, "service_tier"),
     ],
-)
+)  # fmt: skip
 async def test_invalid_and_unsupported_fields_are_refused_by_name(
     gateway: RunningGateway, fields: dict[str, Any], param: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from services.gateway.api.anthropic_messages.body import MessageBody
 from services.gateway.api.anthropic_messages.replies import MessageReplies
+from services.gateway.api.tool_calls.forms import JsonCalls
+from services.gateway.api.tool_calls.use import ToolUse
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, ServingStats
 
 BODY = MessageBody.model_validate(
@@ -18,7 +20,8 @@ OUTCOME = Outcome(
 
 
 def test_cached_tokens_of_the_prompt_are_not_input_tokens() -> None:
-    replies = MessageReplies(BODY, "r")
+    no_tools = ToolUse(JsonCalls(), (), is_required=False, several=False, is_named=False)
+    replies = MessageReplies(BODY, "r", no_tools)
     expected = {"input_tokens": 6, "output_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 64}
     assert replies.whole([OUTCOME])["usage"] == expected
     [ending] = [each for each in replies.ending(0, OUTCOME) if each["type"] == "message_delta"]

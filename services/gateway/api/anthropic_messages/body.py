@@ -3,20 +3,42 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
+from services.gateway.api.anthropic_messages.tools import (
+    Block,
+    MessageTool,
+    MessageToolChoice,
+    chat_messages,
+    read_blocks,
+)
 from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.request_models import ChatBody, ServedBody, StopString, TextPart, TokenizeBody, join_parts
+from services.gateway.api.tool_calls.models import MAX_TOOLS
 
 TextOrBlocks = Annotated[str, BeforeValidator(join_parts, json_schema_input_type=str | list[TextPart])]
 
 
 class Turn(Lenient):
-    """A message of the conversation."""
+    """A message of the conversation: a text, or blocks of which some are calls of tools or their results."""
 
     role: Literal["user", "assistant"]
-    content: TextOrBlocks
+    content: Annotated[str | list[Block], BeforeValidator(read_blocks, json_schema_input_type=str | list[Block])]
+
+    @field_validator("content")
+    @classmethod
+    def _check_role(cls, content: str | list[Block], info: ValidationInfo) -> str | list[Block]:
+        refused = "tool_use" if info.data.get("role") == "user" else "tool_result"
+        if any(block.type == refused for block in content if not isinstance(block, str)):
+            raise unsupported(f"must have no block of the type {refused!r} in a message of this role")
+        return content
+
+    def chat_messages(self) -> list[dict[str, Any]]:
+        """As a chat has them."""
+        if isinstance(self.content, str):
+            return [{"role": self.role, "content": self.content}]
+        return chat_messages(self.role, self.content)
 
 
 class UserMetadata(Lenient):
@@ -25,10 +47,6 @@ class UserMetadata(Lenient):
 
 class ThinkingOptions(Lenient):
     type: Literal["disabled"]
-
-
-class ToolChoice(Lenient):
-    type: Literal["auto", "none"]
 
 
 class OutputOptions(Lenient):
@@ -46,8 +64,9 @@ class ConversationBody(Lenient):
     mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
     output_format: None = None
     thinking: ThinkingOptions | None = None
-    tool_choice: ToolChoice | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: MessageToolChoice | None = None
 
     @field_validator("messages")
     @classmethod
@@ -56,17 +75,21 @@ class ConversationBody(Lenient):
             raise unsupported("must end with a message of the user: the model does not continue a given reply")
         return messages
 
-    def chat_messages(self) -> list[dict[str, str]]:
-        """The messages of the chat, the system prompt first."""
+    def conversation(self) -> dict[str, Any]:
+        """The fields of a chat's prompt, the system prompt first."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return [*system, *({"role": each.role, "content": each.content} for each in self.messages)]
+        messages = [message for turn in self.messages for message in turn.chat_messages()]
+        return {"messages": [*system, *messages], "tools": [tool.of_chat() for tool in self.tools or ()]}
 
 
 class CountTokensBody(ConversationBody):
     """POST /v1/messages/count_tokens."""
 
     def tokenize_body(self) -> TokenizeBody:
-        return TokenizeBody.model_validate({"model": self.model, "messages": self.chat_messages()})
+        prompt = self.conversation()
+        if self.tool_choice and self.tool_choice.type == "none":
+            del prompt["tools"]
+        return TokenizeBody.model_validate({"model": self.model, **prompt})
 
 
 class MessageBody(ConversationBody, ServedBody):
@@ -86,7 +109,13 @@ class MessageBody(ConversationBody, ServedBody):
     def effort(self) -> tuple[str, str | None]:
         return "output_config.effort", self.output_config.effort if self.output_config else None
 
-    def completion(self) -> ChatBody:
+    def completion(self) -> "MessageChat":
         shared = {name: getattr(self, name) for name in ServedBody.model_fields}
-        own = {"messages": self.chat_messages(), "max_tokens": self.max_tokens, "stop": self.stop_sequences}
-        return ChatBody.model_validate({**shared, **own})
+        own = {**self.conversation(), "max_tokens": self.max_tokens, "stop": self.stop_sequences}
+        return MessageChat.model_validate({**shared, **own, **(self.tool_choice.of_chat() if self.tool_choice else {})})
+
+
+class MessageChat(ChatBody):
+    """The chat completion of a message; errors name the message's fields."""
+
+    parameters_field: ClassVar[str] = "tools[{}].input_schema"

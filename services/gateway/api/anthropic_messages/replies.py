@@ -2,60 +2,105 @@
 
 from collections.abc import Sequence
 
+from pydantic_core import from_json
+
 from services.gateway.api.anthropic_messages.body import MessageBody
 from services.gateway.api.anthropic_messages.errors import error_body
 from services.gateway.api.errors import ApiError
-from services.gateway.api.replies import Json, Replies, cached_tokens, serving
+from services.gateway.api.replies import Json, Replies, cached_tokens, call_id, serving
 from services.gateway.api.token_logprobs import TokenLogprob
+from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
+from services.gateway.api.tool_calls.use import ToolUse
 from shared.messages.requests import FinishReason, Outcome
 
 ID_PREFIX = "msg_"
+_NO_TEXT: Json = {"type": "text", "text": ""}
 
 
 class MessageReplies(Replies):
-    """Builds the reply to one body: a message with one block of text."""
+    """Builds the reply to one body: a message with a block of text, and one for each call of a tool."""
 
     ends_with_done = False
 
-    def __init__(self, body: MessageBody, request_id: str) -> None:
+    def __init__(self, body: MessageBody, request_id: str, tools: ToolUse) -> None:
         self._head: Json = {"id": ID_PREFIX + request_id, "type": "message", "role": "assistant", "model": body.model}
+        self._request_id, self._tools = request_id, tools
+        self._stream = CallStream(tools.read)
+        self._blocks: list[str] = []  # types of the streamed blocks, of which the last is open
 
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         [outcome] = outcomes
-        content = [{"type": "text", "text": outcome.text}]
+        read = self._tools.read(outcome.text, True)
+        calls = [
+            self._call(at, call.name) | {"input": arguments_so_far(call.arguments)}
+            for at, call in enumerate(read.calls)
+        ]
+        text = [{"type": "text", "text": read.content}] if read.content or not calls else []
         usage = _usage(outcome.prompt_tokens, cached_tokens(outcome), outcome.completion_tokens)
-        return {**self._head, "content": content, **_stop(outcome), "usage": usage, "dilaserve": serving(outcome)}
+        stop = _stop(outcome, bool(calls))
+        return {**self._head, "content": text + calls, **stop, "usage": usage, "dilaserve": serving(outcome)}
 
-    def opening(self, index: int, prompt_tokens: int) -> list[Json]:
+    def opening(self, index: int, prompt_tokens: int) -> list[Json]:  # noqa: ARG002
+        """The block of text begins at once, unless calls may take its place."""
         open_message: Json = {
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
             "usage": _usage(prompt_tokens, 0, 0),
         }
-        return [
-            {"type": "message_start", "message": {**self._head, **open_message}},
-            {"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}},
-            {"type": "ping"},
-        ]
+        block = [] if self._tools.tools else self._begin(_NO_TEXT)
+        return [{"type": "message_start", "message": {**self._head, **open_message}}, *block, {"type": "ping"}]
 
     def text(
         self,
-        index: int,
+        index: int,  # noqa: ARG002
         text: str,
         prompt_tokens: int,  # noqa: ARG002
         completion_tokens: int,  # noqa: ARG002
         tokens: Sequence[TokenLogprob] = (),  # noqa: ARG002
     ) -> list[Json]:
-        return [{"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}}]
+        return self._deltas(*self._stream.add(text))
 
-    def ending(self, index: int, outcome: Outcome) -> list[Json]:
+    def ending(self, index: int, outcome: Outcome) -> list[Json]:  # noqa: ARG002
+        rest = self._deltas(*self._stream.add("", is_last=True))
+        block = [] if self._blocks else self._begin(_NO_TEXT)
         usage = _usage(outcome.prompt_tokens, cached_tokens(outcome), outcome.completion_tokens)
+        stop = _stop(outcome, self._stream.has_calls)
         return [
-            {"type": "content_block_stop", "index": index},
-            {"type": "message_delta", "delta": _stop(outcome), "usage": usage, "dilaserve": serving(outcome)},
+            *rest,
+            *block,
+            *self._end(),
+            {"type": "message_delta", "delta": stop, "usage": usage, "dilaserve": serving(outcome)},
             {"type": "message_stop"},
         ]
+
+    def _deltas(self, content: str, parts: Sequence[NewPart]) -> list[Json]:
+        events: list[Json] = []
+        if content:
+            if self._blocks[-1:] != ["text"]:
+                events += self._begin(_NO_TEXT)
+            events.append(self._delta({"type": "text_delta", "text": content}))
+        for part in parts:
+            if part.name is not None:
+                events += self._begin(self._call(part.index, part.name) | {"input": {}})
+            if part.arguments:
+                events.append(self._delta({"type": "input_json_delta", "partial_json": part.arguments}))
+        return events
+
+    def _begin(self, block: Json) -> list[Json]:
+        """End the open block and begin another one."""
+        ended = self._end()
+        self._blocks.append(block["type"])
+        return [*ended, {"type": "content_block_start", "index": len(self._blocks) - 1, "content_block": block}]
+
+    def _end(self) -> list[Json]:
+        return [{"type": "content_block_stop", "index": len(self._blocks) - 1}] if self._blocks else []
+
+    def _delta(self, delta: Json) -> Json:
+        return {"type": "content_block_delta", "index": len(self._blocks) - 1, "delta": delta}
+
+    def _call(self, at: int, name: str) -> Json:
+        return {"type": "tool_use", "id": call_id(self._request_id, 0, at), "name": name}
 
     def last(self, outcomes: Sequence[Outcome]) -> list[Json]:  # noqa: ARG002
         return []
@@ -74,9 +119,20 @@ def _usage(prompt_tokens: int, cached: int, output_tokens: int) -> Json:
     }
 
 
-def _stop(outcome: Outcome) -> Json:
+def arguments_so_far(arguments: str) -> Json:
+    """The arguments of a call, as far as they are complete and valid."""
+    try:
+        read: Json = from_json(arguments, allow_partial=True)
+    except ValueError:
+        return {}
+    return read
+
+
+def _stop(outcome: Outcome, has_calls: bool) -> Json:
     if outcome.finish_reason is FinishReason.LENGTH:
         return {"stop_reason": "max_tokens", "stop_sequence": None}
+    if has_calls:
+        return {"stop_reason": "tool_use", "stop_sequence": None}
     if isinstance(outcome.stop_reason, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": outcome.stop_reason}
     return {"stop_reason": "end_turn", "stop_sequence": None}

@@ -10,6 +10,13 @@ class TextBlock(ResponseModel):
     text: str
 
 
+class CallOfTool(ResponseModel):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
 class MessageUsage(ResponseModel):
     """Units: tokens."""
 
@@ -26,8 +33,8 @@ class MessageObject(ResponseModel):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[TextBlock]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence"]
+    content: list[TextBlock | CallOfTool]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
     stop_sequence: str | None
     usage: MessageUsage
     dilaserve: Serving

@@ -26,6 +26,7 @@ class ToolUse:
     is_required: bool
     several: bool
     is_named: bool
+    field: str = ChatBody.parameters_field  # of the body, with the schema of the tool at a place
 
     @property
     def is_constrained(self) -> bool:
@@ -36,7 +37,7 @@ class ToolUse:
         """The pattern of the whole text; `text`: of one without calls, empty: any. Raises: BadInput."""
         if not self.tools or not (self.is_constrained or text):
             return text
-        calls = call_pattern({tool.function.name: _arguments(tool, f"tools[{at}]") for at, tool in self.tools})
+        calls = call_pattern({tool.function.name: _arguments(tool, self.field.format(at)) for at, tool in self.tools})
         return self.form.pattern(calls, None if self.is_required else text, several=self.several)
 
     def read(self, text: str, is_whole: bool) -> ReadText:
@@ -49,13 +50,15 @@ class ToolUse:
 
 def tool_use(body: CompletionBody, text: TextModel) -> ToolUse:
     """That of a body; it has no tools if it is no chat, or the client wants no call."""
-    form, choice = call_form(text.tool_template), body.tool_choice if isinstance(body, ChatBody) else "none"
-    tools = tuple(enumerate(body.tools or ())) if isinstance(body, ChatBody) and choice != "none" else ()
+    form = call_form(text.tool_template)
+    if not isinstance(body, ChatBody) or body.tool_choice == "none":
+        return ToolUse(form, (), is_required=False, several=False, is_named=False)
+    tools, choice, field = tuple(enumerate(body.tools or ())), body.tool_choice, body.parameters_field
     if isinstance(choice, NamedTool):
         named = tuple(pair for pair in tools if pair[1].function.name == choice.function.name)
-        return ToolUse(form, named, is_required=True, several=False, is_named=True)
-    several = isinstance(body, ChatBody) and body.parallel_tool_calls is not False
-    return ToolUse(form, tools, is_required=choice == "required", several=several, is_named=False)
+        return ToolUse(form, named, is_required=True, several=False, is_named=True, field=field)
+    several = body.parallel_tool_calls is not False
+    return ToolUse(form, tools, is_required=choice == "required", several=several, is_named=False, field=field)
 
 
 def conversation(messages: Sequence[Message], tools: Sequence[Tool], form: CallForm) -> tuple[list[Turn], list[Turn]]:
@@ -88,9 +91,12 @@ def _read(call: ToolCall) -> object:
 
 def _arguments(tool: Tool, field: str) -> str:
     """The pattern of a tool's arguments. Raises: BadInput naming the field."""
-    parameters, field = tool.function.parameters, f"{field}.function.parameters"
+    parameters = tool.function.parameters
     if parameters is None:
         return NO_ARGUMENTS
     if parameters.get("type", "object") != "object":
         raise BadInput(f"{field} must be of the type object", field)
-    return schema_pattern(parameters or {"type": "object"}, field)
+    try:
+        return schema_pattern(parameters or {"type": "object"}, field)
+    except BadInput as error:
+        raise BadInput(f"{error.field}: {error.message}", error.field) from None
