@@ -68,3 +68,9 @@ test("openai.chat: tools stream", async () => {
   for await (const part of stream.textStream) text += part;
   assert.match(text, ANSWER);
 });
+
+test("openai: tools", async () => {
+  const model = openai("demo-block");
+  const reply = await generateText({ model, prompt, tools: { calculator }, stopWhen: stepCountIs(3) });
+  assert.match(reply.text, ANSWER);
+});

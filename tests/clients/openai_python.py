@@ -162,3 +162,18 @@ def test_logprobs() -> None:
 
 def test_responses() -> None:
     assert ANSWER in client.responses.create(model="demo-block", input=QUESTION).output_text
+
+
+def test_responses_parse() -> None:
+    reply = client.responses.parse(model="demo-block", input=IN_JSON, text_format=Total)
+    assert reply.output_parsed.total == 12
+
+
+def test_responses_tools() -> None:
+    tools = [{"type": "function", "name": "calculator", "parameters": PARAMETERS}]
+    first = client.responses.create(model="demo-block", input=QUESTION, tools=tools)
+    [call] = first.output
+    assert json.loads(call.arguments) == {"expression": "5+7"}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "12"}
+    second = client.responses.create(model="demo-block", input=[*MESSAGES, call, result], tools=tools)
+    assert ANSWER in second.output_text

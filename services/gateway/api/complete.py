@@ -129,7 +129,7 @@ def _replies(
 ) -> Replies:
     """`bodies`: of the choices; `request_id`: of the first."""
     if isinstance(sent, ResponseBody):
-        return ResponseReplies(sent, request_id, created_s, text.decode)
+        return ResponseReplies(sent, request_id, created_s, text.decode, tool_use(bodies[0], text))
     if isinstance(sent, MessageBody):
         return MessageReplies(sent, request_id, tool_use(bodies[0], text))
     echoes = [echoed_prompt(each, text) for each in bodies]

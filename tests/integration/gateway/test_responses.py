@@ -138,7 +138,11 @@ async def test_a_failed_stream_ends_with_the_error(client: AsyncOpenAI, schedule
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+        ({"tools": [{"type": "function", "name": "a", "strict": True, "parameters": {"not": {}}}]},
+         "tools[0].parameters"),
+        ({"tool_choice": "any"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
         ({"background": True}, "background"),
@@ -152,11 +156,13 @@ async def test_a_failed_stream_ends_with_the_error(client: AsyncOpenAI, schedule
         ({"input": []}, "input"),
         ({"input": " "}, "input"),
         ({"input": "x" * 5000}, "input"),
-        ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "input[0].type"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input[0].type"),
+        ({"input": [{"content": "a"}]}, "input[0].role"),
+        ({"input": [{"type": "function_call_output", "output": "b"}]}, "input[0].call_id"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
-)
+)  # fmt: skip
 async def test_fields_and_values_without_support_are_refused_by_name(
     gateway: RunningGateway, fields: dict[str, Any], param: str
 ) -> None:

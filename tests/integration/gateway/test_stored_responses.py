@@ -63,6 +63,24 @@ async def test_a_response_continues_the_whole_conversation_before_it(
     assert last_prompt(scheduler) == prompt_of(text, *turns[:3])
 
 
+async def test_the_result_of_a_call_continues_the_response_with_the_call(
+    client: AsyncOpenAI, scheduler: AnsweringScheduler, text: TextModel
+) -> None:
+    call = '{"name": "add", "arguments": {}}'
+    scheduler.answer = lambda _: call
+    tools: Any = [{"type": "function", "name": "add"}]
+    first = await client.responses.create(**ASK, tools=tools)
+    result: Any = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "3"}
+    second = await client.responses.create(**ASK | {"input": [result]}, previous_response_id=first.id)
+    turns = ("user", "How many pears?"), ("assistant", call), ("user", "Result of the function: 3")
+    assert last_prompt(scheduler) == prompt_of(text, *turns)
+    await client.responses.create(**ASK | {"input": "Sure?"}, previous_response_id=second.id)
+    assert last_prompt(scheduler) == prompt_of(text, *turns, ("assistant", call), ("user", "Sure?"))
+    sent_back = {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"}
+    third = await client.responses.create(**ASK | {"input": [sent_back, result]})
+    assert third.to_dict()["store"] is False
+
+
 async def test_a_response_with_store_false_cannot_be_continued(client: AsyncOpenAI) -> None:
     kept_by_client = await client.responses.create(**ASK, store=False)
     assert kept_by_client.to_dict()["store"] is False

@@ -1,14 +1,16 @@
 """The body of POST /v1/responses. A chat completion answers it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from services.gateway.api.base_models import Lenient, unsupported
+from services.gateway.api.base_models import Lenient, unsupported, wrong_field
+from services.gateway.api.openai_responses.tools import FunctionChoice, ResponseTool, ResponseToolChoice
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.request_models import ChatBody, MetadataKey, MetadataValue, ServedBody, join_parts
+from services.gateway.api.tool_calls.models import MAX_TOOLS
 from shared.messages.requests import MAX_TOP_LOGPROBS
 
 LOGPROBS = "message.output_text.logprobs"  # of `include`
@@ -21,17 +23,39 @@ class InputPart(Lenient):
     text: str
 
 
-class InputMessage(Lenient):
-    """A message of the input, or of the output of an earlier response."""
+TextOrParts = Annotated[
+    str, BeforeValidator(lambda content: join_parts(content, PART_KINDS), json_schema_input_type=str | list[InputPart])
+]
+REQUIRED = {
+    "message": ("role", "content"),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+}
 
-    type: Literal["message"] | None = None
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        str,
-        BeforeValidator(lambda content: join_parts(content, PART_KINDS), json_schema_input_type=str | list[InputPart]),
-    ]
+
+class InputItem(Lenient):
+    """A message, a call of a tool or its result, of the input or of the output of an earlier response."""
+
+    type: Literal["message", "function_call", "function_call_output"] | None = None
     id: str | None = None
     status: str | None = None
+    role: Literal["system", "developer", "user", "assistant"] | None = None  # of a message
+    content: TextOrParts | None = None
+    call_id: str | None = None  # of a call, and of its result
+    name: str | None = None
+    arguments: str | None = None
+    output: TextOrParts | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.type or "message"
+
+    @model_validator(mode="after")
+    def _require_fields(self) -> Self:
+        missing = next((name for name in REQUIRED[self.kind] if getattr(self, name) is None), None)
+        if missing is not None:
+            raise wrong_field(missing, f"is required in an item of the type {self.kind}")
+        return self
 
 
 def _as_messages(value: Any) -> Any:
@@ -84,9 +108,9 @@ class ResponseBody(ServedBody):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_IN_OTHER_FORMS
 
     input: Annotated[
-        list[InputMessage],
+        list[InputItem],
         Field(min_length=1, fail_fast=True),
-        BeforeValidator(_as_messages, json_schema_input_type=str | list[InputMessage]),
+        BeforeValidator(_as_messages, json_schema_input_type=str | list[InputItem]),
     ]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -95,17 +119,17 @@ class ResponseBody(ServedBody):
     store: bool | None = None  # false: not even if the responses of its key are stored
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # alternatives of each token
     previous_response_id: Annotated[str, Field(max_length=MAX_ID_LENGTH)] | None = None
+    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: ResponseToolChoice | None = None  # None: auto
+    parallel_tool_calls: bool | None = None  # false: at most one call
 
     # Accepted only with values that have no effect
     conversation: Annotated[None, BeforeValidator(_refuse_stored)] = None
     background: Literal[False] | None = None
     include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = None
-    parallel_tool_calls: bool | None = None
     prompt: None = None
     stream_options: ResponseStreamOptions | None = None
     text: TextOptions | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
     truncation: Literal["disabled"] | None = None
 
     @property
@@ -132,7 +156,12 @@ class ResponseBody(ServedBody):
     def completion(self) -> "ResponseChat":
         """The chat with the instructions as its first message."""
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        messages = [{"role": each.role, "content": each.content} for each in self.input]
+        choice = self.tool_choice
+        tools = {
+            "tools": [tool.of_chat() for tool in self.tools or ()],
+            "tool_choice": choice.of_chat() if isinstance(choice, FunctionChoice) else choice,
+            "parallel_tool_calls": self.parallel_tool_calls,
+        }
         shared = {name: getattr(self, name) for name in ServedBody.model_fields}
         form = self.text.format.of_chat() if self.text and self.text.format else None
         logprobs = {"logprobs": self.wants_logprobs, "top_logprobs": self.top_logprobs}
@@ -140,11 +169,30 @@ class ResponseBody(ServedBody):
             {
                 **shared,
                 **logprobs,
-                "messages": system + messages,
+                **tools,
+                "messages": system + chat_messages(self.input),
                 "max_tokens": self.max_output_tokens,
                 "response_format": form,
             }
         )
+
+
+def chat_messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
+    """The messages of a chat. A call belongs to the message of the assistant before it."""
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        match item.kind:
+            case "function_call":
+                if not messages or messages[-1]["role"] != "assistant":
+                    messages.append({"role": "assistant", "content": None})
+                function = {"name": item.name, "arguments": item.arguments}
+                calls = messages[-1].setdefault("tool_calls", [])
+                calls.append({"id": item.call_id, "type": "function", "function": function})
+            case "function_call_output":
+                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
+            case _:
+                messages.append({"role": item.role, "content": item.content})
+    return messages
 
 
 class ResponseChat(ChatBody):
@@ -152,6 +200,7 @@ class ResponseChat(ChatBody):
 
     prompt_field: ClassVar[str] = "input"
     form_field: ClassVar[str] = "text.format"
+    parameters_field: ClassVar[str] = "tools[{}].parameters"
 
     @property
     def limit(self) -> tuple[str, int | None]:

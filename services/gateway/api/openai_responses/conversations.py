@@ -9,7 +9,7 @@ from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
 
 from services.gateway.api.errors import ApiError
-from services.gateway.api.openai_responses.body import InputMessage, ResponseBody
+from services.gateway.api.openai_responses.body import InputItem, ResponseBody, chat_messages
 from services.gateway.api.openai_responses.replies import ID_PREFIX
 from services.gateway.bus_connection import BusConnection
 from services.gateway.inflight import find_outcome
@@ -34,7 +34,9 @@ class Conversations:
 
         Raises: ApiError 400 if the key's responses are not stored, or the key has no such response.
         """
-        stored = body.model_copy(update={"store": key.stores_responses and body.store is not False})
+        has_calls = any(item.kind == "function_call" for item in body.input)  # which a conversation cannot hold
+        is_stored = key.stores_responses and body.store is not False and not has_calls
+        stored = body.model_copy(update={"store": is_stored})
         if body.previous_response_id is None:
             return stored
         if not key.stores_responses:
@@ -42,12 +44,11 @@ class Conversations:
             message = f"{PARAM} is not supported, as {reason}"
             raise ApiError(400, message, param=PARAM, code="unsupported_value")
         earlier = await self._find(body.previous_response_id, key)
-        messages = [InputMessage.model_validate({"role": each.role, "content": each.content}) for each in earlier]
-        return stored.model_copy(update={"input": [*messages, *body.input]})
+        return stored.model_copy(update={"input": [*map(_item, earlier), *body.input]})
 
     async def keep(self, request_id: str, body: ResponseBody, key: ApiKey) -> None:
         """Store the messages of a response, earlier ones included."""
-        messages = [ChatMessage(role=each.role, content=each.content) for each in body.input]
+        messages = [ChatMessage(role=each["role"], content=each["content"]) for each in chat_messages(body.input)]
         with bus_errors("store the response"):
             await (await self._bucket()).put(request_id, encode(Conversation(owner=key.key_id, messages=messages)))
 
@@ -71,6 +72,13 @@ class Conversations:
     async def _bucket(self) -> KeyValue:
         bus = self._connection.bus
         return await bus.js.key_value(bus.subjects.conversations_bucket)
+
+
+def _item(message: ChatMessage) -> InputItem:
+    """An earlier message, or the result of a call; calls are in the text of their message."""
+    if message.role == "tool":
+        return InputItem(type="function_call_output", call_id="", output=message.content)
+    return InputItem.model_validate({"role": message.role, "content": message.content})
 
 
 def _not_found(response_id: str) -> ApiError:

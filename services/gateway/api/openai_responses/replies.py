@@ -2,29 +2,35 @@
 
 from collections.abc import Sequence
 from itertools import count
+from typing import Any
+
+from pydantic import BaseModel
 
 from services.gateway.api.errors import ApiError
 from services.gateway.api.openai_responses.body import ResponseBody
-from services.gateway.api.replies import Json, Replies, cached_tokens, serving, with_alternatives
+from services.gateway.api.replies import Json, Replies, cached_tokens, call_id, serving, with_alternatives
 from services.gateway.api.text_stream import Decode
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
+from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
+from services.gateway.api.tool_calls.use import ToolUse
 from shared.messages.requests import FinishReason, Outcome
 
 ID_PREFIX = "resp_"
-_ITEM: Json = {"output_index": 0}
-_PART: Json = {"output_index": 0, "content_index": 0}
+_NO_FIELDS: Json = {"description": None, "parameters": None, "strict": None}  # of a tool
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}  # by status; others are `server_error`
 
 
 class ResponseReplies(Replies):
-    """Builds the reply to one body; its output is one message with one part of text."""
+    """Builds the reply to one body; its output is a message with one part of text, calls of tools, or both."""
 
     ends_with_done = False
 
-    def __init__(self, body: ResponseBody, request_id: str, created_s: float, decode: Decode) -> None:
+    def __init__(self, body: ResponseBody, request_id: str, created_s: float, decode: Decode, tools: ToolUse) -> None:
         self._decode, self._wants_logprobs, self._alternatives = decode, body.wants_logprobs, body.top_logprobs or 0
         self._numbers = count()
-        self._item_id = f"msg_{request_id}"
+        self._request_id, self._item_id = request_id, f"msg_{request_id}"
+        self._tools, self._stream = tools, CallStream(tools.read)
+        self._places: list[int | None] = []  # streamed items: calls by their number, and None: the message
         effort = body.effort[1]
         self._head: Json = {
             "id": ID_PREFIX + request_id,
@@ -35,15 +41,15 @@ class ResponseReplies(Replies):
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
-            "parallel_tool_calls": bool(body.parallel_tool_calls),
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": effort, "summary": None},
             "service_tier": "default" if body.service_tier in (None, "auto") else body.service_tier,
             "store": bool(body.store),
             "temperature": body.temperature or 0.0,
             "text": {"format": body.text_format},
-            "tool_choice": body.tool_choice or "auto",
-            "tools": [],
+            "tool_choice": _dumped(body.tool_choice) if body.tool_choice else "auto",
+            "tools": [_NO_FIELDS | _dumped(tool) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
@@ -61,18 +67,20 @@ class ResponseReplies(Replies):
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": outcome.prompt_tokens + outcome.completion_tokens,
         }
-        output, served = [self._message(outcome)], serving(outcome)
+        output, served = self._output(outcome), serving(outcome)
         return self._response(_status(outcome), output=output, usage=usage, dilaserve=served, **incomplete)
 
+    def _output(self, outcome: Outcome) -> list[Json]:
+        read, status = self._tools.read(outcome.text, True), _status(outcome)
+        calls = [self._call(at, call.name, call.arguments, status) for at, call in enumerate(read.calls)]
+        message = [self._message(outcome, read.content)] if read.content or not calls else []
+        return message + calls
+
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:  # noqa: ARG002
+        """The message begins at once, unless calls may take its place."""
         response = self._response("in_progress")
-        item = {"id": self._item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
-        return [
-            self._event("response.created", response=response),
-            self._event("response.in_progress", response=response),
-            self._event("response.output_item.added", item=item, **_ITEM),
-            self._event("response.content_part.added", item_id=self._item_id, part=_part(""), **_PART),
-        ]
+        started = [self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
+        return started if self._tools.tools else started + self._begin_message()
 
     def text(
         self,
@@ -82,20 +90,57 @@ class ResponseReplies(Replies):
         completion_tokens: int,  # noqa: ARG002
         tokens: Sequence[TokenLogprob] = (),
     ) -> list[Json]:
-        logprobs = with_alternatives(tokens)
-        return [
-            self._event("response.output_text.delta", item_id=self._item_id, delta=text, logprobs=logprobs, **_PART)
-        ]
+        content, parts = self._stream.add(text)
+        return self._deltas(content, parts, tokens)
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:  # noqa: ARG002
-        part, status = self._output_part(outcome), _status(outcome)
-        done = {"item_id": self._item_id, "text": outcome.text, "logprobs": part["logprobs"]}
-        return [
-            self._event("response.output_text.done", **done, **_PART),
-            self._event("response.content_part.done", item_id=self._item_id, part=part, **_PART),
-            self._event("response.output_item.done", item=self._message(outcome), **_ITEM),
-            self._event(f"response.{status}", response=self.whole([outcome])),
-        ]
+        events = self._deltas(*self._stream.add("", is_last=True))
+        if not self._places:
+            events += self._begin_message()
+        whole, read = self.whole([outcome]), self._tools.read(outcome.text, True)
+        message = self._message(outcome, read.content)
+        for place, number in enumerate(self._places):
+            if number is None:
+                [part] = message["content"]
+                done = {"item_id": self._item_id, "text": part["text"], "logprobs": part["logprobs"]}
+                at = {"output_index": place, "content_index": 0}
+                events.append(self._event("response.output_text.done", **done, **at))
+                events.append(self._event("response.content_part.done", item_id=self._item_id, part=part, **at))
+                item = message
+            else:
+                call = read.calls[number]
+                item = self._call(number, call.name, call.arguments, _status(outcome))
+                done = {"item_id": item["id"], "name": call.name, "arguments": call.arguments, "output_index": place}
+                events.append(self._event("response.function_call_arguments.done", **done))
+            events.append(self._event("response.output_item.done", item=item, output_index=place))
+        return [*events, self._event(f"response.{_status(outcome)}", response=whole)]
+
+    def _deltas(self, content: str, parts: Sequence[NewPart], tokens: Sequence[TokenLogprob] = ()) -> list[Json]:
+        events: list[Json] = []
+        if content and None not in self._places:
+            events += self._begin_message()
+        if (content or tokens) and None in self._places:
+            delta = {"item_id": self._item_id, "delta": content, "logprobs": with_alternatives(tokens)}
+            at = {"output_index": self._places.index(None), "content_index": 0}
+            events.append(self._event("response.output_text.delta", **delta, **at))
+        for part in parts:
+            if part.name is not None:
+                events.append(self._begin(part.index, self._call(part.index, part.name, "", "in_progress")))
+            if part.arguments:
+                place, item_id = self._places.index(part.index), self._call_item_id(part.index)
+                more = {"item_id": item_id, "output_index": place, "delta": part.arguments}
+                events.append(self._event("response.function_call_arguments.delta", **more))
+        return events
+
+    def _begin_message(self) -> list[Json]:
+        item = {"id": self._item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+        added = self._begin(None, item)
+        at = {"output_index": added["output_index"], "content_index": 0}
+        return [added, self._event("response.content_part.added", item_id=self._item_id, part=_part(""), **at)]
+
+    def _begin(self, number: int | None, item: Json) -> Json:
+        self._places.append(number)
+        return self._event("response.output_item.added", item=item, output_index=len(self._places) - 1)
 
     def last(self, outcomes: Sequence[Outcome]) -> list[Json]:  # noqa: ARG002
         return []
@@ -111,19 +156,28 @@ class ResponseReplies(Replies):
         unset: Json = {"error": None, "incomplete_details": None, "output": [], "usage": None}
         return {**self._head, "status": status, **unset, **fields}
 
-    def _message(self, outcome: Outcome) -> Json:
+    def _call_item_id(self, number: int) -> str:
+        return f"fc_{self._request_id}_{number}"
+
+    def _call(self, number: int, name: str, arguments: str, status: str) -> Json:
+        return {
+            "id": self._call_item_id(number),
+            "type": "function_call",
+            "status": status,
+            "call_id": call_id(self._request_id, 0, number),
+            "name": name,
+            "arguments": arguments,
+        }
+
+    def _message(self, outcome: Outcome, text: str) -> Json:
+        tokens = TokenLogprobs(self._decode, self._alternatives).finish(outcome) if self._wants_logprobs else ()
         return {
             "id": self._item_id,
             "type": "message",
             "status": _status(outcome),
             "role": "assistant",
-            "content": [self._output_part(outcome)],
+            "content": [_part(text, tokens)],
         }
-
-    def _output_part(self, outcome: Outcome) -> Json:
-        wanted = self._wants_logprobs
-        tokens = TokenLogprobs(self._decode, self._alternatives).finish(outcome) if wanted else ()
-        return _part(outcome.text, tokens)
 
 
 def _part(text: str, tokens: Sequence[TokenLogprob] = ()) -> Json:
@@ -132,3 +186,8 @@ def _part(text: str, tokens: Sequence[TokenLogprob] = ()) -> Json:
 
 def _status(outcome: Outcome) -> str:
     return "incomplete" if outcome.finish_reason is FinishReason.LENGTH else "completed"
+
+
+def _dumped(field: Any) -> Any:
+    """A field of the body as the client gave it."""
+    return field.model_dump(exclude_none=True) if isinstance(field, BaseModel) else field

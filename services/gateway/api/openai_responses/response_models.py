@@ -22,6 +22,15 @@ class OutputMessage(ResponseModel):
     content: list[OutputText]
 
 
+class OutputCall(ResponseModel):
+    id: str
+    type: Literal["function_call"]
+    status: Literal["completed", "incomplete"]
+    call_id: str
+    name: str
+    arguments: str = Field(description="JSON, as the model wrote it")
+
+
 class IncompleteDetails(ResponseModel):
     reason: Literal["max_output_tokens"]
 
@@ -50,7 +59,7 @@ class ResponseObject(ResponseModel):
     instructions: str | None
     max_output_tokens: int | None
     metadata: dict[str, str]
-    output: list[OutputMessage]
+    output: list[OutputMessage | OutputCall]
     parallel_tool_calls: bool
     previous_response_id: str | None
     reasoning: dict[str, str | None]
@@ -58,8 +67,8 @@ class ResponseObject(ResponseModel):
     store: bool = Field(description="whether `previous_response_id` can name this response")
     temperature: float
     text: dict[str, Any]
-    tool_choice: Literal["none", "auto"]
-    tools: list[None]
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any]
+    tools: list[dict[str, Any]]
     top_logprobs: int
     top_p: float
     truncation: Literal["disabled"]

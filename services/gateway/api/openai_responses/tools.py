@@ -1,0 +1,45 @@
+"""The fields of OpenAI's Responses API for tools."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from services.gateway.api.base_models import Lenient, unsupported
+from services.gateway.api.tool_calls.models import MODES, ToolName
+
+
+class ResponseTool(Lenient):
+    type: Literal["function"]
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def of_chat(self) -> dict[str, Any]:
+        """As a chat completion has it."""
+        function = {"name": self.name, "description": self.description, "strict": self.strict}
+        return {"type": "function", "function": function | {"parameters": self.parameters}}
+
+
+class FunctionChoice(Lenient):
+    """The choice of one function, which is then called once."""
+
+    type: Literal["function"]
+    name: str
+
+    def of_chat(self) -> dict[str, Any]:
+        """As a chat completion has it."""
+        return {"type": "function", "function": {"name": self.name}}
+
+
+def _check_choice(choice: Any) -> Any:
+    is_named = isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str)
+    if choice is None or choice in MODES or is_named:
+        return choice
+    raise unsupported(f"must be {', '.join(map(repr, MODES))} or {{'type': 'function', 'name': '...'}}")
+
+
+ResponseToolChoice = Annotated[
+    Literal["none", "auto", "required"] | FunctionChoice,
+    BeforeValidator(_check_choice, json_schema_input_type=Literal["none", "auto", "required"] | FunctionChoice),
+]

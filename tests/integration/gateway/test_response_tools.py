@@ -1,0 +1,72 @@
+"""Tools in OpenAI's Responses API."""
+
+import re
+from typing import Any
+
+import openai
+
+from shared.arrays import unpack_int32
+from shared.text import TextModel
+from tests.support.gateway import RunningGateway
+from tests.support.scheduler import AnsweringScheduler
+
+TOOLS: Any = [{"type": "function", "name": "add"}]
+BODY: dict[str, Any] = {"model": "tiny-llada", "input": "1+2?", "tools": TOOLS, "max_output_tokens": 96}
+CALL = '{"name": "add", "arguments": {}}'
+ADDED = ("function_call", "add", "{}")
+
+
+def outputs_of(response: Any) -> list[Any]:
+    return [
+        (item.type, item.name, item.arguments) if item.type == "function_call" else item.content[0].text
+        for item in response.output
+    ]
+
+
+async def test_a_response_has_the_calls_as_items_whole_and_streamed(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as api:
+        for answer, fields, expected in (
+            (CALL, {}, [ADDED]),
+            (f"{CALL}\n{CALL}", {}, [ADDED, ADDED]),
+            (f"{CALL}\n{CALL}", {"parallel_tool_calls": False}, [ADDED]),
+            (CALL, {"tool_choice": {"type": "function", "name": "add"}}, [ADDED]),
+            ("It is 3.", {}, ["It is 3."]),
+            (CALL, {"tool_choice": "none"}, [CALL]),
+        ):
+            scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
+            body: Any = {**BODY, **fields}
+            whole = await api.responses.create(**body)
+            async with api.responses.stream(**body) as stream:
+                events: list[Any] = [event async for event in stream]
+                streamed = await stream.get_final_response()
+            assert outputs_of(whole) == outputs_of(streamed) == expected
+            ended = [event.item for event in events if event.type == "response.output_item.done"]
+            items: Any = streamed.output
+            ids = [item.id for item in items]
+            assert [item.id for item in ended] == ids == list(dict.fromkeys(ids))
+            assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+async def test_calls_and_results_are_the_turns_of_the_chat(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel
+) -> None:
+    items = [
+        {"role": "user", "content": "1+2?"},
+        {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add", "arguments": "{}"},
+        {"type": "function_call", "call_id": "c2", "name": "add", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "3"}]},
+        {"type": "function_call_output", "call_id": "c2", "output": "4"},
+    ]
+    body = {**BODY, "input": items, "tool_choice": "required"}
+    reply = await gateway.http.post("/v1/responses", json=body)
+    assert reply.status_code == 200, reply.text
+    [request] = scheduler.requests
+    results = "user: Result of add: 3\nuser: Result of add: 4\nassistant: "
+    prompt = text.decode(unpack_int32(request.prompt_ids or b""))
+    assert prompt.endswith(f"user: 1+2?\nassistant: {CALL}\n{CALL}\n{results}")
+    assert re.fullmatch(request.pattern, CALL)
+    assert not re.fullmatch(request.pattern, "Hello")
+    assert reply.json()["tools"][0]["name"] == "add"
+    assert reply.json()["tool_choice"] == "required"
