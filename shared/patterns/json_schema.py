@@ -38,10 +38,18 @@ SCALARS: Mapping[str, Callable[[Schema, str], str]] = {"string": string, "number
 
 def schema_pattern(schema: Any, field: str = "schema") -> str:
     """The pattern of a JSON schema. Raises: BadInput naming the field with what is not supported."""
-    pattern = _Converter(schema).convert(schema, field, {})
-    if pattern is None:
-        raise BadInput(f"{field} has no instance of at most {MAX_DEPTH} levels", field)
-    return pattern
+    return schema_patterns({field: schema})[0]
+
+
+def schema_patterns(schemas: Mapping[str, Any]) -> list[str]:
+    """As `schema_pattern`, for the schemas of several fields, which share the limits."""
+    converter, patterns = _Converter(), []
+    for field, schema in schemas.items():
+        pattern = converter.whole(schema, field)
+        if pattern is None:
+            raise BadInput(f"{field} has no instance of at most {MAX_DEPTH} levels", field)
+        patterns.append(pattern)
+    return patterns
 
 
 def object_pattern() -> str:
@@ -55,11 +63,16 @@ def choice_pattern(choices: Sequence[str]) -> str:
 
 
 class _Converter:
-    """Converts the parts of one schema. None is the pattern of a part without instances."""
+    """Converts the parts of schemas. None is the pattern of a part without instances."""
 
-    def __init__(self, root: Any) -> None:
-        self._root = root
+    def __init__(self) -> None:
+        self._root: Any = None  # the schema to which references refer
         self._parts = self._string_patterns = 0  # converted so far
+
+    def whole(self, schema: Any, field: str) -> str | None:
+        """The pattern of a schema."""
+        self._root = schema
+        return self.convert(schema, field, {})
 
     def convert(self, schema: Any, field: str, depths: Depths) -> str | None:
         """`depths`: the levels of each reference around this part."""

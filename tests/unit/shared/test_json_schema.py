@@ -10,7 +10,7 @@ import pytest
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.json_scalars import FORMATS
-from shared.patterns.json_schema import choice_pattern, object_pattern, schema_pattern
+from shared.patterns.json_schema import choice_pattern, object_pattern, schema_pattern, schema_patterns
 from tests.support.pattern_texts import draw_text
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -216,3 +216,11 @@ def test_a_choice_is_one_of_the_texts_in_their_own_characters() -> None:
     choices = ["a.b", "(c|d)*", "\\n", "é$^", "a"]
     automaton, random = compile_pattern(choice_pattern(choices)), Random(2)
     assert {draw_text(automaton, random) for _ in range(100)} == set(choices)
+
+
+def test_schemas_of_several_fields_share_the_limits() -> None:
+    texts = {"type": "object", "properties": {f"p{i}": {"type": "string", "pattern": "a"} for i in range(9)}}
+    assert len(schema_patterns({"one": texts, "two": {"$defs": {"a": {"type": "null"}}, "$ref": "#/$defs/a"}})) == 2
+    with pytest.raises(BadInput, match="more than 16 keywords pattern") as refused:
+        schema_patterns({"one": texts, "two": texts})
+    assert refused.value.field == "two.p7"

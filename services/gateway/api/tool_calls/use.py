@@ -10,10 +10,10 @@ from services.gateway.api.tool_calls.call_text import ReadText
 from services.gateway.api.tool_calls.forms import CallForm, Turn, call_form, call_pattern
 from services.gateway.api.tool_calls.models import NamedTool, Tool, ToolCall
 from shared.errors import BadInput
-from shared.patterns.json_schema import schema_pattern
+from shared.patterns.json_schema import schema_patterns
 from shared.text import TextModel
 
-NO_ARGUMENTS = r"\{\}"
+NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
 ROLES = {"developer": "system"}  # chat templates have no role `developer`
 
 
@@ -37,7 +37,15 @@ class ToolUse:
         """The pattern of the whole text; `text`: of one without calls, empty: any. Raises: BadInput."""
         if not self.tools or not (self.is_constrained or text):
             return text
-        calls = call_pattern({tool.function.name: _arguments(tool, self.field.format(at)) for at, tool in self.tools})
+        schemas = {self.field.format(at): _schema(tool, self.field.format(at)) for at, tool in self.tools}
+        try:
+            arguments = schema_patterns(schemas)
+        except BadInput as error:
+            raise BadInput(f"{error.field}: {error.message}", error.field) from None
+        except RecursionError:
+            raise BadInput("tools has a schema with too many levels", "tools") from None
+        names = (tool.function.name for _, tool in self.tools)
+        calls = call_pattern(dict(zip(names, arguments, strict=True)))
         return self.form.pattern(calls, None if self.is_required else text, several=self.several)
 
     def read(self, text: str, is_whole: bool) -> ReadText:
@@ -89,14 +97,11 @@ def _read(call: ToolCall) -> object:
         return call.function.arguments
 
 
-def _arguments(tool: Tool, field: str) -> str:
-    """The pattern of a tool's arguments. Raises: BadInput naming the field."""
+def _schema(tool: Tool, field: str) -> Any:
+    """The schema of a tool's arguments. Raises: BadInput naming the field, if it is no object's."""
     parameters = tool.function.parameters
     if parameters is None:
         return NO_ARGUMENTS
     if parameters.get("type", "object") != "object":
         raise BadInput(f"{field} must be of the type object", field)
-    try:
-        return schema_pattern(parameters or {"type": "object"}, field)
-    except BadInput as error:
-        raise BadInput(f"{error.field}: {error.message}", error.field) from None
+    return parameters or {"type": "object"}
