@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
+import jsonschema_rs
 import pytest
 
 from dilaserve.commands.up import DEMO_MODEL
@@ -56,6 +58,41 @@ def test_an_answer_matches_the_schema_that_the_request_gives(stack: Stack) -> No
         reply = json.loads(ask(stack, each["prompt"], guided_json=schema))
         assert list(reply) in (["steps", "answer"], ["answer"])
         assert isinstance(reply["answer"], int)
+
+
+def calls_of(reply: dict[str, object]) -> list[tuple[str, dict[str, object]]]:
+    """The names and the arguments of the calls."""
+    message = reply["choices"][0]["message"]  # type: ignore[index]
+    functions = [call["function"] for call in message.get("tool_calls", [])]
+    return [(each["name"], json.loads(each["arguments"])) for each in functions]
+
+
+def test_calls_that_are_required_match_the_schema_of_their_tool(stack: Stack) -> None:
+    options = {"type": "array", "items": {"enum": ["fast", "exact"]}, "minItems": 1, "maxItems": 2}
+    schemas = {
+        "solve": {"type": "object", "properties": {"expression": {"type": "string", "maxLength": 12}, "how": options},
+                  "required": ["expression", "how"]},
+        "submit": {"type": "object", "properties": {"answer": {"type": "integer", "maximum": 99}}},
+    }  # fmt: skip
+    tools = [{"type": "function", "function": {"name": name, "parameters": of}} for name, of in schemas.items()]
+    for each in PROBLEMS[:6]:
+        messages = [{"role": "user", "content": each["prompt"]}]
+        found = calls_of(chat(stack, messages, tools=tools, tool_choice="required"))
+        assert found
+        for name, arguments in found:
+            assert jsonschema_rs.validator_for(schemas[name]).is_valid(arguments)
+
+
+def test_the_result_of_a_call_leads_to_the_answer(stack: Stack) -> None:
+    parameters = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
+    tools = [{"type": "function", "function": {"name": "calculator", "parameters": parameters}}]
+    messages: list[Any] = [{"role": "user", "content": "A shop has 5 apples and buys 7 more. How many are there?"}]
+    first = chat(stack, messages, tools=tools)
+    assert calls_of(first) == [("calculator", {"expression": "5+7"})]
+    message = first["choices"][0]["message"]  # type: ignore[index]
+    messages += [message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "12"}]
+    second = chat(stack, messages, tools=tools)
+    assert "The answer is 12." in second["choices"][0]["message"]["content"]  # type: ignore[index]
 
 
 def test_a_schema_without_room_in_the_output_is_refused(stack: Stack) -> None:
