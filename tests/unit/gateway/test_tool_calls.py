@@ -122,6 +122,31 @@ def test_a_pattern_allows_exactly_the_calls_of_the_tools(form: CallForm) -> None
         assert (accepts(one, text), accepts(some, text)) == (by_one, by_some), text
 
 
+def test_a_free_text_has_only_calls_of_the_tools() -> None:
+    pattern, other = TaggedCalls().free_pattern(["add", "n.w"]), NOW.replace("n.w", "other")
+    for text, accepted in (
+        ("Häuser <tool", True),
+        ("Let me see: " + tagged(ADD, NOW) + " Done.", True),
+        (tagged(other), False),
+        ("<tool_call>nonsense", False),
+    ):
+        assert accepts(pattern, text) is accepted, text
+
+
+def test_a_closing_tag_ends_the_call_also_in_a_string() -> None:
+    text = schema_pattern({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
+    pattern = TaggedCalls().pattern(call_pattern({"add": text}), None, several=False)
+    for value, accepted in (
+        (r"<\/tool_call>", True),
+        ("a < b <b> <<", True),
+        ("<", True),
+        ("</tool_call>", False),
+        ("a <</b>", False),
+    ):
+        call = f'{{"name": "add", "arguments": {{"a": "{value}"}}}}'
+        assert accepts(pattern, tagged(call)) is accepted, value
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_pattern_can_allow_text_instead_of_calls(form: CallForm) -> None:
     free, formed = (form.pattern(CALLS, text, several=True) for text in ("", "yes|no"))

@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from services.gateway.api.tool_calls.call_text import CallReader
-from shared.patterns.json_scalars import constant, literal
+from shared.patterns.json_scalars import CHARACTER, constant, literal
 from shared.patterns.json_schema import COLON, COMMA
 
 Turn = Mapping[str, Any]  # a message as chat templates read it
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
+# A JSON string of any length without `</`, which it can have as `<\/`: so a closing tag always ends the call.
+STRING = f"{CHARACTER}*"
+STRING_WITHOUT_TAG = r'(?:[^"\\<\x00-\x1F\x7F]|\\["\\/bfnrt]|<+(?:[^"\\</\x00-\x1F\x7F]|\\["\\/bfnrt]))*<*'
 INSTRUCTION = (
     "You can call these functions:\n{functions}\n"
     'To call functions, reply with one line {{"name": "NAME", "arguments": {{...}}}} for each call and nothing else. '
@@ -29,6 +32,9 @@ class CallForm(Protocol):
         """The pattern of texts with calls. `calls`: of one call. `text`: of texts without one, None: there is always a
         call; empty: any. `several`: whether there may be more than one call."""
 
+    def free_pattern(self, names: Sequence[str]) -> str:
+        """The pattern of texts whose calls are of these functions, with any arguments; empty: any text."""
+
 
 class TaggedCalls(CallForm):
     """Of chat templates with Hermes' tags, as those of Qwen, SDAR, Dream and Ling: <tool_call>{...}</tool_call>."""
@@ -39,11 +45,16 @@ class TaggedCalls(CallForm):
         return list(turns), [{"type": "function", "function": function} for function in functions]
 
     def pattern(self, calls: str, text: str | None, *, several: bool) -> str:
-        tagged = f"{OPENING}\n?{calls}\n?{CLOSING}"
+        tagged = f"{OPENING}\n?{calls.replace(STRING, STRING_WITHOUT_TAG)}\n?{CLOSING}"
         some = f"(?:{tagged}\n?)+" if several else tagged
         if text is None:
             return some
         return f"{_without(OPENING)}(?:{some})?" if not text else f"(?:{text})|{some}"
+
+    def free_pattern(self, names: Sequence[str]) -> str:
+        text, name = _without(OPENING), "|".join(map(constant, names))
+        head = rf'\{{"name"{COLON}(?:{name}){COMMA}"arguments"{COLON}\{{'
+        return f"{text}(?:{OPENING}\n?{head}{text})*"
 
 
 class JsonCalls(CallForm):
@@ -66,6 +77,9 @@ class JsonCalls(CallForm):
         if text is None:
             return some
         return rf"(?:[^\s{{](?s:.)*)?|{some}" if not text else f"(?:{text})|{some}"
+
+    def free_pattern(self, names: Sequence[str]) -> str:  # noqa: ARG002
+        return ""  # a text may begin as a call does
 
 
 def call_form(template: str) -> CallForm:

@@ -35,8 +35,11 @@ class ToolUse:
 
     def pattern(self, text: str) -> str:
         """The pattern of the whole text; `text`: of one without calls, empty: any. Raises: BadInput."""
-        if not self.tools or not (self.is_constrained or text):
+        if not self.tools:
             return text
+        names = [tool.function.name for _, tool in self.tools]
+        if not self.is_constrained and not text:
+            return self.form.free_pattern(names)
         schemas = {self.field.format(at): _schema(tool, self.field.format(at)) for at, tool in self.tools}
         try:
             arguments = schema_patterns(schemas)
@@ -44,7 +47,6 @@ class ToolUse:
             raise BadInput(f"{error.field}: {error.message}", error.field) from None
         except RecursionError:
             raise BadInput("tools has a schema with too many levels", "tools") from None
-        names = (tool.function.name for _, tool in self.tools)
         calls = call_pattern(dict(zip(names, arguments, strict=True)))
         return self.form.pattern(calls, None if self.is_required else text, several=self.several)
 
