@@ -39,11 +39,11 @@ class CallReader:
         the text's beginning only."""
         pieces = [*map(re.escape, opening), *PIECES]
         header = re.compile("".join(pieces[:-1]) + f"(?={pieces[-1]})")
-        beginning = re.compile(_beginnings(pieces) + r"\Z")
+        self._beginning = re.compile(_beginnings(pieces) + r"\Z")
         self._end = re.compile(SPACE + r"\}?" + SPACE + f"(?:{re.escape(closing)})?" + SPACE)
         self._end_beginning = re.compile(_beginnings(list(map(re.escape, closing))) + r"\Z")
         self._find = header.search if anywhere else header.match
-        self._withheld = beginning.search if anywhere else beginning.match
+        self._mark = opening[:1] if anywhere else ""  # with which a call begins that follows text
 
     def read(self, text: str, *, is_whole: bool) -> ReadText:
         """`is_whole`: nothing follows."""
@@ -55,13 +55,16 @@ class CallReader:
             after = self._end.match(text, end)
             assert after is not None  # it matches the empty text
             at = after.end()
-        rest = text[at:]
-        if not is_whole:
-            withheld = (self._end_beginning.match(rest) if calls else None) or self._withheld(rest)
-            rest = rest[: withheld.start()] if withheld else rest
-        content += rest
+        content += text[at:] if is_whole else text[at : self._withheld_from(text, at, is_after_call=bool(calls))]
         has_text = bool(content.strip()) or (is_whole and not calls)
         return ReadText(content if has_text else "", tuple(calls))
+
+    def _withheld_from(self, text: str, at: int, *, is_after_call: bool) -> int:
+        """Where the text from `at` on may become the beginning of a call, or the end of the call before it."""
+        if is_after_call and self._end_beginning.match(text, at):
+            return at
+        start = text.rfind(self._mark, at) if self._mark else at
+        return start if start >= 0 and self._beginning.match(text, start) else len(text)
 
 
 def arguments_end(text: str, start: int) -> int:
