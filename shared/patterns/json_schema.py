@@ -29,6 +29,7 @@ from shared.patterns.schema_narrowing import NARROWED, TYPES, in_own_scope, narr
 MAX_DEPTH = 3  # of a reference within itself
 MAX_PARTS = 5_000
 MAX_STRING_PATTERNS = 16
+MAX_PROPERTIES = 50  # required by their number alone
 ANY_DEPTH = 2  # of arrays and objects within a value of any kind
 COMMA, COLON = ",[ ]?", ":[ ]?"
 KEY = f'"{CHARACTER}*"'
@@ -218,6 +219,8 @@ class _Converter:
         if not properties and not required:
             value = self.convert(others, f"{field}.additionalProperties", depths)
             if least > 1 and value is not None:  # names of our own, as others might be equal
+                if least > MAX_PROPERTIES:
+                    raise BadInput(f"minProperties is supported up to {MAX_PROPERTIES}, got {least}", field)
                 members = [(f'"key{i}"{COLON}{value}', True) for i in range(1, least + 1)]
                 return rf"\{{{_members(members)}\}}"
             return _map(value, least, most) if value is not None else (None if least else r"\{\}")

@@ -160,6 +160,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "integer", "minimum": 3, "exclusiveMaximum": 3}, "minimum 3 is above the maximum 2"),
     ({"type": "number", "minimum": 0.5, "maximum": 0.7}, "minimum 1 is above the maximum 0"),
     ({"type": "array", "uniqueItems": True, "minItems": 2}, "uniqueItems is supported for items with enum"),
+    ({"type": "object", "minProperties": 10**9}, "minProperties is supported up to 50"),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf is supported if"),
     ({"allOf": [{"type": "string"}, {"type": "null"}]}, "no instance"),
     ({"enum": 3}, "enum must be a list"),
