@@ -10,7 +10,8 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from services.gateway.ready_reasons import CODES, Reason, Storage
-from shared.messages.requests import Outcome
+from services.gateway.vllm_metrics import VllmMetrics
+from shared.messages.requests import Outcome, Request
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +36,7 @@ class GatewayMetrics:
         histogram = partial(Histogram, buckets=LATENCY_BUCKETS_S, registry=self.registry)
         self.latency = histogram(f"{name}_latency_seconds", "From the request's body to its outcome")
         self.first_text = histogram(f"{name}_first_text_seconds", "From a stream's body to its first committed text")
+        self.vllm = VllmMetrics(self.registry)
 
     def set_readiness(self, reasons: Iterable[Reason], storage: Storage) -> None:
         """Export why requests cannot be served, and the last look at the bus's storage."""
@@ -58,28 +60,39 @@ class RequestRecorder:
     """Records the first end of one request in the metrics and in the log."""
 
     _metrics: GatewayMetrics
-    _request_id: str
+    _model: str
+    _request: Request
     _start_s: float  # before the body was read, by time.perf_counter
+    _text_s: float | None = None  # from then to the last text of a stream
     _ended: bool = False
 
-    def first_text(self) -> None:
-        self._metrics.first_text.observe(self._latency_s())
+    def text_sent(self) -> None:
+        """A stream has sent committed text."""
+        now_s = self._latency_s()
+        if self._text_s is None:
+            self._metrics.first_text.observe(now_s)
+            self._metrics.vllm.first_text(self._model, now_s)
+        else:
+            self._metrics.vllm.next_text(self._model, now_s - self._text_s)
+        self._text_s = now_s
 
     def completed(self, outcome: Outcome) -> None:
         self._ended = True
         latency_s = self._latency_s()
+        self._metrics.vllm.completed(self._model, outcome, self._request.block_length, latency_s)
         self._metrics.requests.labels(outcome.status.value).inc()
         self._metrics.tokens.labels("prompt").inc(outcome.prompt_tokens)
         self._metrics.tokens.labels("completion").inc(outcome.completion_tokens)
         self._metrics.latency.observe(latency_s)
-        log.debug("request completed", request_id=self._request_id, latency_s=round(latency_s, 4))
+        log.debug("request completed", request_id=self._request.request_id, latency_s=round(latency_s, 4))
 
     def not_completed(self, reason: str) -> None:
         if not self._ended:
             self._ended = True
             self._metrics.not_completed(reason)
-            latency_s = round(self._latency_s(), 4)
-            log.info("request not completed", request_id=self._request_id, reason=reason, latency_s=latency_s)
+            self._metrics.vllm.aborted(self._model)
+            request_id, latency_s = self._request.request_id, round(self._latency_s(), 4)
+            log.info("request not completed", request_id=request_id, reason=reason, latency_s=latency_s)
 
     def _latency_s(self) -> float:
         return time.perf_counter() - self._start_s

@@ -10,7 +10,7 @@ from tests.support.metrics import exported
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"\b(?:dilaserve|process)_\w+")
-ROW = re.compile(r"^\| `(dilaserve_\w+)` \| (\w+) \|", re.MULTILINE)
+ROW = re.compile(r"^\| `((?:dilaserve_|vllm:)\w+)` \| (\w+) \|", re.MULTILINE)
 OF_EVERY_PROCESS = {"process_start_time_seconds"}  # exported by Prometheus's client
 SAMPLES = {sample for family in exported() for sample in family.samples} | OF_EVERY_PROCESS
 PANELS = json.loads((ROOT / "compose/grafana/dilaserve.json").read_text())["panels"]

@@ -115,9 +115,12 @@ def test_every_service_counts_the_request_in_its_metrics(served: Served) -> None
         "worker_info",
     ):
         assert metrics[f"dilaserve_{name}"] > 0, name
+    assert metrics["vllm:request_success_total"] == metrics["vllm:request_queue_time_seconds_count"] == 1
+    assert metrics["vllm:spec_decode_num_drafts_total"] == stats["steps"]
+    assert "vllm:num_requests_running" in metrics
 
 
 def test_services_export_only_the_listed_metrics(served: Served) -> None:
-    samples = {name for name in served.metrics if name.startswith("dilaserve_")}
+    samples = {name for name in served.metrics if name.startswith(("dilaserve_", "vllm:"))}
     known = {sample for family in exported() for sample in family.samples}
     assert {name for name in samples if not name.endswith("_created")} <= known

@@ -64,7 +64,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     replies = _replies(cell.text, sent, bodies, first.request_id, created_s)
     ignored = ignored_header(sent, context.tables.ignored(sent))
     headers = {"X-Request-Id": first.request_id, **ignored, **adjusted_header(body, first)}
-    recorders = [RequestRecorder(context.metrics, each.request.request_id, start_s) for each in inflights]
+    recorders = [RequestRecorder(context.metrics, cell.model, each.request, start_s) for each in inflights]
     if body.stream:
         pairs = enumerate(zip(inflights, recorders, strict=True))
         choices = [_streamed(cell.text, i, each, recorder) for i, (each, recorder) in pairs]
@@ -106,7 +106,8 @@ async def _prompts_alone(
     for _ in outcomes[1:]:
         context.admission.check_rate(key_of(http))
     for outcome in outcomes:
-        RequestRecorder(context.metrics, outcome.request_id, start_s).completed(outcome)
+        request = QueuedRequest(request_id=outcome.request_id)
+        RequestRecorder(context.metrics, cell.model, request, start_s).completed(outcome)
     request_id = outcomes[0].request_id
     replies = _replies(cell.text, body, bodies, request_id, outcomes[0].arrival_s)
     headers = {"X-Request-Id": request_id, **ignored_header(body, context.tables.ignored(body))}

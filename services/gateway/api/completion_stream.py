@@ -126,8 +126,8 @@ class CompletionStream(EventStreamResponse):
             if choice.request.guesses:
                 index = {"index": choice.index} if len(self._choices) > 1 else {}
                 yield _canvas(event, choice.guessed, self._cell.text.decode) | index
-        if piece and piece == choice.text.text:
-            choice.recorder.first_text()
+        if piece:
+            choice.recorder.text_sent()
         if piece or tokens:
             yield from self._replies.text(choice.index, piece, choice.prompt_tokens, choice.text.tokens_read, tokens)
         if isinstance(event, Outcome):
