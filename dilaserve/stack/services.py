@@ -64,19 +64,19 @@ def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> 
 
 
 def reconfigurator_program(options: StackOptions, nats_url: str, database_url: str) -> Program:
-    settings: dict[str, object] = {"nats_url": nats_url, "database_url": database_url}
-    settings["metrics_port"] = _metrics_port(options, "reconfigurator")
+    policy = find_policy(options.policy)
+    settings: dict[str, object] = {
+        "nats_url": nats_url,
+        "database_url": database_url,
+        "metrics_port": _metrics_port(options, "reconfigurator"),
+        "profile": options.profile,
+        "tp_degrees": [tp for tp in TP_DEGREES if tp <= options.slots],
+        "predictor": options.model / "predictor" if policy.uses_estimates else None,
+        "thresholds": options.thresholds[-1:] if policy.one_threshold else options.thresholds,
+        "cache": options.cache,
+    }
     if options.reconfigure:
-        policy = find_policy(options.policy)
-        settings |= {
-            "launcher": "process",
-            "nodes": f"{NODE}:{options.slots}",
-            "profile": options.profile,
-            "tp_degrees": [tp for tp in TP_DEGREES if tp <= options.slots],
-            "predictor": options.model / "predictor" if policy.uses_estimates else None,
-            "thresholds": options.thresholds[-1:] if policy.one_threshold else options.thresholds,
-            "cache": options.cache,
-        }
+        settings |= {"launcher": "process", "nodes": f"{NODE}:{options.slots}"}
     return _program("reconfigurator", settings)
 
 

@@ -15,6 +15,7 @@ from services.reconfigurator.execution.executor import Executor
 from services.reconfigurator.execution.launchers import Launcher
 from services.reconfigurator.execution.launchers.process import ProcessLauncher
 from services.reconfigurator.metrics import ReconfiguratorMetrics
+from services.reconfigurator.monitoring.wanted_gpus import WantedGpus
 from services.reconfigurator.monitoring.workload_monitor import monitor
 from services.reconfigurator.nodes import Node, read_nodes
 from services.reconfigurator.planning.decision import Planner
@@ -50,7 +51,7 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
     if settings.request_retention_s < settings.window_s:
         text = f"DILASERVE_REQUEST_RETENTION_S={settings.request_retention_s:g}: accepted: at least "
         raise BadInput(f"{text}DILASERVE_WINDOW_S={settings.window_s:g}, which decisions read", "request_retention_s")
-    config = None if settings.launcher == "none" else read_reconfiguration(settings)
+    config = read_reconfiguration(settings)
     engine = open_database(settings.database_url)
     metrics = ReconfiguratorMetrics()
     serve_metrics(metrics.registry, settings)
@@ -59,8 +60,7 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(monitor(bus, engine, metrics, settings.request_retention_s, stop))
-                if config is not None:
-                    group.create_task(reconfigure(bus, engine, settings, config, metrics, stop))
+                group.create_task(plan(bus, engine, settings, config, metrics, stop))
         finally:
             await engine.dispose()
 
@@ -70,7 +70,7 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
 def read_reconfiguration(settings: ReconfiguratorSettings) -> ReconfigurationConfig:
     """Raises: BadInput naming the fault in the settings or in a file that they name."""
     nodes = read_nodes(settings.nodes)
-    if not nodes:
+    if not nodes and settings.launcher != "none":
         raise BadInput("DILASERVE_NODES must name the nodes as NAME:GPUS, separated by commas", "nodes")
     thresholds = sorted(settings.thresholds)
     prior: Mapping[float, float] = {}
@@ -92,7 +92,7 @@ def read_reconfiguration(settings: ReconfiguratorSettings) -> ReconfigurationCon
     )
 
 
-async def reconfigure(
+async def plan(
     bus: Bus,
     engine: AsyncEngine,
     settings: ReconfiguratorSettings,
@@ -100,20 +100,40 @@ async def reconfigure(
     metrics: ReconfiguratorMetrics,
     stop: asyncio.Event,
 ) -> None:
+    """Count the GPUs that the workload needs and, with a launcher, decide and carry out plans, until `stop` is set."""
+    instances, clock = InstanceWatch(), BusClock(bus)
+    await instances.start(bus)
+    wanted = WantedGpus(clock, engine, instances, config.planner, config.profile, metrics, settings.wanted_threshold)
+    running = [clock.run(), wanted.run(settings.interval_s, settings.window_s)]
+    tasks = [asyncio.create_task(task) for task in running]
+    try:
+        if settings.launcher == "none":
+            await stop.wait()
+        else:
+            await reconfigure(bus, engine, settings, config, metrics, instances, clock, stop)
+    finally:
+        await cancel(tasks)
+
+
+async def reconfigure(
+    bus: Bus,
+    engine: AsyncEngine,
+    settings: ReconfiguratorSettings,
+    config: ReconfigurationConfig,
+    metrics: ReconfiguratorMetrics,
+    instances: InstanceWatch,
+    clock: BusClock,
+    stop: asyncio.Event,
+) -> None:
     """Decide and carry out plans until `stop` is set."""
     launcher = make_launcher(bus, settings, config.planner.nodes)
-    instances = InstanceWatch()
-    await instances.start(bus)
     executor = Executor(bus, launcher, instances, settings)
-    clock = BusClock(bus)
-    measuring = asyncio.create_task(clock.run())
     controller = ReconfigurationController(
         bus, clock, engine, launcher, instances, executor, config.planner, config.profile, metrics
     )
     try:
         await controller.run(settings.interval_s, settings.window_s, stop)
     finally:
-        await cancel([measuring])
         await launcher.close()
 
 

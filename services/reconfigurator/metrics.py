@@ -30,6 +30,8 @@ class ReconfiguratorMetrics:
         self._decided = gauge(f"{NAME}_decided_timestamp_seconds", "When the last decision was made, Unix time")
         self._threshold = gauge(f"{NAME}_planned_mean_threshold", "Mean threshold of the last plan")
         self._instances = gauge(f"{NAME}_instances", "Planned instances", ["tp_degree"])
+        self.wanted_gpus = gauge(f"{NAME}_wanted_gpus", "GPUs that the recent workload needs")
+        self.wanted_gpus.set(nan)
         self._decided.set(nan)
         self._threshold.set(nan)
 

@@ -25,6 +25,7 @@ class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
     window_s: Seconds = 300.0  # seconds of recent workload that a decision considers
     request_retention_s: Retention = 7_776_000.0  # seconds from a request's arrival for which Postgres keeps its row
     rps_buffer: Annotated[float, msgspec.Meta(ge=0)] = 0.1  # headroom over the observed rate (0.1 = 10 %)
+    wanted_threshold: Threshold = 0.85  # mean threshold for which the metric `wanted_gpus` counts the GPUs
     solver: Solver = Solver.CBC  # solver of the integer programs
     solve_s: Seconds = 60.0  # time limit in seconds of each planning stage
     drain_s: Seconds = 10.0  # seconds that a drained instance keeps requests until their next recompute step

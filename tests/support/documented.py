@@ -10,6 +10,10 @@ ELSEWHERE = {
     "dilaserve profile --model models/demo --tp 1,2 --out PROFILE.csv": (
         "tests/integration/test_profile.py::test_the_command_writes_the_profile_to_a_file_and_the_database"
     ),
+    "dilaserve plan --workload workload.json --profile experiments/data/h100-llada8b.csv --out plan.json "
+    "--min-threshold 0.85 --min-attainment 0.99": (
+        "tests/unit/dilaserve/test_plan.py::test_the_plan_is_that_of_the_smallest_cluster_that_suffices"
+    ),
     "dilaserve simulate --workload gsm8k --rps 6 --slo 15 --profile experiments/data/h100-llada8b.csv "
     "--steps experiments/data/steps-llada-gsm8k.csv --cluster 8x1": (
         "tests/unit/dilaserve/test_simulate.py::test_a_trace_is_served_and_reported"

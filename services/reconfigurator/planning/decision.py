@@ -8,7 +8,7 @@ import msgspec
 
 from services.reconfigurator.nodes import Node, gpus_of, to_placements, to_spec
 from services.reconfigurator.planning.plan import Plan, Solver
-from services.reconfigurator.planning.plan_input import plan_input
+from services.reconfigurator.planning.plan_input import PlanInput, plan_input
 from services.reconfigurator.planning.workload_stats import (
     PlanningSettings,
     RequestSample,
@@ -19,7 +19,7 @@ from services.reconfigurator.planning.workload_stats import (
 from services.reconfigurator.schedule import PlanTrigger
 from shared.errors import DilaserveError
 from shared.messages.launch import InstanceSpec
-from shared.messages.plans import PlanRecord, PlanState
+from shared.messages.plans import ClassLoad, PlanRecord, PlanState
 from shared.messages.requests import ThresholdUse
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
@@ -99,6 +99,22 @@ class Planner:
             target=target,
         )
 
+    def wanted_gpus(self, context: PlanningContext, min_threshold: float) -> int | None:
+        """The fewest GPUs with which the window's workload meets every SLO at a mean threshold of `min_threshold`, or
+        at the highest one. Returns: 0 without arrivals; None if the costs are not known, or no number suffices."""
+        from services.reconfigurator.planning.smallest_cluster import gpus_for_threshold  # noqa: PLC0415  (as below)
+
+        loads = class_loads(context.requests, context.trigger.span_s)
+        prior = {**self.prior, **context.known_tokens_per_step}
+        tokens = tokens_per_step(context.threshold_uses, self.planning.thresholds, prior)
+        degrees = [tp for tp in self.planning.tp_degrees if self._is_known(context.profile, tp)]
+        if not (loads and tokens and degrees):
+            return None if loads else 0
+        per_node = max([*degrees, *(node.gpus for node in self.nodes)])
+        p = self._plan_input(context, loads, tokens, degrees, [per_node])
+        highest = min(min_threshold, max(self.planning.thresholds))
+        return gpus_for_threshold(p, highest, per_node, solver=self.solver, time_limit_s=self.solve_s)
+
     def _start_all(self, context: PlanningContext, record: PlanRecord) -> PlanRecord:
         """Start with the highest throughput until the workload is known."""
         tp = min(self.planning.tp_degrees)
@@ -115,19 +131,28 @@ class Planner:
     def _plan(self, context: PlanningContext, record: PlanRecord, degrees: Sequence[int]) -> Plan:
         from services.reconfigurator.planning.planner import make_plan  # noqa: PLC0415  (imports Pyomo, which is slow)
 
-        rps_buffer = context.trigger.buffer(self.planning.rps_buffer)
-        block_length = context.block_length or self.planning.block_length
-        planning = replace(self.planning, tp_degrees=degrees, rps_buffer=rps_buffer, block_length=block_length)
         nodes = gpus_of(self.nodes, context.nodes_up)
-        planned_workload = workload(record.classes, record.tokens_per_step, planning, nodes)
         return make_plan(
-            plan_input(planned_workload, context.profile, cached=self.cached),
+            self._plan_input(context, record.classes, record.tokens_per_step, degrees, nodes),
             to_placements(context.running, self.nodes, context.nodes_up),
             heading_for=to_placements(context.heading_for, self.nodes, context.nodes_up),
             solver=self.solver,
             time_limit_s=self.solve_s,
             growing=context.trigger.growing,
         )
+
+    def _plan_input(
+        self,
+        context: PlanningContext,
+        loads: Sequence[ClassLoad],
+        tokens: Mapping[float, float],
+        degrees: Sequence[int],
+        nodes: Sequence[int],
+    ) -> PlanInput:
+        rps_buffer = context.trigger.buffer(self.planning.rps_buffer)
+        block_length = context.block_length or self.planning.block_length
+        planning = replace(self.planning, tp_degrees=degrees, rps_buffer=rps_buffer, block_length=block_length)
+        return plan_input(workload(loads, tokens, planning, nodes), context.profile, cached=self.cached)
 
     def _is_known(self, profile: LatencyProfile, tp: int) -> bool:
         kinds = [StepKind.RECOMPUTE, StepKind.CACHE] if self.cached else [StepKind.RECOMPUTE]

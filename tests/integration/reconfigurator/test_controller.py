@@ -8,7 +8,8 @@ import pytest
 
 from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor, instances_at
-from services.reconfigurator.metrics import ReconfiguratorMetrics
+from services.reconfigurator.metrics import NAME, ReconfiguratorMetrics
+from services.reconfigurator.monitoring.wanted_gpus import WantedGpus
 from services.reconfigurator.monitoring.workload_monitor import monitor
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner
@@ -152,3 +153,13 @@ async def test_a_transition_continues_after_a_decision_to_stay(cell: Cell) -> No
     first, second = await cell.plans()
     assert (first.state, second.state) == (PlanState.DONE, PlanState.STAYED), second.reason
     assert set(await cell.launcher.running()) == {LEFT, RIGHT}
+
+
+async def test_the_metric_counts_the_gpus_that_the_window_needs(cell: Cell) -> None:
+    metrics = ReconfiguratorMetrics()
+    wanted = WantedGpus(BusClock(cell.bus), cell.engine, cell.instances, PLANNER, PROFILE, metrics, 0.9)
+    await cell.arrive(60, latest_s=5.0, over_s=10.0)
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        running = group.create_task(wanted.run(0.1, 60.0))
+        await reached(lambda: (metrics.registry.get_sample_value(f"{NAME}_wanted_gpus") or 0.0) >= 1, WAIT_S)
+        running.cancel()

@@ -16,6 +16,7 @@ from services.reconfigurator.schedule import PlanTrigger
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import ThresholdUse
+from shared.profile import LatencyProfile
 from tests.support.workloads import PROFILE
 
 AT_S = 1_800_000_000.0
@@ -128,3 +129,21 @@ def test_a_lost_node_gets_no_instances() -> None:
     record = decided(2, [lost], two, nodes_up={"b"})
     assert record.state is PlanState.RUNNING
     assert record.target == [InstanceSpec(node="b", gpus=(0, 1))]
+
+
+def test_the_wanted_gpus_suffice_for_the_threshold_and_fewer_do_not() -> None:
+    wanted = PLANNER.wanted_gpus(situation(60, []), 0.9)
+    assert wanted is not None
+
+    def reached(gpus: int) -> float:
+        planner = dataclasses.replace(PLANNER, nodes=read_nodes([f"a:{gpus}"]))
+        return decided(60, [LEFT], planner).mean_threshold or 0.0
+
+    assert reached(wanted) == pytest.approx(0.9)
+    assert reached(wanted - 1) < 0.9 - 1e-6
+
+
+def test_no_gpus_are_wanted_without_arrivals_and_an_unknown_number_without_a_profile() -> None:
+    assert PLANNER.wanted_gpus(situation(0, []), 0.9) == 0
+    unknown = dataclasses.replace(situation(2, []), profile=LatencyProfile({}))
+    assert PLANNER.wanted_gpus(unknown, 0.9) is None

@@ -1,0 +1,62 @@
+"""Counts the GPUs that the recent workload needs, for autoscalers, also if the reconfigurator changes nothing."""
+
+import asyncio
+from dataclasses import dataclass
+from math import nan
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from services.reconfigurator.metrics import ReconfiguratorMetrics
+from services.reconfigurator.monitoring.request_history import read_window
+from services.reconfigurator.planning.decision import Planner, PlanningContext
+from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
+from services.reconfigurator.planning.run_in_process import run_in_process
+from services.reconfigurator.schedule import PlanTrigger
+from shared.bus.clock import BusClock
+from shared.bus.instance_watch import InstanceWatch
+from shared.errors import DilaserveError
+from shared.profile import LatencyProfile
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class WantedGpus:
+    """Of one cell. `_min_threshold` is the mean threshold to reach."""
+
+    _clock: BusClock
+    _engine: AsyncEngine
+    _instances: InstanceWatch
+    _planner: Planner
+    _profile: LatencyProfile
+    _metrics: ReconfiguratorMetrics
+    _min_threshold: float
+
+    async def run(self, interval_s: float, window_s: float) -> None:
+        """Update the metric at each interval, until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                gpus = await self.count(window_s)
+            except (DilaserveError, ValueError) as error:
+                log.warning("cannot count the GPUs that the workload needs", error=str(error))
+                gpus = None
+            self._metrics.wanted_gpus.set(nan if gpus is None else gpus)
+
+    async def count(self, window_s: float) -> int | None:
+        """The GPUs for the last `window_s`; None: not known. Raises: RetryLater if Postgres is unavailable."""
+        until_s = self._clock.now_s()
+        requests, threshold_uses = await read_window(self._engine, until_s - window_s, until_s)
+        instances = self._instances.instances()
+        context = PlanningContext(
+            requests=requests,
+            threshold_uses=threshold_uses,
+            trigger=PlanTrigger(window_s),
+            running=(),
+            nodes_up=(),
+            profile=await fill_missing_profiles(self._profile, instances, self._engine),
+            known_tokens_per_step={},
+            block_length=max((instance.model.block_length for instance in instances), default=0),
+        )
+        return await run_in_process(self._planner.wanted_gpus, context, self._min_threshold)
