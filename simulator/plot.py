@@ -9,24 +9,31 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-PANELS = (
-    ("rps", "requests / s"),
-    ("mean_threshold", "mean threshold"),
-    ("slo_attainment", "SLO attainment"),
-    ("mean_latency_s", "mean latency, s"),
+PANELS = (  # the key of an entry, its label, and the top of the axis; None: as the values
+    ("rps", "requests / s", None),
+    ("mean_threshold", "mean threshold", 1.02),
+    ("slo_attainment", "SLO attainment", 1.02),
+    ("mean_latency_s", "mean latency, s", None),
+    ("p99_latency_s", "p99 latency, s", None),
 )
 
 Timeline = Sequence[Mapping[str, Any]]
 
 
-def draw_timelines(timelines: Mapping[str, Timeline]) -> Figure:
-    """One line per timeline in each panel; below, the instances of the last timeline by TP degree."""
-    figure = Figure(figsize=(9, 11), layout="constrained")
+def draw_timelines(timelines: Mapping[str, Timeline], title: str = "") -> Figure:
+    """One line per timeline in each panel; below, the instances of the last timeline by TP degree.
+
+    The last entry of a timeline covers only a part of its time, and is left out.
+    """
+    timelines = {name: timeline[:-1] or timeline for name, timeline in timelines.items()}
+    figure = Figure(figsize=(9, 13), layout="constrained")
+    figure.suptitle(title)
     axes = figure.subplots(len(PANELS) + 1, sharex=True)
-    for axis, (key, label) in zip(axes, PANELS, strict=False):
+    for axis, (key, label, top) in zip(axes, PANELS, strict=False):
         for name, timeline in timelines.items():
             values = np.array([entry[key] for entry in timeline], dtype=float)  # None becomes nan
             axis.plot(_minutes(timeline), values, label=name, linewidth=1)
+        axis.set_ylim(0, top)
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
     if any(timelines):

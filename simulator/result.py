@@ -134,6 +134,7 @@ def timeline(records: Records, workload: ArrivalTrace) -> list[dict[str, Any]]:
                 "slo_attainment": _mean(records.met[arrived]),
                 "mean_threshold": _mean(records.mean_threshold[done], workload.output_tokens[done]),
                 "mean_latency_s": _mean(records.latency_s[done]),
+                "p99_latency_s": float(np.percentile(records.latency_s[done], 99)) if done.any() else None,
                 "instances_per_tp": _instances_at(records, number * BUCKET_S),
             }
         )

@@ -75,7 +75,7 @@ def bench(
     if plot is not None:
         from simulator.plot import draw_timelines, write_figure  # noqa: PLC0415
 
-        write_figure(plot, draw_timelines({"": result["timeline"]}))
+        write_figure(plot, draw_timelines({"": result["timeline"]}, f"{result['requests']} requests to {url}"))
     if json:
         typer.echo(msgspec.json.encode(result))
     else:

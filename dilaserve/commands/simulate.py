@@ -1,18 +1,21 @@
 """`dilaserve simulate`: a cluster in virtual time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dilaserve.outputs import check_figure, check_file
-from services.scheduler.registry import DEFAULT_POLICY, PolicyName, policies_that
+from services.scheduler.registry import DEFAULT_POLICY, POLICIES, policies_that
 from shared.errors import BadInput
 
 if TYPE_CHECKING:
+    from dilaserve.load.recorded import RecordedLoad
+    from dilaserve.load.simulated_runs import SimulatedRun
     from simulator.result import Records
     from simulator.scenario import Scenario
+    from simulator.steps_table import StepsTable
     from simulator.workload import ArrivalTrace
 
 EXAMPLE = (
@@ -34,11 +37,36 @@ def simulate(
     ] = 20.0,
     data: Annotated[Path | None, typer.Option(help="Directory with the workloads' lengths.")] = None,
     profile: Annotated[Path, typer.Option(help="Latency profile (CSV).")],
-    steps: Annotated[Path, typer.Option(help="Tokens per step by threshold (CSV).")],
-    cluster: Annotated[str, typer.Option(help="Instances: COUNTxTP[,COUNTxTP...].")] = "16x1",
-    policy: Annotated[PolicyName, typer.Option(help="Scheduling policy.")] = DEFAULT_POLICY,
+    from_database: Annotated[
+        bool,
+        typer.Option("--from-database", help="Simulate the requests that a cell has served, as Postgres has them."),
+    ] = False,
+    last: Annotated[
+        str, typer.Option(help="With --from-database: requests that arrived in this time, as 30m, 1h, 2d.")
+    ] = "1h",
+    data_dir: Annotated[
+        Path, typer.Option(help="With --from-database: data directory of a stack on this machine.")
+    ] = Path(".data"),
+    database_url: Annotated[
+        str | None, typer.Option(help="With --from-database: database URL; default: the stack's.")
+    ] = None,
+    steps: Annotated[
+        Path | None,
+        typer.Option(
+            help="Tokens per step by threshold (CSV).", show_default="with --from-database, the recorded ones"
+        ),
+    ] = None,
+    cluster: Annotated[
+        list[str] | None, typer.Option(help="Instances: COUNTxTP[,COUNTxTP...]; repeatable.", show_default="16x1")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Scheduling policy ({', '.join(POLICIES)}); repeatable.", show_default=DEFAULT_POLICY),
+    ] = None,
     thresholds: Annotated[str, typer.Option(help=f"Candidate thresholds ({ADAPTIVE}).")] = "0.5,0.6,0.7,0.8,0.9",
-    threshold: Annotated[float, typer.Option(min=0.01, max=1, help=f"Threshold ({FIXED}).")] = 0.9,
+    threshold: Annotated[
+        list[float] | None, typer.Option(min=0.01, max=1, help=f"Threshold ({FIXED}); repeatable.", show_default="0.9")
+    ] = None,
     cache: Annotated[bool, typer.Option(help="Whether instances cache keys and values.")] = True,
     load_control: Annotated[bool, typer.Option(help=f"Whether load limits the thresholds ({ADAPTIVE}).")] = True,
     predictor: Annotated[PredictorName, typer.Option(help="How the step predictor is simulated.")] = "trained",
@@ -55,56 +83,99 @@ def simulate(
     slo: Annotated[float | None, typer.Option(min=0.001, help="SLO in seconds; default: 5 x unloaded.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the result to this file, as JSON.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write a table of all runs to this file (Markdown).")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the timeline into this .png or .html.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Serve a workload on a simulated cluster, with the live scheduler, and report the result."""
+    """Serve a workload on a simulated cluster, with the live scheduler, and report the result.
+
+    Several clusters, policies or thresholds are simulated one after the other, each with each.
+    """
     import msgspec  # noqa: PLC0415
 
+    from dilaserve.load.simulated_runs import runs_of, table  # noqa: PLC0415
     from dilaserve.stack.options import read_thresholds  # noqa: PLC0415
     from services.scheduler.settings import SchedulerSettings  # noqa: PLC0415
-    from shared.instance_counts import read_instance_counts  # noqa: PLC0415
     from shared.profile import read_profile  # noqa: PLC0415
     from simulator.reconfiguration import SimulatedReconfiguration  # noqa: PLC0415
     from simulator.result import summarize  # noqa: PLC0415
     from simulator.scenario import Scenario, read_failures  # noqa: PLC0415
-    from simulator.steps_table import read_steps  # noqa: PLC0415
 
     check_file("--out", out)
+    check_file("--report", report)
     check_figure("--plot", plot)
+    candidates = read_thresholds(thresholds)
+    runs = runs_of(cluster or ["16x1"], policy or [DEFAULT_POLICY], threshold or [0.9])
+    recorded = _recorded(last, data_dir, database_url) if from_database else None
+    if recorded is None:
+        arriving, source = _workload(trace, workload, rps, data, seed)
+    elif trace is None:
+        arriving, source = recorded.trace, f"recorded in the last {last}"
+    else:
+        raise BadInput("give one of --trace TRACE.csv and --from-database")
     scenario = Scenario(
         profile=read_profile(profile),
-        steps=read_steps(steps),
-        instances=(instances := read_instance_counts(cluster, "--cluster")),
+        steps=_steps(steps, recorded, candidates),
+        instances=runs[0].instances,
         settings=SchedulerSettings(
-            model="simulated",
-            policy=policy,
-            threshold=threshold,
-            thresholds=read_thresholds(thresholds),
-            cache="dual" if cache else "none",
-            load_control=load_control,
+            model="simulated", thresholds=candidates, cache="dual" if cache else "none", load_control=load_control
         ),
         predictor=predictor,
-        failures=read_failures(fail or [], len(instances)),
+        failures=read_failures(fail or [], min(len(run.instances) for run in runs)),
         reconfiguration=SimulatedReconfiguration(gpus_per_node=gpus_per_node, load_s=load_s) if reconfigure else None,
         noise=noise,
         slo_s=slo,
         seed=seed,
         shared_launch_s=shared_launch_ms / 1000,
     )
-    arriving, source = _workload(trace, workload, rps, data, seed)
-    records = _run(scenario, arriving)
-    result = summarize(records, arriving)
+    for run in runs:
+        run.result = summarize(_run(run, scenario, arriving), arriving)
+    served = None if recorded is None else summarize(recorded.served, arriving)
+    is_one = len(runs) == 1 and served is None
+    result = runs[0].result if is_one else {"recorded": served, "runs": [run.described for run in runs]}
+    comparison = table(runs, served, f"{len(arriving)} requests, {source}")
     if out is not None:
         out.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     if plot is not None:
-        from simulator.plot import draw_timelines, write_figure  # noqa: PLC0415
-
-        write_figure(plot, draw_timelines({"": result["timeline"]}))
+        _draw(plot, runs, served, f"{len(arriving)} requests, {source}")
+    if report is not None:
+        report.write_text(comparison + (f"\n![Timelines]({plot.name})\n" if plot is not None else ""), "utf-8")
     if json:
         typer.echo(msgspec.json.encode(result))
+    elif is_one:
+        _print(runs[0].result, {"lengths": source, "SLO, s": f"{scenario.default_slo_s(arriving):.2f}"})
     else:
-        _print(result, {"lengths": source, "SLO, s": f"{scenario.default_slo_s(arriving):.2f}"})
+        typer.echo(comparison)
+
+
+def _steps(path: Path | None, recorded: "RecordedLoad | None", thresholds: tuple[float, ...]) -> "StepsTable":
+    """The tokens per step: those of the file, else the recorded ones. Raises: BadInput if there are none."""
+    from simulator.steps_table import read_steps  # noqa: PLC0415
+
+    if path is not None:
+        return read_steps(path)
+    if recorded is not None:
+        return recorded.steps_table(thresholds)
+    raise BadInput("give --steps STEPS.csv, the tokens per step by threshold")
+
+
+def _draw(path: Path, runs: "Sequence[SimulatedRun]", recorded: Mapping[str, Any] | None, title: str) -> None:
+    from simulator.plot import draw_timelines, write_figure  # noqa: PLC0415
+
+    timelines = {} if recorded is None else {"recorded": recorded["timeline"]}
+    write_figure(path, draw_timelines(timelines | {run.name: run.result["timeline"] for run in runs}, title))
+
+
+def _recorded(last: str, data_dir: Path, url: str | None) -> "RecordedLoad":
+    """Raises: BadInput if no request is recorded."""
+    from functools import partial  # noqa: PLC0415
+
+    from dilaserve.load.recorded import read_recorded, read_span_s  # noqa: PLC0415
+    from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
+    from dilaserve.stack.database import in_database  # noqa: PLC0415
+
+    last_s = read_span_s("--last", last)
+    return in_database(url or read_addresses(data_dir).database_url, partial(read_recorded, last_s=last_s))
 
 
 def _workload(
@@ -128,17 +199,17 @@ def _workload(
     return constant_rate_trace(lengths, rps, random, copies=3 if name == "mbpp" else 1), lengths.source
 
 
-def _run(scenario: "Scenario", arriving: "ArrivalTrace") -> "Records":
+def _run(run: "SimulatedRun", scenario: "Scenario", arriving: "ArrivalTrace") -> "Records":
     """Simulate behind a progress bar on standard error."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
     from simulator.scenario import simulate as run_simulation  # noqa: PLC0415
 
-    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(run.name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("requests", total=len(arriving))
-        return run_simulation(scenario, arriving, lambda count: progress.advance(bar, count))
+        return run_simulation(run.scenario(scenario), arriving, lambda count: progress.advance(bar, count))
 
 
 def _print(result: Mapping[str, Any], facts: Mapping[str, str]) -> None:

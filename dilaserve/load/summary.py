@@ -58,12 +58,14 @@ def timeline(
 
 def _entry(at_s: float, arrived: Sequence[LoadReply], instances: Sequence[InstancesAt]) -> dict[str, Any]:
     completed = [reply for reply in arrived if reply.error is None]
+    latency_s = [reply.latency_s for reply in completed]
     counted = [counts for since_s, counts in instances if since_s <= at_s] or [counts for _, counts in instances[:1]]
     return {
         "t_s": at_s,
         "rps": len(arrived) / BUCKET_S,
         "slo_attainment": slo_attainment(arrived),
         "mean_threshold": mean_threshold(completed),
-        "mean_latency_s": float(np.mean([reply.latency_s for reply in completed])) if completed else None,
+        "mean_latency_s": float(np.mean(latency_s)) if completed else None,
+        "p99_latency_s": float(np.percentile(latency_s, 99)) if completed else None,
         "instances_per_tp": counted[-1] if counted else {},
     }

@@ -18,6 +18,10 @@ ELSEWHERE = {
     "--steps experiments/data/steps-llada-gsm8k.csv --cluster 8x1": (
         "tests/unit/dilaserve/test_simulate.py::test_a_trace_is_served_and_reported"
     ),
+    "dilaserve simulate --from-database --last 1h --profile PROFILE.csv --cluster 2x1 --cluster 4x1 "
+    "--policy dilaserve --policy fixed --threshold 0.9 --threshold 0.7 --report report.md --plot report.png": (
+        "tests/integration/test_simulate_recorded.py::test_recorded_requests_run_under_each_policy_and_cluster"
+    ),
     "dilaserve train-predictor --model models/demo --prompts models/demo/heldout.jsonl --out predictor": (
         "tests/integration/test_train_predictor.py::test_a_loadable_predictor_is_written_and_its_errors_are_reported"
     ),
