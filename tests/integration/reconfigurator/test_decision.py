@@ -143,7 +143,7 @@ def test_the_wanted_gpus_suffice_for_the_threshold_and_fewer_do_not() -> None:
     assert reached(wanted - 1) < 0.9 - 1e-6
 
 
-def test_no_gpus_are_wanted_without_arrivals_and_an_unknown_number_without_a_profile() -> None:
+def test_no_gpus_are_wanted_without_arrivals_and_unknown_without_a_profile() -> None:
     assert PLANNER.wanted_gpus(situation(0, []), 0.9) == 0
     unknown = dataclasses.replace(situation(2, []), profile=LatencyProfile({}))
     assert PLANNER.wanted_gpus(unknown, 0.9) is None
