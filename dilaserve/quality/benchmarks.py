@@ -30,7 +30,9 @@ class BenchmarkQuestion:
     is_correct: Callable[[str], bool]  # grades the text of a reply; MBPP runs the program
 
 
-class _Gsm8k(msgspec.Struct):
+class Gsm8kRow(msgspec.Struct):
+    """A row of GSM8K."""
+
     question: str
     answer: str  # the result follows ####
 
@@ -56,16 +58,17 @@ def read_benchmark(name: str, data: Path) -> list[BenchmarkQuestion]:
 
 
 def _gsm8k(data: Path) -> list[BenchmarkQuestion]:
+    train = _read(data / "gsm8k_train_500.jsonl.gz", Gsm8kRow)
+    return gsm8k_questions(_read(data / "gsm8k_test.jsonl.gz", Gsm8kRow), train)
+
+
+def gsm8k_questions(tests: Sequence[Gsm8kRow], train: Sequence[Gsm8kRow]) -> list[BenchmarkQuestion]:
     """5-shot; the examples are drawn from the training part for each question."""
-    train = _read(data / "gsm8k_train_500.jsonl.gz", _Gsm8k)
     draw = random.Random(GSM8K_SEED)
-    return [
-        _gsm8k_question(row, draw.sample(train, min(GSM8K_SHOTS, len(train))))
-        for row in _read(data / "gsm8k_test.jsonl.gz", _Gsm8k)
-    ]
+    return [_gsm8k_question(row, draw.sample(train, min(GSM8K_SHOTS, len(train)))) for row in tests]
 
 
-def _gsm8k_question(row: _Gsm8k, examples: Sequence[_Gsm8k]) -> BenchmarkQuestion:
+def _gsm8k_question(row: Gsm8kRow, examples: Sequence[Gsm8kRow]) -> BenchmarkQuestion:
     examples_text = "".join(f"Question: {example.question}\nAnswer: {example.answer}\n\n" for example in examples)
     expected = row.answer.rpartition("####")[2]
     return BenchmarkQuestion(

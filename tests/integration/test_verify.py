@@ -1,0 +1,33 @@
+"""`dilaserve verify` on the demo model."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dilaserve.cli import run
+from dilaserve.commands.up import DEMO_MODEL
+
+ROWS = str(DEMO_MODEL / "heldout.jsonl")
+
+
+def test_the_demo_model_has_its_published_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["verify", "--model", str(DEMO_MODEL), "--data", ROWS, "--questions", "8", "--batch", "8"]
+    assert run([*arguments, "--out", str(tmp_path / "figures.json"), "--json"]) == 0
+    report = msgspec.json.decode((tmp_path / "figures.json").read_bytes())
+    assert report == msgspec.json.decode(capsys.readouterr().out)
+    assert (report["model"], report["benchmark"], report["differences"]) == ("demo", "rows", [])
+    assert report["published"]["accuracy"] == 0.937
+    assert report["own"]["questions"] == 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [('{"prompt": "What is 1 + 1?"}\n', "each row needs an answer"), ("", "is empty"), ("{", "row 1")],
+)
+def test_unusable_questions_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: str, error: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(rows)
+    assert run(["verify", "--model", str(DEMO_MODEL), "--data", str(tmp_path / "rows.jsonl")]) == 2
+    assert error in capsys.readouterr().err
