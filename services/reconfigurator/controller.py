@@ -16,6 +16,7 @@ from services.reconfigurator.execution.executor import Executor
 from services.reconfigurator.execution.launchers import Launcher
 from services.reconfigurator.execution.transition import can_resume
 from services.reconfigurator.metrics import ReconfiguratorMetrics
+from services.reconfigurator.monitoring.plan_tracing import PlanTraces
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
 from services.reconfigurator.monitoring.workload_monitor import check_written
 from services.reconfigurator.planning.decision import Planner, PlanningContext
@@ -54,6 +55,7 @@ class ReconfigurationController:
     _profile: LatencyProfile  # takes precedence over the profiles of instances
     _metrics: ReconfiguratorMetrics
     _transition: asyncio.Task[None] | None = None  # the last plan that was begun
+    _traces: PlanTraces = field(default_factory=PlanTraces)
     _known_tokens_per_step: dict[float, float] = field(default_factory=dict)
 
     async def run(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
@@ -121,7 +123,7 @@ class ReconfigurationController:
 
     async def _decide(self, context: PlanningContext) -> PlanRecord:
         """Raises: RetryLater if the planner's process dies."""
-        record = await run_in_process(self._planner.decide, context, self._clock.now_s())
+        record = self._traces.decided(await run_in_process(self._planner.decide, context, self._clock.now_s()))
         self._known_tokens_per_step = record.tokens_per_step
         log.info("decided", plan=record.plan_id, state=record.state.value, reason=record.reason)
         self._metrics.decided(record, context.target)
@@ -164,4 +166,5 @@ class ReconfigurationController:
         """Publish; the workload monitor writes it to Postgres."""
         if record.state is not PlanState.RUNNING:
             self._metrics.ended(record)
+            self._traces.ended(record)
         await retry(partial(self._bus.store, self._bus.subjects.plans(record.plan_id), record))

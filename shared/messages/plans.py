@@ -49,10 +49,13 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     status: str = ""  # optimal, feasible or fallback; empty: no plan
     mean_threshold: float | None = None  # as planned
     slack_s: float | None = None  # as planned: sum over classes of RPS_k (SLO_k - t_k)
-    solve_s: float | None = None
+    solve_s: float | None = None  # of all of it
+    stage1_s: float | None = None  # of the number of instances
+    stage2_s: float | None = None  # of their GPUs
     classes: list[ClassLoad] = []  # observed workload
     tokens_per_step: dict[float, float] = {}  # by threshold
     before: list[InstanceSpec] = []  # running instances, at the decision or when the plan takes over from another
     target: list[InstanceSpec] = []  # planned instances; without a change: proposed ones
     events: list[PlanEvent] = []
     ended_s: float | None = None  # Unix time, seconds
+    traceparent: str = ""  # W3C context of its trace; empty: not traced

@@ -90,7 +90,11 @@ class Executor:
         if run.gives_way:
             return False
         running = await self._launcher.running()
-        action = next_action(run.target, running, self._serving(running), self._draining(running))
+        serving = self._serving(running)
+        for spec in run.launched.intersection(serving):
+            run.launched.discard(spec)
+            await run.report(f"{spec.name} serves")
+        action = next_action(run.target, running, serving, self._draining(running))
         if action is None:
             return False
         run.stopping = action.spec if isinstance(action, StopInstance) else None
@@ -128,6 +132,7 @@ class Executor:
         """Ignore the instances registered on these GPUs now; their successor has another id."""
         self._ended.update(instance.instance_id for instance in instances_at(self._instances, spec))
         run.awaited.pop(spec, None)
+        run.launched.discard(spec)
 
     async def _stop(self, spec: InstanceSpec, run: "_Run") -> None:
         await run.announce(StopInstance(spec), f"drain {spec.name}")
@@ -141,6 +146,7 @@ class Executor:
         await run.announce(StartInstance(spec), f"start {spec.name}")
         try:
             await self._launcher.start(spec)
+            run.launched.add(spec)
         except BadInput as error:
             await run.fail(spec, error.message)
         except RetryLater as error:  # the launcher answers, but this launch fails each time
@@ -178,6 +184,7 @@ class _Run:
     def __init__(self, record: PlanRecord, report: Report) -> None:
         self.record = record
         self.failed: set[InstanceSpec] = set()
+        self.launched: set[InstanceSpec] = set()  # of which no event states that they serve
         self.awaited: dict[InstanceSpec, float] = {}  # launched instances, and since when, loop time
         self.postponed: dict[Action, float] = {}  # actions that the launcher has failed at, and since when, loop time
         self.stopping: InstanceSpec | None = None  # the instance that the current action stops

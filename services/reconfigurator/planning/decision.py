@@ -96,6 +96,8 @@ class Planner:
             mean_threshold=plan.mean_threshold,
             slack_s=plan.slack_s,
             solve_s=plan.solve_s,
+            stage1_s=plan.stage1_s,
+            stage2_s=plan.stage2_s,
             target=target,
         )
 

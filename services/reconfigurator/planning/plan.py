@@ -84,7 +84,9 @@ class Plan(Capacity, frozen=True, kw_only=True):
     preserved_gap: float | None = None
     steps: list[PlanStep]
     decision: Decision
-    solve_s: float
+    solve_s: float  # of everything
+    stage1_s: float = 0.0  # of Stage 1
+    stage2_s: float = 0.0  # of Stage 2
 
 
 class CurrentPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,7 +38,9 @@ def make_plan(
     start_s = monotonic()
     found = find_capacity(p, solver=solver, time_limit_s=time_limit_s, growing=growing)
     capacity = _capacity_or_fallback(p, found, solver, growing=growing)
+    stage1_s = monotonic() - start_s
     assignment = plan_transition(current, capacity.instances_per_tp, p.nodes, solver=solver, time_limit_s=time_limit_s)
+    stage2_s = monotonic() - start_s - stage1_s
     status = capacity.status
     if status is PlanStatus.OPTIMAL and assignment.gap != 0:
         status = PlanStatus.FEASIBLE
@@ -52,6 +54,8 @@ def make_plan(
             p, found, capacity, current if heading_for is None else heading_for, solver, time_limit_s, growing=growing
         ),
         solve_s=monotonic() - start_s,
+        stage1_s=stage1_s,
+        stage2_s=stage2_s,
     )
 
 

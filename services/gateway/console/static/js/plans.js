@@ -21,6 +21,7 @@ function planCard(plan) {
   if (plan.mean_threshold !== null) rows.push(["Planned threshold", format.threshold(plan.mean_threshold)]);
   if (plan.slack_s !== null) rows.push(["Planned slack", `${format.number(plan.slack_s, 2)} s`]);
   if (plan.solve_s !== null) rows.push(["Solved in", `${format.duration(plan.solve_s * 1000)}${plan.status ? `, ${plan.status}` : ""}`]);
+  if (plan.traceparent) rows.push(["Trace", h("code", {}, plan.traceparent.split("-")[1])]);
   if (plan.classes.length) rows.push(["Workload", workload(plan.classes)]);
   return h(
     "article",

@@ -1,0 +1,61 @@
+"""The trace of a plan."""
+
+from msgspec.structs import replace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from services.reconfigurator.monitoring.plan_tracing import PlanTraces, spans_of
+from shared.messages.plans import PlanEvent, PlanRecord, PlanState
+
+TEXTS = ("drain a-0-1", "stop a-0-1", "start a-0", "start a-1", "a-1 serves", "a-0 serves", "done")
+EVENTS = [PlanEvent(at_s=100.0 + at_s, text=text) for at_s, text in enumerate(TEXTS)]
+RECORD = PlanRecord(
+    plan_id="1", decided_s=90.0, state=PlanState.RUNNING, reason="", solve_s=2.0, stage1_s=1.0, stage2_s=0.5
+)
+
+
+def traced() -> tuple[PlanTraces, InMemorySpanExporter]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return PlanTraces(provider.get_tracer("test")), exporter
+
+
+def test_each_action_lasts_until_the_next_event_and_serving_begins_at_the_start() -> None:
+    assert spans_of(EVENTS) == [
+        ("drain", "a-0-1", 100.0, 101.0),
+        ("stop", "a-0-1", 101.0, 102.0),
+        ("start", "a-0", 102.0, 103.0),
+        ("start", "a-1", 103.0, 104.0),
+        ("serve", "a-1", 103.0, 104.0),
+        ("serve", "a-0", 102.0, 105.0),
+    ]
+
+
+def test_a_plan_is_one_trace_from_the_decision_to_its_end() -> None:
+    traces, exporter = traced()
+    record = traces.decided(RECORD)
+    traces.ended(replace(record, state=PlanState.DONE, events=EVENTS, ended_s=106.0))
+    spans = exporter.get_finished_spans()
+    names = sorted(span.name for span in spans)
+    assert names == sorted(["plan", "decide", "stage 1", "stage 2", "drain", "stop", *["start"] * 2, *["serve"] * 2])
+    assert {f"{span.context.trace_id:032x}" for span in spans} == {record.traceparent.split("-")[1]}
+    by_name = {span.name: span for span in spans}
+    assert (by_name["plan"].start_time, by_name["plan"].end_time) == (90_000_000_000, 106_000_000_000)
+    assert (by_name["stage 1"].end_time or 0) - (by_name["stage 1"].start_time or 0) == 1_000_000_000
+
+
+def test_a_plan_that_another_reconfigurator_continues_stays_in_its_trace() -> None:
+    record = traced()[0].decided(RECORD)
+    later, exporter = traced()
+    later.ended(replace(record, state=PlanState.DONE, events=EVENTS, ended_s=106.0))
+    spans = exporter.get_finished_spans()
+    assert len(spans) == 6
+    assert {f"{span.context.trace_id:032x}" for span in spans} == {record.traceparent.split("-")[1]}
+
+
+def test_without_a_collector_a_plan_has_no_trace() -> None:
+    traces = PlanTraces()
+    record = traces.decided(RECORD)
+    traces.ended(record)
+    assert record.traceparent == ""
