@@ -98,12 +98,13 @@ def up(
         ),
     ] = "2m",
     reconfigure: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--reconfigure/--no-reconfigure",
             help="Plan the instances every 5 minutes, and change them if the gain is worthwhile.",
+            show_default="with --profile on several GPUs",
         ),
-    ] = False,
+    ] = None,
     profile: Annotated[
         Path | None, typer.Option(help="PROFILE.csv of the model.", show_default="each instance measures its own")
     ] = None,
@@ -145,6 +146,7 @@ def up(
     gpus = 0 if device == "cpu" else num_gpus()
     num_slots = read.count_slots(slots, device, gpus)
     degrees = read.read_instances(instances, num_slots, default=gpus or 2)
+    reconfigures = (gpus > 1 and num_slots > 1 and profile is not None) if reconfigure is None else reconfigure
     options = read.StackOptions(
         host=host,
         port=port,
@@ -164,8 +166,8 @@ def up(
         slots=num_slots,
         device=device,
         dtype=dtype,
-        reconfigure=reconfigure,
-        profile=read.check_profile(profile, degrees, reconfigure=reconfigure),
+        reconfigure=reconfigures,
+        profile=read.check_profile(profile, degrees, reconfigure=reconfigures),
         metrics_port=metrics_port,
         standby=standby,
         tls_certificate=tls_certificate and tls_certificate.resolve(),

@@ -13,7 +13,7 @@ from shared.messages.checkpoints import Checkpoint
 from shared.messages.gateway import BatchWork
 from shared.messages.instances import Control
 from shared.messages.launch import LaunchOrder, LaunchReply
-from shared.messages.plans import PlanRecord
+from shared.messages.plans import PlanRecord, ReconfiguratorStats
 from shared.messages.predict import PredictSteps, StepsLeft
 from shared.messages.requests import Arrival, Cancel, Guesses, Outcome, Progress, Request
 from shared.messages.stats import SchedulerStats
@@ -50,6 +50,7 @@ CHANNELS = [
     Channel("checkpoints", CELL.checkpoints("{request}"), "scheduler", Checkpoint),
     Channel("control", CELL.control("{instance}"), "reconfigurator", Control),
     Channel("plans", CELL.plans("{plan}"), "reconfigurator", PlanRecord),
+    Channel("reconfiguratorStats", CELL.stats("reconfigurator"), "reconfigurator", ReconfiguratorStats),
     Channel("launch", CELL.launch("{node}"), "reconfigurator", LaunchOrder, LaunchReply),
     Channel("batches", CELL.batches, "gateway", BatchWork),
 ]

@@ -26,11 +26,13 @@ from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.database.schema import open_database
 from shared.errors import BadInput
+from shared.messages.plans import ReconfiguratorStats
+from shared.messages.stats import STATS_S
 from shared.metrics import serve_metrics
 from shared.predictor_card import read_predictor_card
 from shared.profile import LatencyProfile, read_profile
 from shared.service import Service, run_service, serve_on_bus
-from shared.tasks import cancel
+from shared.tasks import cancel, pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ async def plan(
     instances, clock = InstanceWatch(), BusClock(bus)
     await instances.start(bus)
     wanted = WantedGpus(clock, engine, instances, config.planner, config.profile, metrics, settings.wanted_threshold)
-    running = [clock.run(), wanted.run(settings.interval_s, settings.window_s)]
+    running = [clock.run(), wanted.run(settings.interval_s, settings.window_s), publish_stats(bus, settings)]
     tasks = [asyncio.create_task(task) for task in running]
     try:
         if settings.launcher == "none":
@@ -113,6 +115,15 @@ async def plan(
             await reconfigure(bus, engine, settings, config, metrics, instances, clock, stop)
     finally:
         await cancel(tasks)
+
+
+async def publish_stats(bus: Bus, settings: ReconfiguratorSettings) -> None:
+    """Publish once per second that this reconfigurator runs, until cancelled."""
+    stats = ReconfiguratorStats(changes_instances=settings.launcher != "none", interval_s=settings.interval_s)
+    while True:
+        if bus.nc.is_connected:  # otherwise the client would buffer the message and send it late
+            await bus.publish(bus.subjects.stats("reconfigurator"), stats)
+        await pause(STATS_S)
 
 
 async def reconfigure(

@@ -140,7 +140,7 @@ def _reconfigurator(names: Subjects) -> Permissions:
     monitor = str(monitor_consumer().durable_name)
     return Permissions(
         publish=(
-            *(names.plans("*"), names.control("*"), names.launch("*")),
+            *(names.plans("*"), names.control("*"), names.launch("*"), names.stats("reconfigurator")),
             *_describe(requests, arrivals, outcomes, plans),  # REQUESTS: for the bus's clock
             *_read(arrivals),
             *_read_raw(plans),

@@ -5,6 +5,7 @@ import enum
 import msgspec
 
 from shared.messages.launch import InstanceSpec
+from shared.messages.numbers import Finite
 
 MAX_PLANS = 1000  # decisions on the bus; Postgres keeps all
 
@@ -15,6 +16,13 @@ class PlanState(enum.StrEnum):
     DONE = "done"
     REPLACED = "replaced"  # a later plan took over before the end
     FAILED = "failed"  # an instance did not start, or the plan no longer fits; the running instances are consistent
+
+
+class ReconfiguratorStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Reconfigurator -> gateway: it runs. Subject: dilaserve.<cell>.stats.reconfigurator. Core NATS, every STATS_S."""
+
+    changes_instances: bool  # false: without a launcher, it only records the workload
+    interval_s: Finite  # between two decisions
 
 
 class ClassLoad(msgspec.Struct, frozen=True, kw_only=True):

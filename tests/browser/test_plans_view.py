@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 async def test_a_decision_appears_and_changes_its_state(bus: Bus, gateway: RunningGateway, new_page: NewPage) -> None:
     async with new_page(f"{gateway.url}/#plans", NARROW) as page:
         await expect(page.locator("#plans")).to_contain_text("No decision yet")
+        await expect(page.locator("#plans-state")).to_contain_text("No reconfigurator runs")
         subject = bus.subjects.plans("plan-1")
         await bus.store(subject, plan(PlanState.RUNNING, "the mean threshold rises by 12 %"))
         decision = page.get_by_role("article").filter(has_text="the mean threshold rises by 12 %")

@@ -12,7 +12,7 @@ from services.gateway.api.anthropic_messages.body import CountTokensBody, Messag
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.request_models import BatchBody, ChatBody, DetokenizeBody, ServedBody, TextBody, TokenizeBody
 from services.gateway.api.response_models import ErrorBody
-from shared.messages.plans import PlanRecord
+from shared.messages.plans import PlanRecord, ReconfiguratorStats
 
 SCHEMAS = "#/components/schemas/"
 BODIES: tuple[type[BaseModel], ...] = (
@@ -37,8 +37,15 @@ _FORM = {
 }
 _PLAN_LIST = {
     "type": "object",
-    "required": ["object", "data"],
-    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {"$ref": SCHEMAS + "PlanRecord"}}},
+    "required": ["object", "data", "reconfigurator"],
+    "properties": {
+        "object": {"const": "list"},
+        "data": {"type": "array", "items": {"$ref": SCHEMAS + "PlanRecord"}},
+        "reconfigurator": {
+            "anyOf": [{"$ref": SCHEMAS + "ReconfiguratorStats"}, {"type": "null"}],
+            "description": "The reconfigurator that runs; null: none does.",
+        },
+    },
 }
 PLANS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"schema": _PLAN_LIST}}}}
 FILE_FORM = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}}
@@ -64,7 +71,9 @@ def install_openapi(app: FastAPI) -> None:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             _, bodies = models_json_schema([(body, "validation") for body in BODIES], ref_template=SCHEMAS + "{model}")
-            _, plans = msgspec.json.schema_components([PlanRecord], ref_template=SCHEMAS + "{name}")
+            _, plans = msgspec.json.schema_components(
+                [PlanRecord, ReconfiguratorStats], ref_template=SCHEMAS + "{name}"
+            )
             schema["components"]["schemas"] |= bodies["$defs"] | plans
             app.openapi_schema = schema
         return app.openapi_schema

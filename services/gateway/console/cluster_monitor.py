@@ -16,6 +16,7 @@ from shared.api_keys import ApiKey
 from shared.bus.client import Bus, try_decode
 from shared.bus.errors import BUS_ERRORS
 from shared.bus.stream_reader import read_stream
+from shared.messages.plans import ReconfiguratorStats
 from shared.messages.requests import Outcome
 from shared.messages.stats import STATS_S, SchedulerStats
 from shared.tasks import pause
@@ -34,6 +35,8 @@ class ClusterMonitor:
         self._readiness = readiness
         self._last_stats: SchedulerStats | None = None
         self.received_s = 0.0  # Unix time at which the last stats arrived
+        self._reconfigurator: ReconfiguratorStats | None = None
+        self._reconfigurator_s = 0.0  # Unix time at which it was received
         self._loads: deque[LoadView] = deque(maxlen=MAX_LOADS)
         self._recent: dict[str, Outcome] = {}  # by request id, newest last
         self._ended = 0
@@ -44,6 +47,7 @@ class ClusterMonitor:
     async def subscribe(self, bus: Bus) -> None:
         """Receive all messages from now on."""
         await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=self._receive_stats)
+        await bus.nc.subscribe(bus.subjects.stats("reconfigurator"), cb=self._receive_reconfigurator)
         await bus.nc.subscribe(bus.subjects.outcomes(">"), cb=self._receive_outcome)
         await bus.nc.subscribe(bus.subjects.plans("*"), cb=self._receive_plan)
 
@@ -72,6 +76,11 @@ class ClusterMonitor:
     def stats(self) -> SchedulerStats | None:
         """The leading scheduler's stats; None if none leads."""
         return self._last_stats if time.time() - self.received_s < STATS_TIMEOUT_S else None
+
+    @property
+    def reconfigurator(self) -> ReconfiguratorStats | None:
+        """None: no reconfigurator runs."""
+        return self._reconfigurator if time.time() - self._reconfigurator_s < STATS_TIMEOUT_S else None
 
     def recent(self, limit: int, key: ApiKey) -> list[Outcome]:
         """The most recently finished requests that the key may see, newest first."""
@@ -106,6 +115,11 @@ class ClusterMonitor:
             self._last_stats, self.received_s = stats, time.time()
             self._readiness.receive_stats(stats)
             self._loads.append(load_view(stats, self.received_s))
+
+    async def _receive_reconfigurator(self, msg: Msg) -> None:
+        stats = try_decode(msg, ReconfiguratorStats)
+        if stats is not None:
+            self._reconfigurator, self._reconfigurator_s = stats, time.time()
 
     async def _receive_outcome(self, msg: Msg) -> None:
         outcome = try_decode(msg, Outcome)

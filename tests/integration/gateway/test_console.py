@@ -10,7 +10,7 @@ import pytest
 from services.gateway.api.routes.console import DIRECTORY
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
-from shared.messages.plans import PlanState
+from shared.messages.plans import PlanState, ReconfiguratorStats
 from shared.text import TextModel
 from tests.builders import scheduler_stats
 from tests.support.gateway import RunningGateway, running
@@ -133,6 +133,17 @@ async def test_plans_are_reported_with_their_reasons(bus: Bus, lonely_gateway: R
     assert record["before"] == [{"node": "local", "gpus": [0, 1]}]
     assert [place["gpus"] for place in record["target"]] == [[0], [1]]
     assert [event["text"] for event in record["events"]] == ["stopped it"]
+
+
+async def test_plans_state_whether_a_reconfigurator_runs(bus: Bus, lonely_gateway: RunningGateway) -> None:
+    async def reported() -> Any:
+        return (await lonely_gateway.http.get("/plans")).json()["reconfigurator"]
+
+    assert await reported() is None
+    stats = ReconfiguratorStats(changes_instances=False, interval_s=300.0)
+    while await reported() is None:  # a message of core NATS may be sent before the gateway subscribes
+        await bus.publish(bus.subjects.stats("reconfigurator"), stats)
+    assert await reported() == {"changes_instances": False, "interval_s": 300.0}
 
 
 async def test_the_load_is_that_of_the_schedulers_stats(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:

@@ -38,8 +38,10 @@ def cluster_routes(context: AppContext) -> APIRouter:
 
     @router.get("/plans", responses=PLANS)
     async def plans(limit: Annotated[int, Query(ge=1, le=MAX_PLANS)] = 50, model: str | None = None) -> Response:
-        """The reconfigurator's decisions, newest first."""
-        records = await read_plans(find_cell(model).connection.bus, limit)
-        return Response(msgspec.json.encode({"object": "list", "data": records}), media_type="application/json")
+        """The reconfigurator's decisions, newest first, and whether it runs."""
+        cell = find_cell(model)
+        records = await read_plans(cell.connection.bus, limit)
+        content = {"object": "list", "data": records, "reconfigurator": cell.monitor.reconfigurator}
+        return Response(msgspec.json.encode(content), media_type="application/json")
 
     return router

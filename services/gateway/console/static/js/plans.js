@@ -7,12 +7,19 @@ const KINDS = { stayed: "", running: "info", done: "good", replaced: "", failed:
 const TITLES = { stayed: "No change", running: "Changing", done: "Changed", replaced: "Changed in part", failed: "Change failed" };
 
 export async function showPlans() {
-  const plans = (await get("plans")).data;
-  const none = empty(
-    "No decision yet",
-    "The reconfigurator checks the workload periodically. Decisions appear here, including “no change”.",
-  );
+  const { data: plans, reconfigurator } = await get("plans");
+  byId("plans-state").textContent = stateOf(reconfigurator);
+  const none = empty("No decision yet", "Decisions appear here, including “no change”.");
   byId("plans").replaceChildren(...(plans.length ? plans.map(planCard) : [h("div", { className: "card" }, none)]));
+}
+
+function stateOf(reconfigurator) {
+  if (!reconfigurator) return "No reconfigurator runs: the instances stay as they are, and no workload is recorded.";
+  if (!reconfigurator.changes_instances) {
+    return "Reconfiguration is off: the workload is recorded, and the instances stay as they are. dilaserve up --reconfigure --profile PROFILE.csv turns it on.";
+  }
+  const interval = format.duration(reconfigurator.interval_s * 1000);
+  return `Reconfiguration is on: a decision every ${interval}, and earlier if the load outgrows the plan.`;
 }
 
 function planCard(plan) {
