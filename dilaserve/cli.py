@@ -15,6 +15,7 @@ from dilaserve import commands
 from shared.errors import BadInput, DilaserveError
 from shared.settings import PREFIX
 
+SYNONYMS = {"serve": "up", "start": "up", "benchmark": "bench", "train": "train-predictor", "generate": "decode"}
 INVALID_INPUT, FAILED = 2, 1  # exit statuses
 
 
@@ -59,7 +60,7 @@ def describe(error: BaseException) -> tuple[str, int]:
     """The text and the exit status of an error."""
     match error:
         case TyperException():
-            return f"{error.format_message()} (see dilaserve --help)", error.exit_code
+            return f"{_with_synonym(error.format_message())} (see dilaserve --help)", error.exit_code
         case BadInput():
             return error.message, INVALID_INPUT
         case DilaserveError():
@@ -69,6 +70,14 @@ def describe(error: BaseException) -> tuple[str, int]:
         case KeyboardInterrupt():
             return "interrupted", FAILED
     return f"unexpected {type(error).__name__}: {error}", FAILED
+
+
+def _with_synonym(message: str) -> str:
+    """The message about an unknown command, with the command that has another name here."""
+    for name, command in SYNONYMS.items():
+        if message == f"No such command '{name}'.":
+            return f"{message} Did you mean '{command}'?"
+    return message
 
 
 def _print_version(requested: bool) -> None:

@@ -1,7 +1,10 @@
 """Checks a command's output files before its work, and prints its output."""
 
 import os
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+LINE_S = 10.0  # between two lines of progress
 FIGURES = (".png", ".html")
 
 
@@ -60,13 +64,30 @@ def open_console() -> "Console":
     return Console(soft_wrap=True, highlight=False)
 
 
-def open_progress() -> "Progress":
-    """Progress bars on standard error, if that is a terminal."""
+@contextmanager
+def open_progress() -> "Iterator[Progress]":
+    """Progress on standard error: bars in a terminal, elsewhere a line for each task every LINE_S."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 
     console = Console(stderr=True)
-    return Progress(console=console, transient=True, disable=not console.is_terminal)
+    ended = threading.Event()
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        lines = threading.Thread(target=_print_lines, args=(progress, ended), daemon=True)
+        if not console.is_terminal:
+            lines.start()
+        try:
+            yield progress
+        finally:
+            ended.set()
+
+
+def _print_lines(progress: "Progress", ended: threading.Event) -> None:
+    while not ended.wait(LINE_S):
+        for task in progress.tasks:
+            if not task.finished:
+                of = "" if task.total is None else f" of {task.total:.0f}"
+                sys.stderr.write(f"{task.description}: {task.completed:.0f}{of}, {task.elapsed or 0.0:.0f} s\n")
 
 
 def add_bar(progress: "Progress", name: str, total: int) -> Callable[[], None]:

@@ -52,11 +52,14 @@ def bench(
         str | None, typer.Option(help=f"OpenAI-compatible server that scores replies; API key: {JUDGE_KEY}.")
     ] = None,
     judge_model: Annotated[str | None, typer.Option(help="Model name of the judge.")] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream/--no-stream", help="Stream the replies, to measure the time to the first text.")
+    ] = True,
     out: Annotated[Path | None, typer.Option(help="Output file of the result (JSON).")] = None,
     plot: Annotated[Path | None, typer.Option(help="Output file of a timeline plot (.png or .html).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Send requests to a gateway and report latency, SLO attainment, thresholds and accuracy.
+    """Send requests to a gateway and report throughput, goodput, latency, SLO attainment, thresholds and accuracy.
 
     The API key, if the gateway requires one, is read from DILASERVE_API_KEY.
     """
@@ -67,7 +70,7 @@ def bench(
     check_figure("--plot", plot)
     judge = _judge(judge_url, judge_model)
     load, questions = _load(requests, trace, benchmark, data, rate, duration, seed)
-    result, replies = _run(check_url("--url", url), load, questions, slo, judge)
+    result, replies = _run(check_url("--url", url), load, questions, slo, judge, stream=stream)
     if benchmark == "mbpp":
         result["isolation"] = isolation()
     if out is not None:
@@ -109,7 +112,13 @@ def _load(
 
 
 def _run(
-    url: str, load: "RequestLoad", questions: "Sequence[BenchmarkQuestion]", slo_s: float | None, judge: "Judge | None"
+    url: str,
+    load: "RequestLoad",
+    questions: "Sequence[BenchmarkQuestion]",
+    slo_s: float | None,
+    judge: "Judge | None",
+    *,
+    stream: bool,
 ) -> "tuple[dict[str, Any], list[LoadReply]]":
     """Send the load, then grade and judge the replies, with progress bars."""
     import asyncio  # noqa: PLC0415
@@ -123,7 +132,8 @@ def _run(
         asyncio.run(judge.check())
     with open_progress() as progress:
         sent = add_bar(progress, "requests", len(load.arrivals_s))
-        replies, instances = asyncio.run(run_session(url, load, slo_s, lambda _: sent(), os.environ.get(API_KEY, "")))
+        key = os.environ.get(API_KEY, "")
+        replies, instances = asyncio.run(run_session(url, load, slo_s, lambda _: sent(), key, stream=stream))
         if questions:
             replies = graded(replies, questions, add_bar(progress, "grading", len(replies)))
         if judge is not None:
@@ -142,14 +152,20 @@ def _judge(url: str | None, model: str | None) -> "Judge | None":
     return None
 
 
+def _distribution(values: dict[str, float | None]) -> str:
+    return ", ".join(f"{name} {number(value)}" for name, value in values.items())
+
+
 def _print(result: dict[str, Any], replies: "Sequence[LoadReply]") -> None:
     from rich.table import Table  # noqa: PLC0415
 
-    latency = result["latency_s"]
     rows = {
         "requests": f"{result['requests']} ({result['completed']} completed, {result['failed']} failed)",
         "SLO attainment": percent(result["slo_attainment"]),
-        "latency, s": ", ".join(f"{name} {number(value)}" for name, value in latency.items()),
+        "latency, s": _distribution(result["latency_s"]),
+        "time to first text, s": _distribution(result["first_text_s"]),
+        "requests/s": f"{number(result['requests_per_s'])}, within their SLO {number(result['goodput_per_s'])}",
+        "text tokens/s": number(result["text_tokens_per_s"]),
         "mean threshold": number(result["mean_threshold"]),
         "mean steps": number(result["mean_steps"]),
         "migrations": str(result["migrations"]),

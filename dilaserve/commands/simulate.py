@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dilaserve.outputs import check_figure, check_file
+from dilaserve.outputs import check_figure, check_file, open_progress
 from services.scheduler.registry import DEFAULT_POLICY, POLICIES, policies_that
 from shared.errors import BadInput
 
@@ -201,14 +201,10 @@ def _workload(
 
 def _run(run: "SimulatedRun", scenario: "Scenario", arriving: "ArrivalTrace") -> "Records":
     """Simulate behind a progress bar on standard error."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
     from simulator.scenario import simulate as run_simulation  # noqa: PLC0415
 
-    columns = (TextColumn(run.name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("requests", total=len(arriving))
+    with open_progress() as progress:
+        bar = progress.add_task(run.name, total=len(arriving))
         return run_simulation(run.scenario(scenario), arriving, lambda count: progress.advance(bar, count))
 
 

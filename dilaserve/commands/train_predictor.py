@@ -63,7 +63,9 @@ def train_predictor(
         mask = text.card.mask_token_id
         learned = collect(engine, mask, training, candidates, seed, on_run)
         tested = collect(engine, mask, testing, candidates, seed + 1, on_run)
-    trained = train(learned.trajectories, tested.fixed.trajectories, tested.changing.trajectories, candidates)
+        fit = add_bar(progress, "training", 1)
+        trained = train(learned.trajectories, tested.fixed.trajectories, tested.changing.trajectories, candidates)
+        fit()
     save_predictor(out, trained)
     report = {
         "predictor": trained.card.version,

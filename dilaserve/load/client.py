@@ -1,9 +1,10 @@
 """Sends requests to a gateway at their arrival times."""
 
 import asyncio
+import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -34,7 +35,9 @@ class LoadReply:
     correct: bool | None = None  # None: the row has no answer
     slo_met: bool = False
     mean_threshold: float = 0.0
-    output_tokens: int = 0
+    output_tokens: int = 0  # computed
+    text_tokens: int = 0  # of the text, up to its end
+    first_text_s: float | None = None  # of a streamed request, from its arrival, by the client
     steps: int = 0
     migrations: int = 0
 
@@ -61,7 +64,13 @@ async def instances_per_tp(client: httpx.AsyncClient) -> dict[str, int] | None:
 
 
 async def run_load(
-    url: str, load: RequestLoad, slo_s: float | None, on_reply: Callable[[LoadReply], None], key: str = ""
+    url: str,
+    load: RequestLoad,
+    slo_s: float | None,
+    on_reply: Callable[[LoadReply], None],
+    key: str = "",
+    *,
+    stream: bool = False,
 ) -> list[LoadReply]:
     """Send the load, with the SLO `slo_s` for rows without one, and wait for all replies. Raises: BadInput if no
     gateway answers."""
@@ -72,7 +81,8 @@ async def run_load(
         async def send(number: int, arrival_s: float) -> LoadReply:
             await asyncio.sleep(start_s + arrival_s - time.perf_counter())
             request = load.request(number)
-            reply = await send_request(client, request, request_body(model, request, slo_s), arrival_s)
+            body = request_body(model, request, slo_s)
+            reply = await (send_streamed if stream else send_request)(client, request, body, arrival_s)
             on_reply(reply)
             return reply
 
@@ -102,20 +112,67 @@ async def send_request(
     """Send one request and wait for its reply; a failure is in the reply."""
     sent_s = time.perf_counter()
     try:
-        path = "/v1/chat/completions" if _is_chat(request) else "/v1/completions"
-        answer = await client.post(path, json=body)
-        return _read(answer, request, arrival_s, time.perf_counter() - sent_s)
+        answer = await client.post(_path(request), json=body)
+        content = _checked(answer)
+        choice = content["choices"][0]
+        text = choice["message"]["content"] if _is_chat(request) else choice["text"]
+        return _reply(text, content, request, arrival_s, time.perf_counter() - sent_s)
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         return LoadReply(arrival_s, time.perf_counter() - sent_s, error=str(error) or type(error).__name__)
 
 
-def _read(answer: httpx.Response, request: LoadRequest, arrival_s: float, latency_s: float) -> LoadReply:
-    """Raises: ValueError, LookupError or TypeError if the reply is not a completion."""
-    content = answer.json()
+async def send_streamed(
+    client: httpx.AsyncClient, request: LoadRequest, body: dict[str, Any], arrival_s: float
+) -> LoadReply:
+    """As `send_request`, with the time to the first text."""
+    sent_s, first_text_s = time.perf_counter(), None
+    text, content = "", dict[str, Any]()
+    streamed = body | {"stream": True, "stream_options": {"include_usage": True}}
+    try:
+        async with client.stream("POST", _path(request), json=streamed) as answer:
+            if answer.status_code != httpx.codes.OK:
+                await answer.aread()
+                _checked(answer)
+            async for event in _events(answer):
+                for choice in event.get("choices", ()):
+                    text += (choice["delta"].get("content") or "") if _is_chat(request) else choice["text"]
+                if text and first_text_s is None:
+                    first_text_s = time.perf_counter() - sent_s
+                content |= {name: event[name] for name in ("dilaserve", "usage") if event.get(name)}
+        reply = _reply(text, content, request, arrival_s, time.perf_counter() - sent_s)
+        return replace(reply, first_text_s=first_text_s)
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        return LoadReply(arrival_s, time.perf_counter() - sent_s, error=str(error) or type(error).__name__)
+
+
+async def _events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    """The chunks of a stream. Raises: ValueError if one is an error."""
+    async for line in answer.aiter_lines():
+        data = line.removeprefix("data: ")
+        if data not in (line, "[DONE]"):
+            event = json.loads(data)
+            if "error" in event:
+                raise ValueError(event["error"]["message"])
+            yield event
+
+
+def _path(request: LoadRequest) -> str:
+    return "/v1/chat/completions" if _is_chat(request) else "/v1/completions"
+
+
+def _checked(answer: httpx.Response) -> dict[str, Any]:
+    """The body of a reply. Raises: ValueError if it is an error."""
+    content: dict[str, Any] = answer.json()
     if answer.status_code != httpx.codes.OK:
         raise ValueError(f"{answer.status_code} {content['error']['message']}")
-    choice, stats = content["choices"][0], content["dilaserve"]
-    text = choice["message"]["content"] if _is_chat(request) else choice["text"]
+    return content
+
+
+def _reply(
+    text: str, content: Mapping[str, Any], request: LoadRequest, arrival_s: float, latency_s: float
+) -> LoadReply:
+    """Raises: LookupError or TypeError if the content is not that of a completion."""
+    stats = content["dilaserve"]
     return LoadReply(
         arrival_s=arrival_s,
         latency_s=stats["latency_ms"] / 1000 if "latency_ms" in stats else latency_s,
@@ -124,6 +181,7 @@ def _read(answer: httpx.Response, request: LoadRequest, arrival_s: float, latenc
         slo_met=stats.get("slo_met", False),
         mean_threshold=stats.get("mean_threshold", 0.0),
         output_tokens=stats.get("output_tokens", 0),
+        text_tokens=content.get("usage", {}).get("completion_tokens", 0),
         steps=stats.get("steps", 0),
         migrations=stats.get("migrations", 0),
     )

@@ -21,7 +21,13 @@ POLL_INTERVAL_S = 1.0  # of the cluster's state
 
 
 async def run_session(
-    url: str, load: RequestLoad, slo_s: float | None, on_reply: Callable[[LoadReply], None], key: str = ""
+    url: str,
+    load: RequestLoad,
+    slo_s: float | None,
+    on_reply: Callable[[LoadReply], None],
+    key: str = "",
+    *,
+    stream: bool = False,
 ) -> tuple[list[LoadReply], list[InstancesAt]]:
     """The replies in order of arrival, and the instances over time. Raises: BadInput if no gateway answers."""
     instances: list[InstancesAt] = []
@@ -37,7 +43,7 @@ async def run_session(
 
     monitoring = asyncio.create_task(monitor())
     try:
-        return await run_load(url, load, slo_s, on_reply, key), instances
+        return await run_load(url, load, slo_s, on_reply, key, stream=stream), instances
     finally:
         monitoring.cancel()
         with suppress(asyncio.CancelledError):

@@ -7,7 +7,7 @@ from rich.text import Text
 from dilaserve.outputs import number, percent
 from dilaserve.stack.observer import ClusterReport
 from shared.messages.instances import Instance
-from shared.messages.stats import InstanceLoad, SchedulerStats
+from shared.messages.stats import InstanceLoad, LastServed, SchedulerStats
 
 
 def render(report: ClusterReport) -> RenderableType:
@@ -22,19 +22,31 @@ def render(report: ClusterReport) -> RenderableType:
 def _load(stats: SchedulerStats) -> Table:
     table = Table(box=None, show_header=False)
     thresholds = ", ".join(f"{threshold:g}" for threshold in stats.thresholds)
+    served: SchedulerStats | LastServed = stats
+    age = ""
+    if stats.slo_attainment is None and stats.last is not None:  # idle: the last values, with their age
+        served, age = stats.last, f" ({_age(stats.at_s - stats.last.at_s)} ago)"
     rows = {
         "policy": f"{stats.policy}, thresholds {thresholds}",
         "requests": f"{stats.active} active, {stats.deferred} deferred, {stats.waiting} waiting; "
         f"{stats.completed} completed, {stats.failed} failed, {stats.cancelled} cancelled",
-        "SLO attainment": percent(stats.slo_attainment),
-        "mean threshold": number(stats.mean_threshold),
-        "latency": f"p50 {number(stats.latency_p50_s)} s, p99 {number(stats.latency_p99_s)} s",
+        "SLO attainment": percent(served.slo_attainment) + age,
+        "mean threshold": number(served.mean_threshold) + age,
+        "latency": f"p50 {number(served.latency_p50_s)} s, p99 {number(served.latency_p99_s)} s{age}",
         "rates": f"{stats.rps:.2f} requests/s, {stats.steps_per_s:.0f} steps/s, {stats.tokens_per_s:.0f} tokens/s",
         "predictor": f"{stats.predictions} estimates, {stats.predictor_fallbacks} fallbacks",
     }
     for name, text in rows.items():
         table.add_row(name, text)
     return table
+
+
+def _age(seconds: float) -> str:
+    """The largest whole unit."""
+    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length_s:
+            return f"{seconds // length_s:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
 
 
 def _instances(instances: list[Instance], loads: dict[str, InstanceLoad]) -> Table:

@@ -70,6 +70,16 @@ class ClusterWork(msgspec.Struct, frozen=True, kw_only=True):
     computing_share: Positive  # of the time since a request's first step, the share in which its iterations run
 
 
+class LastServed(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of the last window in which a request ended, as in SchedulerStats."""
+
+    at_s: Finite  # Unix time of the end of that window, seconds
+    slo_attainment: Finite | None
+    mean_threshold: Finite | None
+    latency_p50_s: Finite | None
+    latency_p99_s: Finite | None
+
+
 class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     """Leading scheduler -> gateway, console, command line. Subject: dilaserve.<cell>.stats.scheduler. Core NATS, every
     STATS_S; without one for a few seconds, no scheduler leads.
@@ -114,6 +124,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     mean_threshold: Finite | None  # weighted by tokens unmasked
     latency_p50_s: Finite | None  # of completed requests
     latency_p99_s: Finite | None
+    last: LastServed | None = None  # None: no request has ended since the start
     cycles_per_s: Finite
     cycle_mean_s: Finite | None  # duration of a decision cycle
     cycle_max_s: Finite | None  # longest of the last STATS_S

@@ -151,6 +151,7 @@ def test_bench_replays_a_trace_with_its_times_and_lengths(stack: Stack, tmp_path
     result = bench(stack, "--trace", trace, "--out", out, "--plot", plot)
     assert (result["requests"], result["completed"]) == (2, 2)
     assert result["slo_attainment"] == 0.5  # the second has an SLO of 1 ms
+    assert result["requests_per_s"] == pytest.approx(2 * result["goodput_per_s"])
     assert [entry["rps"] for entry in result["timeline"]] == [1, 1]
     assert result["timeline"][0]["instances_per_tp"] == {"1": 2}
     assert json.loads(out.read_bytes()) == result

@@ -32,7 +32,10 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
     [
         ("", "Missing command"),
         ("nothing", "No such command"),
+        ("serve", "Did you mean 'up'?"),
+        ("statsu", "Did you mean 'status'?"),
         ("up --nothing", "No such option: --nothing"),
+        ("up --modle x", "--model"),
         ("up --port high", "'--port'"),
         ("up --slo inf", "'--slo'"),
         ("up --slo nan", "'--slo'"),

@@ -13,7 +13,7 @@ from services.scheduler.state.request_table import NOWHERE
 from services.scheduler.state.totals import Totals
 from shared.arrays import Bool
 from shared.messages.requests import OutcomeStatus
-from shared.messages.stats import WINDOW_S, InstanceLoad, SchedulerStats
+from shared.messages.stats import WINDOW_S, InstanceLoad, LastServed, SchedulerStats
 
 RATES = ("completed", "tokens", "steps", "cycles")  # totals that are also reported per second
 LOAD_COLUMNS = ("open", "requests", "max_requests", "tokens", "max_tokens")  # of the fleet
@@ -39,6 +39,7 @@ class StatsWindow:
         self._stepped = (0, now_s)  # total of steps, and the last time at which it grew or no step was due
         self._cycle_max_s: float | None = None
         self._shares = ServedShares(core.settings)
+        self._last: LastServed | None = None
         self._latencies: deque[tuple[float, float]] = deque()  # of completed requests: Unix time of the end, seconds
         self._history: deque[tuple[float, Totals]] = deque([(now_s, Totals())])  # Unix time and totals, oldest first
 
@@ -65,6 +66,15 @@ class StatsWindow:
         deferred = (core.table.ticket != 0) & (core.table.instance == NOWHERE)
         latencies = [latency_s for _, latency_s in self._latencies]
         cycle_max_s, self._cycle_max_s = self._cycle_max_s, None
+        served = LastServed(
+            at_s=now_s,
+            slo_attainment=recent.slo_met / ended if ended else None,
+            mean_threshold=recent.threshold_tokens / recent.tokens if recent.tokens else None,
+            latency_p50_s=float(np.percentile(latencies, 50)) if latencies else None,
+            latency_p99_s=float(np.percentile(latencies, 99)) if latencies else None,
+        )
+        if ended:
+            self._last = served
         return SchedulerStats(
             **{name: totals[name] for name in totals.keys() & set(SchedulerStats.__struct_fields__)},
             at_s=now_s,
@@ -84,10 +94,11 @@ class StatsWindow:
             stalled_s=self._stalled_s(now_s),
             rps=recent.arrived / window_s,
             **{f"{name}_per_s": getattr(recent, name) / window_s for name in RATES},
-            slo_attainment=recent.slo_met / ended if ended else None,
-            mean_threshold=recent.threshold_tokens / recent.tokens if recent.tokens else None,
-            latency_p50_s=float(np.percentile(latencies, 50)) if latencies else None,
-            latency_p99_s=float(np.percentile(latencies, 99)) if latencies else None,
+            slo_attainment=served.slo_attainment,
+            mean_threshold=served.mean_threshold,
+            latency_p50_s=served.latency_p50_s,
+            latency_p99_s=served.latency_p99_s,
+            last=self._last,
             cycle_mean_s=recent.cycle_s / recent.cycles if recent.cycles else None,
             cycle_max_s=cycle_max_s,
             load=core.load,

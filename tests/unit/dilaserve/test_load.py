@@ -53,6 +53,13 @@ def test_a_failed_request_counts_only_as_a_missed_slo() -> None:
     assert [entry["slo_attainment"] for entry in result["timeline"]] == [0.5, 0]
 
 
+def test_throughput_and_goodput_are_rates_until_the_last_reply() -> None:
+    replies = [reply(0.0, 1.0, text_tokens=20, first_text_s=0.25), reply(2.0, 2.0, slo_met=False, text_tokens=40)]
+    result = summarize(replies, duration_s=2)
+    assert (result["requests_per_s"], result["goodput_per_s"], result["text_tokens_per_s"]) == (0.5, 0.25, 15.0)
+    assert result["first_text_s"] == {"mean": 0.25, "p50": 0.25, "p90": 0.25, "p99": 0.25}
+
+
 def test_the_mean_threshold_is_weighted_by_tokens() -> None:
     replies = [reply(0, mean_threshold=0.5, output_tokens=32), reply(0, mean_threshold=0.9, output_tokens=96)]
     assert summarize(replies, duration_s=1)["mean_threshold"] == pytest.approx(0.8)

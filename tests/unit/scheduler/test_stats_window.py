@@ -59,6 +59,18 @@ def test_requests_before_the_window_count_only_in_the_totals() -> None:
     assert (later.slo_attainment, later.mean_threshold, later.latency_p50_s) == (None, None, None)
 
 
+def test_the_last_figures_stay_with_their_time() -> None:
+    observed = ObservedCell(make_cell({"a-1": 1}, per_step=4))
+    assert observed.stats(START_S).last is None
+    observed.serve(arrival("r", slo_s=100.0))
+    recent = observed.stats(START_S + 1.0)
+    later = observed.stats(START_S + 2 * WINDOW_S)
+    assert recent.last == later.last
+    assert later.last is not None
+    assert (later.last.at_s, later.last.slo_attainment) == (START_S + 1.0, 1.0)
+    assert later.last.latency_p50_s == recent.latency_p50_s
+
+
 def test_statistics_contain_the_load_of_each_instance_and_of_the_cluster() -> None:
     observed = ObservedCell(make_cell({"a-1": 1, "b-1": 1}))
     requests = [arrival(f"r{i}", slo_s=50.0) for i in range(3)]
