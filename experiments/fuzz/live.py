@@ -22,7 +22,7 @@ from shared.messages.gateway import Batch, BatchWork, Claim, Conversation
 from shared.messages.instances import Control, Instance
 from shared.messages.launch import LaunchOrder
 from shared.messages.models import CanaryRecord, WeightsRecord
-from shared.messages.plans import PlanRecord
+from shared.messages.plans import PlanRecord, ReconfiguratorStats
 from shared.messages.predict import PredictSteps
 from shared.messages.requests import Arrival, Cancel, Guesses, Outcome, Progress, Request
 from shared.messages.stats import SchedulerStats
@@ -159,6 +159,7 @@ def _targets(instance_id: str) -> list[tuple[type[Any], str]]:
         (LaunchOrder, SUBJECTS.launch("local")),
         (PlanRecord, SUBJECTS.plans("20260101T000000-000001")),
         (SchedulerStats, SUBJECTS.stats("scheduler")),
+        (ReconfiguratorStats, SUBJECTS.stats("reconfigurator")),
         (BatchWork, SUBJECTS.batches),
         (Instance, key(SUBJECTS.instances_bucket, "a-1")),
         (Claim, key(SUBJECTS.claims_bucket, "r-1")),

@@ -11,7 +11,7 @@ from shared.messages.gateway import Batch, BatchError, BatchWork, Claim, Convers
 from shared.messages.instances import Control, Instance, ModelCard
 from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, LaunchReply
 from shared.messages.models import CanaryRecord, WeightsRecord
-from shared.messages.plans import ClassLoad, PlanEvent, PlanRecord, PlanState
+from shared.messages.plans import ClassLoad, PlanEvent, PlanRecord, PlanState, ReconfiguratorStats
 from shared.messages.predict import PredictSteps, StepsLeft
 from shared.messages.requests import (
     ActiveRequest,
@@ -253,6 +253,7 @@ _SAMPLES: list[msgspec.Struct] = [
     ),
     LaunchOrder(action=LaunchAction.STOP, spec=SPEC, grace_s=30.0),
     LaunchReply(instances=[SPEC]),
+    ReconfiguratorStats(changes_instances=True, interval_s=300.0),
     PlanRecord(
         plan_id="20260101T000000-000001",
         decided_s=ARRIVAL_S,
