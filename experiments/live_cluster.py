@@ -14,10 +14,10 @@ import httpx
 import msgspec
 from nats.aio.msg import Msg
 
-from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import LoadRequest, read_requests
 from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.ports import free_port
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.background import background_program
 from shared.bus.client import Bus
 from shared.bus.subjects import Subjects

@@ -15,7 +15,7 @@ import lightgbm
 import msgspec
 import typer
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.report import RESULTS, environment_header, markdown_table, target_list
 
 REPORT = RESULTS / "predictor_accuracy.md"

@@ -70,7 +70,7 @@ def new_core() -> SchedulerCore:
     core_settings = CoreSettings(1, 0, THRESHOLDS, (6.0, 5.0, 4.0, 3.5, 3.0), caching=True, granularity=8)
     return SchedulerCore(
         core_settings,
-        lambda estimates: find_policy(settings.policy).build(settings, estimates),
+        lambda estimates: find_policy(settings.policy_name).build(settings, estimates),
         lambda _ids, _stop: False,
     )
 

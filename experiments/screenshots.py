@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.live_cluster import live_cluster
 
 LIMIT_S = 60.0

@@ -32,9 +32,9 @@ import msgspec
 import numpy as np
 import typer
 
-from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import LoadRequest, poisson_arrivals
 from dilaserve.stack.observer import open_observer
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.live_calibration import ServedRequest, fit_message_s, fit_profile, fit_steps, serve, serve_loop, slower
 from experiments.live_cluster import CELL, LiveCluster, live_cluster, unlearnt_requests
 from experiments.live_iterations import BLOCK, RecordedIteration, canvases, iterations, record

@@ -29,7 +29,8 @@ def run_service(
 ) -> int:
     """Read the settings, `prepare` the service and `run` it, such as by `uvloop.run`.
 
-    Returns: the exit status. An error before the run prints one line on standard error; BadInput is 2, others are 1.
+    Returns: the exit status. BadInput, and any error before the run, print one line on standard error; BadInput is 2,
+    others are 1.
     """
     try:
         settings = read_settings(kind, environ)
@@ -40,7 +41,17 @@ def run_service(
         sys.stderr.write(f"{name}: {error}\n")
         return 2 if isinstance(error, BadInput) else 1
     with telemetry(name, settings.otlp_endpoint):
-        return run(service) or 0
+        try:
+            return run(service) or 0
+        except* BadInput as errors:
+            refusal = errors
+    sys.stderr.write(f"{name}: {_first(refusal)}\n")
+    return 2
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first error of a group, or the error itself."""
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def freeze_startup_objects() -> None:

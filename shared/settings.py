@@ -42,6 +42,7 @@ S = TypeVar("S", bound=ServiceSettings)
 
 def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
     """Build `kind` from the `DILASERVE_*` entries of `environ`; other entries are ignored, a list is comma-separated.
+    An empty value of a setting without a default counts as not set.
 
     Raises: BadInput naming the variable, its value and the accepted values.
     """
@@ -53,6 +54,8 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
                 raise BadInput(f"{variable} is not set", field=variable)
             continue
         raw: Any = environ[variable]
+        if raw == "" and field.default is None:
+            continue
         if isinstance(msgspec.inspect.type_info(field.type), msgspec.inspect.VarTupleType):
             raw = [part.strip() for part in raw.split(",") if part.strip()]
         try:
@@ -60,10 +63,17 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
         except msgspec.ValidationError as error:
             if field.type in {NatsUrl, OptionalNatsUrl}:
                 raise _invalid_nats_url(variable, environ[variable]) from None
-            choices = getattr(msgspec.inspect.type_info(field.type), "values", ())
+            choices = _choices(msgspec.inspect.type_info(field.type))
             accepted = f"; accepted: {', '.join(choices)}" if choices else ""
             raise BadInput(f"{variable}={environ[variable]!r}: {error}{accepted}", field=variable) from None
     return kind(**values)
+
+
+def _choices(kind: msgspec.inspect.Type) -> list[str]:
+    """The names that a setting of this type accepts; empty if it accepts others."""
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return [name for part in kind.types for name in _choices(part)]
+    return [str(name) for name in getattr(kind, "values", ())]
 
 
 def check_nats_url(url: str, name: str) -> None:

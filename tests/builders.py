@@ -11,6 +11,7 @@ from services.scheduler.events import InstanceUpdated, RequestArrived
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from shared.arrays import Int32
+from shared.messages.cell import CellConfig
 from shared.messages.instances import Instance, InstanceState, ModelCard
 from shared.messages.requests import Request
 from shared.messages.stats import CURVE_TOKENS, ClusterWork, InstanceClass, InstanceLoad, SchedulerStats, WorkGroup
@@ -20,6 +21,7 @@ MASK_ID = 1
 END_ID = 2
 EPOCH = 7
 ARRIVAL_S = 100.0
+ANY_MODEL = CellConfig(model="", policy="fixed", cache="none")  # the configuration of a cell for any model
 
 
 def model_card(**fields: Any) -> ModelCard:

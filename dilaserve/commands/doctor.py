@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dilaserve.commands.up import DEMO_MODEL, Model
+from dilaserve.stack.up_options import DEMO_MODEL, Model
 
 if TYPE_CHECKING:
     from dilaserve.stack.checks import Finding

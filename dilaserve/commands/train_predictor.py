@@ -1,11 +1,12 @@
 """`dilaserve train-predictor`: trains the step predictor of a model."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from dilaserve.outputs import add_bar, check_directory, open_progress
+from shared.messages.cell import CacheName
 
 EXAMPLE = (
     "Example: dilaserve train-predictor --model models/demo --prompts models/demo/heldout.jsonl "
@@ -22,7 +23,7 @@ def train_predictor(
     held_out: Annotated[int, typer.Option(min=1, help="Held-out rows, at most a fifth of all.")] = 50,
     thresholds: Annotated[str, typer.Option(help="Candidate confidence thresholds.")] = "0.5,0.6,0.7,0.8,0.9",
     cache: Annotated[
-        Literal["none", "prefix", "dual", "block"] | None,
+        CacheName | None,
         typer.Option(help="KV cache of the workers.", show_default="block for block-causal models, else dual"),
     ] = None,
     block_length: Annotated[

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from shared.bus.subjects import Subjects
+from shared.messages.cell import CellConfig
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.gateway import BatchWork
 from shared.messages.instances import Control
@@ -53,6 +54,7 @@ CHANNELS = [
     Channel("reconfiguratorStats", CELL.stats("reconfigurator"), "reconfigurator", ReconfiguratorStats),
     Channel("launch", CELL.launch("{node}"), "reconfigurator", LaunchOrder, LaunchReply),
     Channel("batches", CELL.batches, "gateway", BatchWork),
+    Channel("config", CELL.config, "scheduler", CellConfig),
 ]
 PARAMETERS = {
     "cell": "the cell, as DILASERVE_CELL names it",

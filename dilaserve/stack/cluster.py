@@ -9,18 +9,22 @@ from functools import partial
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from dilaserve.stack.bus_users import new_passwords, user_url
+from dilaserve.stack.cell_config import replace_cell_config
 from dilaserve.stack.data_dir import Addresses, remove_addresses, write_addresses
 from dilaserve.stack.nats import nats_program
-from dilaserve.stack.options import NODE, StackOptions
+from dilaserve.stack.options import NODE, Stack
 from dilaserve.stack.ports import LOOPBACK, client_url, free_port
 from dilaserve.stack.postgres import database_url, prepare_postgres
 from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers, wait_until
 from dilaserve.stack.services import STOP_ORDER, NatsUrls, reconfigurator_program, serving_programs, worker_program
 from dilaserve.stack.supervisor import Supervisor
+from dilaserve.stack.up_options import UpOptions
 from shared.bus.users import BusUser
 from shared.errors import DilaserveError
+from shared.messages.cell import CellConfig
 from shared.settings import ServiceSettings, check_nats_url, read_settings
 from shared.urls import without_credentials
 
@@ -29,17 +33,17 @@ log = structlog.get_logger(__name__)
 DRAIN_S = 45.0  # time a program has to exit; the gateway gives open requests 30 s
 
 
-async def run_cluster(options: StackOptions, on_ready: Callable[[Addresses], None]) -> None:
-    """Run the stack until SIGTERM or Ctrl-C, then drain it; a second signal kills it.
+async def run_cluster(stack: Stack, config: CellConfig, on_ready: Callable[[Addresses], None]) -> None:
+    """Run the stack until SIGTERM or Ctrl-C, then drain it; a second signal kills it. `config`: of its cell.
 
     Raises: BadInput, before any start, if a server that the user named does not answer; BadInput or DilaserveError if a
     program fails permanently, after the others have exited.
     """
-    await _check_servers(options)
+    await _check_servers(stack.options)
     stop, killed = asyncio.Event(), asyncio.Event()
     _on_signals(stop, killed)
     supervisor, resources = Supervisor(), AsyncExitStack()
-    starting = asyncio.create_task(_start(supervisor, resources, options, on_ready))
+    starting = asyncio.create_task(_start(supervisor, resources, stack, config, on_ready))
     stopping = asyncio.create_task(stop.wait())
     try:
         await _first_of(starting, stopping, supervisor.failed)
@@ -52,14 +56,14 @@ async def run_cluster(options: StackOptions, on_ready: Callable[[Addresses], Non
         starting.cancel()
         stopping.cancel()
         await resources.aclose()
-        await _drain(supervisor, options, killed)
+        await _drain(supervisor, stack.options, killed)
 
 
 async def _first_of(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _check_servers(options: StackOptions) -> None:
+async def _check_servers(options: UpOptions) -> None:
     if options.nats_url:
         check_nats_url(options.nats_url, "--nats-url")
         shown = without_credentials(options.nats_url)
@@ -71,10 +75,15 @@ async def _check_servers(options: StackOptions) -> None:
 
 
 async def _start(
-    supervisor: Supervisor, resources: AsyncExitStack, options: StackOptions, on_ready: Callable[[Addresses], None]
+    supervisor: Supervisor,
+    resources: AsyncExitStack,
+    stack: Stack,
+    config: CellConfig,
+    on_ready: Callable[[Addresses], None],
 ) -> None:
     """Start all programs, each after the servers that it needs answer."""
-    nats_urls = await _nats(supervisor, options)
+    options = stack.options
+    nats_urls = await _nats(supervisor, stack)
     database = options.database_url or database_url(options.data_dir / "postgres")
     certificate = str(options.tls_certificate or "")
     addresses = Addresses(
@@ -86,27 +95,29 @@ async def _start(
         tls_certificate=certificate,
     )
     write_addresses(options.data_dir, addresses)  # before the gateway is ready, so that its clients find it
-    for program in serving_programs(options, nats_urls, database):
+    settings = replace(_settings(), nats_url=nats_urls[BusUser.SCHEDULER])
+    await replace_cell_config(settings, config)  # that of the last start may have other values
+    for program in serving_programs(stack, config, nats_urls, database):
         supervisor.start(program)
     await _postgres(supervisor, options)
-    if options.reconfigure:
-        await resources.enter_async_context(_node_agent(supervisor, options, nats_urls))
-    supervisor.start(reconfigurator_program(options, nats_urls[BusUser.RECONFIGURATOR], database))
+    if stack.reconfigures:
+        await resources.enter_async_context(_node_agent(supervisor, stack, nats_urls))
+    supervisor.start(reconfigurator_program(stack, config, nats_urls, database))
     await wait_until(partial(gateway_ready, certificate=certificate), addresses.url)
     supervisor.settled = True  # from now on every program is restarted without limit
     on_ready(addresses)
 
 
 @asynccontextmanager
-async def _node_agent(supervisor: Supervisor, options: StackOptions, nats_urls: NatsUrls) -> AsyncIterator[None]:
+async def _node_agent(supervisor: Supervisor, stack: Stack, nats_urls: NatsUrls) -> AsyncIterator[None]:
     """Run the agent that starts and stops workers for the reconfigurator."""
     from dilaserve.stack.node_agent import NodeAgent  # noqa: PLC0415
     from shared.bus.client import Bus  # noqa: PLC0415
 
     settings = _settings()
     bus = await Bus.connect(nats_urls[BusUser.SUPERVISOR], settings.cell, name="supervisor", ca=settings.nats_ca)
-    specs = {spec.name: spec for spec in options.specs}
-    worker = partial(worker_program, options, nats_urls[BusUser.WORKER])
+    specs = {spec.name: spec for spec in stack.specs}
+    worker = partial(worker_program, stack, nats_urls)
     await NodeAgent(supervisor, worker, specs).serve(bus, NODE)
     try:
         yield
@@ -114,11 +125,12 @@ async def _node_agent(supervisor: Supervisor, options: StackOptions, nats_urls: 
         await bus.nc.close()
 
 
-async def _nats(supervisor: Supervisor, options: StackOptions) -> dict[str, str]:
+async def _nats(supervisor: Supervisor, stack: Stack) -> dict[str, str]:
     """Start the embedded NATS server, if it is used. Returns: the URL of the bus for each user, once it answers."""
+    options = stack.options
     if options.nats_url:
         return dict.fromkeys(BusUser, options.nats_url)
-    port, passwords = free_port(), new_passwords(options.producers)
+    port, passwords = free_port(), new_passwords(stack.producers)
     supervisor.start(nats_program(options.data_dir / "nats", port, options.sync_interval, _settings().cell, passwords))
     urls = {user: user_url(user, password, f"{LOOPBACK}:{port}") for user, password in passwords.items()}
     await wait_until(nats_answers, urls[BusUser.STATUS])
@@ -130,7 +142,7 @@ def _settings() -> ServiceSettings:
     return read_settings(ServiceSettings, os.environ)
 
 
-async def _postgres(supervisor: Supervisor, options: StackOptions) -> None:
+async def _postgres(supervisor: Supervisor, options: UpOptions) -> None:
     """Start the embedded database, if it is used, and wait until it answers."""
     if options.database_url:
         return
@@ -139,7 +151,7 @@ async def _postgres(supervisor: Supervisor, options: StackOptions) -> None:
     await wait_until(postgres_answers, database_url(directory))
 
 
-async def _drain(supervisor: Supervisor, options: StackOptions, killed: asyncio.Event) -> None:
+async def _drain(supervisor: Supervisor, options: UpOptions, killed: asyncio.Event) -> None:
     """Stop the gateway first: its accepted requests need the other services."""
     log.info("finishing running requests, then stopping; interrupt again to kill")
     remove_addresses(options.data_dir)

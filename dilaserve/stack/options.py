@@ -1,4 +1,4 @@
-"""The options of `dilaserve up`, validated."""
+"""A stack by the options of `dilaserve up`, validated."""
 
 import ipaddress
 import re
@@ -7,61 +7,46 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from services.scheduler.registry import DEFAULT_POLICY, POLICY_WITHOUT_PREDICTOR
+from dilaserve.stack.up_options import UpOptions
 from shared.bus.users import read_producers
+from shared.cell_config import default_cache
 from shared.cpu import num_cores
 from shared.errors import BadInput
+from shared.gpus import num_gpus
 from shared.instance_counts import read_instance_counts
 from shared.messages.launch import InstanceSpec
-from shared.model_files import find_model
-from shared.predictor_card import CARD_FILE
+from shared.model_files import default_model_name, find_model
 
 NODE = "local"  # node name of this machine
 TP_DEGREES = (1, 2, 4)  # TP degrees that the worker supports
 METRICS_ORDER = ("scheduler", "predictor", "reconfigurator", "worker")  # services on consecutive ports
 
 
-@dataclass(frozen=True, slots=True)
-class StackOptions:
-    """The options of one embedded stack."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """One embedded stack: the options of `dilaserve up`, checked, and what follows from them."""
 
-    host: str
-    port: int
+    options: UpOptions
     model: Path
     model_name: str  # in the API
     instances: tuple[int, ...]  # TP degree of each instance
-    policy: str
-    thresholds: tuple[float, ...]  # ascending; a policy with a fixed threshold uses the highest
-    slo_s: float
-    cache: str
+    slots: int  # of the node: its GPUs, or equal shares of the CPU cores; `reconfigure` may use all
     auth: bool  # clients need an API key
-    shed: bool  # refuse requests that cannot meet their SLO
-    data_dir: Path
-    sync_interval: str  # interval of NATS's file syncs: `always` or a duration such as 2m
-    nats_url: str | None = None  # None: embedded
-    database_url: str | None = None  # None: embedded
-    slots: int = 0  # slots of the node: its GPUs, or equal shares of the CPU cores; `reconfigure` may use all
-    device: str = "auto"  # of the workers: auto, cpu or cuda
-    dtype: str = "auto"  # of the workers: auto, float32 or bfloat16
-    reconfigure: bool = False
-    profile: Path | None = None  # PROFILE.csv; None: each instance measures its own
-    metrics_port: int = 0  # first metrics port; 0: no metrics
-    standby: bool = False  # run a second scheduler
-    tls_certificate: Path | None = None  # of the REST API; None: plain HTTP
-    tls_key: Path | None = None
+    reconfigures: bool  # instances are planned and changed
     producers: tuple[str, ...] = ()  # named producers of the embedded bus
 
     @property
     def threads_per_slot(self) -> int:
         """CPU threads of one TP rank."""
-        return share_cores(num_cores(), self.slots if self.reconfigure else sum(self.instances))
+        return share_cores(num_cores(), self.slots if self.reconfigures else sum(self.instances))
 
     @property
     def metrics_ports(self) -> range:
         """One port per service of METRICS_ORDER, but one per slot for workers: a worker uses that of its first slot.
         The last one is the second scheduler's."""
-        count = len(METRICS_ORDER) - 1 + self.slots + self.standby if self.metrics_port else 0
-        return range(self.metrics_port, self.metrics_port + count)
+        first = self.options.first_metrics_port
+        count = len(METRICS_ORDER) - 1 + self.slots + self.options.standby if first else 0
+        return range(first, first + count)
 
     @property
     def specs(self) -> list[InstanceSpec]:
@@ -71,6 +56,32 @@ class StackOptions:
             InstanceSpec(node=NODE, gpus=tuple(range(end - tp, end)))
             for tp, end in zip(self.instances, ends, strict=True)
         ]
+
+
+def check_options(options: UpOptions) -> Stack:
+    """The stack that the options describe; a hub id is downloaded. Raises: BadInput if one is invalid."""
+    directory = check_model(options.model)
+    gpus = 0 if options.device == "cpu" else num_gpus()
+    slots = count_slots(options.slots, options.device, gpus)
+    instances = read_instances(options.instances, slots, default=gpus or 2)
+    choose_cache(options.cache, directory)
+    if options.thresholds is not None:
+        read_thresholds(options.thresholds)
+    check_sync_interval(options.sync_interval)
+    reconfigures = options.reconfigure
+    if reconfigures is None:
+        reconfigures = gpus > 1 and slots > 1 and options.profile is not None
+    check_profile(options.profile, instances, reconfigure=reconfigures)
+    return Stack(
+        options=options,
+        model=directory,
+        model_name=default_model_name(options.model),
+        instances=instances,
+        slots=slots,
+        auth=not is_loopback(options.host) if options.auth is None else options.auth,
+        reconfigures=reconfigures,
+        producers=choose_producers(options.producers, options.nats_url),
+    )
 
 
 def share_cores(cores: int, ranks: int) -> int:
@@ -149,26 +160,19 @@ def choose_producers(text: str, nats_url: str | None) -> tuple[str, ...]:
     return producers
 
 
-def default_policy(model: Path) -> str:
-    """The default policy if the model has a step predictor, which it needs."""
-    return DEFAULT_POLICY if (model / "predictor" / CARD_FILE).is_file() else POLICY_WITHOUT_PREDICTOR
-
-
-def check_profile(path: Path | None, instances: Sequence[int], *, reconfigure: bool) -> Path | None:
-    """The absolute path of the profile. Raises: BadInput if it is invalid, lacks an instance's TP degree, or is missing
-    with `reconfigure`."""
+def check_profile(path: Path | None, instances: Sequence[int], *, reconfigure: bool) -> None:
+    """Raises: BadInput if the profile is invalid, lacks an instance's TP degree, or is missing with `reconfigure`."""
     if path is None and reconfigure:
         raise BadInput(
             "--reconfigure needs --profile PROFILE.csv with the TP degrees to plan with; "
             "measure it with `dilaserve profile --tp 1,2 --out PROFILE.csv`"
         )
     if path is None:
-        return None
+        return
     from shared.profile import read_profile  # noqa: PLC0415  (imports NumPy, which is slow)
 
     if missing := set(instances) - set(read_profile(path).tp_degrees):
         raise BadInput(f"--profile {path}: no rows for tp {min(missing)}, which --instances needs")
-    return path.resolve()
 
 
 def check_model(model: str) -> Path:
@@ -183,13 +187,14 @@ def choose_cache(cache: str | None, model: Path) -> str:
     """The workers' KV cache; if None, the fastest one of the model. Raises: BadInput if the model cannot use it."""
     from shared.text import read_model_card  # noqa: PLC0415  (imports NumPy, which is slow)
 
-    possible = ("block", "none") if read_model_card(model, model.name).block_length else ("dual", "prefix", "none")
+    card = read_model_card(model, model.name)
+    possible = ("block", "none") if card.block_length else ("dual", "prefix", "none")
     if cache is not None and cache not in possible:
         raise BadInput(f"--cache {cache}: not possible with this model; accepted: {', '.join(possible)}")
-    return cache or possible[0]
+    return cache or default_cache(card)
 
 
-def check_sync_interval(text: str) -> str:
+def check_sync_interval(text: str) -> None:
+    """Raises: BadInput if NATS would not accept it."""
     if re.fullmatch(r"always|\d+(ms|s|m|h)", text) is None:
         raise BadInput(f"--sync-interval {text}: accepted: always, or a duration such as 500ms, 10s or 2m")
-    return text

@@ -3,95 +3,100 @@
 import os
 import sys
 from collections.abc import Mapping
+from typing import Any
 
-from dilaserve.stack.options import METRICS_ORDER, NODE, TP_DEGREES, StackOptions
+import msgspec
+
+from dilaserve.stack.options import METRICS_ORDER, NODE, TP_DEGREES, Stack
 from dilaserve.stack.process import Program
+from services.gateway.settings import GatewaySettings
+from services.predictor.settings import PredictorSettings
+from services.reconfigurator.settings import ReconfiguratorSettings
 from services.scheduler.registry import find_policy
+from services.scheduler.settings import SchedulerSettings
+from services.worker.settings import WorkerSettings
 from shared.bus.users import BusUser
+from shared.messages.cell import CellConfig
 from shared.messages.launch import InstanceSpec
-from shared.settings import to_environ
+from shared.settings import PREFIX, ServiceSettings, to_environ
 
+SETTINGS: Mapping[BusUser, type[ServiceSettings]] = {
+    BusUser.GATEWAY: GatewaySettings,
+    BusUser.SCHEDULER: SchedulerSettings,
+    BusUser.PREDICTOR: PredictorSettings,
+    BusUser.WORKER: WorkerSettings,
+    BusUser.RECONFIGURATOR: ReconfiguratorSettings,
+}
 NatsUrls = Mapping[str, str]  # the URL of the bus for each of its users
 STOP_ORDER = ("gateway", "scheduler", "predictor", "worker", "reconfigurator", "postgres", "nats")
 
 
-def serving_programs(options: StackOptions, nats_urls: NatsUrls, database_url: str) -> list[Program]:
+def option_settings(service: BusUser, stack: Stack) -> dict[str, object]:
+    """The options of `dilaserve up` that are settings of the service, by name."""
+    given = {option: getattr(stack.options, option) for option in stack.options.__dataclass_fields__}
+    given |= {"model": stack.model, "model_name": stack.model_name, "auth": stack.auth}
+    names = {field.name for field in msgspec.structs.fields(SETTINGS[service])}
+    return {option: value for option, value in given.items() if option in names}
+
+
+def scheduler_program(stack: Stack, nats_urls: NatsUrls, *, standby: bool = False) -> Program:
+    port = _metrics_port(stack, "scheduler")
+    if standby:
+        port = stack.metrics_ports[-1] if stack.metrics_ports else 0
+    name = "scheduler-2" if standby else "scheduler"
+    return _program(BusUser.SCHEDULER, stack, nats_urls, name, metrics_port=port)
+
+
+def serving_programs(stack: Stack, config: CellConfig, nats_urls: NatsUrls, database_url: str) -> list[Program]:
     """The gateway, one or two schedulers, one worker per instance, and the step predictor if the policy uses it."""
-    gateway = _common(options, nats_urls[BusUser.GATEWAY])
-    gateway |= {
-        "host": options.host,
-        "port": options.port,
-        "default_slo_s": options.slo_s,
-        "database_url": database_url,
-    }
-    gateway |= {"auth": options.auth, "shed": options.shed}
-    gateway |= {"tls_certificate": options.tls_certificate or "", "tls_key": options.tls_key or ""}
-    scheduler = _common(options, nats_urls[BusUser.SCHEDULER])
-    scheduler |= {
-        "metrics_port": _metrics_port(options, "scheduler"),
-        "policy": options.policy,
-        "threshold": options.thresholds[-1],
-        "thresholds": options.thresholds,
-        "cache": options.cache,
-        "default_slo_s": options.slo_s,
-    }
-    schedulers = [_program("scheduler", scheduler)]
-    if options.standby:
-        standby = scheduler | {"metrics_port": options.metrics_ports[-1] if options.metrics_ports else 0}
-        schedulers.append(_program("scheduler", standby, "scheduler-2"))
-    workers = [worker_program(options, nats_urls[BusUser.WORKER], spec) for spec in options.specs]
-    predictor = _common(options, nats_urls[BusUser.PREDICTOR])
-    predictor |= {"metrics_port": _metrics_port(options, "predictor")}
-    predictors = [_program("predictor", predictor)] if find_policy(options.policy).uses_estimates else []
-    return [_program("gateway", gateway), *schedulers, *predictors, *workers]
+    programs = [
+        _program(BusUser.GATEWAY, stack, nats_urls, database_url=database_url),
+        scheduler_program(stack, nats_urls),
+    ]
+    if stack.options.standby:
+        programs.append(scheduler_program(stack, nats_urls, standby=True))
+    if find_policy(config.policy).uses_estimates:
+        port = _metrics_port(stack, "predictor")
+        programs.append(_program(BusUser.PREDICTOR, stack, nats_urls, metrics_port=port))
+    return [*programs, *(worker_program(stack, nats_urls, spec) for spec in stack.specs)]
 
 
-def worker_program(options: StackOptions, nats_url: str, spec: InstanceSpec) -> Program:
+def worker_program(stack: Stack, nats_urls: NatsUrls, spec: InstanceSpec) -> Program:
     """The worker of one instance; its GPU numbers are slots."""
-    settings = {
-        "instance": spec.name,
-        "node": spec.node,
-        "gpus": spec.gpus,
-        "tp": spec.tp,
-        "threads": os.environ.get("DILASERVE_THREADS", options.threads_per_slot),
-        "cache": options.cache,
-        "profile": options.profile,
-        "metrics_port": _metrics_port(options, "worker", spec.gpus[0]),
-        "device": options.device,
-        "dtype": options.dtype,
-    }
-    return _program("worker", _common(options, nats_url) | settings, spec.name)
+    return _program(
+        BusUser.WORKER,
+        stack,
+        nats_urls,
+        spec.name,
+        instance=spec.name,
+        node=spec.node,
+        gpus=spec.gpus,
+        tp=spec.tp,
+        threads=os.environ.get("DILASERVE_THREADS", stack.threads_per_slot),
+        metrics_port=_metrics_port(stack, "worker", spec.gpus[0]),
+    )
 
 
-def reconfigurator_program(options: StackOptions, nats_url: str, database_url: str) -> Program:
-    policy = find_policy(options.policy)
-    settings: dict[str, object] = {
-        "nats_url": nats_url,
-        "database_url": database_url,
-        "metrics_port": _metrics_port(options, "reconfigurator"),
-        "profile": options.profile,
-        "tp_degrees": [tp for tp in TP_DEGREES if tp <= options.slots],
-        "predictor": options.model / "predictor" if policy.uses_estimates else None,
-        "thresholds": options.thresholds[-1:] if policy.one_threshold else options.thresholds,
-        "cache": options.cache,
-    }
-    if options.reconfigure:
-        settings |= {"launcher": "process", "nodes": f"{NODE}:{options.slots}"}
-    return _program("reconfigurator", settings)
+def reconfigurator_program(stack: Stack, config: CellConfig, nats_urls: NatsUrls, database_url: str) -> Program:
+    own: dict[str, Any] = {"database_url": database_url, "metrics_port": _metrics_port(stack, "reconfigurator")}
+    own["tp_degrees"] = [tp for tp in TP_DEGREES if tp <= stack.slots]
+    if find_policy(config.policy).uses_estimates:
+        own["predictor"] = os.environ.get(f"{PREFIX}PREDICTOR") or stack.model / "predictor"
+    if stack.reconfigures:
+        own |= {"launcher": "process", "nodes": f"{NODE}:{stack.slots}"}
+    return _program(BusUser.RECONFIGURATOR, stack, nats_urls, **own)
 
 
-def _common(options: StackOptions, nats_url: str) -> dict[str, object]:
-    return {"nats_url": nats_url, "model": options.model, "model_name": options.model_name}
-
-
-def _metrics_port(options: StackOptions, service: str, slot: int = 0) -> int:
-    """The port of a service; 0 without --metrics-port, in place of DILASERVE_METRICS_PORT, which all would share."""
-    return options.metrics_ports[METRICS_ORDER.index(service) + slot] if options.metrics_ports else 0
-
-
-def _program(service: str, settings: dict[str, object], name: str | None = None) -> Program:
+def _program(service: BusUser, stack: Stack, nats_urls: NatsUrls, name: str | None = None, **own: Any) -> Program:
+    """The program of a service, with the options that are settings of it, and with its `own` settings."""
+    settings = option_settings(service, stack) | {"nats_url": nats_urls[service]} | own
     return Program(
         name=name or service,
         command=(sys.executable, "-m", f"services.{service}"),
         environ={**to_environ(settings), "PYTHONUNBUFFERED": "1"},
     )
+
+
+def _metrics_port(stack: Stack, service: str, slot: int = 0) -> int:
+    """The port of a service; 0 without --metrics-port, in place of DILASERVE_METRICS_PORT, which all would share."""
+    return stack.metrics_ports[METRICS_ORDER.index(service) + slot] if stack.metrics_ports else 0

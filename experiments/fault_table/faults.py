@@ -12,7 +12,7 @@ import httpx
 import psutil
 from nats.js.errors import KeyNotFoundError
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.fault_load import processes_of
 from experiments.fault_table.broken_service.sitecustomize import POISON_SEED
 from experiments.fault_table.load import ANSWER_S, open_loop

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.background import background_program
 from experiments.fault_load import leading_process, processes_of
 from experiments.fault_table.load import Answer

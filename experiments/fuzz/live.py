@@ -17,6 +17,7 @@ from experiments.live_cluster import CELL, SUBJECTS, LiveCluster, chat_body, liv
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.errors import BadInput
+from shared.messages.cell import CellConfig
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.gateway import Batch, BatchWork, Claim, Conversation
 from shared.messages.instances import Control, Instance
@@ -61,7 +62,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     },
 }
 # A well-formed one of these is obeyed: only NATS users could prevent that. So only undecodable ones are sent.
-ORDERS = (StepJobs, Control, LaunchOrder, Instance, SchedulerStats, WeightsRecord, CanaryRecord)
+ORDERS = (StepJobs, Control, LaunchOrder, Instance, SchedulerStats, WeightsRecord, CanaryRecord, CellConfig)
 
 
 async def fuzz_cluster(seed: int, seconds: float) -> list[Row]:
@@ -152,6 +153,7 @@ def _targets(instance_id: str) -> list[tuple[type[Any], str]]:
         (Request, SUBJECTS.requests),
         (Arrival, SUBJECTS.arrivals),
         *((kind, subject("r-1")) for kind, subject in of_request),
+        (CellConfig, SUBJECTS.config),
         (PredictSteps, SUBJECTS.predict),
         (StepJobs, SUBJECTS.steps(instance_id)),
         (StepResults, SUBJECTS.step_results(instance_id)),

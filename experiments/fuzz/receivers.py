@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.fuzz.samples import MASK_ID, SAMPLES, VOCAB
 from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.response_models import Serving

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from shared.arrays import pack_float32, pack_int32, pack_int64
+from shared.messages.cell import CellConfig
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions
 from shared.messages.gateway import Batch, BatchError, BatchWork, Claim, Conversation, StoredFile
@@ -269,6 +270,7 @@ _SAMPLES: list[msgspec.Struct] = [
     ),
     WeightsRecord(model="demo", sha256="ab" * 32),
     CanaryRecord(tokens=pack_int32([3]), confidences=pack_float32([0.5])),
+    CellConfig(model="demo", policy="dilaserve", threshold=0.9, cache="dual", predictor="v1"),
 ]
 SAMPLES: dict[type[Any], Any] = {type(sample): sample for sample in _SAMPLES}
 

@@ -6,7 +6,7 @@ from statistics import mean
 
 import numpy as np
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.demo_model.evaluate import is_right, read_questions
 from experiments.engine_throughput import read_prompts
 from experiments.paper.plots import Panels

@@ -88,7 +88,7 @@ class LlumnixWithHysteresis(FixedThresholdPolicy):
 
 
 def build_llumnix_with_hysteresis(settings: SchedulerSettings, _estimates: StepEstimates) -> LlumnixWithHysteresis:
-    return LlumnixWithHysteresis(settings.threshold, settings.moves or MigrationPolicy.AT_RECOMPUTE)
+    return LlumnixWithHysteresis(settings.one_threshold, settings.moves or MigrationPolicy.AT_RECOMPUTE)
 
 
 VARIANTS: dict[str, type[PaperPolicy]] = {

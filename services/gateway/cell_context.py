@@ -15,7 +15,9 @@ from services.gateway.console.cluster_monitor import ClusterMonitor
 from services.gateway.inflight import InFlightRequests
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
+from shared.bus.cell_config import agreed_config
 from shared.bus.client import Bus
+from shared.messages.cell import DEFAULT_SLO_S
 from shared.messages.requests import Request
 from shared.text import TextModel
 
@@ -45,7 +47,7 @@ class CellContext:
             readiness=readiness,
             inflight=InFlightRequests(connection, text.card, timeout_s),
             monitor=ClusterMonitor(settings.cell, text.card.name, readiness),
-            slo_admission=SloAdmission(settings.default_slo_s) if settings.shed else None,
+            slo_admission=SloAdmission(settings.default_slo_s or DEFAULT_SLO_S) if settings.shed else None,
         )
 
     @property
@@ -63,13 +65,23 @@ class CellContext:
             raise ApiError(429, message, param="slo_ms", code="slo_unattainable", retry_after_s=wait_s)
 
     async def run(self, use: Callable[[Bus], Awaitable[None]] | None = None) -> None:
-        """Connect to the bus, subscribe, then watch its storage and `use` it, until cancelled."""
+        """Connect to the bus, subscribe, then watch its storage and `use` it, until cancelled.
+
+        Raises: BadInput if the settings differ from the configuration of the cell.
+        """
         bus = await self.connection.connect(self.settings)
         await self.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
         await self.readiness.subscribe(bus)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.connection.clock.run())
             tasks.create_task(self.readiness.probe.run(bus))
+            tasks.create_task(self._agree(bus))
             await self.monitor.read_recent(bus)
             if use is not None:
                 await use(bus)
+
+    async def _agree(self, bus: Bus) -> None:
+        """Compare the settings with the cell's configuration, and take its default SLO."""
+        config = await agreed_config(bus, {"model": self.model, "default_slo_s": self.settings.default_slo_s})
+        if config is not None and self.slo_admission is not None:
+            self.slo_admission.default_slo_s = config.default_slo_s

@@ -21,18 +21,20 @@ from services.reconfigurator.nodes import Node, read_nodes
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
+from shared.bus.cell_config import agreed_config
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.database.schema import open_database
 from shared.errors import BadInput
+from shared.messages.cell import DEFAULT_CACHE, DEFAULT_THRESHOLDS, CellConfig
 from shared.messages.plans import ReconfiguratorStats
 from shared.messages.stats import STATS_S
 from shared.metrics import serve_metrics
 from shared.predictor_card import read_predictor_card
 from shared.profile import LatencyProfile, read_profile
 from shared.service import Service, run_service, serve_on_bus
-from shared.tasks import cancel, pause
+from shared.tasks import cancel, pause, run_until_stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class ReconfigurationConfig:
 
     planner: Planner
     profile: LatencyProfile
+    predictor: str | None  # version of the step predictor; None: none is named
 
 
 def main() -> int:
@@ -53,7 +56,7 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
     if settings.request_retention_s < settings.window_s:
         text = f"DILASERVE_REQUEST_RETENTION_S={settings.request_retention_s:g}: accepted: at least "
         raise BadInput(f"{text}DILASERVE_WINDOW_S={settings.window_s:g}, which decisions read", "request_retention_s")
-    config = read_reconfiguration(settings)
+    read_reconfiguration(settings)  # reports wrong settings before the start
     engine = open_database(settings.database_url)
     metrics = ReconfiguratorMetrics()
     serve_metrics(metrics.registry, settings)
@@ -62,47 +65,54 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(monitor(bus, engine, metrics, settings.request_retention_s, stop))
-                group.create_task(plan(bus, engine, settings, config, metrics, stop))
+                group.create_task(plan(bus, engine, settings, metrics, stop))
         finally:
             await engine.dispose()
 
     return serve_on_bus("reconfigurator", settings, serve)
 
 
-def read_reconfiguration(settings: ReconfiguratorSettings) -> ReconfigurationConfig:
-    """Raises: BadInput naming the fault in the settings or in a file that they name."""
+def read_reconfiguration(settings: ReconfiguratorSettings, cell: CellConfig | None = None) -> ReconfigurationConfig:
+    """`cell` has the values that the settings lack. Raises: BadInput naming the fault in the settings or in a file that
+    they name."""
     nodes = read_nodes(settings.nodes)
     if not nodes and settings.launcher != "none":
         raise BadInput("DILASERVE_NODES must name the nodes as NAME:GPUS, separated by commas", "nodes")
-    thresholds = sorted(settings.thresholds)
+    thresholds = sorted(cell.used_thresholds if cell else settings.thresholds or DEFAULT_THRESHOLDS)
+    cache = settings.cache or (cell.cache if cell else DEFAULT_CACHE)
     prior: Mapping[float, float] = {}
+    version = None
     if settings.predictor:
         card = read_predictor_card(Path(settings.predictor))
         means = card.mean_tokens_per_step(np.array(thresholds))
-        prior = dict(zip(thresholds, means.tolist(), strict=True))
+        prior, version = dict(zip(thresholds, means.tolist(), strict=True)), card.version
     planning = PlanningSettings(
-        thresholds,
-        settings.tp_degrees,
-        settings.batch_sizes,
-        settings.rps_buffer,
-        exact_cache=settings.cache == "block",
+        thresholds, settings.tp_degrees, settings.batch_sizes, settings.rps_buffer, exact_cache=cache == "block"
     )
-    cached = settings.cache != "none"
+    cached = cache != "none"
     return ReconfigurationConfig(
         planner=Planner(nodes, planning, prior, cached, settings.solver, settings.solve_s),
         profile=read_profile(Path(settings.profile)) if settings.profile else LatencyProfile({}),
+        predictor=version,
     )
 
 
 async def plan(
-    bus: Bus,
-    engine: AsyncEngine,
-    settings: ReconfiguratorSettings,
-    config: ReconfigurationConfig,
-    metrics: ReconfiguratorMetrics,
-    stop: asyncio.Event,
+    bus: Bus, engine: AsyncEngine, settings: ReconfiguratorSettings, metrics: ReconfiguratorMetrics, stop: asyncio.Event
 ) -> None:
-    """Count the GPUs that the workload needs and, with a launcher, decide and carry out plans, until `stop` is set."""
+    """Count the GPUs that the workload needs and, with a launcher, decide and carry out plans, until `stop` is set.
+
+    Raises: BadInput if the settings differ from the cell's.
+    """
+    own = {
+        "thresholds": tuple(sorted(set(settings.thresholds))),
+        "cache": settings.cache,
+        "predictor": read_reconfiguration(settings).predictor,
+    }
+    cell = await run_until_stopped(stop, agreed_config(bus, own))
+    if stop.is_set():
+        return
+    config = read_reconfiguration(settings, cell)
     instances, clock = InstanceWatch(), BusClock(bus)
     await instances.start(bus)
     wanted = WantedGpus(clock, engine, instances, config.planner, config.profile, metrics, settings.wanted_threshold)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from services.reconfigurator.planning.plan import Solver
+from shared.messages.cell import CacheName
 from shared.settings import OptionalNatsUrl, Positive, Seconds, ServiceSettings
 
 Retention = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
@@ -18,9 +19,9 @@ class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
     profile: str = ""  # PROFILE.csv; a TP degree that it lacks is planned once an instance registers a profile for it
     predictor: str = ""  # directory of a step predictor, for tokens per step before any are observed
     tp_degrees: tuple[Positive, ...] = (1, 2, 4)  # TP degrees to plan with
-    thresholds: tuple[Threshold, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)  # candidate thresholds; as the scheduler's
+    thresholds: tuple[Threshold, ...] = ()  # thresholds to plan with; empty: the cell's
     batch_sizes: tuple[Positive, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # batch sizes in tokens
-    cache: Literal["none", "prefix", "dual", "block"] = "none"  # KV cache mode; as the workers'
+    cache: CacheName | None = None  # KV cache mode; unset: the cell's
     interval_s: Seconds = 300.0  # seconds between two decisions
     window_s: Seconds = 300.0  # seconds of recent workload that a decision considers
     request_retention_s: Retention = 7_776_000.0  # seconds from a request's arrival for which Postgres keeps its row

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from services.scheduler.cell import cell_config, own_values, with_config
 from services.scheduler.events import StepsLost
 from services.scheduler.factory import build_core, read_card
 from services.scheduler.io.event_queue import EventQueue
@@ -28,10 +29,13 @@ from services.scheduler.registry import find_policy
 from services.scheduler.service import SchedulerService
 from services.scheduler.settings import SchedulerSettings
 from shared.background import DeferredTasks
+from shared.bus.cell_config import keep_config, settle_config
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
+from shared.cell_config import check_config
 from shared.errors import Superseded
+from shared.messages.cell import CellConfig
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
 from shared.predictor_card import PredictorCard
@@ -66,12 +70,20 @@ async def serve(
     stop: asyncio.Event,
 ) -> int:
     """Lead the cell and serve until `stop` is set. Returns: the exit status."""
-    caching, needs_profile = settings.cache != "none", find_policy(settings.policy).needs_profile
+    config = await run_until_stopped(stop, agree(bus, settings, text, card))
+    if config is None:
+        return 0
+    settings = with_config(settings, config)
+    caching, needs_profile = config.cache != "none", find_policy(config.policy).needs_profile
     instances = InstanceEvents(text.card.name, needs_profile=needs_profile, caching=caching)
-    lease = await run_until_stopped(stop, lead(bus, settings.max_stored_bytes, instances.watch))
+    lease = await run_until_stopped(stop, lead(bus, instances.watch))
     if lease is None:
         return 0
-    log.info("leading", epoch=lease.epoch, policy=settings.policy)
+    if await settle_config(bus, config) != config:
+        log.warning("stopping", reason="the configuration of the cell was replaced during the standby")
+        await lease.release()
+        return 1
+    log.info("leading", epoch=lease.epoch, policy=config.policy)
     clock = BusClock(bus)
     await clock.measure()
     queue, outcomes = EventQueue(), OutcomeStore(bus, clock, text)
@@ -79,11 +91,11 @@ async def serve(
     predictor = PredictorClient(bus, core.settings.thresholds, queue)
     deferred = DeferredTasks()
     preparer = RequestPreparer(bus, text, await Recovery.start(bus), settings.shared_prefixes)
-    slo_s, max_held = settings.default_slo_s, settings.max_held_requests
+    slo_s, max_held = config.default_slo_s, settings.max_held_requests
     requests = RequestConsumer(
         bus, clock, preparer, queue, outcomes, deferred, core.totals, default_slo_s=slo_s, max_held=max_held
     )
-    stats = StatsWindow(core, settings.policy, clock.now_s(), lambda: requests.num_waiting, requests.oldest_late_s)
+    stats = StatsWindow(core, config.policy, clock.now_s(), lambda: requests.num_waiting, requests.oldest_late_s)
     service = SchedulerService(bus, clock, lease, core, queue, outcomes, predictor, stats, metrics, deferred)
     instances.on_quarantine = lambda instance: outcomes.distrust(instance.instance_id, instance.unverified_s)
     instances.report_to(queue)
@@ -93,6 +105,7 @@ async def serve(
     freeze_startup_objects()
     background = [
         lease.hold(),
+        keep_config(bus, config),
         clock.run(),
         bus.keep_set_up(lambda: queue.put(StepsLost()), settings.max_stored_bytes),
         instances.watch.run(),
@@ -114,9 +127,17 @@ async def serve(
     return 0
 
 
-async def lead(bus: Bus, disk_bytes: int, instances: InstanceWatch) -> Lease:
-    """Set up the cell, and wait until this scheduler leads it. It then knows the instances from their heartbeats."""
-    await bus.ensure_set_up(disk_bytes)
+async def agree(bus: Bus, settings: SchedulerSettings, text: TextModel, card: PredictorCard | None) -> CellConfig:
+    """Set up the cell, and return its configuration: that of its first scheduler. Raises: BadInput if the environment
+    differs from it."""
+    await bus.ensure_set_up(settings.max_stored_bytes)
+    config = await settle_config(bus, cell_config(settings, text.card, card))
+    check_config(bus.subjects.cell, config, own_values(settings, text.card, card))
+    return config
+
+
+async def lead(bus: Bus, instances: InstanceWatch) -> Lease:
+    """Wait until this scheduler leads the cell. It then knows the instances from their heartbeats."""
     await instances.start(bus)
     watching = asyncio.create_task(instances.run())
     try:

@@ -27,7 +27,7 @@ def build_core(
 
     Without `text`, as in a simulation, no output ends early. Without a predictor's `card`, one token per step counts.
     """
-    policy = find_policy(settings.policy)
+    policy = find_policy(settings.policy_name)
     thresholds = settings.candidates
     means = np.ones(len(thresholds)) if card is None else card.mean_tokens_per_step(np.array(thresholds))
     ending_text = text if settings.stop_at_eos else None
@@ -54,11 +54,15 @@ def build_core(
 def read_card(settings: SchedulerSettings, model: Path) -> PredictorCard | None:
     """Read the predictor's card. A policy without estimates needs none; its mean rates then serve forecasts only.
 
-    Returns: None if the policy needs none and there is none. Raises: BadInput if it needs one.
+    Returns: None if there is none, unless the settings name it or a policy that needs it. Raises: BadInput.
     """
     try:
         return read_predictor_card(Path(settings.predictor or model / "predictor"))
     except BadInput as error:
+        if settings.policy is None:
+            if settings.predictor:
+                raise
+            return None
         if not find_policy(settings.policy).uses_estimates:
             return None
         need = f"the {settings.policy} policy needs it"

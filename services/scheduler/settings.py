@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from services.scheduler.policies import MigrationPolicy
-from services.scheduler.registry import POLICY_WITHOUT_PREDICTOR, PolicyName
+from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from shared.bus.storage_limits import DISK_BYTES, MIN_DISK_BYTES
 from shared.errors import BadInput
+from shared.messages.cell import DEFAULT_THRESHOLDS, CacheName
 from shared.settings import Seconds, ServiceSettings
 
 Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -18,12 +19,12 @@ Margin = Annotated[float, msgspec.Meta(ge=0)]
 class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     model: str  # model directory or hub id; the scheduler reads its tokenizer and configuration
     model_name: str = ""  # model name in the API; empty: the directory's name
-    policy: PolicyName = POLICY_WITHOUT_PREDICTOR  # scheduling policy
-    threshold: Threshold = 0.9  # confidence threshold of the policies with a fixed one
-    thresholds: tuple[Threshold, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)  # candidate thresholds of the other policies
+    policy: PolicyName | None = None  # scheduling policy; unset: the cell's
+    threshold: Threshold | None = None  # of the policies with one for all; unset: the cell's
+    thresholds: tuple[Threshold, ...] = ()  # candidate thresholds of the other policies; empty: the cell's
     max_held_requests: Annotated[int, msgspec.Meta(ge=1)] = 20_000  # requests held at a time; the others wait
-    default_slo_s: Seconds = 5.0  # SLO in seconds from arrival of a request without one
-    cache: Literal["none", "prefix", "dual", "block"] = "none"  # KV cache mode; as the workers'
+    default_slo_s: Seconds | None = None  # SLO in seconds of a request without one; unset: the cell's
+    cache: CacheName | None = None  # KV cache mode; unset: the cell's
     predictor: str = ""  # directory of the predictor's card; empty: `predictor` in the model's directory
     estimates: Literal["predictor", "one-shot"] = "predictor"  # source of a request's remaining steps
     load_control: bool = True  # lower the highest allowed threshold under load
@@ -38,11 +39,19 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     stop_at_eos: bool = True  # skip the blocks after the one that holds the end of text
 
     @property
+    def policy_name(self) -> str:
+        """The policy, by default the default one."""
+        return self.policy or DEFAULT_POLICY
+
+    @property
     def candidates(self) -> tuple[float, ...]:
-        """The candidate thresholds, ascending. Raises: BadInput if there are none."""
-        if not self.thresholds:
-            raise BadInput("DILASERVE_THRESHOLDS must name at least one threshold", "thresholds")
-        return tuple(sorted(set(self.thresholds)))
+        """The candidate thresholds, ascending."""
+        return tuple(sorted(set(self.thresholds or DEFAULT_THRESHOLDS)))
+
+    @property
+    def one_threshold(self) -> float:
+        """The threshold of the policies with one for all: by default the highest candidate."""
+        return self.candidates[-1] if self.threshold is None else self.threshold
 
     @property
     def weight_of_key(self) -> dict[str, float]:

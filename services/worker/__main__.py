@@ -31,7 +31,10 @@ from services.worker.patterns.pattern_cache import PatternCache, PatternCompiler
 from services.worker.profile.stored_profile import default_directory, given_profile, stored_profile
 from services.worker.service import WorkerService
 from services.worker.settings import WorkerSettings
+from shared.bus.cell_config import agree_before_start
 from shared.bus.client import Bus
+from shared.cell_config import default_cache
+from shared.errors import BadInput
 from shared.messages.instances import Instance
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
@@ -62,9 +65,13 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     )
     given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
     directory, _ = check_model(choice)
-    mode, config = CacheMode(settings.cache), read_config(directory)
+    config, instance = read_config(directory), _describe(settings)
+    if settings.cache is not None:
+        check_mode(CacheMode(settings.cache), config)
+    own = {"model": instance.model.name, "cache": settings.cache}
+    cell = asyncio.run(agree_before_start(instance.instance_id, settings, own))
+    mode = CacheMode(settings.cache or (cell.cache if cell else default_cache(instance.model)))
     check_mode(mode, config)
-    instance = _describe(settings)
     size = CacheSize(settings.max_batch_requests, settings.cache_tokens, settings.max_batch_tokens)
     metrics = WorkerMetrics(instance)
     serve_metrics(metrics.registry, settings)
@@ -107,6 +114,8 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
 def _run(service: Service) -> int:
     try:
         uvloop.run(service)
+    except BadInput:
+        raise
     except Exception as error:
         log.error("worker ended", error=repr(error))  # noqa: TRY400 - one line
         log.debug("worker ended", exc_info=True)

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from shared.messages.cell import CacheName
 from shared.settings import Positive, Seconds, ServiceSettings
 
 PrefixShare = Annotated[float, msgspec.Meta(ge=0, le=0.9)]
@@ -24,7 +25,7 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"  # device type; auto: cuda if present
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # number format; auto: by device
     attention: Literal["auto", "torch", "flash-attn", "fallback"] = "auto"  # kernel; auto: torch's where it can run
-    cache: Literal["none", "prefix", "dual", "block"] = "none"  # KV cache mode
+    cache: CacheName | None = None  # KV cache mode; unset: the cell's
     cache_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # KV cache capacity in tokens; 0: by free memory
     prefix_cache: PrefixShare = 0.25  # share of the KV cache for common prefixes of prompts (block-causal models)
     prefix_page: Positive = 64  # tokens of a page of common prefixes, rounded up to whole blocks

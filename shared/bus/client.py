@@ -121,14 +121,14 @@ class Bus:
                 return False
         return True
 
-    async def last(self, stream: str, subject: str, kind: type[M]) -> M | None:
-        """The last message of a subject in the stream of the kind `stream`.
+    async def last(self, stream: str, subject: str, kind: type[M], *, direct: bool = True) -> M | None:
+        """The last message of a subject in the stream of the kind `stream`. `direct`: the stream allows raw reads.
 
         Returns: None if there is no valid one. Raises: RetryLater if the bus does not answer.
         """
         with bus_errors(f"read {subject}"):
             try:
-                stored = await self.js.get_last_msg(self.subjects.stream(stream), subject, direct=True)
+                stored = await self.js.get_last_msg(self.subjects.stream(stream), subject, direct=direct)
             except NotFoundError:
                 return None
         return try_decode(stored, kind)

@@ -8,9 +8,8 @@ MIN_DISK_BYTES = 64 << 20  # of a cell
 DISK_BYTES = 8 << 30  # of a cell, unless the scheduler's settings give another number
 STEP_BYTES = 256 << 20  # of step jobs, and of step results; in memory
 INSTANCES_BYTES = 64 << 20  # of the registrations; in memory
-SMALL_BYTES = (
-    1 << 20
-)  # of the lease, the probe, and the record of the models; outside the shares, so each always has room
+# Of the lease, the probe, the configuration and the record of the models; outside the shares, so each always has room
+SMALL_BYTES = 1 << 20
 _SHARES = {  # of the cell's bytes on disk, in 64ths
     "REQUESTS": 8,
     "ARRIVALS": 4,

@@ -71,6 +71,7 @@ class Subjects:
     predict = _Name("dilaserve.{cell}.predict")
     batches = _Name("dilaserve.{cell}.batches")
     probes = _Name("dilaserve.{cell}.probes")
+    config = _Name("dilaserve.{cell}.config")
 
     cancel = _NameOf("dilaserve.{cell}.cancel.")  # + request
     lookup = _NameOf("dilaserve.{cell}.lookup.")  # + request
@@ -139,7 +140,20 @@ def streams(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[StreamConf
         stream("PLANS", subjects.plans("*"), "decisions of the reconfigurator", **latest, max_msgs=MAX_PLANS),
         stream("BATCHES", subjects.batches, "unfinished batches", **work_queue, **refuses),
         stream("PROBES", subjects.probes, "the last probe of a gateway", **probes),
+        config_stream(subjects),
     ]
+
+
+def config_stream(subjects: Subjects) -> StreamConfig:
+    """The stream with the configuration of one cell."""
+    return StreamConfig(
+        name=subjects.stream("CONFIG"),
+        subjects=[subjects.config],
+        description="the configuration of the cell",
+        storage=StorageType.FILE,
+        max_msgs=1,
+        max_bytes=SMALL_BYTES,
+    )
 
 
 def buckets(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[KeyValueConfig]:

@@ -63,7 +63,8 @@ def permissions(cell: str, producers: Iterable[str] = ()) -> dict[str, Permissio
         BusUser.GATEWAY: _gateway(names),
         BusUser.SCHEDULER: _scheduler(names),
         BusUser.PREDICTOR: Permissions(
-            publish=(_inboxes(BusUser.SCHEDULER),), subscribe=(names.predict, _inboxes(BusUser.PREDICTOR))
+            publish=(_inboxes(BusUser.SCHEDULER), *_read(names.stream("CONFIG"))),
+            subscribe=(names.predict, names.stats("scheduler"), _inboxes(BusUser.PREDICTOR)),
         ),
         BusUser.RECONFIGURATOR: _reconfigurator(names),
         BusUser.WORKER: _worker(names),
@@ -96,7 +97,7 @@ def _gateway(names: Subjects) -> Permissions:
             *(f"$KV.{names.batches_bucket}.>", f"$O.{names.files_store}.>"),
             f"{API}.STREAM.NAMES",  # the object store searches for its stream
             *_describe(requests, outcomes, plans, batches, claims, conversations, all_batches, files),
-            *_read(claims, conversations, all_batches, files),
+            *_read(claims, conversations, all_batches, files, names.stream("CONFIG")),
             *_read_raw(outcomes, plans),
             *_scan(outcomes, all_batches, files),
             f"{API}.STREAM.PURGE.{files}",
@@ -116,12 +117,12 @@ def _scheduler(names: Subjects) -> Permissions:
     return Permissions(
         publish=(
             *(names.arrivals, names.outcomes(">"), names.progress(">"), names.checkpoints(">"), names.steps("*")),
-            *(names.stats("scheduler"), names.predict, f"$KV.{names.leases_bucket}.>"),
+            *(names.stats("scheduler"), names.predict, names.config, f"$KV.{names.leases_bucket}.>"),
             _inboxes(BusUser.GATEWAY),  # answers `lookup`
             f"{API}.STREAM.NAMES",
             *(f"{API}.STREAM.{action}.{stream}" for stream in streams for action in ("CREATE", "UPDATE")),
             *_describe(*streams),
-            *_read(requests, arrivals, f"KV_{names.leases_bucket}"),
+            *_read(requests, arrivals, names.stream("CONFIG"), f"KV_{names.leases_bucket}"),
             *_read_raw(outcomes, checkpoints),
             *_scan(arrivals),
             *(f"{API}.CONSUMER.LIST.{requests}", f"{API}.CONSUMER.DELETE.{requests}.*"),
@@ -142,13 +143,13 @@ def _reconfigurator(names: Subjects) -> Permissions:
         publish=(
             *(names.plans("*"), names.control("*"), names.launch("*"), names.stats("reconfigurator")),
             *_describe(requests, arrivals, outcomes, plans),  # REQUESTS: for the bus's clock
-            *_read(arrivals),
+            *_read(arrivals, names.stream("CONFIG")),
             *_read_raw(plans),
             *_consume(arrivals, monitor),
             *_consume(outcomes, monitor),
             *_consume(plans, monitor),
         ),
-        subscribe=(f"$KV.{names.instances_bucket}.>", _inboxes(BusUser.RECONFIGURATOR)),
+        subscribe=(f"$KV.{names.instances_bucket}.>", names.stats("scheduler"), _inboxes(BusUser.RECONFIGURATOR)),
     )
 
 
@@ -159,18 +160,18 @@ def _worker(names: Subjects) -> Permissions:
             *(names.step_results("*"), names.guesses(">")),
             *(f"$KV.{names.instances_bucket}.>", f"$KV.{names.models_bucket}.>"),
             *_describe(steps, f"KV_{names.instances_bucket}", models),
-            *_read(models),
+            *_read(models, names.stream("CONFIG")),
             *_consume(steps, "*"),  # a wildcard cannot limit a worker to the names of its own consumers
             f"{API}.CONSUMER.DELETE.{steps}.*",
         ),
-        subscribe=(names.control("*"), _inboxes(BusUser.WORKER)),
+        subscribe=(names.control("*"), names.stats("scheduler"), _inboxes(BusUser.WORKER)),
     )
 
 
 def _status(names: Subjects) -> Permissions:
     instances = f"KV_{names.instances_bucket}"
     return Permissions(
-        publish=(f"{API}.INFO", *_describe(instances), *_read(instances), *_scan(instances)),
+        publish=(f"{API}.INFO", *_describe(instances), *_read(instances, names.stream("CONFIG")), *_scan(instances)),
         subscribe=(names.stats("scheduler"), _inboxes(BusUser.STATUS)),
     )
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.async_api import Locator, expect
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 from tests.support.browser import LIMIT_S, NewPage
 from tests.support.stack import Stack, new_data_dir, running_stack
 from tests.support.waiting import until

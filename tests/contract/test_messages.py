@@ -12,6 +12,7 @@ import pytest
 from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.bus.codec import decode, encode
 from shared.errors import BadInput
+from shared.messages.cell import CellConfig
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions
 from shared.messages.gateway import Batch, BatchError, BatchStatus, BatchWork, Claim, Conversation, StoredFile
@@ -228,6 +229,9 @@ SAMPLES: list[msgspec.Struct] = [
     ActiveRequest(is_known=True, key="alice", arrival_s=1.5),
     WeightsRecord(model="demo", sha256="ab" * 32),
     CanaryRecord(tokens=pack_int32([3]), confidences=pack_float32([0.5])),
+    CellConfig(
+        model="demo", policy="dilaserve", thresholds=(0.5, 0.9), default_slo_s=2.5, cache="dual", predictor="v1"
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 from tests.support.stack import START_S, Stack, new_data_dir, running_stack
 
 MODEL = DEMO_MODEL.parent / "demo-block"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.stack.data_dir import read_addresses
+from dilaserve.stack.up_options import DEMO_MODEL
 from tests.support.documented import RUN, to_run
 from tests.support.shell_blocks import ROOT, Block, blocks
 from tests.support.stack import Stack, new_data_dir, running_stack

@@ -13,8 +13,8 @@ import openai
 import pytest
 from nats.js.errors import NoKeysError
 
-from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.stack.data_dir import read_addresses
+from dilaserve.stack.up_options import DEMO_MODEL
 from shared.bus.users import BusUser
 from tests.support.benchmark_files import write_benchmark_files
 from tests.support.demo_questions import MODEL, answer, chat_request, question

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 from tests.support.demo_questions import chat_request
 from tests.support.stack import new_data_dir, running_stack
 from tests.support.waiting import until

@@ -11,9 +11,9 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.parser import text_string_to_metric_families
 
-from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.stack.options import METRICS_ORDER
 from dilaserve.stack.ports import LOOPBACK, check_free, free_port
+from dilaserve.stack.up_options import DEMO_MODEL
 from shared.errors import BadInput
 from tests.support.metrics import exported
 from tests.support.otlp import collecting

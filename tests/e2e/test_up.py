@@ -108,7 +108,8 @@ def test_it_drains_leaves_no_process_and_a_copy_of_its_data_works(stack: Stack, 
     assert not psutil.wait_procs(children, timeout=LIMIT_S)[1]
     copy = stack.data_dir.with_name("a copy + é%41")
     subprocess.run(["cp", "--archive", stack.data_dir, copy], check=True)
-    with running_stack(tiny_checkpoint_dir, copy, "--instances", "1x1") as second:
+    with running_stack(tiny_checkpoint_dir, copy, "--instances", "1x1", "--slo", "9") as second:
+        assert json.loads(dilaserve("cell-config", "--json", "--data-dir", copy).stdout)["default_slo_s"] == 9
         assert httpx.get(f"{second.url}/v1/requests/{request_id}").status_code == 200
         keys = json.loads(dilaserve("keys", "list", "--json", "--data-dir", copy).stdout)["keys"]
         assert [key["name"] for key in keys] == ["alice"]

@@ -8,9 +8,9 @@ import httpx
 import psutil
 import pytest
 
-from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.load.workload import read_requests
 from dilaserve.stack.data_dir import read_addresses
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments import fault_load
 from experiments.fault_load import bus_monitor, closed_loop, kill_service, recovered
 from shared.bus.users import BusUser

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.stack.data_dir import read_addresses
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.fault_load import leading_process
 from shared.bus.users import BusUser
 from tests.support.demo_questions import answer

@@ -87,6 +87,7 @@ FORBIDDEN = [
     (BusUser.WORKER, f"$JS.API.DIRECT.GET.{OUTCOMES}.dilaserve.{CELL}.outcomes.r1"),
     (BusUser.WORKER, f"$JS.API.DIRECT.GET.KV_models-{CELL}.$KV.models-{CELL}.forged"),  # a reply of its own making
     (BusUser.WORKER, f"$KV.leases-{CELL}.scheduler"),
+    *((user, f"dilaserve.{CELL}.config") for user in LIMITED if user != BusUser.SCHEDULER),
     (BusUser.PREDICTOR, f"dilaserve.{CELL}.requests"),
     (BusUser.STATUS, f"dilaserve.{CELL}.requests"),
     (BusUser.GATEWAY, f"dilaserve.{CELL}.steps.i1"),

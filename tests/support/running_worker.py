@@ -2,16 +2,18 @@
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 
+from shared.bus.cell_config import settle_config
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.steps import StepResults
+from tests.builders import ANY_MODEL
 from tests.support.golden import COPY
 from tests.support.nats import NatsServer
 from tests.support.services import service
@@ -23,8 +25,9 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def start_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> Iterator[Start]:
+async def start_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> AsyncIterator[Start]:
     """Starts workers in the test's cell and stops them at the end."""
+    await settle_config(bus, ANY_MODEL)
     with ExitStack() as stack:
 
         def start(**settings: object) -> subprocess.Popen[bytes]:

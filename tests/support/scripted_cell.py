@@ -53,7 +53,7 @@ def make_cell(
     """`instances` maps names to TP degrees."""
     given = {"policy": "paper", **options}
     settings = SchedulerSettings(model="m", thresholds=THRESHOLDS, **given)  # type: ignore[arg-type]
-    policy = find_policy(settings.policy)
+    policy = find_policy(settings.policy_name)
     core = builders.scheduler_core(
         lambda estimates: policy.build(settings, estimates),
         thresholds=THRESHOLDS,

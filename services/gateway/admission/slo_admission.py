@@ -18,7 +18,7 @@ class SloAdmission:
     """Follows the cluster's backlog. Pure: statistics and times are arguments."""
 
     def __init__(self, default_slo_s: float) -> None:
-        self._default_slo_s = default_slo_s
+        self.default_slo_s = default_slo_s  # of requests without an SLO
         self._stats: SchedulerStats | None = None
         self._backlog = Backlog.of([], 0.0)
         self._at_s = 0.0  # time of `_backlog`
@@ -37,7 +37,7 @@ class SloAdmission:
         backlog_after = _progress(self._backlog, models)
         elapsed_s = max(now_s - self._at_s, 0.0)
         easy, mean = (_work_of(request, stats, share) for share in (work.least_steps_share, work.mean_steps_share))
-        slo_s = request.slo_s or self._default_slo_s
+        slo_s = request.slo_s or self.default_slo_s
 
         def is_admitted_after(wait_s: float) -> bool:
             ahead = backlog_after(elapsed_s + wait_s).ahead_of(request.priority)

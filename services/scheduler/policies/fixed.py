@@ -39,8 +39,8 @@ class FixedThresholdPolicy(Policy):
 
 def build_infaas(settings: SchedulerSettings, _estimates: StepEstimates) -> FixedThresholdPolicy:
     """`infaas` and `fixed`."""
-    return FixedThresholdPolicy(settings.threshold, settings.moves or MigrationPolicy.NEVER)
+    return FixedThresholdPolicy(settings.one_threshold, settings.moves or MigrationPolicy.NEVER)
 
 
 def build_llumnix(settings: SchedulerSettings, _estimates: StepEstimates) -> FixedThresholdPolicy:
-    return FixedThresholdPolicy(settings.threshold, settings.moves or MigrationPolicy.AT_RECOMPUTE)
+    return FixedThresholdPolicy(settings.one_threshold, settings.moves or MigrationPolicy.AT_RECOMPUTE)

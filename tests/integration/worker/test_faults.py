@@ -27,11 +27,13 @@ from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.model.weights_digest import weights_digest
 from services.worker.monitoring import watchdog
+from shared.bus.cell_config import settle_config
 from shared.bus.client import Bus
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile, write_profile
 from shared.settings import to_environ
+from tests.builders import ANY_MODEL
 from tests.support.nats import NatsServer
 from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
 from tests.support.steps import Decode, jobs_for, read_results
@@ -43,8 +45,9 @@ StartFaulty = Callable[[Fault], AbstractContextManager[SpawnProcess]]
 
 
 @pytest.fixture
-def faulty_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> StartFaulty:
+async def faulty_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> StartFaulty:
     """Starts a worker in a process of its own, whose main function injects the fault."""
+    await settle_config(bus, ANY_MODEL)
     profile = tmp_path / "profile.csv"
     write_profile(profile, LatencyProfile.from_rows([(1, 32, StepKind.RECOMPUTE, 0.01)]))
     settings = {"nats_url": nats_server.url, "cell": bus.subjects.cell, "threads": 1, "model": MODEL}
@@ -198,7 +201,7 @@ async def test_damaged_weights_are_refused_with_both_checksums(
     content[-8:] = bytes(8)
     weights.write_bytes(content)
     damaged = start_worker(model=model)
-    assert await asyncio.to_thread(damaged.wait, LIMIT_S) == 1
+    assert await asyncio.to_thread(damaged.wait, LIMIT_S) == 2
     log = (tmp_path / "worker.log").read_text()
     assert "are not those that this cell has served" in log
     start_worker(model=model, weights_sha256=weights_digest(model))

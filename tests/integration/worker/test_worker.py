@@ -11,11 +11,13 @@ import pytest
 from services.worker.__main__ import main
 from services.worker.io.startup_registration import startup_registration
 from services.worker.settings import WorkerSettings
+from shared.bus.cell_config import replace_config, settle_config
 from shared.bus.client import Bus
 from shared.messages.instances import Control, Instance, InstanceState
 from shared.profile import LatencyProfile
 from shared.settings import read_settings, to_environ
 from shared.text import read_model_card
+from tests.builders import ANY_MODEL
 from tests.support.golden import COPY, threshold_cases
 from tests.support.nats import NatsServer
 from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
@@ -148,6 +150,7 @@ async def test_a_worker_survives_a_restart_of_the_bus(tmp_path: Path) -> None:
     server.start()
     bus = await Bus.connect(server.url, "restart", name="test")
     await bus.set_up()
+    await settle_config(bus, ANY_MODEL)
     settings = {"nats_url": server.url, "cell": "restart", "threads": 1, "model": MODEL}
     try:
         with service("worker", settings, tmp_path / "worker.log"):
@@ -207,6 +210,21 @@ def test_invalid_settings_are_reported_in_one_line(
     assert main(to_environ({"model": MODEL, **settings})) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert complaint in line
+
+
+def test_a_worker_with_another_cache_than_the_cell_ends_with_one_line(
+    nats_server: NatsServer, own_signals: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def configure() -> None:
+        bus = await Bus.connect(nats_server.url, "another-cache", name="test")
+        await replace_config(bus, ANY_MODEL)
+        await bus.close()
+
+    asyncio.run(configure())
+    settings = {"nats_url": nats_server.url, "cell": "another-cache", "model": MODEL, "cache": "dual"}
+    assert main(to_environ({**settings, "log_level": "error"})) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "DILASERVE_CACHE=dual, not none" in line
 
 
 def test_an_invalid_setting_ends_the_process_with_status_2(tmp_path: Path) -> None:

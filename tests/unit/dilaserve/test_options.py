@@ -2,29 +2,32 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dilaserve.stack.options import (
-    StackOptions,
+    Stack,
     check_model,
     check_profile,
     check_sync_interval,
     choose_cache,
     count_slots,
-    default_policy,
     read_instances,
     read_thresholds,
     share_cores,
 )
 from dilaserve.stack.ports import client_url
 from dilaserve.stack.process import Program
-from dilaserve.stack.services import reconfigurator_program, serving_programs
+from dilaserve.stack.services import SETTINGS, reconfigurator_program, serving_programs
 from dilaserve.stack.supervisor import INITIAL_WAIT_S, MAX_WAIT_S, STABLE_RUN_S, next_wait_s
+from dilaserve.stack.up_options import UpOptions
 from shared.bus.users import BusUser
 from shared.errors import BadInput
+from shared.messages.cell import CellConfig
 from tests.support.tiny_model import write_tiny_sdar
 
 
@@ -105,13 +108,6 @@ def test_an_unsupported_tp_degree_is_rejected() -> None:
         read_instances("1x3", slots=8)
 
 
-def test_the_default_policy_is_dilaserve_if_the_model_has_a_step_predictor(tmp_path: Path) -> None:
-    assert default_policy(tmp_path) == "fixed"
-    (tmp_path / "predictor").mkdir()
-    (tmp_path / "predictor" / "card.json").touch()
-    assert default_policy(tmp_path) == "dilaserve"
-
-
 def test_thresholds_are_sorted_and_unique() -> None:
     assert read_thresholds("0.9,0.5, 0.7,0.9") == (0.5, 0.7, 0.9)
 
@@ -123,12 +119,12 @@ def test_thresholds_outside_their_range_are_rejected(text: str) -> None:
 
 
 def test_reconfigure_needs_a_profile_with_every_running_tp_degree(tmp_path: Path) -> None:
-    assert check_profile(None, [1], reconfigure=False) is None
+    check_profile(None, [1], reconfigure=False)
     with pytest.raises(BadInput, match="--reconfigure needs --profile"):
         check_profile(None, [1], reconfigure=True)
     path = tmp_path / "profile.csv"
     path.write_text("tp,batch_tokens,step_kind,latency_ms\n1,64,recompute,2.5\n")
-    assert check_profile(path, [1, 1], reconfigure=True) == path
+    check_profile(path, [1, 1], reconfigure=True)
     with pytest.raises(BadInput, match="no rows for tp 2"):
         check_profile(path, [1, 2], reconfigure=True)
 
@@ -140,7 +136,7 @@ def test_a_model_directory_needs_a_configuration(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "often", "2m; port: 1", "-1s"])
 def test_a_sync_interval_is_a_duration_or_always(text: str) -> None:
-    assert check_sync_interval("always") == "always"
+    check_sync_interval("always")
     with pytest.raises(BadInput, match="accepted: always"):
         check_sync_interval(text)
 
@@ -152,35 +148,21 @@ def test_the_wait_doubles_up_to_a_bound_and_resets_after_a_stable_run(last_s: fl
     assert wait_s == INITIAL_WAIT_S if ran_s >= STABLE_RUN_S else wait_s >= min(last_s, MAX_WAIT_S)
 
 
-def programs(directory: Path, urls: Mapping[str, str], *, standby: bool = False) -> tuple[StackOptions, list[Program]]:
-    """The options of a stack, and all its services."""
-    options = StackOptions(
-        host="127.0.0.1",
-        port=8000,
-        model=directory,
-        model_name="m",
-        instances=(1, 1),
-        policy="dilaserve",
-        thresholds=(0.9,),
-        slo_s=5.0,
-        cache="dual",
-        auth=False,
-        shed=False,
-        data_dir=directory,
-        sync_interval="2m",
-        slots=2,
-        metrics_port=9100,
-        standby=standby,
-    )
-    reconfigurator = reconfigurator_program(options, urls[BusUser.RECONFIGURATOR], "")
-    return options, [*serving_programs(options, urls, ""), reconfigurator]
+CONFIG = CellConfig(model="m", policy="dilaserve", cache="dual")
+
+
+def programs(directory: Path, urls: Mapping[str, str], **options: Any) -> tuple[Stack, list[Program]]:
+    """A stack of two instances, and all its services."""
+    given = UpOptions(first_metrics_port=9100, data_dir=directory, **options)
+    stack = Stack(options=given, model=directory, model_name="m", instances=(1, 1), slots=2, auth=False)
+    return stack, [*serving_programs(stack, CONFIG, urls, "url"), reconfigurator_program(stack, CONFIG, urls, "url")]
 
 
 @pytest.mark.parametrize("standby", [False, True])
 def test_every_program_has_a_metrics_port_of_its_own(*, standby: bool, tmp_path: Path) -> None:
-    options, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), standby=standby)
+    stack, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), standby=standby)
     ports = [int(program.environ["DILASERVE_METRICS_PORT"]) for program in started if program.name != "gateway"]
-    assert sorted(ports) == list(options.metrics_ports)
+    assert sorted(ports) == list(stack.metrics_ports)
     assert len({program.name for program in started}) == len(started)
     assert sum("services.scheduler" in program.command for program in started) == 1 + standby
 
@@ -192,3 +174,34 @@ def test_a_service_gets_the_password_of_its_own_user_only(tmp_path: Path) -> Non
         own = BusUser(program.command[-1].removeprefix("services."))
         assert program.environ["DILASERVE_NATS_URL"] == urls[own]
         assert str(program.environ).count("secret") == 1
+
+
+def test_an_option_sets_every_service_that_has_its_setting(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"cache": "none", "default_slo_s": 7.0, "profile": tmp_path / "p.csv", "shed": True}
+    _, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), **given)
+    expected = {
+        "DILASERVE_CACHE": ("none", {"scheduler", "worker", "reconfigurator"}),
+        "DILASERVE_DEFAULT_SLO_S": ("7.0", {"gateway", "scheduler"}),
+        "DILASERVE_PROFILE": (str(tmp_path / "p.csv"), {"worker", "reconfigurator"}),
+        "DILASERVE_SHED": ("true", {"gateway"}),
+        "DILASERVE_MODEL_NAME": ("m", {"gateway", "scheduler", "worker"}),
+    }
+    for variable, (value, services) in expected.items():
+        found = {program.command[-1].removeprefix("services."): program.environ.get(variable) for program in started}
+        assert {service for service, text in found.items() if text is not None} == services
+        assert set(found.values()) <= {value, None}
+
+
+def test_an_option_that_is_not_given_leaves_the_environment_to_the_services(tmp_path: Path) -> None:
+    _, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"))
+    for name in ("POLICY", "THRESHOLDS", "DEFAULT_SLO_S", "CACHE", "DTYPE", "PROFILE"):
+        assert all(f"DILASERVE_{name}" not in program.environ for program in started)
+
+
+def test_the_defaults_of_options_and_settings_are_the_same() -> None:
+    """Options without a default of their own leave it to the settings."""
+    for kind in SETTINGS.values():
+        defaults = {field.name: field.default for field in msgspec.structs.fields(kind)}
+        for name, option in UpOptions.__dataclass_fields__.items():
+            if option.default is not None and name in defaults and name != "model":
+                assert option.default == defaults[name], name

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 from services.predictor.model import load_predictor
 from services.scheduler.settings import SchedulerSettings
 from shared.messages.steps import StepKind

@@ -1,0 +1,44 @@
+"""The configuration of a cell: read from the bus, and replaced by the environment of its scheduler."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from services.scheduler.cell import cell_config
+from services.scheduler.factory import read_card
+from services.scheduler.settings import SchedulerSettings
+from shared.bus.cell_config import read_config, replace_config
+from shared.bus.client import Bus
+from shared.messages.cell import CellConfig
+from shared.model_files import default_model_name, find_model
+from shared.service import connect_to_bus
+from shared.settings import ServiceSettings, read_settings
+from shared.text import read_model_card
+
+
+async def read_cell_config(settings: ServiceSettings) -> CellConfig | None:
+    """The configuration of the cell; None if it has none. Raises: RetryLater if the bus does not answer."""
+    async with _connected(settings) as bus:
+        return await read_config(bus)
+
+
+def cell_config_of(environ: Mapping[str, str]) -> CellConfig:
+    """The configuration that a scheduler with this environment writes. Raises: BadInput if it is invalid."""
+    settings = read_settings(SchedulerSettings, environ)
+    directory = find_model(settings.model, weights=False)
+    model = read_model_card(directory, settings.model_name or default_model_name(settings.model))
+    return cell_config(settings, model, read_card(settings, directory))
+
+
+async def replace_cell_config(settings: ServiceSettings, config: CellConfig) -> None:
+    """Store the configuration of the cell. Raises: RetryLater if the bus does not answer."""
+    async with _connected(settings) as bus:
+        await replace_config(bus, config)
+
+
+@asynccontextmanager
+async def _connected(settings: ServiceSettings) -> AsyncIterator[Bus]:
+    bus = await connect_to_bus("cell-config", settings)
+    try:
+        yield bus
+    finally:
+        await bus.close()

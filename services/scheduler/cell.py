@@ -1,0 +1,52 @@
+"""The configuration of the cell, by the settings of a scheduler, and the settings by the configuration. Pure."""
+
+from msgspec.structs import replace
+
+from services.scheduler.registry import DEFAULT_POLICY, POLICY_WITHOUT_PREDICTOR, find_policy
+from services.scheduler.settings import SchedulerSettings
+from shared.cell_config import default_cache
+from shared.messages.cell import DEFAULT_SLO_S, CellConfig
+from shared.messages.instances import ModelCard
+from shared.predictor_card import PredictorCard
+
+
+def cell_config(settings: SchedulerSettings, model: ModelCard, card: PredictorCard | None) -> CellConfig:
+    """The configuration that the first scheduler of a cell writes. Unset values follow the model and its predictor."""
+    policy = settings.policy or (DEFAULT_POLICY if card else POLICY_WITHOUT_PREDICTOR)
+    entry = find_policy(policy)
+    asks_predictor = entry.uses_estimates and settings.estimates == "predictor"
+    return CellConfig(
+        model=model.name,
+        policy=policy,
+        thresholds=settings.candidates,
+        threshold=settings.one_threshold if entry.one_threshold else None,
+        default_slo_s=settings.default_slo_s or DEFAULT_SLO_S,
+        cache=settings.cache or default_cache(model),
+        predictor=card.version if card and asks_predictor else "",
+    )
+
+
+def own_values(settings: SchedulerSettings, model: ModelCard, card: PredictorCard | None) -> dict[str, object]:
+    """The values that this scheduler's environment sets; None or empty if it does not."""
+    return {
+        "model": model.name,
+        "policy": settings.policy,
+        "thresholds": settings.candidates if settings.thresholds else (),
+        "threshold": settings.threshold,
+        "default_slo_s": settings.default_slo_s,
+        "cache": settings.cache,
+        "predictor": card.version if card else "none",
+    }
+
+
+def with_config(settings: SchedulerSettings, config: CellConfig) -> SchedulerSettings:
+    """The settings of a scheduler in a cell of this configuration. Raises: BadInput if it has an unknown policy."""
+    find_policy(config.policy)
+    return replace(
+        settings,
+        policy=config.policy,
+        thresholds=config.thresholds,
+        threshold=config.threshold,
+        default_slo_s=config.default_slo_s,
+        cache=config.cache,
+    )

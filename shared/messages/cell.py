@@ -1,0 +1,35 @@
+"""The configuration of a cell."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from shared.messages.numbers import Positive
+
+DEFAULT_SLO_S = 5.0
+DEFAULT_THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
+
+Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
+CacheName = Literal["none", "prefix", "dual", "block"]
+DEFAULT_CACHE: CacheName = "dual"
+DEFAULT_BLOCK_CAUSAL_CACHE: CacheName = "block"
+
+
+class CellConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Scheduler -> all services: the values that are the same in every service of a cell.
+
+    Subject: dilaserve.<cell>.config. Does not expire.
+    """
+
+    model: str  # name in the API
+    policy: str
+    thresholds: Annotated[tuple[Threshold, ...], msgspec.Meta(min_length=1)] = DEFAULT_THRESHOLDS  # ascending
+    threshold: Threshold | None = None  # of a policy with one threshold for all requests; None: it uses `thresholds`
+    default_slo_s: Positive = DEFAULT_SLO_S  # of requests without an SLO
+    cache: CacheName  # KV cache mode
+    predictor: str = ""  # version of the step predictor; empty: the policy asks none
+
+    @property
+    def used_thresholds(self) -> tuple[float, ...]:
+        """Those that the policy gives to requests."""
+        return self.thresholds if self.threshold is None else (self.threshold,)
