@@ -20,7 +20,7 @@ from experiments.closed_loop import closed_loop
 from experiments.live_cluster import one_instance, unlearnt_requests
 from experiments.report import RESULTS, Report, target_list
 from experiments.standard_errors import mean_and_error, mean_difference
-from services.scheduler.registry import DEFAULT_POLICY, POLICY_WITHOUT_PREDICTOR
+from services.scheduler.registry import DEFAULT_POLICY
 
 OUTPUT_TOKENS = 64
 LOOSE_SLO_S = 60.0  # always met
@@ -32,7 +32,7 @@ OUTCOMES = ("met", "late", "refused")
 
 def main(
     *,
-    policies: Annotated[str, typer.Option(help="As of `up`.")] = f"{DEFAULT_POLICY},{POLICY_WITHOUT_PREDICTOR}",
+    policies: Annotated[str, typer.Option(help="As of `up`.")] = f"{DEFAULT_POLICY},fixed",
     requests: Annotated[int, typer.Option(min=1, help="Requests of a burst, sent at once.")] = 40,
     slo_ms: Annotated[float, typer.Option(min=1, help="SLO of the requests.")] = 300.0,
     bursts: Annotated[int, typer.Option(min=2, help="Bursts on each cluster.")] = 8,

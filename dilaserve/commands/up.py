@@ -3,8 +3,11 @@
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import typer
 
 from dilaserve.stack.up_options import UpOptions, with_up_options
 
@@ -28,6 +31,7 @@ def up(options: UpOptions) -> None:
     from dilaserve.stack.cell_config import cell_config_of  # noqa: PLC0415
     from dilaserve.stack.cluster import run_cluster  # noqa: PLC0415
     from dilaserve.stack.data_dir import lock_directory  # noqa: PLC0415
+    from dilaserve.stack.first_run import summary, with_default_slo  # noqa: PLC0415
     from dilaserve.stack.options import check_options  # noqa: PLC0415
     from dilaserve.stack.ports import check_free  # noqa: PLC0415
     from dilaserve.stack.safe_output import BrokenPipeSafeStream  # noqa: PLC0415
@@ -37,7 +41,8 @@ def up(options: UpOptions) -> None:
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.settings import ServiceSettings, read_settings, to_environ  # noqa: PLC0415
 
-    stack = check_options(options)
+    given = check_options(options)
+    stack = with_default_slo(given)
     # The result of this one is not used: it reports unusable files before the start.
     server_tls(str(options.tls_certificate or ""), str(options.tls_key or ""))
     config = cell_config_of({**os.environ, **to_environ(option_settings(BusUser.SCHEDULER, stack))})
@@ -51,7 +56,9 @@ def up(options: UpOptions) -> None:
         check_free(options.host, options.port)
         for metrics in stack.metrics_ports:
             check_free(settings.metrics_host, metrics, "--metrics-port")
-        asyncio.run(run_cluster(stack, config, lambda addresses: _print_ready(stack, addresses)))
+        lines = "".join(f"  {line}\n" for line in summary(stack, given, config))
+        on_start, on_ready = partial(typer.echo, lines, nl=False), partial(_print_ready, stack)
+        asyncio.run(run_cluster(stack, config, on_start, on_ready))
 
 
 def _print_ready(stack: "Stack", addresses: "Addresses") -> None:

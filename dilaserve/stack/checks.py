@@ -18,7 +18,7 @@ from dilaserve.stack.nats import find_server
 from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import LOOPBACK, check_free
 from dilaserve.stack.probes import check_answers, nats_answers, not_ready_reason, postgres_answers
-from services.scheduler.registry import POLICY_WITHOUT_PREDICTOR
+from services.worker.model.families import read_config
 from shared.bus.users import BusUser
 from shared.cpu import num_cores
 from shared.errors import BadInput, DilaserveError
@@ -97,6 +97,11 @@ def model(given: str) -> Finding:
         if HUB_ID.fullmatch(given):
             return Finding("model", True, f"{given}: a hub id, downloaded on first use")
         return Finding("model", False, f"{given}: no such directory", "give --model DIR or a hub id")
+    if (directory / "config.json").is_file():
+        try:
+            read_config(directory)
+        except ValueError as error:
+            return Finding("model", False, str(error), "give a model of a supported architecture")
     required = {"config.json": "config.json", "tokenizer*": "a tokenizer", "*.safetensors": "weights"}
     missing = [name for pattern, name in required.items() if not any(directory.glob(pattern))]
     if missing:
@@ -104,7 +109,7 @@ def model(given: str) -> Finding:
         return Finding("model", False, given, fix)
     if (directory / "predictor" / CARD_FILE).is_file():
         return Finding("model", True, f"{given}, with a step predictor")
-    fix = f"dilaserve train-predictor --model {given} (until then: --policy {POLICY_WITHOUT_PREDICTOR})"
+    fix = f"dilaserve train-predictor --model {given} --prompts FILE.jsonl --out {given}/predictor"
     return Finding("model", True, f"{given}, without a step predictor", fix)
 
 

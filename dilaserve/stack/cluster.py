@@ -33,13 +33,16 @@ log = structlog.get_logger(__name__)
 DRAIN_S = 45.0  # time a program has to exit; the gateway gives open requests 30 s
 
 
-async def run_cluster(stack: Stack, config: CellConfig, on_ready: Callable[[Addresses], None]) -> None:
+async def run_cluster(
+    stack: Stack, config: CellConfig, on_start: Callable[[], None], on_ready: Callable[[Addresses], None]
+) -> None:
     """Run the stack until SIGTERM or Ctrl-C, then drain it; a second signal kills it. `config`: of its cell.
 
     Raises: BadInput, before any start, if a server that the user named does not answer; BadInput or DilaserveError if a
     program fails permanently, after the others have exited.
     """
     await _check_servers(stack.options)
+    on_start()
     stop, killed = asyncio.Event(), asyncio.Event()
     _on_signals(stop, killed)
     supervisor, resources = Supervisor(), AsyncExitStack()

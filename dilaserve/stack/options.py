@@ -8,6 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from dilaserve.stack.up_options import UpOptions
+from services.worker.model.families import read_config
 from shared.bus.users import read_producers
 from shared.cell_config import default_cache
 from shared.cpu import num_cores
@@ -176,11 +177,16 @@ def check_profile(path: Path | None, instances: Sequence[int], *, reconfigure: b
 
 
 def check_model(model: str) -> Path:
-    """The absolute path of a checkpoint directory; a hub id is downloaded. Raises: BadInput if it is invalid."""
-    directory = find_model(model)
+    """The absolute path of a checkpoint directory. A hub id is downloaded, its weights after its configuration was
+    checked. Raises: BadInput if it is invalid, or of an architecture that is not supported."""
+    directory = find_model(model, weights=False)
     if not (directory / "config.json").is_file():
         raise BadInput(f"--model {directory}: not a checkpoint directory (no config.json)")
-    return directory.resolve()
+    try:
+        read_config(directory)
+    except ValueError as error:
+        raise BadInput(f"--model {model}: {error}") from None
+    return find_model(model).resolve()
 
 
 def choose_cache(cache: str | None, model: Path) -> str:

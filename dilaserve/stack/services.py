@@ -12,7 +12,6 @@ from dilaserve.stack.process import Program
 from services.gateway.settings import GatewaySettings
 from services.predictor.settings import PredictorSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
-from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
 from services.worker.settings import WorkerSettings
 from shared.bus.users import BusUser
@@ -48,14 +47,14 @@ def scheduler_program(stack: Stack, nats_urls: NatsUrls, *, standby: bool = Fals
 
 
 def serving_programs(stack: Stack, config: CellConfig, nats_urls: NatsUrls, database_url: str) -> list[Program]:
-    """The gateway, one or two schedulers, one worker per instance, and the step predictor if the policy uses it."""
+    """The gateway, one or two schedulers, one worker per instance, and the step predictor if the cell has one."""
     programs = [
         _program(BusUser.GATEWAY, stack, nats_urls, database_url=database_url),
         scheduler_program(stack, nats_urls),
     ]
     if stack.options.standby:
         programs.append(scheduler_program(stack, nats_urls, standby=True))
-    if find_policy(config.policy).uses_estimates:
+    if config.predictor:
         port = _metrics_port(stack, "predictor")
         programs.append(_program(BusUser.PREDICTOR, stack, nats_urls, metrics_port=port))
     return [*programs, *(worker_program(stack, nats_urls, spec) for spec in stack.specs)]
@@ -80,7 +79,7 @@ def worker_program(stack: Stack, nats_urls: NatsUrls, spec: InstanceSpec) -> Pro
 def reconfigurator_program(stack: Stack, config: CellConfig, nats_urls: NatsUrls, database_url: str) -> Program:
     own: dict[str, Any] = {"database_url": database_url, "metrics_port": _metrics_port(stack, "reconfigurator")}
     own["tp_degrees"] = [tp for tp in TP_DEGREES if tp <= stack.slots]
-    if find_policy(config.policy).uses_estimates:
+    if config.predictor and stack.options.predictor is None:
         own["predictor"] = os.environ.get(f"{PREFIX}PREDICTOR") or stack.model / "predictor"
     if stack.reconfigures:
         own |= {"launcher": "process", "nodes": f"{NODE}:{stack.slots}"}

@@ -15,7 +15,7 @@ import msgspec
 from typer import Option
 
 from services.gateway.settings import GatewaySettings
-from services.scheduler.registry import DEFAULT_POLICY, POLICY_WITHOUT_PREDICTOR, PolicyName
+from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from shared.messages.cell import DEFAULT_BLOCK_CAUSAL_CACHE, DEFAULT_CACHE, DEFAULT_SLO_S, DEFAULT_THRESHOLDS, CacheName
 
 GATEWAY: Mapping[str, Any] = {field.name: field.default for field in msgspec.structs.fields(GatewaySettings)}
@@ -46,13 +46,7 @@ class UpOptions:
         Literal["auto", "float32", "bfloat16"] | None,
         Option(help="Number format of the workers.", show_default="bfloat16 on GPUs, else float32"),
     ] = None
-    policy: Annotated[
-        PolicyName | None,
-        Option(
-            help="Scheduling policy.",
-            show_default=f"{DEFAULT_POLICY} if the model has a step predictor, else {POLICY_WITHOUT_PREDICTOR}",
-        ),
-    ] = None
+    policy: Annotated[PolicyName | None, Option(help="Scheduling policy.", show_default=DEFAULT_POLICY)] = None
     default_slo_s: Annotated[
         float | None,
         Option(
@@ -60,7 +54,7 @@ class UpOptions:
             min=0.001,
             max=86400,
             help="SLO in seconds of requests without one.",
-            show_default=f"{DEFAULT_SLO_S:g}",
+            show_default=f"by --profile and the step predictor, else {DEFAULT_SLO_S:g}",
         ),
     ] = None
     thresholds: Annotated[
@@ -126,6 +120,10 @@ class UpOptions:
     profile: Annotated[
         Path | None,
         Option(resolve_path=True, help="PROFILE.csv of the model.", show_default="each instance measures its own"),
+    ] = None
+    predictor: Annotated[
+        Path | None,
+        Option(resolve_path=True, help="Directory of the step predictor.", show_default="`predictor` in the model's"),
     ] = None
     first_metrics_port: Annotated[
         int,

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from services.scheduler.registry import DEFAULT_POLICY, POLICY_WITHOUT_PREDICTOR, find_policy
+from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
 from shared.cell_config import default_cache
 from shared.messages.cell import DEFAULT_SLO_S, CellConfig
@@ -12,12 +12,11 @@ from shared.predictor_card import PredictorCard
 
 def cell_config(settings: SchedulerSettings, model: ModelCard, card: PredictorCard | None) -> CellConfig:
     """The configuration that the first scheduler of a cell writes. Unset values follow the model and its predictor."""
-    policy = settings.policy or (DEFAULT_POLICY if card else POLICY_WITHOUT_PREDICTOR)
-    entry = find_policy(policy)
+    entry = find_policy(settings.policy_name)
     asks_predictor = entry.uses_estimates and settings.estimates == "predictor"
     return CellConfig(
         model=model.name,
-        policy=policy,
+        policy=settings.policy_name,
         thresholds=settings.candidates,
         threshold=settings.one_threshold if entry.one_threshold else None,
         default_slo_s=settings.default_slo_s or DEFAULT_SLO_S,
@@ -49,4 +48,5 @@ def with_config(settings: SchedulerSettings, config: CellConfig) -> SchedulerSet
         threshold=config.threshold,
         default_slo_s=config.default_slo_s,
         cache=config.cache,
+        estimates="predictor" if config.predictor else "one-shot",
     )

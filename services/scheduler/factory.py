@@ -7,8 +7,7 @@ import numpy as np
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
-from shared.errors import BadInput
-from shared.predictor_card import PredictorCard, read_predictor_card
+from shared.predictor_card import CARD_FILE, PredictorCard, read_predictor_card
 from shared.text import TextModel
 
 NO_TOKEN = -1
@@ -52,19 +51,11 @@ def build_core(
 
 
 def read_card(settings: SchedulerSettings, model: Path) -> PredictorCard | None:
-    """Read the predictor's card. A policy without estimates needs none; its mean rates then serve forecasts only.
+    """The predictor's card; None if the model has none, and the settings name none.
 
-    Returns: None if there is none, unless the settings name it or a policy that needs it. Raises: BadInput.
+    Raises: BadInput if it is invalid, or if the settings name one that is missing.
     """
-    try:
-        return read_predictor_card(Path(settings.predictor or model / "predictor"))
-    except BadInput as error:
-        if settings.policy is None:
-            if settings.predictor:
-                raise
-            return None
-        if not find_policy(settings.policy).uses_estimates:
-            return None
-        need = f"the {settings.policy} policy needs it"
-        hint = "make one with `dilaserve train-predictor`, or use another policy"
-        raise BadInput(f"{error.message}; {need}: {hint}", "predictor") from None
+    directory = Path(settings.predictor or model / "predictor")
+    if not settings.predictor and not (directory / CARD_FILE).exists():
+        return None
+    return read_predictor_card(directory)

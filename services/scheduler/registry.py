@@ -23,7 +23,7 @@ class PolicyEntry:
     builder: (
         str  # MODULE:FUNCTION or MODULE:CLASS.METHOD; it takes the settings and the estimates and returns the policy
     )
-    uses_estimates: bool = False  # needs the step predictor, and its card for the mean tokens per step
+    uses_estimates: bool = False  # asks the step predictor; in a cell without one, one-shot estimates
     learns_difficulty: bool = True  # a request's own steps correct its one-shot estimate
     needs_profile: bool = False  # serves only instances that register a latency profile
     one_threshold: bool = False  # all requests have the setting `threshold`; `thresholds` is not used
@@ -57,13 +57,10 @@ POLICIES: dict[str, PolicyEntry] = {
         one_threshold=True,
     ),
     "fixed": PolicyEntry(
-        summary="infaas by another name, the default of a model without a step predictor",
-        builder="services.scheduler.policies.fixed:build_infaas",
-        one_threshold=True,
+        summary="infaas by another name", builder="services.scheduler.policies.fixed:build_infaas", one_threshold=True
     ),
 }
 DEFAULT_POLICY = "dilaserve"
-POLICY_WITHOUT_PREDICTOR = "fixed"
 
 if TYPE_CHECKING:
     PolicyName = str

@@ -44,7 +44,7 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
     common = {"nats_url": nats_server.url, "cell": bus.subjects.cell, "model": str(tiny_checkpoint_dir)}
     card = read_model_card(tiny_checkpoint_dir, name)
     instance = Instance(instance_id="w-1", model=card, tp_degree=1)
-    scheduling = {**common, "cache": "dual", "stop_at_eos": False}
+    scheduling = {**common, "policy": "fixed", "cache": "dual", "stop_at_eos": False}
     received: asyncio.Queue[SchedulerStats] = asyncio.Queue()
 
     async def receive(msg: Msg) -> None:

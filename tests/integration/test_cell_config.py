@@ -19,8 +19,8 @@ from tests.support.services import service, stop
 from tests.support.waiting import reached, until
 
 LIMIT_S = 30.0
-CONFIG = CellConfig(model="tiny-llada", policy="fixed", cache="dual", threshold=0.9)
-SLOWER = CellConfig(model="tiny-llada", policy="fixed", cache="dual", threshold=0.9, default_slo_s=20.0)
+CONFIG = CellConfig(model="tiny-llada", policy="dilaserve", cache="dual")
+SLOWER = CellConfig(model="tiny-llada", policy="dilaserve", cache="dual", default_slo_s=20.0)
 
 
 async def ended(process: subprocess.Popen[bytes]) -> int:

@@ -44,6 +44,7 @@ def scheduled(
     """Run the scheduler of the cell SHARED, for tests that do not stop it. Returns: its directory."""
     directory = tmp_path_factory.mktemp("shared")
     settings = {"nats_url": nats_server.url, "cell": SHARED, "model": tiny_model_dir, "model_name": MODEL_NAME}
+    settings["policy"] = "fixed"  # its instances have no profile
     with service("scheduler", settings, directory / LOG):
         yield directory
 

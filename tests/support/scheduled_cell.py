@@ -29,6 +29,7 @@ class Cluster:
         self.model = model
         self.log = directory / LOG
         self.settings = {"nats_url": url, "cell": bus.subjects.cell, "model": model, "model_name": MODEL_NAME}
+        self.settings["policy"] = "fixed"  # its instances have no profile
 
     @asynccontextmanager
     async def instance(self, name: str = "w-1", per_step: int = 4) -> AsyncIterator[ScriptedWorker]:

@@ -148,7 +148,7 @@ def test_the_wait_doubles_up_to_a_bound_and_resets_after_a_stable_run(last_s: fl
     assert wait_s == INITIAL_WAIT_S if ran_s >= STABLE_RUN_S else wait_s >= min(last_s, MAX_WAIT_S)
 
 
-CONFIG = CellConfig(model="m", policy="dilaserve", cache="dual")
+CONFIG = CellConfig(model="m", policy="dilaserve", cache="dual", predictor="v1")
 
 
 def programs(directory: Path, urls: Mapping[str, str], **options: Any) -> tuple[Stack, list[Program]]:

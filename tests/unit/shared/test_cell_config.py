@@ -78,7 +78,9 @@ def test_unset_values_follow_the_model_and_its_step_predictor() -> None:
     unset = SchedulerSettings(model="m")
     assert cell_config(unset, MODEL, CARD) == CONFIG
     without = cell_config(unset, BLOCK_CAUSAL, None)
-    assert (without.policy, without.cache, without.threshold, without.predictor) == ("fixed", "block", 0.9, "")
+    assert (without.policy, without.cache, without.predictor) == ("dilaserve", "block", "")
+    assert cell_config(SchedulerSettings(model="m", policy="fixed"), MODEL, CARD).threshold == 0.9
+    assert with_config(unset, without).estimates == "one-shot"
 
 
 def test_an_empty_variable_of_a_shared_value_counts_as_not_set() -> None:

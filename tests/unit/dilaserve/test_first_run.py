@@ -1,0 +1,87 @@
+"""The report of `dilaserve up` before its start, and the SLO that it derives."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dilaserve.stack.first_run import summary, with_default_slo
+from dilaserve.stack.options import Stack, check_model
+from dilaserve.stack.up_options import DEMO_MODEL, UpOptions
+from shared.errors import BadInput
+from shared.messages.cell import CellConfig
+
+PROFILE = """tp,batch_tokens,step_kind,latency_ms
+1,32,recompute,10
+1,1024,recompute,40
+1,32,cache,10
+1,1024,cache,20
+"""
+
+
+@pytest.fixture
+def stack(tiny_model_dir: Path, tmp_path: Path) -> Stack:
+    """A stack of a model without a step predictor, with a profile."""
+    profile = tmp_path / "profile.csv"
+    profile.write_text(PROFILE)
+    model = Path(shutil.copytree(tiny_model_dir, tmp_path / "model"))
+    options = UpOptions(profile=profile)
+    return Stack(options=options, model=model, model_name="m", instances=(1,), slots=1, auth=False)
+
+
+def with_predictor(stack: Stack) -> Stack:
+    shutil.copytree(DEMO_MODEL / "predictor", stack.model / "predictor")
+    return stack
+
+
+def test_an_unsupported_architecture_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "vocab_size": 100}))
+    with pytest.raises(BadInput, match="LlamaForCausalLM; supported: LLaDAModelLM, DreamModel") as refused:
+        check_model(str(tmp_path))
+    assert "\n" not in refused.value.message
+
+
+def test_the_default_slo_follows_from_the_profile_and_the_step_predictor(stack: Stack) -> None:
+    slo_s = with_default_slo(with_predictor(stack)).options.default_slo_s
+    assert slo_s is not None
+    card = json.loads((stack.model / "predictor" / "card.json").read_text())
+    tokens_per_step = dict(zip(card["thresholds"], card["tokens_per_step"], strict=True))[0.9]
+    blocks, block_steps = 256 / 32, 32 / tokens_per_step
+    alone_s = blocks * (0.0251 + (block_steps - 1) * 0.010)  # 512 tokens take 25.1 ms by interpolation
+    assert slo_s == pytest.approx(5 * alone_s, rel=0.05)
+
+
+def test_a_chosen_slo_stays(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = replace(with_predictor(stack), options=replace(stack.options, default_slo_s=2.0))
+    assert with_default_slo(chosen) == chosen
+    monkeypatch.setenv("DILASERVE_DEFAULT_SLO_S", "3")
+    assert with_default_slo(stack) == stack
+
+
+def test_without_a_step_predictor_and_for_the_demo_model_no_slo_is_derived(stack: Stack) -> None:
+    assert with_default_slo(stack) == stack
+    demo = replace(stack, model=DEMO_MODEL)
+    assert with_default_slo(demo) == demo
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (CellConfig(model="m", policy="dilaserve", cache="dual"), "dilaserve, steps left by one-shot estimates"),
+        (CellConfig(model="m", policy="dilaserve", cache="dual", predictor="v1"), "by the step predictor v1"),
+        (CellConfig(model="m", policy="fixed", cache="dual", threshold=0.9), "deadlines do not change it"),
+    ],
+)
+def test_the_policy_and_its_estimates_are_reported(config: CellConfig, line: str, stack: Stack) -> None:
+    assert line in "\n".join(summary(stack, stack, config))
+
+
+def test_missing_parts_are_reported_with_their_command(stack: Stack) -> None:
+    without = replace(stack, options=UpOptions())
+    lines = "\n".join(summary(without, without, CellConfig(model="m", policy="dilaserve", cache="dual")))
+    assert "Missing:        a step predictor; a latency profile, so each instance measures a quick one." in lines
+    assert "`dilaserve train-predictor` and `dilaserve profile` make them" in lines
+    complete = "\n".join(summary(stack, stack, CellConfig(model="m", policy="dilaserve", cache="dual", predictor="v")))
+    assert "Missing" not in complete
