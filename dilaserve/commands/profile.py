@@ -27,15 +27,16 @@ def profile(
     write PROFILE.csv."""
     import asyncio  # noqa: PLC0415
 
+    from dilaserve.profiling import measure_degrees  # noqa: PLC0415
     from dilaserve.stack.database import in_database  # noqa: PLC0415
     from dilaserve.stack.options import read_integers  # noqa: PLC0415
     from dilaserve.stack.probes import check_answers, postgres_answers  # noqa: PLC0415
-    from services.worker.model.model_loading import CacheSize, ModelChoice, device_name, open_runner  # noqa: PLC0415
-    from services.worker.profile.profiler import cache_tokens_for, full_plan, measure  # noqa: PLC0415
+    from services.worker.model.model_loading import ModelChoice  # noqa: PLC0415
+    from services.worker.profile.profiler import full_plan  # noqa: PLC0415
     from shared.database.profile_store import save_profile  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import default_model_name  # noqa: PLC0415
-    from shared.profile import LatencyProfile, RowKind, kind_name, write_profile  # noqa: PLC0415
+    from shared.profile import LatencyProfile, write_profile  # noqa: PLC0415
     from shared.urls import without_credentials  # noqa: PLC0415
 
     configure_logs("profile", level="warning")
@@ -47,18 +48,14 @@ def profile(
     plan = full_plan(max_tokens, repeats)
     measured = LatencyProfile()
     measured_on = ""
+
+    def on_degree(profile: LatencyProfile, device: str) -> None:
+        nonlocal measured, measured_on
+        measured, measured_on = measured.completed_from(profile), device
+
     with open_progress() as progress:
-        task = progress.add_task("", total=plan.num_points * len(degrees))
-        for degree in degrees:
-
-            def on_point(kind: RowKind, tokens: int, degree: int = degree) -> None:
-                text = f"tp {degree}, {kind_name(kind)} iteration of {tokens} tokens"
-                progress.update(task, advance=1, description=text)
-
-            choice = ModelChoice(model, device, dtype, degree, threads)
-            with open_runner(choice, CacheSize(1, cache_tokens_for(plan))) as runner:
-                measured = measured.completed_from(measure(runner, degree, plan, on_point))
-                measured_on = device_name(runner.device)
+        choice = partial(ModelChoice, model, device, dtype, threads=threads)
+        measure_degrees(lambda tp: choice(tp=tp), degrees, plan, progress, on_degree)
     write_profile(out, measured)
     if database_url is not None:
         save = partial(save_profile, model=default_model_name(model), device=measured_on, profile=measured)

@@ -32,13 +32,15 @@ class CollectedTrajectories:
 
 
 @contextmanager
-def open_engine(model: Path, cache: str, threads: int) -> Iterator[Engine]:
-    """The worker's engine, on a GPU if available, else on `threads` CPU threads (0: all cores).
+def open_engine(
+    model: Path, cache: str, threads: int, *, device: str = "auto", dtype: str = "auto"
+) -> Iterator[Engine]:
+    """The worker's engine; `threads`: on a CPU, 0 for all cores.
 
     Raises: BadInput if the model cannot run.
     """
     room = NO_CACHE if cache == CacheMode.NONE else CacheSize(LIMITS.requests)
-    with open_runner(ModelChoice(str(model), device="auto", threads=threads), room) as runner:
+    with open_runner(ModelChoice(str(model), device=device, dtype=dtype, threads=threads), room) as runner:
         yield Engine(runner, CacheMode(cache), LIMITS, "in-process")
 
 

@@ -9,15 +9,17 @@ from dilaserve.prediction.training_runs import TrainingRun
 from services.predictor.trajectories import Trajectory
 from services.worker.engine.engine import Engine
 from services.worker.engine.offline_decoder import CaseRequest, Decode, run_iterations
+from shared.arrays import Int32
 
 BATCH_REQUESTS = 32  # requests that run together
 
 
 @dataclass(slots=True)
 class RecordedRun:
-    """The trajectories of runs, in order, and the engine's iterations and seconds."""
+    """The trajectories and outputs of runs, in order, and the engine's iterations and seconds."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
+    outputs: list[Int32] = field(default_factory=list)  # the tokens of each
     iterations: int = 0
     seconds: float = 0.0
 
@@ -36,6 +38,7 @@ def record(
             for _ in ended:
                 on_done()
         recorded.trajectories += map(_trajectory, decodes)
+        recorded.outputs += [decode.output for decode in decodes]
     return recorded
 
 

@@ -109,7 +109,7 @@ def model(given: str) -> Finding:
         return Finding("model", False, given, fix)
     if (directory / "predictor" / CARD_FILE).is_file():
         return Finding("model", True, f"{given}, with a step predictor")
-    fix = f"dilaserve train-predictor --model {given} --prompts FILE.jsonl --out {given}/predictor"
+    fix = f"dilaserve tune --model {given} --prompts FILE.jsonl --out DIR"
     return Finding("model", True, f"{given}, without a step predictor", fix)
 
 

@@ -56,7 +56,7 @@ def summary(stack: Stack, given: Stack, config: CellConfig) -> Iterator[str]:
     if stack.options.profile is None and not os.environ.get(f"{PREFIX}PROFILE"):
         missing.append("a latency profile, so each instance measures a quick one")
     if missing and stack.model != DEMO_MODEL:
-        yield f"Missing:        {'; '.join(missing)}. `dilaserve train-predictor` and `dilaserve profile` make them"
+        yield f"Missing:        {'; '.join(missing)}. `dilaserve tune` makes both"
 
 
 def _estimates(config: CellConfig) -> str:

@@ -85,9 +85,7 @@ async def serve(
         return 1
     log.info("leading", epoch=lease.epoch, policy=config.policy)
     if not config.predictor and find_policy(config.policy).uses_estimates:
-        log.warning(
-            "no step predictor: estimates follow from each request's own steps", fix="dilaserve train-predictor"
-        )
+        log.warning("no step predictor: estimates follow from each request's own steps", fix="dilaserve tune")
     clock = BusClock(bus)
     await clock.measure()
     queue, outcomes = EventQueue(), OutcomeStore(bus, clock, text)

@@ -25,6 +25,10 @@ ELSEWHERE = {
     "dilaserve train-predictor --model models/demo --prompts models/demo/heldout.jsonl --out predictor": (
         "tests/integration/test_train_predictor.py::test_a_loadable_predictor_is_written_and_its_errors_are_reported"
     ),
+    "dilaserve tune --model models/demo --prompts models/demo/heldout.jsonl --requests 12 --held-out 4 "
+    "--max-tokens 128 --repeats 1 --out tuned": (
+        "tests/integration/test_tune.py::test_the_results_are_written_with_a_report_and_the_command_that_serves_them"
+    ),
     "dilaserve up --port 8000 --reconfigure --profile PROFILE.csv": (
         "tests/e2e/test_reconfigure.py::test_more_load_turns_one_tp_2_into_two_tp_1_and_less_turns_them_back"
     ),

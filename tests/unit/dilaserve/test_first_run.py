@@ -82,6 +82,6 @@ def test_missing_parts_are_reported_with_their_command(stack: Stack) -> None:
     without = replace(stack, options=UpOptions())
     lines = "\n".join(summary(without, without, CellConfig(model="m", policy="dilaserve", cache="dual")))
     assert "Missing:        a step predictor; a latency profile, so each instance measures a quick one." in lines
-    assert "`dilaserve train-predictor` and `dilaserve profile` make them" in lines
+    assert "`dilaserve tune`" in lines
     complete = "\n".join(summary(stack, stack, CellConfig(model="m", policy="dilaserve", cache="dual", predictor="v")))
     assert "Missing" not in complete

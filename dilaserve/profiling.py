@@ -1,0 +1,31 @@
+"""Measures the latency profile of several TP degrees, with progress."""
+
+from collections.abc import Callable, Sequence
+
+from rich.progress import Progress
+
+from services.worker.model.model_loading import CacheSize, ModelChoice, device_name, open_runner
+from services.worker.profile.profiler import ProfilePlan, cache_tokens_for, measure
+from shared.profile import LatencyProfile, RowKind, kind_name
+
+
+def measure_degrees(
+    choice_of: Callable[[int], ModelChoice],
+    degrees: Sequence[int],
+    plan: ProfilePlan,
+    progress: Progress,
+    on_degree: Callable[[LatencyProfile, str], None],
+) -> None:
+    """Measure one TP degree after the other; `on_degree` receives the profile of each, and the device's name.
+
+    Raises: BadInput if the model cannot run.
+    """
+    task = progress.add_task("", total=plan.num_points * len(degrees))
+    for degree in degrees:
+
+        def on_point(kind: RowKind, tokens: int, degree: int = degree) -> None:
+            text = f"tp {degree}, {kind_name(kind)} iteration of {tokens} tokens"
+            progress.update(task, advance=1, description=text)
+
+        with open_runner(choice_of(degree), CacheSize(1, cache_tokens_for(plan))) as runner:
+            on_degree(measure(runner, degree, plan, on_point), device_name(runner.device))

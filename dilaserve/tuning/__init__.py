@@ -1,0 +1,1 @@
+"""Measures a model on this machine and suggests how to serve it."""

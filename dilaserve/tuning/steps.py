@@ -1,0 +1,149 @@
+"""The steps of a tuning, in order. Each stores its result, and is left out if an earlier start has stored it."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dilaserve.load.workload import read_requests
+from dilaserve.outputs import add_bar, open_progress
+from dilaserve.prediction.collecting import num_runs, open_engine, split
+from dilaserve.prediction.suggested_slo import alone_s, suggested_slo_s
+from dilaserve.prediction.training_runs import Prompt, read_prompts
+from dilaserve.profiling import measure_degrees
+from dilaserve.tuning.report import Tuning
+from dilaserve.tuning.stored_runs import StoredRuns, record_parts
+from dilaserve.tuning.suggestions import Quality, agreement, exact_match, suggested_thresholds
+from services.predictor.training import TrainedPredictor, save_predictor, train
+from services.worker.model.model_loading import ModelChoice
+from services.worker.profile.profiler import full_plan
+from shared.messages.requests import DEFAULT_BLOCK_LENGTH
+from shared.profile import LatencyProfile, read_profile, write_profile
+from shared.text import TextModel
+
+PROFILE, RUNS, PREDICTOR = "profile.csv", "runs", "predictor"  # in the folder of the results
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """The options of `dilaserve tune`, checked."""
+
+    model: str  # as given
+    directory: Path  # of the checkpoint
+    text: TextModel
+    prompts: Path
+    out: Path
+    degrees: Sequence[int]  # TP degrees, ascending
+    thresholds: Sequence[float]  # candidates, ascending
+    cache: str
+    requests: int
+    held_out: int
+    max_tokens: int
+    repeats: int
+    device: str
+    dtype: str
+    threads: int
+
+
+def tune_model(options: TuneOptions, say: Say) -> Tuning:
+    """Profile, record, train, suggest. Raises: BadInput if the prompts or the model cannot be used."""
+    card = options.text.card
+    block_length = card.block_length or DEFAULT_BLOCK_LENGTH
+    prompts = read_prompts(options.prompts, options.text, block_length, [])
+    training, testing = split(prompts, options.requests, options.held_out)
+    profile, device = _profile(options, say)
+    learned, tested = _record(options, training, testing, say)
+    say("3 of 4: training the step predictor")
+    trained = _train(learned, tested, options.thresholds)
+    save_predictor(options.out / PREDICTOR, trained)
+    say("4 of 4: suggesting thresholds and an SLO")
+    used = [*training, *testing]
+    quality = _quality(options, len(used), learned, tested)
+    thresholds = suggested_thresholds(quality)
+    mean_prompt = round(float(np.mean([len(prompt.ids) for prompt in used])))
+    mean_output = round(float(np.mean([prompt.output_length for prompt in used])))
+    latency_s = alone_s(profile, trained.card, card, mean_prompt, mean_output, options.cache)
+    slo_s = suggested_slo_s(latency_s)
+    return Tuning(
+        model=card.name,
+        device=device,
+        prompts=len(used),
+        cache=options.cache,
+        profile=profile,
+        trained=trained,
+        quality=quality,
+        thresholds=thresholds,
+        alone_s=latency_s,
+        slo_s=slo_s,
+        command=_command(options, thresholds, slo_s),
+    )
+
+
+def _profile(options: TuneOptions, say: Say) -> tuple[LatencyProfile, str]:
+    """The profile of all TP degrees, stored after each, and the device's name if one was measured now."""
+    path = options.out / PROFILE
+    profile = read_profile(path) if path.exists() else LatencyProfile()
+    missing = [tp for tp in options.degrees if tp not in profile.tp_degrees]
+    kept = "" if len(missing) == len(options.degrees) else f", kept from an earlier start: {profile.tp_degrees}"
+    say(f"1 of 4: measuring the latency profile of TP {', '.join(map(str, options.degrees))}{kept}")
+    device = "this machine"
+
+    def on_degree(measured: LatencyProfile, name: str) -> None:
+        nonlocal profile, device
+        profile, device = profile.completed_from(measured), name
+        write_profile(path, profile)
+
+    choice = partial(ModelChoice, str(options.directory), options.device, options.dtype, threads=options.threads)
+    if missing:
+        with open_progress() as progress:
+            plan = full_plan(options.max_tokens, options.repeats)
+            measure_degrees(lambda tp: choice(tp=tp), missing, plan, progress, on_degree)
+    return profile, device
+
+
+def _record(
+    options: TuneOptions, training: Sequence[Prompt], testing: Sequence[Prompt], say: Say
+) -> tuple[StoredRuns, StoredRuns]:
+    total = num_runs([*training, *testing], options.thresholds)
+    say(f"2 of 4: recording {total} runs of {len(training) + len(testing)} prompts at each threshold")
+    settings = {"device": options.device, "dtype": options.dtype}
+    mask = options.text.card.mask_token_id
+    with (
+        open_engine(options.directory, options.cache, options.threads, **settings) as engine,
+        open_progress() as progress,
+    ):
+        on_run = add_bar(progress, "runs", total)
+        record = partial(record_parts, engine, mask, thresholds=options.thresholds, on_run=on_run)
+        return (
+            record(training, directory=options.out / RUNS / "training"),
+            record(testing, directory=options.out / RUNS / "held-out"),
+        )
+
+
+def _train(learned: StoredRuns, tested: StoredRuns, thresholds: Sequence[float]) -> TrainedPredictor:
+    trajectories = learned.fixed.trajectories + learned.changing
+    return train(trajectories, tested.fixed.trajectories, tested.changing, thresholds)
+
+
+def _quality(options: TuneOptions, count: int, learned: StoredRuns, tested: StoredRuns) -> Quality:
+    """By the answers of the first `count` rows, or without answers by the outputs at the highest threshold."""
+    outputs = [*learned.outputs, *tested.outputs]
+    answers = [row.answer for row in read_requests(options.prompts, "--prompts")[:count]]
+    texts = [options.text.decode(output) for output in outputs]
+    return exact_match(options.thresholds, texts, answers) or agreement(options.thresholds, outputs)
+
+
+def _command(options: TuneOptions, thresholds: Sequence[float], slo_s: float) -> str:
+    given = {
+        "--model": options.model,
+        "--predictor": options.out / PREDICTOR,
+        "--profile": options.out / PROFILE,
+        "--thresholds": ",".join(map(str, thresholds)),
+        "--slo": f"{slo_s:g}",
+    }
+    return shlex.join(["dilaserve", "up", *(str(part) for pair in given.items() for part in pair)])
