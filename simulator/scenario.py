@@ -38,7 +38,7 @@ GRANULARITY = 8  # newly unmasked tokens between two estimates of a request
 ESTIMATE_INTERVAL_S = 0.05  # between two questions to the predictor, half a step; a live scheduler may ask every cycle
 LOSS_NOTICED_S = 5.0  # from the death of an instance until the scheduler knows
 LivePredictor = tuple[StepPredictor, PredictorCard]
-PredictorName = Literal["oracle", "noisy", "one-shot", "trained"]
+PredictorName = Literal["oracle", "noisy", "one-shot", "none", "trained"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Scenario:
     registered: LatencyProfile | None = None  # that instances register; None: `profile` with the shared launch
     instances: tuple[int, ...]  # TP degree of each
     settings: SchedulerSettings
-    predictor: PredictorName = "trained"  # a LightGBM predictor; one-shot: no predictor
+    predictor: PredictorName = "trained"  # a LightGBM predictor; one-shot: its card alone; none: no card
     noise: float = NOISE  # error of the noisy predictor
     live: LivePredictor | None = None  # the trained predictor; None: train one on the unmasking model
     slo_s: float | None = None
@@ -99,10 +99,11 @@ def simulate(
     Raises: BadInput if the profile lacks a TP degree or kind of step.
     """
     difficulty_random, step_random, prediction_random = np.random.default_rng(scenario.seed).spawn(3)
-    estimates = "one-shot" if scenario.predictor == "one-shot" else scenario.settings.estimates
+    estimates = "one-shot" if scenario.predictor in ("one-shot", "none") else scenario.settings.estimates
     settings = replace(scenario.settings, estimates=estimates, lookahead=0)
     model = scenario.replay or UnmaskingTables(scenario.steps, scenario.block_length)
-    card = scenario.live[1] if scenario.live else _card(scenario.steps)
+    known = scenario.live[1] if scenario.live else _card(scenario.steps)
+    card = None if scenario.predictor == "none" else known
     core = build_core(settings, None, card, EPOCH, keeps_records=False, estimate_interval_s=ESTIMATE_INTERVAL_S)
     asks = core.policy.uses_estimates and settings.estimates == "predictor"
     predictor = _predictor(scenario, model, workload, prediction_random) if asks else None

@@ -23,7 +23,7 @@ EXAMPLE = (
     "--steps steps-llada-gsm8k.csv --cluster 16x1 --policy dilaserve --out result.json --plot timeline.png"
 )
 
-PredictorName = Literal["oracle", "noisy", "one-shot", "trained"]
+PredictorName = Literal["oracle", "noisy", "one-shot", "none", "trained"]
 ADAPTIVE, FIXED = policies_that(use_one_threshold=False), policies_that(use_one_threshold=True)
 WorkloadName = Literal["real-world", "gsm8k", "mmlu-pro", "mbpp"]
 

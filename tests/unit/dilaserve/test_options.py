@@ -205,3 +205,10 @@ def test_the_defaults_of_options_and_settings_are_the_same() -> None:
         for name, option in UpOptions.__dataclass_fields__.items():
             if option.default is not None and name in defaults and name != "model":
                 assert option.default == defaults[name], name
+
+
+def test_every_option_of_up_is_in_the_documents() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text()
+    flags = {name: f"--{name.replace('_', '-')}" for name in UpOptions.__dataclass_fields__}
+    flags |= {"default_slo_s": "--slo", "first_metrics_port": "--metrics-port"}
+    assert [flag for flag in flags.values() if f"`{flag}" not in page] == []

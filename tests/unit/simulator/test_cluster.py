@@ -139,12 +139,21 @@ def test_every_policy_completes_every_request(policy: str) -> None:
     assert records.tokens_at.sum() == busy().output_tokens.sum()
 
 
-@pytest.mark.parametrize("predictor", ["oracle", "one-shot", "trained"])
+@pytest.mark.parametrize("predictor", ["oracle", "one-shot", "none", "trained"])
 def test_every_predictor_serves(predictor: str) -> None:
     workload = arrivals(40, every_s=0.2, output=128)
     records = simulate(scenario(policy="dilaserve", slo_s=5.0, predictor=predictor), workload)
     assert records.completed.all()
     assert 0.5 <= (records.mean_threshold_used() or 0) < 0.9
+
+
+def test_without_a_step_predictor_deadlines_still_lower_thresholds() -> None:
+    workload = arrivals(60, every_s=0.25, output=128)
+    policies = ("fixed", "dilaserve")
+    runs = [simulate(scenario(policy=policy, predictor="none", slo_s=6.0), workload) for policy in policies]
+    in_time = [float((records.latency_s <= 6.0).mean()) for records in runs]
+    assert in_time[0] < 0.5
+    assert in_time[1] > 0.9
 
 
 def test_a_predictor_is_trained_only_for_a_policy_that_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
