@@ -79,9 +79,12 @@ async def serve(
     lease = await run_until_stopped(stop, lead(bus, instances.watch))
     if lease is None:
         return 0
-    if await settle_config(bus, config) != config:
-        log.warning("stopping", reason="the configuration of the cell was replaced during the standby")
+    stored = await run_until_stopped(stop, settle_config(bus, config))
+    if stored != config:
         await lease.release()
+        if stored is None:
+            return 0
+        log.warning("stopping", reason="the configuration of the cell was replaced during the standby")
         return 1
     log.info("leading", epoch=lease.epoch, policy=config.policy)
     if not config.predictor and find_policy(config.policy).uses_estimates:
