@@ -33,7 +33,7 @@ class Stack:
     instances: tuple[int, ...]  # TP degree of each instance
     slots: int  # of the node: its GPUs, or equal shares of the CPU cores; `reconfigure` may use all
     auth: bool  # clients need an API key
-    reconfigures: bool  # instances are planned and changed
+    reconfigures: bool = False  # instances are planned and changed
     producers: tuple[str, ...] = ()  # named producers of the embedded bus
 
     @property

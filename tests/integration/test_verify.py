@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dilaserve.cli import run
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 
 ROWS = str(DEMO_MODEL / "heldout.jsonl")
 
