@@ -85,7 +85,11 @@ def receive_instance(data: bytes) -> None:
     core = _core()
     core.cycle([InstanceUpdated(instance), _arrival(None)], NOW_S)
     core.cycle([], NOW_S + 1)
-    _replied(ClusterView(cell="c", model="m", policy=None, ready=True, reason=None, nodes=node_views([instance], ())))
+    _replied(
+        ClusterView(
+            cell="c", model="m", policy=None, ready=True, reason=None, slack=None, nodes=node_views([instance], ())
+        )
+    )
 
 
 def receive_query(data: bytes) -> None:

@@ -24,7 +24,8 @@ from services.gateway.batches.batch_store import BatchStore
 from services.gateway.batches.file_store import FileStore
 from services.gateway.cell_context import CellContext
 from services.gateway.http_protocol import BoundedHttpProtocol
-from services.gateway.served_cells import served_cells
+from services.gateway.model_cells import ModelCells
+from services.gateway.served_cells import by_model, served_cells
 from services.gateway.settings import GatewaySettings
 from services.gateway.tls import server_tls
 from shared.api_keys import ANONYMOUS
@@ -54,7 +55,8 @@ def prepare(settings: GatewaySettings) -> Service:
     cells = served_cells(settings)
     listener = listen(settings.host, settings.port)
     open_api_keys(settings)
-    texts = [TextModel(find_model(cell.model, weights=False), cell.model_name) for cell in cells]
+    firsts = [of_model[0] for of_model in by_model(cells)]
+    texts = [TextModel(find_model(cell.model, weights=False), cell.model_name) for cell in firsts]
     return serve_until_signal(settings, texts, listener)
 
 
@@ -96,7 +98,7 @@ async def serve_until_signal(settings: GatewaySettings, texts: Sequence[TextMode
 async def serve(
     settings: GatewaySettings, texts: Sequence[TextModel], listener: socket.socket, stop: asyncio.Event
 ) -> None:
-    """Serve until `stop` is set; then refuse new requests, let open ones end, and return. `texts`: of each cell."""
+    """Serve until `stop` is set; then refuse new requests, let open ones end, and return. `texts`: of each model."""
     api_keys = open_api_keys(settings)
     context = build_context(settings, texts, api_keys)
     tls = server_tls(settings.tls_certificate, settings.tls_key)
@@ -113,34 +115,37 @@ async def serve(
     server = Server(config)
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
         batches = BatchConsumer(BatchRunner(context))
+        cells = context.cells
         connecting = [  # not a TaskGroup of their own, which could lose a cancellation
-            tasks.create_task(cell.run(batches.run if cell is context.own_cell else None)) for cell in context.cells
+            tasks.create_task(cell.run(batches.run if cell is context.own_cell else None)) for cell in cells
         ]
-        monitoring = [tasks.create_task(cell.monitor.run()) for cell in context.cells]
+        monitoring = [tasks.create_task(cell.monitor.run()) for cell in cells]
         serving = tasks.create_task(server.serve([listener]))
         scheme, (host, port) = "http" if tls is None else "https", listener.getsockname()[:2]
-        models = ", ".join(cell.model for cell in context.cells)
+        models = ", ".join(model.name for model in context.models)
         log.info("listening", url=f"{scheme}://{host}:{port}", model=models)
         await stop.wait()
-        log.info("draining", requests=sum(cell.inflight.count for cell in context.cells))
-        for cell in context.cells:
+        log.info("draining", requests=sum(cell.inflight.count for cell in cells))
+        for cell in cells:
             cell.readiness.draining = True
         await cancel(connecting)  # gives batches back to the bus
-        await asyncio.gather(*(cell.inflight.drain(settings.drain_timeout_s) for cell in context.cells))
-        for cell in context.cells:
+        await asyncio.gather(*(cell.inflight.drain(settings.drain_timeout_s) for cell in cells))
+        for cell in cells:
             cell.monitor.close()
         server.should_exit = True
         await cancel(monitoring)
         await serving
-    await asyncio.gather(*(cell.connection.close() for cell in context.cells))
+    await asyncio.gather(*(cell.connection.close() for cell in cells))
 
 
 def build_context(settings: GatewaySettings, texts: Sequence[TextModel], api_keys: "ApiKeyCache | None") -> AppContext:
-    cells = [CellContext.of(cell, text) for cell, text in zip(served_cells(settings), texts, strict=True)]
-    connection = cells[0].connection
+    of_models = zip(by_model(served_cells(settings)), texts, strict=True)
+    models = [ModelCells.of([CellContext.of(cell, text) for cell in cells]) for cells, text in of_models]
+    connection = models[0].first.connection
+    cells = [cell for model in models for cell in model.cells]
     anonymous = replace(ANONYMOUS, stores_responses=settings.store_responses)
     return AppContext(
-        cells=cells,
+        models=models,
         admission=AdmissionController(api_keys, cells, settings.max_active_requests, anonymous),
         files=FileStore(connection, settings.max_files_per_key, settings.max_file_bytes_per_key),
         batches=BatchStore(connection),

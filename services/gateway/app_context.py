@@ -11,12 +11,13 @@ from services.gateway.batches.batch_store import BatchStore
 from services.gateway.batches.file_store import FileStore
 from services.gateway.cell_context import CellContext
 from services.gateway.metrics import GatewayMetrics
+from services.gateway.model_cells import ModelCells
 from shared.errors import RetryLater
 
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    cells: Sequence[CellContext]  # each serves another model
+    models: Sequence[ModelCells]
     admission: AdmissionController
     files: FileStore
     batches: BatchStore
@@ -27,25 +28,32 @@ class AppContext:
     @property
     def own_cell(self) -> CellContext:
         """The cell of the gateway's settings, which also has the files and batches."""
-        return self.cells[0]
+        return self.models[0].first
+
+    @property
+    def cells(self) -> list[CellContext]:
+        """The cells of all models."""
+        return [cell for model in self.models for cell in model.cells]
 
     def check_ready(self) -> None:
         """Raises: RetryLater with the reasons if requests can be served for no model."""
         problems = list[str]()
-        for cell in self.cells:
-            try:
-                cell.readiness.check()
-            except RetryLater as error:
-                problems.append(f"{cell.model}: {error}" if len(self.cells) > 1 else str(error))
-            else:
-                return
+        for model in self.models:
+            for cell in model.cells:
+                labels = [model.name] * (len(self.models) > 1) + [cell.name] * (len(model.cells) > 1)
+                try:
+                    cell.readiness.check()
+                except RetryLater as error:
+                    problems.append(": ".join([*labels, str(error)]))
+                else:
+                    return
         raise RetryLater("; ".join(problems))
 
-    def cell_of(self, model: str) -> CellContext:
-        """The cell that serves a model. Raises: ApiError 404 if none does."""
-        for cell in self.cells:
-            if cell.model == model:
-                return cell
-        served = ", ".join(repr(cell.model) for cell in self.cells)
+    def cells_of(self, model: str) -> ModelCells:
+        """The cells that serve a model. Raises: ApiError 404 if none does."""
+        for each in self.models:
+            if each.name == model:
+                return each
+        served = ", ".join(repr(each.name) for each in self.models)
         message = f"the model {model[:MAX_NAME_LENGTH]!r} does not exist; served: {served}"
         raise ApiError(404, message, param="model", code="model_not_found")

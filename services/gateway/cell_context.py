@@ -1,4 +1,4 @@
-"""The parts of a gateway that serve one model, with a connection to the model's cell."""
+"""The parts of a gateway that serve one cell, with a connection to it."""
 
 import asyncio
 import time
@@ -8,11 +8,10 @@ from typing import Self
 
 from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.errors import ApiError
-from services.gateway.api.idempotency import IdempotencyKeys
-from services.gateway.api.openai_responses.conversations import Conversations
 from services.gateway.bus_connection import BusConnection
+from services.gateway.cell_load import CellLoadTracker
 from services.gateway.console.cluster_monitor import ClusterMonitor
-from services.gateway.inflight import InFlightRequests
+from services.gateway.inflight import InFlightRequest, InFlightRequests
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from shared.bus.cell_config import agreed_config
@@ -21,15 +20,16 @@ from shared.messages.cell import DEFAULT_SLO_S
 from shared.messages.requests import Request
 from shared.text import TextModel
 
+SLO_UNATTAINABLE = "slo_unattainable"  # code of the refusal of `check_slo`
+
 
 @dataclass(frozen=True, slots=True)
 class CellContext:
     settings: GatewaySettings  # those for this cell
     text: TextModel
     connection: BusConnection
-    idempotency: IdempotencyKeys
-    conversations: Conversations
     readiness: Readiness
+    load: CellLoadTracker
     inflight: InFlightRequests
     monitor: ClusterMonitor
     slo_admission: SloAdmission | None  # None: every SLO is admitted
@@ -42,13 +42,17 @@ class CellContext:
             settings=settings,
             text=text,
             connection=connection,
-            idempotency=IdempotencyKeys(connection),
-            conversations=Conversations(connection),
             readiness=readiness,
+            load=CellLoadTracker(readiness),
             inflight=InFlightRequests(connection, text.card, timeout_s),
             monitor=ClusterMonitor(settings.cell, text.card.name, readiness),
             slo_admission=SloAdmission(settings.default_slo_s or DEFAULT_SLO_S) if settings.shed else None,
         )
+
+    @property
+    def name(self) -> str:
+        """The cell's name, which no other cell of the model has."""
+        return self.settings.cell
 
     @property
     def model(self) -> str:
@@ -62,7 +66,14 @@ class CellContext:
         wait_s = self.slo_admission.admit(request, self.monitor.stats, self.monitor.received_s, time.time())
         if wait_s > 0:
             message = "slo_ms: the request could not meet its SLO even at the lowest threshold"
-            raise ApiError(429, message, param="slo_ms", code="slo_unattainable", retry_after_s=wait_s)
+            raise ApiError(429, message, param="slo_ms", code=SLO_UNATTAINABLE, retry_after_s=wait_s)
+
+    async def open(
+        self, request: Request, owner: str, arrived_s: float, *, durable: bool = False, timeout_s: float | None = None
+    ) -> InFlightRequest:
+        """Send a request to the cell. Parameters and errors: as InFlightRequests.open."""
+        self.load.count()
+        return await self.inflight.open(request, owner, arrived_s, durable=durable, timeout_s=timeout_s)
 
     async def run(self, use: Callable[[Bus], Awaitable[None]] | None = None) -> None:
         """Connect to the bus, subscribe, then watch its storage and `use` it, until cancelled.

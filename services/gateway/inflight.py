@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -52,14 +52,24 @@ class StepTokens:
 
 
 class InFlightRequest:
-    """One request. Its `InFlightRequests` must `close` it, however it ends."""
+    """One request. The caller of `InFlightRequests.open` must `close` it, however it ends."""
 
     def __init__(
-        self, bus: Bus, request: Request, card: ModelCard, arrived_s: float, timeout_s: float, *, durable: bool
+        self,
+        bus: Bus,
+        request: Request,
+        card: ModelCard,
+        arrived_s: float,
+        timeout_s: float,
+        on_close: "Callable[[InFlightRequest], None]",
+        *,
+        durable: bool,
     ) -> None:
         """`arrived_s`: by `time.perf_counter`. A `durable` request may have been published before, and is served even
-        if its client leaves."""
+        if its client leaves. `on_close` must run `end`."""
         self.request = request
+        self.cell = bus.subjects.cell
+        self._on_close = on_close
         self.cancel_on_close = not durable
         self._arrived_s = arrived_s
         self._durable = durable
@@ -128,7 +138,11 @@ class InFlightRequest:
         """End `events` with RetryLater(reason)."""
         self._queue.put_nowait(RetryLater(reason))
 
-    async def close(self) -> None:
+    def close(self) -> None:
+        """End in a task of its own, so that the caller may be cancelled."""
+        self._on_close(self)
+
+    async def end(self) -> None:
         """Unsubscribe; cancel the request if it has no outcome and `cancel_on_close` is set."""
         self._closed = True
         if self._subscription is not None:
@@ -187,7 +201,13 @@ class InFlightRequests:
         Raises: RetryLater if the bus is unavailable.
         """
         inflight = InFlightRequest(
-            self._connection.bus, request, self._card, arrived_s, timeout_s or self._timeout_s, durable=durable
+            self._connection.bus,
+            request,
+            self._card,
+            arrived_s,
+            timeout_s or self._timeout_s,
+            self._close,
+            durable=durable,
         )
         self._open[inflight] = owner
         self._count_of[owner] += 1
@@ -195,13 +215,12 @@ class InFlightRequests:
         try:
             await inflight.start()
         except BaseException:
-            self.close(inflight)
+            inflight.close()
             raise
         return inflight
 
-    def close(self, inflight: InFlightRequest) -> None:
-        """Close in a task of its own, so that the caller may be cancelled."""
-        task = asyncio.get_running_loop().create_task(inflight.close())
+    def _close(self, inflight: InFlightRequest) -> None:
+        task = asyncio.get_running_loop().create_task(inflight.end())
         self._closing.add(task)
         task.add_done_callback(partial(self._on_closed, inflight))
 

@@ -10,7 +10,16 @@ from collections import deque
 from nats.aio.msg import Msg
 
 from services.gateway.bus_connection import BusConnection
-from services.gateway.ready_reasons import LEADERS_S, CellState, Reason, Storage, full_streams, reasons
+from services.gateway.ready_reasons import (
+    DRAINED,
+    LEADERS_S,
+    STATS_TIMEOUT_S,
+    CellState,
+    Reason,
+    Storage,
+    full_streams,
+    reasons,
+)
 from services.gateway.storage_probe import StorageProbe
 from shared.bus.client import Bus, try_decode
 from shared.bus.instance_watch import InstanceWatch
@@ -75,8 +84,20 @@ class Readiness:
         if found := self.reasons():
             raise RetryLater("; ".join(reason.text for reason in found))
 
+    @property
+    def stats(self) -> SchedulerStats | None:
+        """The leading scheduler's last statistics; None if none leads."""
+        return self._stats if time.monotonic() - self._stats_s <= STATS_TIMEOUT_S else None
+
     def check_accepts(self) -> None:
-        """Raises: RetryLater with the reason if no request can be accepted; StorageFull as `check_storage`."""
+        """Raises: RetryLater with the reason if no new request can be accepted; else as `check_serves`."""
+        self.check_serves()
+        if self._stats is not None and self._stats.draining:
+            raise RetryLater(DRAINED)
+
+    def check_serves(self) -> None:
+        """Raises: RetryLater with the reason if no request can be served, also none that the cell has; StorageFull as
+        `check_storage`."""
         if self.draining:
             raise RetryLater("the gateway is shutting down")
         _ = self._connection.bus

@@ -14,9 +14,10 @@ STALL_STEPS = 20  # accepted time without a step, in steps of the slowest instan
 UNRECEIVED_S = 10.0  # time that requests may be on the bus before the scheduler has them
 FULL_SHARE = 0.9  # of its limit, from which a stream counts as full
 MIN_FREE_BYTES = 512 << 20  # on the disk of the bus
+DRAINED = "the cell drains: it finishes its requests and accepts no more"
 NEEDED = {"REQUESTS": "unfinished requests", "OUTCOMES": "outcomes"}  # streams that every request needs
 CODES = (
-    *("draining", "bus", "storage", "disk", "full", "scheduler", "restarts"),
+    *("draining", "bus", "storage", "disk", "full", "scheduler", "drained", "restarts"),
     *("instances", "stalled", "queue", "unreceived"),
 )
 
@@ -95,6 +96,8 @@ def _storage(storage: Storage) -> Iterator[Reason]:
 def _scheduler(state: CellState) -> Iterator[Reason]:
     if state.stats is None or state.stats_age_s > STATS_TIMEOUT_S:
         yield Reason("scheduler", "no scheduler leads")
+    elif state.stats.draining:
+        yield Reason("drained", DRAINED)
     elif state.leaders > MAX_LEADERS:
         yield Reason("restarts", f"the scheduler has started {state.leaders} times in the last {LEADERS_S:.0f} s")
 

@@ -1,6 +1,7 @@
-"""The cells that a gateway serves, one for each model: its own, and those of the setting `more_models`. Pure."""
+"""The cells that a gateway serves: its own, and those of `more_models`. Several may serve one model. Pure."""
 
 import re
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -17,17 +18,31 @@ ENTRY = re.compile(r"(?P<name>[^=\s]+)=(?P<model>[^@]+)@((?P<url>\S+)/)?(?P<cell
 def served_cells(settings: GatewaySettings) -> list[GatewaySettings]:
     """The settings for each cell, with its model's name; the gateway's own cell is the first.
 
-    Raises: BadInput if an entry is invalid, or a name or a cell is there twice.
+    Raises: BadInput if an entry is invalid, a cell is there twice, or the cells of a name differ in their model.
     """
     own = replace(settings, model_name=settings.model_name or default_model_name(settings.model), more_models=())
     cells = [own, *(_read(own, number, entry) for number, entry in enumerate(settings.more_models, 1))]
     for i, cell in enumerate(cells):
         for other in cells[:i]:
-            if other.model_name == cell.model_name:
-                raise BadInput(f"{VARIABLE}: the name {cell.model_name} is there twice", VARIABLE)
             if (other.nats_url, other.cell) == (cell.nats_url, cell.cell):
                 raise BadInput(f"{VARIABLE}: the cell {cell.cell} is there twice; it serves one model", VARIABLE)
+            if other.model_name != cell.model_name:
+                continue
+            if other.model != cell.model:
+                message = f"the name {cell.model_name} is there with two models, {other.model} and {cell.model}"
+                raise BadInput(f"{VARIABLE}: {message}", VARIABLE)
+            if other.cell == cell.cell:
+                message = f"two cells of the model {cell.model_name} have the name {cell.cell}; rename one of them"
+                raise BadInput(f"{VARIABLE}: {message}", VARIABLE)
     return cells
+
+
+def by_model(cells: Sequence[GatewaySettings]) -> list[list[GatewaySettings]]:
+    """The cells of each model, in the order of their first cells."""
+    grouped: dict[str, list[GatewaySettings]] = {}
+    for cell in cells:
+        grouped.setdefault(cell.model_name, []).append(cell)
+    return list(grouped.values())
 
 
 def _read(own: GatewaySettings, number: int, entry: str) -> GatewaySettings:

@@ -13,7 +13,7 @@ WebOrigin = Annotated[str, msgspec.Meta(pattern=r"^(\*|https?://[^/\s]+)$")]
 class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     model: str  # model directory or hub id; the gateway reads its tokenizer and configuration
     model_name: str = ""  # model name in the API; empty: the directory's name
-    more_models: tuple[str, ...] = ()  # models of other cells: NAME=MODEL@CELL, or NAME=MODEL@URL/CELL with a NATS URL
+    more_models: tuple[str, ...] = ()  # further cells: NAME=MODEL@CELL, or NAME=MODEL@URL/CELL with a NATS URL
     host: str = "127.0.0.1"  # address of the REST API
     port: OptionalPort = 8000  # port of the REST API; 0: any free port
     tls_certificate: str = ""  # PEM file of the REST API's certificate, with its chain; empty: plain HTTP

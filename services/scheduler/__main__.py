@@ -14,6 +14,7 @@ import uvloop
 from services.scheduler.cell import cell_config, own_values, with_config
 from services.scheduler.events import StepsLost
 from services.scheduler.factory import build_core, read_card
+from services.scheduler.io.drain_watch import DrainWatch
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.instance_events import InstanceEvents
 from services.scheduler.io.lease import Lease
@@ -101,7 +102,8 @@ async def serve(
         bus, clock, preparer, queue, outcomes, deferred, core.totals, default_slo_s=slo_s, max_held=max_held
     )
     stats = StatsWindow(core, config.policy, clock.now_s(), lambda: requests.num_waiting, requests.oldest_late_s)
-    service = SchedulerService(bus, clock, lease, core, queue, outcomes, predictor, stats, metrics, deferred)
+    drain = DrainWatch(bus)
+    service = SchedulerService(bus, clock, lease, core, queue, outcomes, predictor, drain, stats, metrics, deferred)
     instances.on_quarantine = lambda instance: outcomes.distrust(instance.instance_id, instance.unverified_s)
     instances.report_to(queue)
     bus.reconnects.subscribe(lambda: queue.put(StepsLost()))
@@ -112,6 +114,7 @@ async def serve(
         lease.hold(),
         keep_config(bus, config),
         clock.run(),
+        drain.run(),
         bus.keep_set_up(lambda: queue.put(StepsLost()), settings.max_stored_bytes),
         instances.watch.run(),
         service.receive_results(lease.epoch),

@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from services.scheduler import events as ev
 from services.scheduler.core import SchedulerCore
+from services.scheduler.io.drain_watch import DrainWatch
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.lease import Lease
 from services.scheduler.io.outcome_store import OutcomeStore
@@ -44,6 +46,7 @@ class SchedulerService:
     _queue: EventQueue
     _outcomes: OutcomeStore
     _predictor: PredictorClient
+    _drain: DrainWatch
     _stats: StatsWindow
     _metrics: SchedulerMetrics
     _deferred: DeferredTasks
@@ -77,7 +80,7 @@ class SchedulerService:
         while True:
             await pause(STATS_S)
             await self._lease.confirm()
-            stats = self._stats.stats(self._clock.now_s())
+            stats = replace(self._stats.stats(self._clock.now_s()), draining=self._drain.is_draining)
             self._metrics.set_stats(stats)
             if self._bus.nc.is_connected:  # otherwise the client would buffer the message and send it late
                 await self._bus.publish(self._bus.subjects.stats("scheduler"), stats)

@@ -93,6 +93,7 @@ class Subjects:
     models_bucket = _Name("models-{cell}")
     conversations_bucket = _Name("conversations-{cell}")
     batches_bucket = _Name("batches-{cell}")
+    drain_bucket = _Name("drain-{cell}")
     files_store = _Name("files-{cell}")
 
     def launch(self, node: str) -> str:
@@ -166,6 +167,7 @@ def buckets(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[KeyValueCo
         bucket(subjects.instances_bucket, INSTANCE_TTL_S, INSTANCES_BYTES, StorageType.MEMORY),
         bucket(subjects.leases_bucket, LEASE_TTL_S, SMALL_BYTES),
         bucket(subjects.models_bucket, NO_TTL_S, SMALL_BYTES),
+        bucket(subjects.drain_bucket, NO_TTL_S, SMALL_BYTES),
         bucket(subjects.claims_bucket, OUTCOME_AGE_S, max_bytes("claims", disk_bytes)),
         bucket(subjects.conversations_bucket, OUTCOME_AGE_S, max_bytes("conversations", disk_bytes)),
         bucket(subjects.batches_bucket, FILE_AGE_S, max_bytes("batches", disk_bytes)),

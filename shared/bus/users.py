@@ -122,7 +122,7 @@ def _scheduler(names: Subjects) -> Permissions:
             f"{API}.STREAM.NAMES",
             *(f"{API}.STREAM.{action}.{stream}" for stream in streams for action in ("CREATE", "UPDATE")),
             *_describe(*streams),
-            *_read(requests, arrivals, names.stream("CONFIG"), f"KV_{names.leases_bucket}"),
+            *_read(requests, arrivals, names.stream("CONFIG"), f"KV_{names.leases_bucket}", f"KV_{names.drain_bucket}"),
             *_read_raw(outcomes, checkpoints),
             *_scan(arrivals),
             *(f"{API}.CONSUMER.LIST.{requests}", f"{API}.CONSUMER.DELETE.{requests}.*"),

@@ -8,22 +8,26 @@ from shared.messages.requests import ChatMessage
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Gateway -> gateways: the body of the first request with an Idempotency-Key.
+    """Gateway -> gateways: the body of the first request with an Idempotency-Key, and its cell.
 
-    KV bucket: claims, key = the request id derived from the Idempotency-Key. Kept as long as the outcome.
+    KV bucket: claims of the model's first cell, key = the request id derived from the Idempotency-Key, or of a batch's
+    line. Kept as long as the outcome.
     """
 
-    fingerprint: str  # hash of path and body
+    fingerprint: str  # hash of path and body; empty: of the line of a batch
+    cell: str = ""  # the cell that has the request; empty: the first one of the model
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """Gateway -> gateways: the input of a stored response, with the messages before it and without instructions.
 
-    KV bucket: conversations, key = the response's request id. Kept as long as the outcome, which has the text.
+    KV bucket: conversations of the model's first cell, key = the response's request id. Kept as long as the outcome,
+    which has the text.
     """
 
     owner: str  # the API key's id; empty without `auth`
     messages: list[ChatMessage]
+    cell: str = ""  # the cell that has the outcome; empty: the first one of the model
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -101,6 +101,8 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     active: int  # running and deferred requests
     deferred: int  # active requests that no instance has room for
     waiting: int = 0  # requests beyond those that the scheduler holds
+    slack: Finite = 0.0  # free share of the SLO window or of the places, whichever is smaller; 0 and below: full
+    draining: bool = False  # the cell finishes its requests, and gateways send no more to it
     steps_in_flight: int
     oldest_queued_s: Finite = 0.0  # age of the oldest request that no instance runs and whose SLO has passed; 0: none
     stalled_s: Finite = 0.0  # time without a step result while requests are active and an instance is present

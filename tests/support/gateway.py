@@ -15,7 +15,7 @@ from services.gateway.__main__ import listen, serve
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.text import TextModel
-from tests.support.scheduler import AnsweringScheduler
+from tests.support.scheduler import AnsweringScheduler, answering
 
 LIMIT_S = 10.0  # time limit of each wait
 
@@ -88,12 +88,8 @@ def settings(bus: Bus, tiny_model_dir: Path) -> GatewaySettings:
 
 @pytest.fixture
 async def scheduler(bus: Bus, text: TextModel) -> AsyncIterator[AnsweringScheduler]:
-    answering = AnsweringScheduler(bus, text)
-    task = asyncio.create_task(answering.run())
-    yield answering
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async with answering(AnsweringScheduler(bus, text)) as scheduler:
+        yield scheduler
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ Each step unmasks TOKENS_PER_STEP tokens of the answer, from the last to the fir
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -181,3 +182,13 @@ class AnsweringScheduler:
                 migrations=0,
             ),
         )
+
+
+@contextlib.asynccontextmanager
+async def answering(scheduler: AnsweringScheduler) -> AsyncIterator[AnsweringScheduler]:
+    """Run the scheduler during the body."""
+    task = asyncio.create_task(scheduler.run())
+    yield scheduler
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -31,6 +31,8 @@ from services.gateway.app_context import AppContext
 from services.gateway.cell_context import CellContext
 from services.gateway.inflight import InFlightRequest
 from services.gateway.metrics import RequestRecorder
+from services.gateway.model_cells import ModelCells
+from shared.api_keys import ApiKey
 from shared.errors import QueueFull, RetryLater, StorageFull
 from shared.messages.requests import Outcome
 from shared.messages.requests import Request as QueuedRequest
@@ -47,28 +49,28 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     try:
         context.admission.check_rate(key_of(http))
         sent = with_serving_fields(await read_body(http, kind), http.headers, context.tables)
-        cell = context.cell_of(sent.model)
+        model = context.cells_of(sent.model)
         if isinstance(sent, ResponseBody):
-            sent = await cell.conversations.continued(sent, key_of(http))
+            sent = await model.conversations.continued(sent, key_of(http))
         body = sent.completion()
         bodies = body.single_bodies()
         if body.max_tokens == 0:
-            return await _prompts_alone(context, cell, http, body, bodies, start_s)
-        inflights = await _open_all(context, cell, http, bodies, start_s)
+            return await _prompts_alone(context, model, http, body, bodies, start_s)
+        inflights = await _open_all(context, model, http, bodies, start_s)
         if isinstance(sent, ResponseBody) and sent.store:
-            await _keep(cell, http, inflights[0], sent)
+            await _keep(model, http, inflights[0], sent)
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
     first = inflights[0].request
-    replies = _replies(cell.text, sent, bodies, first.request_id, created_s)
+    replies = _replies(model.text, sent, bodies, first.request_id, created_s)
     ignored = ignored_header(sent, context.tables.ignored(sent))
     headers = {"X-Request-Id": first.request_id, **ignored, **adjusted_header(body, first)}
-    recorders = [RequestRecorder(context.metrics, cell.model, each.request, start_s) for each in inflights]
+    recorders = [RequestRecorder(context.metrics, model.model, each.request, start_s) for each in inflights]
     if body.stream:
         pairs = enumerate(zip(inflights, recorders, strict=True))
-        choices = [_streamed(cell.text, i, each, recorder) for i, (each, recorder) in pairs]
-        return CompletionStream(cell, choices, replies, headers)
+        choices = [_streamed(model.text, i, each, recorder) for i, (each, recorder) in pairs]
+        return CompletionStream(model.text.decode, choices, replies, headers)
     try:
         outcomes = await _completed(http, inflights)
     except (ApiError, RetryLater) as error:
@@ -77,39 +79,39 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
         raise
     finally:
         for inflight in inflights:
-            cell.inflight.close(inflight)
+            inflight.close()
     for recorder, outcome in zip(recorders, outcomes, strict=True):
         recorder.completed(outcome)
     return JSONResponse(replies.whole(outcomes), headers=headers)
 
 
-async def _keep(cell: CellContext, http: Request, inflight: InFlightRequest, sent: ResponseBody) -> None:
+async def _keep(model: ModelCells, http: Request, inflight: InFlightRequest, sent: ResponseBody) -> None:
     """Store the input of a response; if that fails, cancel its request."""
     try:
-        await cell.conversations.keep(inflight.request.request_id, sent, key_of(http))
+        await model.conversations.keep(inflight.request.request_id, inflight.cell, sent, key_of(http))
     except BaseException:
-        cell.inflight.close(inflight)
+        inflight.close()
         raise
 
 
 async def _prompts_alone(
     context: AppContext,
-    cell: CellContext,
+    model: ModelCells,
     http: Request,
     body: CompletionBody,
     bodies: Sequence[CompletionBody],
     start_s: float,
 ) -> Response:
     """Reply with the prompts, without a request on the bus; each choice counts against the key's rate."""
-    found = [await prompt_alone(each, cell.text, uuid.uuid4().hex) for each in bodies]
+    found = [await prompt_alone(each, model.text, uuid.uuid4().hex) for each in bodies]
     outcomes = [outcome for outcome in found if outcome is not None]
     for _ in outcomes[1:]:
         context.admission.check_rate(key_of(http))
     for outcome in outcomes:
         request = QueuedRequest(request_id=outcome.request_id)
-        RequestRecorder(context.metrics, cell.model, request, start_s).completed(outcome)
+        RequestRecorder(context.metrics, model.model, request, start_s).completed(outcome)
     request_id = outcomes[0].request_id
-    replies = _replies(cell.text, body, bodies, request_id, outcomes[0].arrival_s)
+    replies = _replies(model.text, body, bodies, request_id, outcomes[0].arrival_s)
     headers = {"X-Request-Id": request_id, **ignored_header(body, context.tables.ignored(body))}
     if not body.stream:
         return JSONResponse(replies.whole(outcomes), headers=headers)
@@ -145,60 +147,70 @@ def _streamed(text: TextModel, index: int, inflight: InFlightRequest, recorder: 
 
 
 async def _open_all(
-    context: AppContext, cell: CellContext, http: Request, bodies: Sequence[CompletionBody], start_s: float
+    context: AppContext, model: ModelCells, http: Request, bodies: Sequence[CompletionBody], start_s: float
 ) -> list[InFlightRequest]:
     """Validate the request of each choice, then admit and publish them: all, or none. Each counts against the key's
     limits; `start_s` is the arrival by `time.perf_counter`."""
     key, opened = key_of(http), list[InFlightRequest]()
-    requests = [await build_request(body, cell.text, uuid.uuid4().hex, key.key_id) for body in bodies]
+    requests = [await build_request(body, model.text, uuid.uuid4().hex, key.key_id) for body in bodies]
     context.admission.check_priority(key, requests[0])
     for _ in requests[1:]:  # the first was counted before its body was read
         context.admission.check_rate(key)
     durable = "Idempotency-Key" in http.headers
     try:
         for index, (body, request) in enumerate(zip(bodies, requests, strict=True)):
-            open_one = partial(_open, context, cell, http, body, index, request, start_s)
-            opened.append(await (_open_in_time(cell, open_one) if durable else open_one()))
+            if durable:
+                open_one = partial(_open_keyed, context, model, http, body, index, request, start_s)
+                opened.append(await _open_in_time(model, open_one))
+            else:
+                opened.append(await model.offer(partial(_open, context, key, request, start_s)))
     except BaseException:
         for inflight in opened:
-            cell.inflight.close(inflight)
+            inflight.close()
         raise
     return opened
 
 
 async def _open(
     context: AppContext,
+    key: ApiKey,
+    request: QueuedRequest,
+    start_s: float,
     cell: CellContext,
+    *,
+    durable: bool = False,
+) -> InFlightRequest:
+    """Admit the request, and publish it in the cell."""
+    context.admission.admit(key, request, cell)
+    return await cell.open(request, key.key_id, start_s, durable=durable)
+
+
+async def _open_keyed(
+    context: AppContext,
+    model: ModelCells,
     http: Request,
     body: CompletionBody,
     index: int,
     request: QueuedRequest,
     start_s: float,
 ) -> InFlightRequest:
-    """Admit and publish the request of choice `index`."""
-    cell.readiness.check_accepts()
-    key, durable = key_of(http), "Idempotency-Key" in http.headers
-    named = replace(request, request_id=await _claim(cell, http, body, index)) if durable else request
-    context.admission.admit(key, named, cell)
-    return await cell.inflight.open(named, key.key_id, start_s, durable=durable)
+    """Admit and publish the request of choice `index` that the Idempotency-Key names, in the cell that has it."""
+    key = key_of(http)
+    owner = key.key_id + (f"#{index}" if index else "")
+    name = http.headers["Idempotency-Key"]
+    request_id, cell = await model.claimed(owner, name, http.url.path, body.model_dump_json())
+    return await _open(context, key, replace(request, request_id=request_id), start_s, cell, durable=True)
 
 
-async def _open_in_time(cell: CellContext, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:
+async def _open_in_time(model: ModelCells, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:
     """Repeat `open_one` while the bus or the instances are unavailable, at most for KEYED_WAIT_S: it has a key, so that
     it is served once. A full cell and a gateway that shuts down refuse it at once."""
 
     def is_passing(error: Exception) -> bool:
         is_full = isinstance(error, QueueFull | StorageFull)
-        return isinstance(error, RetryLater) and not is_full and not cell.readiness.draining
+        return isinstance(error, RetryLater) and not is_full and not model.first.readiness.draining
 
     return await retry(open_one, timeout_s=KEYED_WAIT_S, on=is_passing)
-
-
-async def _claim(cell: CellContext, http: Request, body: CompletionBody, index: int) -> str:
-    """The id of the request of choice `index` that the Idempotency-Key names."""
-    owner = key_of(http).key_id + (f"#{index}" if index else "")
-    key = http.headers["Idempotency-Key"]
-    return await cell.idempotency.claim(owner, key, http.url.path, body.model_dump_json())
 
 
 async def _completed(http: Request, inflights: Sequence[InFlightRequest]) -> list[Outcome]:

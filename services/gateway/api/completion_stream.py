@@ -14,7 +14,6 @@ from services.gateway.api.replies import Json, Replies
 from services.gateway.api.sse import DONE, EventStreamResponse, as_event
 from services.gateway.api.text_stream import Decode, TextChanged, TextStream
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
-from services.gateway.cell_context import CellContext
 from services.gateway.inflight import InFlightRequest, StepTokens
 from services.gateway.metrics import RequestRecorder
 from shared.arrays import unpack_int32
@@ -67,7 +66,7 @@ class StreamedChoice:
 class CompletionStream(EventStreamResponse):
     """Follows the requests of all choices to their outcomes, then closes them, also if the client leaves earlier."""
 
-    _cell: CellContext
+    _decode: Decode
     _choices: Sequence[StreamedChoice]
     _replies: Replies
     _reply_headers: dict[str, str]
@@ -80,7 +79,7 @@ class CompletionStream(EventStreamResponse):
             await super().__call__(scope, receive, send)
         finally:
             for choice in self._choices:
-                self._cell.inflight.close(choice.inflight)
+                choice.inflight.close()
                 choice.recorder.not_completed("left")
 
     async def _data(self) -> AsyncIterator[str]:
@@ -125,7 +124,7 @@ class CompletionStream(EventStreamResponse):
                 tokens = choice.logprobs.take(len(choice.text.text))
             if choice.request.guesses:
                 index = {"index": choice.index} if len(self._choices) > 1 else {}
-                yield _canvas(event, choice.guessed, self._cell.text.decode) | index
+                yield _canvas(event, choice.guessed, self._decode) | index
         if piece:
             choice.recorder.text_sent()
         if piece or tokens:

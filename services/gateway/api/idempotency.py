@@ -1,8 +1,9 @@
-"""`Idempotency-Key`: maps a key to one request id for a day, at every gateway of the cell and across restarts."""
+"""`Idempotency-Key`: maps a key to one request id and cell for a day, at every gateway and across restarts."""
 
 import hashlib
+from contextlib import suppress
 
-from nats.js.errors import KeyWrongLastSequenceError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
 from services.gateway.api.errors import ApiError
 from services.gateway.bus_connection import BusConnection
@@ -19,8 +20,9 @@ class IdempotencyKeys:
     def __init__(self, connection: BusConnection) -> None:
         self._connection = connection
 
-    async def claim(self, owner: str, key: str, path: str, body: str) -> str:
-        """The id of the request that `key` of this `owner` names.
+    async def claim(self, owner: str, key: str, path: str, body: str, cell: str | None) -> tuple[str, str | None]:
+        """The id of the request that `key` of this `owner` names, and the name of its cell: `cell` for a new key, which
+        is not claimed if that is None.
 
         Raises: ApiError 400 if the key is invalid, 422 if it was used with another body; RetryLater if the bus is
         unavailable.
@@ -29,22 +31,31 @@ class IdempotencyKeys:
             message = f"Idempotency-Key must have 1 to {MAX_KEY_LENGTH} characters"
             raise ApiError(400, message, param="Idempotency-Key", code="invalid_value")
         request_id = "idem-" + _digest(owner, key)[:40]
-        claim = Claim(fingerprint=_digest(path, body))
-        if await self._first_claim(request_id, claim) != claim:
+        fingerprint = _digest(path, body)
+        claim = await self._first_claim(request_id, fingerprint, cell)
+        if claim is not None and claim.fingerprint != fingerprint:
             message = "this Idempotency-Key was used with another body; use a new key"
             raise ApiError(422, message, param="Idempotency-Key", code="idempotency_key_reused")
-        return request_id
+        return request_id, None if claim is None else claim.cell
 
-    async def _first_claim(self, request_id: str, claim: Claim) -> Claim:
-        """Store `claim` unless the request has one. Returns: the stored claim."""
+    async def cell_of(self, request_id: str, cell: str | None) -> str | None:
+        """The cell of a request that has its own id: `cell`, unless another one was claimed. Raises: RetryLater."""
+        claim = await self._first_claim(request_id, "", cell)
+        return None if claim is None else claim.cell
+
+    async def _first_claim(self, request_id: str, fingerprint: str, cell: str | None) -> Claim | None:
+        """Store a claim unless the request has one or `cell` is None. Returns: the stored claim."""
         bus = self._connection.bus
         with bus_errors("look up the Idempotency-Key"):
             bucket = await bus.js.key_value(bus.subjects.claims_bucket)
-            try:
-                await bucket.create(request_id, encode(claim))
-            except KeyWrongLastSequenceError:
+            if cell is not None:
+                claim = Claim(fingerprint=fingerprint, cell=cell)
+                with suppress(KeyWrongLastSequenceError):
+                    await bucket.create(request_id, encode(claim))
+                    return claim
+            with suppress(KeyNotFoundError):
                 return decode((await bucket.get(request_id)).value or b"", Claim)
-        return claim
+        return None
 
 
 def _digest(*parts: str) -> str:

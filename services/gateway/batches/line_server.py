@@ -49,8 +49,8 @@ class LineServer:
             raise too_large(MAX_BODY_BYTES)
         sent = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
         body = with_serving_fields(sent, Headers(), self._context.tables)
-        cell = self._context.cell_of(body.model)
-        text = cell.text
+        model = self._context.cells_of(body.model)
+        text = model.text
         if len(body.single_bodies()) > 1:
             raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
         echoes = [echoed_prompt(body, text)]
@@ -60,12 +60,13 @@ class LineServer:
         request = await build_request(body, text, request_id, self._batch.owner)
         priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
         request = replace(request, stream=False, guesses=False, priority=priority, slo_s=slo_s)
+        cell = await model.cell_of_line(request_id)
         cell.readiness.check_storage()
-        inflight = await cell.inflight.open(request, BATCH_OWNER, start_s, durable=True, timeout_s=left_s)
+        inflight = await cell.open(request, BATCH_OWNER, start_s, durable=True, timeout_s=left_s)
         try:
             outcome = await inflight.outcome()
         finally:
             inflight.cancel_on_close |= self.cancel_requests
-            cell.inflight.close(inflight)
+            inflight.close()
         check_completed(outcome)
         return CompletionReplies(body, request_id, outcome.arrival_s, echoes, text).whole([outcome])

@@ -97,6 +97,7 @@ class ClusterMonitor:
             policy=stats.policy if stats else None,
             ready=reason is None,
             reason=reason,
+            slack=stats.slack if stats else None,
             nodes=node_views(self._readiness.instances.instances(), stats.instances if stats else ()),
         )
 

@@ -55,6 +55,7 @@ class ClusterView(ResponseModel):
     policy: str | None  # None: no scheduler leads
     ready: bool
     reason: str | None  # why it is not ready
+    slack: float | None  # free share of the cell; 0 and below: full. None: no scheduler leads
     nodes: list[NodeView]
 
 

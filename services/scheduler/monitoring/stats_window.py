@@ -8,6 +8,7 @@ import numpy as np
 
 from services.scheduler import events as ev
 from services.scheduler.core import SchedulerCore
+from services.scheduler.monitoring.cell_slack import cell_slack
 from services.scheduler.monitoring.cluster_work import ServedShares, cluster_work
 from services.scheduler.state.request_table import NOWHERE
 from services.scheduler.state.totals import Totals
@@ -75,6 +76,7 @@ class StatsWindow:
         )
         if ended:
             self._last = served
+        waiting = self._num_waiting()
         return SchedulerStats(
             **{name: totals[name] for name in totals.keys() & set(SchedulerStats.__struct_fields__)},
             at_s=now_s,
@@ -88,7 +90,8 @@ class StatsWindow:
             window_s=window_s,
             active=len(core.table),
             deferred=int(deferred.sum()),
-            waiting=self._num_waiting(),
+            waiting=waiting,
+            slack=cell_slack(core, waiting),
             steps_in_flight=len(core.table.pipeline.in_flight()),
             oldest_queued_s=max(self._oldest_deferred_s(deferred, now_s), self._oldest_late_s(now_s)),
             stalled_s=self._stalled_s(now_s),

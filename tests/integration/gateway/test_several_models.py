@@ -1,7 +1,6 @@
 """A gateway that serves the models of two cells."""
 
 import asyncio
-import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -18,7 +17,7 @@ from shared.bus.client import Bus
 from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
 from tests.support.nats import NatsServer
-from tests.support.scheduler import AnsweringScheduler
+from tests.support.scheduler import AnsweringScheduler, answering
 from tests.support.tiny_model import write_tiny_sdar
 from tests.support.waiting import until
 
@@ -66,15 +65,6 @@ async def both(
         for model in (OWN, OTHER):
             await until_ready(gateway, model)
         yield gateway
-
-
-@contextlib.asynccontextmanager
-async def answering(scheduler: AnsweringScheduler) -> AsyncIterator[AnsweringScheduler]:
-    task = asyncio.create_task(scheduler.run())
-    yield scheduler
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
 
 
 async def until_ready(gateway: RunningGateway, model: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.gateway.served_cells import served_cells
+from services.gateway.served_cells import by_model, served_cells
 from services.gateway.settings import GatewaySettings
 from shared.errors import BadInput
 
@@ -53,8 +53,9 @@ def test_a_refused_entry_does_not_show_its_password() -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        (("demo=m@b",), "the name demo is there twice"),
-        (("a=m@b", "a=n@c"), "the name a is there twice"),
+        (("demo=m@b",), "the name demo is there with two models, models/demo and m"),
+        (("a=m@b", "a=n@c"), "the name a is there with two models, m and n"),
+        (("a=m@b", "a=m@nats://other/b"), "two cells of the model a have the name b"),
         (("a=m@own",), "the cell own is there twice"),
         (("a=m@b", "c=n@b"), "the cell b is there twice"),
     ],
@@ -62,3 +63,8 @@ def test_a_refused_entry_does_not_show_its_password() -> None:
 def test_a_name_and_a_cell_belong_to_one_model(entries: tuple[str, ...], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         served_cells(settings(*entries))
+
+
+def test_several_cells_may_serve_one_model() -> None:
+    cells = served_cells(settings("demo=models/demo@b", "big=m@c", "demo=models/demo@d"))
+    assert [[cell.cell for cell in of_model] for of_model in by_model(cells)] == [["own", "b", "d"], ["c"]]

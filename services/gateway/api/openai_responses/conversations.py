@@ -4,6 +4,7 @@ The text of a response is that of its outcome, so both are kept equally long.
 """
 
 import re
+from collections.abc import Mapping
 
 from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
@@ -24,10 +25,12 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Conversations:
-    """The conversations of one cell. Every method raises RetryLater if the bus does not answer."""
+    """The conversations of one model. Every method raises RetryLater if the bus does not answer."""
 
-    def __init__(self, connection: BusConnection) -> None:
-        self._connection = connection
+    def __init__(self, connections: Mapping[str, BusConnection], first: str) -> None:
+        """`connections`: of the model's cells, by name; `first` has the conversations."""
+        self._connections = connections
+        self._first = first
 
     async def continued(self, body: ResponseBody, key: ApiKey) -> ResponseBody:
         """The body with the earlier messages before its input, and with `store` as it is applied.
@@ -46,11 +49,12 @@ class Conversations:
         earlier = await self._find(body.previous_response_id, key)
         return stored.model_copy(update={"input": [*map(_item, earlier), *body.input]})
 
-    async def keep(self, request_id: str, body: ResponseBody, key: ApiKey) -> None:
-        """Store the messages of a response, earlier ones included."""
+    async def keep(self, request_id: str, cell: str, body: ResponseBody, key: ApiKey) -> None:
+        """Store the messages of a response that `cell` serves, earlier ones included."""
         messages = [ChatMessage(role=each["role"], content=each["content"]) for each in chat_messages(body.input)]
         with bus_errors("store the response"):
-            await (await self._bucket()).put(request_id, encode(Conversation(owner=key.key_id, messages=messages)))
+            conversation = Conversation(owner=key.key_id, messages=messages, cell=cell)
+            await (await self._bucket()).put(request_id, encode(conversation))
 
     async def _find(self, response_id: str, key: ApiKey) -> list[ChatMessage]:
         """The messages up to this response, with its text."""
@@ -64,13 +68,15 @@ class Conversations:
                     pass
         if conversation is None or conversation.owner != key.key_id:
             raise _not_found(response_id)
-        outcome = await find_outcome(self._connection.bus, request_id)
+        if (connection := self._connections.get(conversation.cell or self._first)) is None:
+            raise _not_found(response_id)
+        outcome = await find_outcome(connection.bus, request_id)
         if outcome is None or outcome.status is not OutcomeStatus.COMPLETED:
             raise _not_found(response_id)
         return [*conversation.messages, ChatMessage(role="assistant", content=outcome.text)]
 
     async def _bucket(self) -> KeyValue:
-        bus = self._connection.bus
+        bus = self._connections[self._first].bus
         return await bus.js.key_value(bus.subjects.conversations_bucket)
 
 

@@ -18,30 +18,33 @@ from shared.messages.plans import MAX_PLANS
 def cluster_routes(context: AppContext) -> APIRouter:
     router = APIRouter()
 
-    def find_cell(model: str | None) -> CellContext:
-        return context.own_cell if model is None else context.cell_of(model)
+    def find_cell(model: str | None, cell: str | None) -> CellContext:
+        found = context.models[0] if model is None else context.cells_of(model)
+        return found.first if cell is None else found.named(cell)
 
     @router.get("/cluster")
-    async def cluster(model: str | None = None) -> ClusterView:
-        """The nodes and instances of a model's cell, by default the gateway's own, with their load and state."""
-        return find_cell(model).monitor.cluster()
+    async def cluster(model: str | None = None, cell: str | None = None) -> ClusterView:
+        """The nodes and instances of a cell of a model, by default the first one, with their load and state."""
+        return find_cell(model, cell).monitor.cluster()
 
     @router.get(
         "/events",
         response_class=StreamingResponse,
         responses={200: {"model": Update, "content": {"text/event-stream": {}}, "description": "Server-sent events."}},
     )
-    async def events(model: str | None = None) -> StreamingResponse:
+    async def events(model: str | None = None, cell: str | None = None) -> StreamingResponse:
         """One update of the cell per second; the first contains the last minutes."""
-        updates = find_cell(model).monitor.updates()
+        updates = find_cell(model, cell).monitor.updates()
         return EventStreamResponse(as_event(update.model_dump_json()) async for update in updates)
 
     @router.get("/plans", responses=PLANS)
-    async def plans(limit: Annotated[int, Query(ge=1, le=MAX_PLANS)] = 50, model: str | None = None) -> Response:
+    async def plans(
+        limit: Annotated[int, Query(ge=1, le=MAX_PLANS)] = 50, model: str | None = None, cell: str | None = None
+    ) -> Response:
         """The reconfigurator's decisions, newest first, and whether it runs."""
-        cell = find_cell(model)
-        records = await read_plans(cell.connection.bus, limit)
-        content = {"object": "list", "data": records, "reconfigurator": cell.monitor.reconfigurator}
+        found = find_cell(model, cell)
+        records = await read_plans(found.connection.bus, limit)
+        content = {"object": "list", "data": records, "reconfigurator": found.monitor.reconfigurator}
         return Response(msgspec.json.encode(content), media_type="application/json")
 
     return router

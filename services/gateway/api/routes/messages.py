@@ -26,7 +26,7 @@ def message_routes(context: AppContext) -> APIRouter:
     async def count_tokens(request: Request) -> TokenCount:
         """The tokens of a conversation in the model's chat template."""
         body = await read_body(request, CountTokensBody)
-        text = context.cell_of(body.model).text
+        text = context.cells_of(body.model).text
         return TokenCount(input_tokens=len(await encode_prompt(body.tokenize_body(), text)))
 
     return router

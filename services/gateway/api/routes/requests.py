@@ -1,5 +1,6 @@
 """GET /v1/requests and /v1/requests/{id}: the outcomes of requests, also for clients that lost their connection."""
 
+import asyncio
 import re
 from heapq import merge
 from itertools import islice
@@ -24,6 +25,7 @@ from services.gateway.api.response_models import (
 )
 from services.gateway.api.step_details import step_list
 from services.gateway.app_context import AppContext
+from services.gateway.cell_context import CellContext
 from services.gateway.console.cluster_monitor import MAX_RECENT
 from services.gateway.inflight import find_active, find_outcome
 from shared.api_keys import ApiKey
@@ -86,23 +88,32 @@ async def _find(context: AppContext, http: Request, name: str) -> tuple[Outcome 
     for prefix in ID_PREFIXES:
         request_id = request_id.removeprefix(prefix)
     if REQUEST_ID.fullmatch(request_id):
-        for cell in context.cells:
-            try:
-                bus = cell.connection.bus
-                found = await _find_in_cell(bus, request_id, key_of(http))
-            except RetryLater as error:
-                unknown = error
-            else:
-                if found is not None:
-                    return found, bus
+        looking = (_find_in_cell(cell, request_id, key_of(http)) for cell in context.cells)
+        for result in await asyncio.gather(*looking):
+            if isinstance(result, RetryLater):
+                unknown = result
+            elif result is not None:
+                return result
     if unknown is not None:
         raise unknown
     message = "no request with this id runs, or has ended in the last day"
     raise ApiError(404, message, param="id", code="not_found")
 
 
-async def _find_in_cell(bus: Bus, request_id: str, key: ApiKey) -> Outcome | UnfinishedRequest | None:
-    """None if the cell has no such request, or the key may not see it. Raises: RetryLater."""
+async def _find_in_cell(
+    cell: CellContext, request_id: str, key: ApiKey
+) -> tuple[Outcome | UnfinishedRequest, Bus] | RetryLater | None:
+    """None if the cell has no such request, or the key may not see it; RetryLater if it does not answer."""
+    try:
+        bus = cell.connection.bus
+        found = await _find_on_bus(bus, request_id, key)
+    except RetryLater as error:
+        return error
+    return None if found is None else (found, bus)
+
+
+async def _find_on_bus(bus: Bus, request_id: str, key: ApiKey) -> Outcome | UnfinishedRequest | None:
+    """As `_find_in_cell`. Raises: RetryLater."""
     outcome = await find_outcome(bus, request_id)
     active = await find_active(bus, request_id) if outcome is None else None
     if active is None and outcome is None:  # it may have ended in between

@@ -18,7 +18,7 @@ def token_routes(context: AppContext) -> APIRouter:
     async def tokenize(http: Request) -> TokenList:
         """The tokens of a prompt, or of messages in the model's chat template."""
         body = await read_body(http, TokenizeBody)
-        text = context.cell_of(body.model).text
+        text = context.cells_of(body.model).text
         ids = await encode_prompt(body, text)
         return TokenList(tokens=ids.tolist(), count=len(ids), max_model_len=text.card.max_length)
 
@@ -26,7 +26,7 @@ def token_routes(context: AppContext) -> APIRouter:
     async def detokenize(http: Request) -> DetokenizedText:
         """The text of tokens, without special tokens."""
         body = await read_body(http, DetokenizeBody)
-        text = context.cell_of(body.model).text
+        text = context.cells_of(body.model).text
         text.check_ids(body.tokens, "tokens")
         return DetokenizedText(prompt=text.decode(body.tokens))
 

@@ -1,0 +1,40 @@
+"""`dilaserve drain`: lets a cell finish its requests while gateways send new ones to the model's other cells."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLE = "Example: dilaserve drain --cell cell1 --nats-url nats://operator:PASSWORD@127.0.0.1:4222"
+
+
+def drain(
+    *,
+    cell: Annotated[str, typer.Option(help="Name of the cell.")] = "cell0",
+    data_dir: Annotated[Path, typer.Option(help="Data directory of a stack on this machine.")] = Path(".data"),
+    nats_url: Annotated[str | None, typer.Option(help="NATS URL; default: the stack's.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the cell accept requests again.")] = False,
+) -> None:
+    """Drain a cell, and wait until it has no requests. The order remains, also after restarts, until `--undo`."""
+    import asyncio  # noqa: PLC0415
+    import os  # noqa: PLC0415
+
+    import msgspec  # noqa: PLC0415
+
+    from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
+    from dilaserve.stack.draining import drain_cell  # noqa: PLC0415
+    from shared.bus.users import BusUser  # noqa: PLC0415
+    from shared.errors import BadInput  # noqa: PLC0415
+    from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.settings import CellName, ServiceSettings, read_settings  # noqa: PLC0415
+
+    configure_logs("drain", level="error")
+    try:
+        msgspec.convert(cell, CellName)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"--cell {cell}: {error}") from None
+    nats_ca = read_settings(ServiceSettings, os.environ).nats_ca
+    if nats_url is None:
+        addresses = read_addresses(data_dir)
+        nats_url, nats_ca = addresses.nats_urls[BusUser.OPERATOR], addresses.nats_ca
+    asyncio.run(drain_cell(nats_url, nats_ca, cell, drains=not undo, report=typer.echo))

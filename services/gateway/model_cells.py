@@ -1,0 +1,114 @@
+"""The cells that serve one model: which of them gets a request, and which one has it."""
+
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Self, TypeVar
+
+from services.gateway.api.errors import MAX_NAME_LENGTH, ApiError
+from services.gateway.api.idempotency import IdempotencyKeys
+from services.gateway.api.openai_responses.conversations import Conversations
+from services.gateway.cell_context import SLO_UNATTAINABLE, CellContext
+from services.gateway.inflight import find_outcome
+from services.gateway.routing import route
+from shared.errors import QueueFull, RetryLater, StorageFull
+from shared.text import TextModel
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCells:
+    cells: Sequence[CellContext]  # the first one has the model's Idempotency-Keys and stored responses
+    idempotency: IdempotencyKeys
+    conversations: Conversations
+    _random: random.Random = field(default_factory=random.Random)
+
+    @classmethod
+    def of(cls, cells: Sequence[CellContext]) -> Self:
+        connections = {cell.name: cell.connection for cell in cells}
+        return cls(cells, IdempotencyKeys(cells[0].connection), Conversations(connections, cells[0].name))
+
+    @property
+    def first(self) -> CellContext:
+        return self.cells[0]
+
+    @property
+    def text(self) -> TextModel:
+        return self.first.text
+
+    @property
+    def name(self) -> str:
+        """The model's name in the API."""
+        return self.first.model
+
+    def named(self, name: str) -> CellContext:
+        """The cell with this name. Raises: ApiError 404 if the model has none."""
+        for cell in self.cells:
+            if cell.name == name:
+                return cell
+        names = ", ".join(cell.name for cell in self.cells)
+        message = f"the model {self.name} has no cell {name[:MAX_NAME_LENGTH]!r}; accepted: {names}"
+        raise ApiError(404, message, param="cell", code="not_found")
+
+    def routed(self) -> Iterator[CellContext]:
+        """The cells that accept requests, best first."""
+        for index in route(len(self.cells), lambda cell: self.cells[cell].load.load(), self._random):
+            yield self.cells[index]
+
+    async def offer(self, open_in: Callable[[CellContext], Awaitable[T]]) -> T:
+        """Call `open_in` for one cell after the other until one does not refuse.
+
+        Raises: the refusal of the best cell if all are full or cannot meet the SLO; RetryLater with the reasons if none
+        accepts requests; any other error of `open_in`.
+        """
+        refusal: Exception | None = None
+        for cell in self.routed():
+            try:
+                return await open_in(cell)
+            except (QueueFull, StorageFull) as error:
+                refusal = refusal or error
+            except ApiError as error:
+                if error.code != SLO_UNATTAINABLE:
+                    raise
+                refusal = refusal or error
+        raise refusal or self._refusal()
+
+    async def claimed(self, owner: str, key: str, path: str, body: str) -> tuple[str, CellContext]:
+        """The request that an Idempotency-Key names, and its cell: the one that has it, or the best one for a new key.
+
+        Raises: as IdempotencyKeys.claim; RetryLater if the cell cannot serve, and has no outcome of the request.
+        """
+        request_id, name = await self.idempotency.claim(owner, key, path, body, self._best_name())
+        return request_id, await self._claimed(request_id, name)
+
+    async def cell_of_line(self, request_id: str) -> CellContext:
+        """The cell of the line of a batch, at whichever gateway. Raises: RetryLater."""
+        if len(self.cells) == 1:
+            return self.first
+        return await self._claimed(request_id, await self.idempotency.cell_of(request_id, self._best_name()))
+
+    def _best_name(self) -> str | None:
+        best = next(self.routed(), None)
+        return None if best is None else best.name
+
+    async def _claimed(self, request_id: str, name: str | None) -> CellContext:
+        if name is None:
+            raise self._refusal()
+        cell = self.named(name) if name else self.first  # a claim of an earlier version has no cell
+        try:
+            cell.readiness.check_serves()
+        except RetryLater:
+            if not cell.connection.is_connected or await find_outcome(cell.connection.bus, request_id) is None:
+                raise
+        return cell
+
+    def _refusal(self) -> RetryLater:
+        """Why no cell accepts requests."""
+        reasons = list[RetryLater]()
+        for cell in self.cells:
+            try:
+                cell.readiness.check_accepts()
+            except RetryLater as error:
+                reasons.append(error if len(self.cells) == 1 else RetryLater(f"{cell.name}: {error}"))
+        return reasons[0] if len(reasons) == 1 else RetryLater("; ".join(map(str, reasons)) or "try again")
