@@ -6,6 +6,7 @@ the time of the scheduler itself and of the bus. If messages take time, it repla
 cycle for each message.
 """
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from services.scheduler.events import (
     RequestEstimates,
     SendJobs,
 )
+from services.scheduler.monitoring.cell_slack import cell_slack
 from services.scheduler.state.request_table import ROW_MASK
 from shared.arrays import Int64
 from shared.messages.instances import Instance
@@ -75,25 +77,50 @@ class SimulatedCluster:
         """Run until nothing more happens; `on_finished` receives the number of requests that each cycle finished."""
         self._arrive_from(0)
         while self.clock:
-            self.clock.advance(0.0 if self._message_s else CYCLE_S)
-            events, self._events = [*self._arrived_answers(), *self._events, *self._step_results()], []
-            commands = self._core.cycle(events, self.clock.now_s)
-            self.records.cycles += 1
-            if jobs := [command for command in commands if isinstance(command, SendJobs)]:
-                self._deliver(jobs)
-            for command in commands:
-                if isinstance(command, RequestEstimates) and self._predictor is not None:
-                    levels = self._outputs.levels[self._request_at[command.tickets & ROW_MASK]]
-                    self._answers.append((self.clock.now_s + PREDICTION_S, self._predictor(command, levels)))
-            finished = [command for command in commands if isinstance(command, FinishRequest)]
-            for finish in finished:
-                self._record(finish)
-            idle, self._idle = self._idle, {}
-            for instance in idle.values():
-                self._start(instance)
-            if finished:
-                on_finished(len(finished))
+            if finished := self._cycle():
+                on_finished(finished)
         return self.records
+
+    def arrive(self, index: int) -> None:
+        """Schedule the arrival of one request of the workload, in place of `run`, which schedules all."""
+        self.clock.at(float(self.workload.arrival_s[index]), partial(self._arrive, index))
+
+    def run_until(self, time_s: float) -> None:
+        """Run all that happens before this time."""
+        while self.clock.next_s < time_s:
+            self._cycle()
+
+    @property
+    def slack(self) -> float:
+        """The slack that the scheduler publishes."""
+        return cell_slack(self._core, 0)
+
+    @property
+    def unfinished(self) -> int:
+        """The number of requests that the scheduler holds."""
+        return len(self._core.table)
+
+    def _cycle(self) -> int:
+        """Run one cycle of the scheduler, with all events of its time. Returns: the number of requests it finished."""
+        self.clock.advance(0.0 if self._message_s else CYCLE_S)
+        events, self._events = [*self._arrived_answers(), *self._events, *self._step_results()], []
+        started_s = time.process_time()
+        commands = self._core.cycle(events, self.clock.now_s)
+        self.records.cycle_s += time.process_time() - started_s
+        self.records.cycles += 1
+        if jobs := [command for command in commands if isinstance(command, SendJobs)]:
+            self._deliver(jobs)
+        for command in commands:
+            if isinstance(command, RequestEstimates) and self._predictor is not None:
+                levels = self._outputs.levels[self._request_at[command.tickets & ROW_MASK]]
+                self._answers.append((self.clock.now_s + PREDICTION_S, self._predictor(command, levels)))
+        finished = [command for command in commands if isinstance(command, FinishRequest)]
+        for finish in finished:
+            self._record(finish)
+        idle, self._idle = self._idle, {}
+        for instance in idle.values():
+            self._start(instance)
+        return len(finished)
 
     def join(self, instance: Instance) -> None:
         """An instance is ready to serve."""
@@ -129,7 +156,11 @@ class SimulatedCluster:
     def _arrive_from(self, index: int) -> None:
         """Schedule the arrival of one request, which schedules the next."""
         if index < len(self.workload):
-            self.clock.at(float(self.workload.arrival_s[index]), partial(self._arrive, index))
+            self.clock.at(float(self.workload.arrival_s[index]), partial(self._arrive_next, index))
+
+    def _arrive_next(self, index: int) -> None:
+        self._arrive(index)
+        self._arrive_from(index + 1)
 
     def _arrive(self, index: int) -> None:
         output = int(self.workload.output_tokens[index])
@@ -143,7 +174,6 @@ class SimulatedCluster:
         prompt = self._prompt[: self.workload.prompt_tokens[index]]
         arrived = RequestArrived(request, prompt, output, float(self.records.slo_s[index]), self.clock.now_s)
         self._send(lambda: self._events.append(arrived))
-        self._arrive_from(index + 1)
 
     def _end_iteration(self, instance: SimulatedInstance) -> None:
         instance_id = instance.instance.instance_id

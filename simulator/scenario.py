@@ -1,5 +1,6 @@
 """A scenario: the cluster, the policy and the models that are simulated, put together under one seed."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -98,6 +99,11 @@ def simulate(
 
     Raises: BadInput if the profile lacks a TP degree or kind of step.
     """
+    return build_cluster(scenario, workload).run(on_finished)
+
+
+def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluster:
+    """The cluster before the first arrival. Raises: as `simulate`."""
     difficulty_random, step_random, prediction_random = np.random.default_rng(scenario.seed).spawn(3)
     estimates = "one-shot" if scenario.predictor in ("one-shot", "none") else scenario.settings.estimates
     settings = replace(scenario.settings, estimates=estimates, lookahead=0)
@@ -123,7 +129,16 @@ def simulate(
         _start_reconfigurator(scenario, scenario.reconfiguration, profile, cluster, make_instance)
     for failure in scenario.failures:
         cluster.clock.at(failure.at_s, partial(cluster.leave, f"sim{failure.instance}", LOSS_NOTICED_S))
-    return cluster.run(on_finished)
+    return cluster
+
+
+def with_trained_predictor(scenario: Scenario, workload: ArrivalTrace) -> Scenario:
+    """The scenario with the predictor that it would train, for several clusters that share it."""
+    random = np.random.default_rng(scenario.seed)
+    tables = UnmaskingTables(scenario.steps, scenario.block_length)
+    thresholds = np.array(scenario.settings.candidates)
+    predictor = train_predictor(tables, workload.output_tokens, thresholds, random)
+    return dataclasses.replace(scenario, live=(predictor, _card(scenario.steps)))
 
 
 def read_failures(texts: Sequence[str], instances: int) -> tuple[Failure, ...]:
