@@ -172,7 +172,7 @@ def simulate_cells(
 
 
 def _loads_of_gateway(loads: Sequence[CellLoad], sent: Int64) -> Callable[[int], CellLoad]:
-    """The load of a cell, for a gateway that has sent so many requests to each since it was published."""
+    """The load of a cell, for a gateway; `sent`: the requests that it has sent to each since the load was published."""
     return lambda cell: replace(loads[cell], sent=int(sent[cell]))
 
 

@@ -11,7 +11,7 @@ import msgspec
 from shared.bus.subjects import Subjects
 from shared.messages.cell import CellConfig
 from shared.messages.checkpoints import Checkpoint
-from shared.messages.gateway import BatchWork
+from shared.messages.gateway import BatchWork, GatewayUse
 from shared.messages.instances import Control
 from shared.messages.launch import LaunchOrder, LaunchReply
 from shared.messages.plans import PlanRecord, ReconfiguratorStats
@@ -55,6 +55,7 @@ CHANNELS = [
     Channel("launch", CELL.launch("{node}"), "reconfigurator", LaunchOrder, LaunchReply),
     Channel("batches", CELL.batches, "gateway", BatchWork),
     Channel("config", CELL.config, "scheduler", CellConfig),
+    Channel("keyUse", CELL.key_use, "gateway", GatewayUse),
 ]
 PARAMETERS = {
     "cell": "the cell, as DILASERVE_CELL names it",

@@ -5,9 +5,9 @@ import contextlib
 import resource
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvicorn
@@ -29,6 +29,7 @@ from services.gateway.served_cells import by_model, served_cells
 from services.gateway.settings import GatewaySettings
 from services.gateway.tls import server_tls
 from shared.api_keys import ANONYMOUS
+from shared.bus.client import Bus
 from shared.errors import DilaserveError
 from shared.model_files import find_model
 from shared.service import Service, freeze_startup_objects, run_service, stop_on_signal
@@ -114,10 +115,12 @@ async def serve(
     )
     server = Server(config)
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
-        batches = BatchConsumer(BatchRunner(context))
+        uses: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [BatchConsumer(BatchRunner(context)).run]
+        if settings.auth:
+            uses.append(lambda bus: context.admission.key_use.run(bus, context.own_cell.connection.clock))
         cells = context.cells
         connecting = [  # not a TaskGroup of their own, which could lose a cancellation
-            tasks.create_task(cell.run(batches.run if cell is context.own_cell else None)) for cell in cells
+            tasks.create_task(cell.run(uses if cell is context.own_cell else ())) for cell in cells
         ]
         monitoring = [tasks.create_task(cell.monitor.run()) for cell in cells]
         serving = tasks.create_task(server.serve([listener]))

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.errors import ApiError
@@ -75,8 +75,8 @@ class CellContext:
         self.load.count()
         return await self.inflight.open(request, owner, arrived_s, durable=durable, timeout_s=timeout_s)
 
-    async def run(self, use: Callable[[Bus], Awaitable[None]] | None = None) -> None:
-        """Connect to the bus, subscribe, then watch its storage and `use` it, until cancelled.
+    async def run(self, uses: Sequence[Callable[[Bus], Coroutine[Any, Any, None]]] = ()) -> None:
+        """Connect to the bus, subscribe, then watch its storage and run all `uses` of it, until cancelled.
 
         Raises: BadInput if the settings differ from the configuration of the cell.
         """
@@ -88,8 +88,8 @@ class CellContext:
             tasks.create_task(self.readiness.probe.run(bus))
             tasks.create_task(self._agree(bus))
             await self.monitor.read_recent(bus)
-            if use is not None:
-                await use(bus)
+            for use in uses:
+                tasks.create_task(use(bus))
 
     async def _agree(self, bus: Bus) -> None:
         """Compare the settings with the cell's configuration, and take its default SLO."""

@@ -193,6 +193,10 @@ class InFlightRequests:
     def count_of(self, owner: str) -> int:
         return self._count_of[owner]
 
+    def counts(self) -> Counter[str]:
+        """The requests of each owner that has some."""
+        return +self._count_of
+
     async def open(
         self, request: Request, owner: str, arrived_s: float, *, durable: bool = False, timeout_s: float | None = None
     ) -> InFlightRequest:

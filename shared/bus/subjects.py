@@ -72,6 +72,7 @@ class Subjects:
     batches = _Name("dilaserve.{cell}.batches")
     probes = _Name("dilaserve.{cell}.probes")
     config = _Name("dilaserve.{cell}.config")
+    key_use = _Name("dilaserve.{cell}.key-use")
 
     cancel = _NameOf("dilaserve.{cell}.cancel.")  # + request
     lookup = _NameOf("dilaserve.{cell}.lookup.")  # + request

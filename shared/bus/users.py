@@ -92,7 +92,7 @@ def _gateway(names: Subjects) -> Permissions:
     conversations = f"KV_{names.conversations_bucket}"
     return Permissions(
         publish=(
-            *(names.requests, names.cancel(">"), names.lookup(">"), names.batches, names.probes),
+            *(names.requests, names.cancel(">"), names.lookup(">"), names.batches, names.probes, names.key_use),
             *(f"$KV.{names.claims_bucket}.>", f"$KV.{names.conversations_bucket}.>"),
             *(f"$KV.{names.batches_bucket}.>", f"$O.{names.files_store}.>"),
             f"{API}.STREAM.NAMES",  # the object store searches for its stream
@@ -105,6 +105,7 @@ def _gateway(names: Subjects) -> Permissions:
         ),
         subscribe=(
             *(names.request_messages("*"), names.outcomes(">"), f"$KV.{names.instances_bucket}.>"),
+            names.key_use,
             _inboxes(BusUser.GATEWAY),
         ),
     )

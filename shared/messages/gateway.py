@@ -1,9 +1,11 @@
 """State that gateways share over the bus: claims, files, batches."""
 
 import enum
+from typing import Annotated
 
 import msgspec
 
+from shared.messages.numbers import Finite
 from shared.messages.requests import ChatMessage
 
 
@@ -28,6 +30,23 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     owner: str  # the API key's id; empty without `auth`
     messages: list[ChatMessage]
     cell: str = ""  # the cell that has the outcome; empty: the first one of the model
+
+
+class KeyRate(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of an API key that has a limit per minute."""
+
+    key: str  # the key's id
+    per_minute: Annotated[int, msgspec.Meta(ge=1)]
+    allowed: Annotated[int, msgspec.Meta(ge=0)] = 0  # since the gateway's last message
+    due_s: Finite = 0.0  # Unix time at which all counted requests are due at this rate
+
+
+class GatewayUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Gateway -> gateways: its use of API keys that have limits. Subject: dilaserve.<cell>.key-use. Core NATS."""
+
+    gateway: str
+    rates: list[KeyRate] = []
+    in_flight: dict[str, int] = {}  # requests of each key
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):

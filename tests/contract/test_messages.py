@@ -15,7 +15,17 @@ from shared.errors import BadInput
 from shared.messages.cell import CellConfig
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions
-from shared.messages.gateway import Batch, BatchError, BatchStatus, BatchWork, Claim, Conversation, StoredFile
+from shared.messages.gateway import (
+    Batch,
+    BatchError,
+    BatchStatus,
+    BatchWork,
+    Claim,
+    Conversation,
+    GatewayUse,
+    KeyRate,
+    StoredFile,
+)
 from shared.messages.instances import Control, Instance, ModelCard
 from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, LaunchReply
 from shared.messages.models import CanaryRecord, WeightsRecord
@@ -190,6 +200,9 @@ SAMPLES: list[msgspec.Struct] = [
     ),
     Guesses(step=3, positions=pack_int32([4]), tokens=pack_int32([7]), confidences=pack_float32([0.25])),
     Claim(fingerprint="9f86d081"),
+    GatewayUse(
+        gateway="a1", rates=[KeyRate(key="k-1", per_minute=60, allowed=3, due_s=1_700_000_000.5)], in_flight={"k-1": 2}
+    ),
     Conversation(owner="alice", messages=[ChatMessage(role="user", content="2+2?")]),
     StoredFile(owner="1f3a", filename="in.jsonl", purpose="batch", created_s=5),
     BatchWork(batch_id="batch-1"),

@@ -1,16 +1,16 @@
 """Admission control: API keys, the limits of each key, the bound on requests in flight, SLO feasibility.
 
-Each gateway counts its own requests only.
+A key's limits count the requests at all gateways (`key_use.py`); the bound counts those of this gateway.
 """
 
-import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastapi import Request as HttpRequest
 
-from services.gateway.admission.rate_limits import RateLimits
+from services.gateway.admission.key_use import KeyUse
 from services.gateway.api.errors import ApiError
 from services.gateway.cell_context import CellContext
 from services.gateway.inflight import BATCH_OWNER
@@ -31,7 +31,10 @@ class AdmissionController:
     _cells: Sequence[CellContext]
     _max_active: int
     _anonymous: ApiKey = ANONYMOUS
-    _rates: RateLimits = field(default_factory=RateLimits)
+    key_use: KeyUse = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key_use = KeyUse(self._in_flight)
 
     async def identify(self, http: HttpRequest) -> None:
         """Dependency of routes that need a key; `key_of` returns it. Raises: ApiError 401."""
@@ -44,7 +47,7 @@ class AdmissionController:
         """Count a request before its body is read. Raises: ApiError 429 above the key's requests per minute."""
         if key.requests_per_minute is None:
             return
-        wait_s = self._rates.acquire(key.key_id, key.requests_per_minute, asyncio.get_running_loop().time())
+        wait_s = self.key_use.acquire(key.key_id, key.requests_per_minute)
         if wait_s:
             raise _limit_exceeded(f"the limit of this key is {key.requests_per_minute} requests per minute", wait_s)
 
@@ -59,12 +62,21 @@ class AdmissionController:
 
         Raises: ApiError 429 if a limit is reached or the SLO is unattainable.
         """
-        if key.concurrency is not None and self._count_of(key.key_id) >= key.concurrency:
+        if key.concurrency is not None and self._total_of(key.key_id) >= key.concurrency:
             raise _limit_exceeded(f"the limit of this key is {key.concurrency} requests in flight", RETRY_AFTER_S)
         if sum(each.inflight.count for each in self._cells) - self._count_of(BATCH_OWNER) >= self._max_active:
             message = f"this gateway has {self._max_active} requests in flight, its limit"
             raise ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
         cell.check_slo(request)
+
+    def _total_of(self, key_id: str) -> int:
+        """The key's requests in flight at all gateways."""
+        return self._count_of(key_id) + self.key_use.in_flight_elsewhere(key_id)
+
+    def _in_flight(self) -> dict[str, int]:
+        """The requests in flight of each key at this gateway."""
+        counts = sum((cell.inflight.counts() for cell in self._cells), Counter[str]())
+        return {key_id: count for key_id, count in counts.items() if key_id not in (BATCH_OWNER, ANONYMOUS.key_id)}
 
     def _count_of(self, owner: str) -> int:
         return sum(cell.inflight.count_of(owner) for cell in self._cells)

@@ -1,6 +1,7 @@
 """Requests per minute of each key. Pure: the time is an argument."""
 
 import math
+from collections.abc import Mapping
 
 
 class RateLimits:
@@ -16,3 +17,17 @@ class RateLimits:
             return due_s - now_s - 60
         self._due_s[key_id, per_minute] = due_s
         return 0.0
+
+    def count(self, key_id: str, per_minute: int, requests: int, now_s: float) -> None:
+        """Count requests that another gateway has allowed."""
+        due_s = self._due_s.get((key_id, per_minute), -math.inf)
+        self._due_s[key_id, per_minute] = max(now_s, due_s) + requests * 60 / per_minute
+
+    def count_until(self, key_id: str, per_minute: int, due_s: float) -> None:
+        """Count requests until all are due at this time, as another gateway has counted them."""
+        self._due_s[key_id, per_minute] = max(due_s, self._due_s.get((key_id, per_minute), -math.inf))
+
+    def due(self, now_s: float) -> Mapping[tuple[str, int], float]:
+        """By key and limit, the time at which all its requests are due, if that is yet to come. Forgets the others."""
+        self._due_s = {name: due_s for name, due_s in self._due_s.items() if due_s > now_s}
+        return self._due_s

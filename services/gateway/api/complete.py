@@ -66,7 +66,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     replies = _replies(model.text, sent, bodies, first.request_id, created_s)
     ignored = ignored_header(sent, context.tables.ignored(sent))
     headers = {"X-Request-Id": first.request_id, **ignored, **adjusted_header(body, first)}
-    recorders = [RequestRecorder(context.metrics, model.model, each.request, start_s) for each in inflights]
+    recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in inflights]
     if body.stream:
         pairs = enumerate(zip(inflights, recorders, strict=True))
         choices = [_streamed(model.text, i, each, recorder) for i, (each, recorder) in pairs]
@@ -109,7 +109,7 @@ async def _prompts_alone(
         context.admission.check_rate(key_of(http))
     for outcome in outcomes:
         request = QueuedRequest(request_id=outcome.request_id)
-        RequestRecorder(context.metrics, model.model, request, start_s).completed(outcome)
+        RequestRecorder(context.metrics, model.name, request, start_s).completed(outcome)
     request_id = outcomes[0].request_id
     replies = _replies(model.text, body, bodies, request_id, outcomes[0].arrival_s)
     headers = {"X-Request-Id": request_id, **ignored_header(body, context.tables.ignored(body))}

@@ -315,3 +315,41 @@ async def test_responses_are_stored_only_for_keys_that_ask_for_it(engine: AsyncE
     refused = await respond(plain, previous_response_id=unstored["id"])
     assert error_of(refused) == (400, "unsupported_value")
     assert "send the earlier messages in input" in refused.json()["error"]["message"]
+
+
+@pytest.fixture
+async def two_gateways(
+    postgres: PostgresServer, settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+) -> AsyncIterator[list[RunningGateway]]:
+    """Two gateways of one cell that require API keys."""
+    guarded = msgspec.structs.replace(settings, auth=True, database_url=postgres.url)
+    async with running(guarded, text) as first, running(guarded, text) as second:
+        for gateway in (first, second):
+            await gateway.until("ready")
+        yield [first, second]
+
+
+async def test_a_keys_concurrency_counts_the_requests_at_all_gateways(
+    two_gateways: list[RunningGateway], engine: AsyncEngine, scheduler: AnsweringScheduler, hold: asyncio.Event
+) -> None:
+    _, secret = await create_key(engine, "both", None, 1, 0)
+    first, second = two_gateways
+    held = asyncio.create_task(complete(first, secret))
+    async with asyncio.timeout(LIMIT_S):
+        await scheduler.served.get()
+
+    async def is_refused() -> bool:
+        try:
+            reply = await second.http.post(PATH, json=CHAT, headers=bearing(secret), timeout=1.0)
+        except httpx.ReadTimeout:  # it was admitted before this gateway knew of the other request; leaving cancels it
+            return False
+        return reply.status_code == 429
+
+    await until(is_refused)
+    hold.set()
+    assert (await held).status_code == 200
+
+    async def is_served() -> bool:
+        return (await complete(second, secret)).status_code == 200
+
+    await until(is_served)

@@ -29,3 +29,37 @@ def test_requests_never_exceed_one_burst_plus_the_rate(per_minute: int, waits_s:
         now_s += wait_s
         allowed += rates.acquire("a", per_minute, now_s) == 0.0
     assert allowed <= per_minute + (now_s - 50.0) * per_minute / 60 + 1e-6
+
+
+def exchange(gateways: list[RateLimits], allowed: list[int], per_minute: int, now_s: float) -> None:
+    """Each gateway counts what the others have allowed since the last exchange."""
+    for here, rates in enumerate(gateways):
+        others = sum(count for there, count in enumerate(allowed) if there != here)
+        rates.count("a", per_minute, others, now_s)
+
+
+@given(
+    per_minute=st.integers(1, 6000),
+    number=st.integers(2, 4),
+    asked=st.lists(st.integers(0, 20), min_size=20, max_size=100),
+)
+def test_gateways_exceed_a_shared_limit_by_one_interval_at_most(per_minute: int, number: int, asked: list[int]) -> None:
+    """They exchange their counts every 50 ms; in each interval all of them are asked for as many requests."""
+    gateways, now_s, total = [RateLimits() for _ in range(number)], 50.0, 0
+    for requests in asked:
+        allowed = [sum(rates.acquire("a", per_minute, now_s) == 0.0 for _ in range(requests)) for rates in gateways]
+        exchange(gateways, allowed, per_minute, now_s)
+        total += sum(allowed)
+        now_s += 0.05
+    in_time = per_minute + (now_s - 50.0) * per_minute / 60
+    assert total <= in_time + (number - 1) * max(asked) + 1e-6
+
+
+def test_a_gateway_that_starts_takes_over_the_count_of_another_once() -> None:
+    old, new = RateLimits(), RateLimits()
+    assert [old.acquire("a", 6, 100.0) for _ in range(6)] == [0.0] * 6
+    for _ in range(3):
+        for (key, per_minute), due_s in old.due(100.0).items():
+            new.count_until(key, per_minute, due_s)
+    assert new.acquire("a", 6, 100.0) == 10.0
+    assert new.due(160.1) == {}

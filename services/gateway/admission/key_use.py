@@ -1,0 +1,89 @@
+"""The use of API keys at all gateways of a cell, which hold the keys' limits together.
+
+Each gateway publishes the requests that it has allowed and those in flight, at most PUBLISH_S late. Within that time
+each gateway may allow as many as one gateway would; the rate limit then counts them all. A gateway that has just
+started learns the rates from the others within REPEAT_S.
+"""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Callable
+
+from nats.aio.msg import Msg
+
+from services.gateway.admission.rate_limits import RateLimits
+from shared.bus.client import Bus, try_decode
+from shared.bus.clock import BusClock
+from shared.messages.gateway import GatewayUse, KeyRate
+from shared.tasks import pause
+
+PUBLISH_S = 0.05  # interval of messages while something changes
+REPEAT_S = 1.0  # interval of messages otherwise
+SILENCE_S = 3.0  # after which the requests in flight of a gateway no longer count
+
+
+class KeyUse:
+    """Counts the requests of each key: allowed per minute here and elsewhere, in flight elsewhere."""
+
+    def __init__(self, in_flight_here: Callable[[], dict[str, int]]) -> None:
+        """`in_flight_here()`: the requests in flight of each key that has some."""
+        self._in_flight_here = in_flight_here
+        self._gateway = uuid.uuid4().hex
+        self._rates = RateLimits()
+        self._allowed: Counter[tuple[str, int]] = Counter()  # by key and limit: not published yet
+        self._elsewhere: dict[str, tuple[float, dict[str, int]]] = {}  # by gateway: loop time of the message, in flight
+
+    def acquire(self, key_id: str, per_minute: int) -> float:
+        """As RateLimits.acquire."""
+        wait_s = self._rates.acquire(key_id, per_minute, _now_s())
+        if not wait_s:
+            self._allowed[key_id, per_minute] += 1
+        return wait_s
+
+    def in_flight_elsewhere(self, key_id: str) -> int:
+        """The key's requests in flight at the other gateways."""
+        oldest_s = _now_s() - SILENCE_S
+        return sum(counts.get(key_id, 0) for at_s, counts in self._elsewhere.values() if at_s >= oldest_s)
+
+    async def run(self, bus: Bus, clock: BusClock) -> None:
+        """Share the use with the other gateways, until cancelled."""
+
+        async def receive(msg: Msg) -> None:
+            use = try_decode(msg, GatewayUse)
+            if use is not None and use.gateway != self._gateway:
+                self._receive(use, _now_s() - clock.now_s())
+
+        await bus.nc.subscribe(bus.subjects.key_use, cb=receive)
+        published, published_s = dict[str, int](), 0.0
+        while True:
+            in_flight = self._in_flight_here()
+            is_changed = bool(self._allowed) or in_flight != published
+            if bus.nc.is_connected and (is_changed or _now_s() >= published_s + REPEAT_S):
+                await bus.publish(bus.subjects.key_use, self._message(in_flight, clock.now_s() - _now_s()))
+                published, published_s = in_flight, _now_s()
+            await pause(PUBLISH_S)
+
+    def _message(self, in_flight: dict[str, int], to_bus_s: float) -> GatewayUse:
+        """`to_bus_s`: the bus's clock less the loop's."""
+        due_s, allowed = self._rates.due(_now_s()), self._allowed
+        rates = [
+            KeyRate(
+                key=key, per_minute=limit, allowed=allowed[key, limit], due_s=due_s.get((key, limit), 0.0) + to_bus_s
+            )
+            for key, limit in due_s.keys() | allowed.keys()
+        ]
+        self._allowed = Counter()
+        return GatewayUse(gateway=self._gateway, rates=rates, in_flight=in_flight)
+
+    def _receive(self, use: GatewayUse, to_loop_s: float) -> None:
+        now_s = _now_s()
+        for rate in use.rates:
+            self._rates.count(rate.key, rate.per_minute, rate.allowed, now_s)
+            self._rates.count_until(rate.key, rate.per_minute, rate.due_s + to_loop_s)
+        self._elsewhere = {name: of for name, of in self._elsewhere.items() if of[0] >= now_s - SILENCE_S}
+        self._elsewhere[use.gateway] = now_s, use.in_flight
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,64 @@
+"""The use of API keys that gateways share over the bus."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from services.gateway.admission.key_use import KeyUse
+from shared.bus.client import Bus
+from shared.bus.clock import BusClock
+from tests.support.waiting import reached
+
+MINUTE_S = 60.0
+
+
+@contextlib.asynccontextmanager
+async def sharing(bus: Bus, in_flight: dict[str, int]) -> AsyncIterator[KeyUse]:
+    """One gateway's part; `in_flight` may change."""
+    use, clock = KeyUse(lambda: dict(in_flight)), BusClock(bus)
+    await clock.measure()
+    task = asyncio.create_task(use.run(bus, clock))
+    yield use
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def until_counted(use: KeyUse, key_id: str) -> None:
+    """Wait until this gateway counts a request at another one, at a limit of one per minute. It may allow one itself
+    before it knows; then its own wait is one minute longer."""
+    own = 0
+
+    def is_counted() -> bool:
+        nonlocal own
+        wait_s = use.acquire(key_id, 1)
+        own += not wait_s
+        return wait_s > own * MINUTE_S
+
+    await reached(is_counted)
+
+
+async def test_gateways_count_the_requests_in_flight_at_the_others(bus: Bus) -> None:
+    here, there = {"k": 2, "l": 1}, dict[str, int]()
+    async with sharing(bus, here) as first, sharing(bus, there) as second:
+        await reached(lambda: second.in_flight_elsewhere("k") == 2)
+        assert second.in_flight_elsewhere("l") == 1
+        assert first.in_flight_elsewhere("k") == 0
+        del here["k"]
+        await reached(lambda: second.in_flight_elsewhere("k") == 0)
+
+
+async def test_gateways_count_the_requests_allowed_by_the_others(bus: Bus) -> None:
+    async with sharing(bus, {}) as first, sharing(bus, {}) as second:
+        assert first.acquire("k", 1) == 0.0
+        await until_counted(second, "k")
+        assert second.acquire("other", 1) == 0.0
+
+
+async def test_a_gateway_that_starts_learns_the_rates(bus: Bus) -> None:
+    async with sharing(bus, {}) as first:
+        assert first.acquire("k", 1) == 0.0
+        async with sharing(bus, {}) as early:
+            await until_counted(early, "k")  # the count has been published
+        async with sharing(bus, {}) as late:
+            await until_counted(late, "k")
