@@ -10,7 +10,9 @@ EXAMPLE = "Example: dilaserve bus-users --cell cell0 > users.conf"
 
 def bus_users(
     *,
-    cell: Annotated[str, typer.Option(help="Name of the cell.")] = "cell0",
+    cell: Annotated[
+        str, typer.Option(help="Name of the cell, or names of several cells of the server, as a,b.")
+    ] = "cell0",
     producers: Annotated[str, typer.Option(help="Names of producers on the bus, as a,b.", show_default="none")] = "",
 ) -> None:
     """Print the section of a NATS configuration that declares each service's user, with passwords of variables."""
@@ -19,8 +21,11 @@ def bus_users(
     from shared.errors import BadInput  # noqa: PLC0415
     from shared.settings import CellName  # noqa: PLC0415
 
+    first, *more = cell.split(",")
     try:
-        msgspec.convert(cell, CellName)
+        msgspec.convert([first, *more], list[CellName])
     except msgspec.ValidationError as error:
         raise BadInput(f"--cell {cell}: {error}") from None
-    typer.echo(server_users(cell, read_producers(producers)), nl=False)
+    if len({first, *more}) <= len(more):
+        raise BadInput(f"--cell {cell}: a name is there more than once")
+    typer.echo(server_users(first, read_producers(producers), more), nl=False)

@@ -6,7 +6,7 @@ messages. Any other reply is JSON that its sender does not choose: it can cancel
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
@@ -41,6 +41,11 @@ class Permissions:
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
 
+    def joined(self, other: "Permissions") -> "Permissions":
+        """Those of either."""
+        publish, subscribe = self.publish + other.publish, self.subscribe + other.subscribe
+        return Permissions(publish=tuple(dict.fromkeys(publish)), subscribe=tuple(dict.fromkeys(subscribe)))
+
 
 def read_producers(text: str) -> tuple[str, ...]:
     """The names of producers in a comma-separated list. Raises: BadInput if one is invalid, taken or repeated."""
@@ -56,9 +61,22 @@ def read_producers(text: str) -> tuple[str, ...]:
     return found
 
 
-def permissions(cell: str, producers: Iterable[str] = ()) -> dict[str, Permissions]:
-    """The permissions of each user of one cell, and of each named producer."""
-    names = Subjects(cell)
+def permissions(cell: str, producers: Iterable[str] = (), more_cells: Sequence[str] = ()) -> dict[str, Permissions]:
+    """The permissions of each user, and of each named producer, in one cell or together in several. With several,
+    producers receive the messages of their requests without naming the cell."""
+    producers = tuple(producers)
+    found = _of_cell(Subjects(cell), producers)
+    for more in more_cells:
+        found = {user: found[user].joined(allowed) for user, allowed in _of_cell(Subjects(more), producers).items()}
+    if more_cells:
+        any_cell = Subjects("*")
+        for user in (BusUser.PRODUCER, *producers):
+            allowed = _producer(any_cell) if user == BusUser.PRODUCER else _named_producer(any_cell, user)
+            found[user] = found[user].joined(Permissions(publish=(), subscribe=allowed.subscribe))
+    return found
+
+
+def _of_cell(names: Subjects, producers: Iterable[str]) -> dict[str, Permissions]:
     return {
         BusUser.GATEWAY: _gateway(names),
         BusUser.SCHEDULER: _scheduler(names),
