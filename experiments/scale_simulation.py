@@ -38,15 +38,15 @@ INSTANCES = 64  # of a cell
 RPS_PER_INSTANCE = 20.0 / 16  # peak rate of the trace, as on the paper's 16 instances
 GATEWAYS = 4
 MAX_LOSS = 0.01  # of attainment against the ideal cell
-MAX_CPU_RATIO = 1.2  # of CPU times per request
+MAX_CPU_RATIO = 1.2  # of the CPU time per request to that of one cell
 COLUMNS = (
     *("cells", "instances", "requests", "choice", "SLO met, %", "one ideal cell, %", "mean threshold", "ideal"),
-    *("fewest and most requests of a cell", "scheduler's CPU, ms per request"),
+    *("fewest and most requests of a cell", "scheduler's CPU, ms per request", "of one cell meanwhile"),
 )
 NOTES = f"""Cells of {INSTANCES} TP-1 instances at {RPS_PER_INSTANCE * INSTANCES:g} requests/s per cell at the peak,
 {GATEWAYS} gateways, policy dilaserve, dual cache, the trace's default SLO. One ideal cell has the instances and the
 requests of all cells. *random*: each request goes to any cell, as by a subject that the bus maps. The scheduler's CPU
-time is that of its core's cycles."""
+time is that of its core's cycles; one cell is simulated again and again meanwhile, on the same loaded machine."""
 Choice = Callable[[int, Callable[[int], CellLoad], random.Random], int]
 
 
@@ -129,6 +129,32 @@ class ParallelCells:
         return [records for connection in self._connections for records in connection.recv()]
 
 
+class ReferenceCell:
+    """One cell that serves its trace again and again in a process of its own, beside what is measured: the machine's
+    other load slows both."""
+
+    def __init__(self, workload: ArrivalTrace) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, there = context.Pipe()
+        context.Process(target=serve_repeatedly, args=(there, workload), daemon=True).start()
+
+    def finish(self) -> float:
+        """End after the present round. Returns: the scheduler's CPU seconds per request."""
+        self._connection.send(None)
+        cpu_s: float = self._connection.recv()
+        return cpu_s
+
+
+def serve_repeatedly(connection: Connection, workload: ArrivalTrace) -> None:
+    """Serve the workload with one cell until a message arrives; answer with the CPU seconds per request."""
+    cpu_s, rounds, every = 0.0, 0, [range(len(workload))]
+    while not rounds or not connection.poll():
+        cell = SimulatedCells([INSTANCES], workload)
+        cell.advance(math.inf, every)
+        cpu_s, rounds = cpu_s + cell.finish()[0].cycle_s, rounds + 1
+    connection.send(cpu_s / (rounds * len(workload)))
+
+
 @dataclass(frozen=True, slots=True)
 class ScaleResult:
     """The figures of one run over all cells."""
@@ -198,25 +224,26 @@ def main(
     if not out.exists():
         report.add(NOTES)
     report.add_columns(*COLUMNS)
-    losses, cpu_ms = list[float](), list[float]()
+    losses, cpu_ratios, sampled = list[float](), list[float](), [int(hour) for hour in hours.split(",")]
     for number in map(int, cells.split(",")):
-        workload = sample(number, [int(hour) for hour in hours.split(",")], seconds)
+        workload = sample(number, sampled, seconds)
         instances = [INSTANCES - lost, *[INSTANCES] * (number - 1)]
         ideal = run([sum(instances)], workload, by_slack, 1)
         for name in choices.split(",") if number > 1 else ["slack"]:
-            found = ideal if number == 1 else run(instances, workload, CHOICES[name], processes)
-            cpu = 1e3 * found.cpu_s / len(workload)
+            reference = ReferenceCell(sample(1, sampled, seconds))
+            found = run(instances, workload, CHOICES[name], processes)
+            cpu_s, reference_s = found.cpu_s / len(workload), reference.finish()
             if name == "slack":
                 losses.append(ideal.met - found.met)
-                cpu_ms.append(cpu)
+                cpu_ratios.append(cpu_s / reference_s)
             shares = f"{min(found.of_cell):,} to {max(found.of_cell):,}"
             figures = [f"{100 * found.met:.2f}", f"{100 * ideal.met:.2f}"]
-            figures += [f"{found.mean_threshold:.3f}", f"{ideal.mean_threshold:.3f}", shares, f"{cpu:.2f}"]
+            figures += [f"{found.mean_threshold:.3f}", f"{ideal.mean_threshold:.3f}", shares]
+            figures += [f"{1e3 * seconds_each:.2f}" for seconds_each in (cpu_s, reference_s)]
             report.add_row(number, f"{sum(instances):,}", f"{len(workload):,}", name, *figures)
-    is_flat = max(cpu_ms) <= MAX_CPU_RATIO * min(cpu_ms)
     targets = {
         "attainment within 1 point of one ideal cell": max(losses) <= MAX_LOSS,
-        "the scheduler's CPU time per request flat within 20 %": is_flat,
+        "the scheduler's CPU time per request within 20 % of that of one cell": max(cpu_ratios) <= MAX_CPU_RATIO,
     }
     report.add(target_list(targets))
     report.write(out, append=True)
