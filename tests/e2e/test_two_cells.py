@@ -12,8 +12,8 @@ import httpx
 import pytest
 from nats.aio.msg import Msg
 
-from dilaserve.commands.up import DEMO_MODEL
 from dilaserve.stack.ports import free_port
+from dilaserve.stack.up_options import DEMO_MODEL
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.bus.subjects import Subjects
