@@ -114,8 +114,12 @@ def json_schema(schema: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("form", "param", "message"),
     [
-        (json_schema({"not": {}}), "response_format.json_schema.schema", "not is not supported"),
-        (json_schema({"items": {"if": {}}}), "response_format.json_schema.schema.items", "if is not supported"),
+        (json_schema({"not": {}}), "response_format.json_schema.schema", "has no instance"),
+        (
+            json_schema({"items": {"multipleOf": 0.3}}),
+            "response_format.json_schema.schema.items",
+            "multipleOf is supported for",
+        ),
         (json_schema(3), "response_format.json_schema.schema", "must be an object"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "json_schema is required"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),

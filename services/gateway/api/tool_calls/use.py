@@ -44,7 +44,9 @@ class ToolUse:
         try:
             arguments = schema_patterns(schemas)
         except BadInput as error:
-            raise BadInput(f"{error.field}: {error.message}", error.field) from None
+            field = str(error.field)
+            message = error.message if error.message.startswith(field) else f"{field}: {error.message}"
+            raise BadInput(message, field) from None
         except RecursionError:
             raise BadInput("tools has a schema with too many levels", "tools") from None
         calls = call_pattern(dict(zip(names, arguments, strict=True)))
