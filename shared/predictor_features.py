@@ -6,7 +6,7 @@ prediction, is not part of the request's state; the predictor puts it first in i
 
 import numpy as np
 
-from shared.arrays import Float32, Int32
+from shared.arrays import Float32, Float64, Int32
 
 THRESHOLD_FEATURE = "confidence_threshold"
 STATE_FEATURES = (
@@ -29,15 +29,15 @@ def state_features(
     block_length: Int32,
     steps: Int32,
     masks_left: Int32,
-    block: Int32,
+    block: Int32 | Float64,
     block_masks_left: Int32,
     confidence_stats: Float32,
 ) -> Float32:
     """The features of n requests between two steps, in the order of STATE_FEATURES.
 
-    `steps` counts the completed steps, `block` is the index of the current block, and `confidence_stats` those of the
-    last step (StepResults), zeros before the first. Shapes: all [n], confidence_stats [n, 5]; returns [n, 10].
-    Units: lengths and masks in tokens; progress in 0..1.
+    `output_length` and `block_length` count free tokens, `steps` the completed steps; `block` is the index of the
+    current block, and `confidence_stats` those of the last step (StepResults), zeros before the first. Shapes: all [n],
+    confidence_stats [n, 5]; returns [n, 10]. Units: lengths and masks in tokens; progress in 0..1.
     """
     features = np.empty((len(output_length), len(STATE_FEATURES)), dtype=np.float32)
     features[:, 0] = output_length

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from shared.arrays import Int32
+from shared.arrays import Int32, Int64
 from shared.errors import BadInput, TooLong
 from shared.messages.instances import ModelCard
 from shared.messages.requests import ChatMessage, FinishReason, Request
 from shared.model_files import block_length_of, max_length_of, with_defaults
+from shared.pinned import free_positions, given_positions, protected_tokens
 from shared.token_bytes import token_bytes
 
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
@@ -22,12 +23,16 @@ END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # end-of-turn tokens of model familie
 
 @dataclass(frozen=True, slots=True)
 class FinishedText:
-    """The text of an output. `completion_tokens` counts the tokens up to the end-of-text token."""
+    """The text of an output, up to the end-of-text token."""
 
     text: str
     finish_reason: FinishReason
-    completion_tokens: int
+    written: Int64  # positions of its tokens, without the pinned ones
     stop_reason: int | str | None = None  # the stop token or stop string that ended it; None: neither
+
+    @property
+    def completion_tokens(self) -> int:
+        return len(self.written)
 
 
 class TextModel:
@@ -45,9 +50,9 @@ class TextModel:
         known = {end for end in ends if end is not None and end != self._tokenizer.unk_token_id}
         self.end_ids: frozenset[int] = frozenset(known | {self.card.eos_token_id})
 
-    def encode_prompt(self, prompt: str) -> Int32:
-        """The tokens of a prompt without a chat template. Raises: BadInput if it is empty or far too long."""
-        return self.check_ids(self._encode(prompt, "prompt"), "prompt")
+    def encode_prompt(self, prompt: str, field: str = "prompt") -> Int32:
+        """The tokens of a text without a chat template. Raises: BadInput for `field` if it is empty or far too long."""
+        return self.check_ids(self._encode(prompt, field), field)
 
     def encode_chat(self, messages: Sequence[ChatMessage], field: str = "messages") -> Int32:
         """The tokens of a chat in the model's chat template. Raises: BadInput for `field` if it is empty or far too
@@ -88,8 +93,9 @@ class TextModel:
         """The tokens of each of the request's labels. Raises: BadInput if they are not valid."""
         if not request.choices:
             return []
-        if request.pattern or request.ignore_eos or len(set(request.choices)) < len(request.choices):
-            raise BadInput("choices must differ, and need a request without pattern and ignore_eos", "choices")
+        excluded = request.pattern or request.pinned or request.ignore_eos
+        if excluded or len(set(request.choices)) < len(request.choices):
+            raise BadInput("choices must differ, and need a request without pattern, pinned and ignore_eos", "choices")
         room = min(request.max_tokens or output_length, output_length)
         found = [self.encode_label(label) for label in request.choices]
         longest = max(len(own) for own in found)
@@ -134,24 +140,31 @@ class TextModel:
 
     def ended(self, output_ids: Int32, request: Request) -> bool:
         """Whether the request's output holds a token that ends its text, or a stop string."""
-        if not self.end_ids_of(request).isdisjoint(output_ids.tolist()):
+        end_ids = self.end_ids_of(request)
+        if not end_ids.isdisjoint(output_ids[protected_tokens(request, end_ids) :].tolist()):
             return True
         return bool(request.stop) and first_stop(self.decode(output_ids), request.stop) is not None
 
     def finish(self, output_ids: Int32, request: Request) -> FinishedText:
         """The text of the request's output, up to the first token that ends it, stop string, or `max_tokens`."""
         listed, end_ids = output_ids[: request.max_tokens].tolist(), self.end_ids_of(request)
-        end = next((at for at, token in enumerate(listed) if token in end_ids), None)
+        first = protected_tokens(request, end_ids)
+        end = next((at for at, token in enumerate(listed[first:], first) if token in end_ids), None)
         text = self.decode(listed[:end])
-        tokens = len(listed[:end])
+        written = free_positions(request.pinned, len(listed[:end]))
         cut = first_stop(text, request.stop)
         if cut is not None:
             mark = next(mark for mark in request.stop if mark and text.startswith(mark, cut))
-            return FinishedText(text[:cut], FinishReason.STOP, tokens, mark)
+            return FinishedText(text[:cut], FinishReason.STOP, written, mark)
         if end is None:
-            return FinishedText(text, FinishReason.LENGTH, tokens)
+            is_filled = len(request.pinned) // 4 >= len(listed) > 0  # up to its end, which the request gives
+            return FinishedText(text, FinishReason.STOP if is_filled else FinishReason.LENGTH, written)
         is_eos = listed[end] in self.end_ids and not request.ignore_eos
-        return FinishedText(text, FinishReason.STOP, tokens, None if is_eos else listed[end])
+        return FinishedText(text, FinishReason.STOP, written, None if is_eos else listed[end])
+
+    def given_tokens(self, request: Request) -> int:
+        """The pinned tokens that are text."""
+        return len(given_positions(request, self.end_ids_of(request)))
 
     def fit_output(self, request: Request, prompt_tokens: int) -> tuple[int, int]:
         """The tokens of the prompt in the output's first block, and the output's length in whole blocks."""

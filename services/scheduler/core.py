@@ -143,9 +143,8 @@ class SchedulerCore:
         self._next_load_control_s = 0.0
         if arrived.checkpoint is not None:
             resume(self.table, row, arrived.checkpoint, self.settings.vocab_size, self.settings.mask_token_id)
-            if self.table.masks_left[row] == 0 or self._has_ended(
-                row
-            ):  # the previous scheduler stopped before it checked
+            ended = self.table.steps[row] > 0 and self._has_ended(row)
+            if self.table.masks_left[row] == 0 or ended:  # the previous scheduler stopped before it checked
                 self._finish(row, OutcomeStatus.COMPLETED, now_s)
                 return
         self.estimates.use_one_shot(np.array([row]))
@@ -200,13 +199,16 @@ class SchedulerCore:
 
     def _end_blocks(self, rows: Int64, now_s: float) -> None:
         table = self.table
+        table.block_start[rows] = table.block_stop(rows)
         table.block[rows] += 1
-        table.block_start[rows] += table.block_masks[rows]
+        table.blocks_left[rows] -= 1
         table.block_masks[rows] = table.block_masks_left[rows] = table.block_length[rows]
         columns = table.masks_left[rows] == 0, table.pipeline.state[rows] == SENT, table.streams[rows]
         for row, full, sent, streams in zip(rows.tolist(), *(column.tolist() for column in columns), strict=True):
             ended = full or self._has_ended(row)
-            if not full and not table.entry(row).arrived.request.ignore_eos:  # these texts end at their limit
+            if table.has_pinned[row]:
+                table.find_block(row)
+            elif not full and not table.entry(row).arrived.request.ignore_eos:  # these texts end at their limit
                 self.estimates.learn_ending(ended=ended)
             if ended:
                 self._finish(row, OutcomeStatus.COMPLETED, now_s)

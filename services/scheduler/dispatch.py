@@ -250,7 +250,7 @@ class Dispatcher:
             stays |= not self._some_deferred  # such a policy moves a request only to make room for a waiting one
         else:
             stays |= np.count_nonzero(fleet.open) == 1
-        has_next_block = table.block[rows] + 1 < table.num_blocks[rows]
+        has_next_block = (table.blocks_left[rows] > 1) & ~table.has_pinned[rows]  # which may skip blocks
         crosses: Bool = has_next_block & ~table.has_stop_strings[rows] & stays
         return crosses
 

@@ -10,6 +10,7 @@ from shared.messages.decisions import StepDecisions
 from shared.messages.instances import Instance
 from shared.messages.requests import OutcomeStatus, Progress, Request, ServingStats
 from shared.messages.steps import StepJobs, StepResults
+from shared.pinned import count_pinned
 from shared.top_tokens import TopTokenTable
 
 
@@ -28,6 +29,11 @@ class RequestArrived:
     block_offset: int = 0  # tokens of the prompt that belong to the output's first block
     salt: str = ""  # only requests of the same salt share cached prefixes
     choices: Sequence[Int32] = ()  # the tokens of each of its labels
+
+    @property
+    def free_tokens(self) -> int:
+        """The tokens of the output that steps write."""
+        return self.output_length - count_pinned(self.request)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     # begin within the prompt. 0: blocks begin at the prompt's end.
     block_length: Tokens = 0
 
+    @property
+    def attends_ahead(self) -> bool:
+        """Whether a token of the output can depend on later text; block-causal models cannot."""
+        return not self.block_length
+
     def block_offset(self, prompt_tokens: int, block_length: int) -> int:
         """The tokens of the prompt that belong to the output's first block."""
         return prompt_tokens % block_length if self.block_length else 0

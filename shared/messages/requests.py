@@ -61,6 +61,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pattern: Annotated[str, msgspec.Meta(max_length=MAX_PATTERN_LENGTH)] = ""
     # Labels, one of which is the text, in one step; the outcome has the probability of each. Empty: any text
     choices: Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(max_length=MAX_LABELS)] = []
+    # int32 little-endian [n], the first n tokens of the output: those given here, which no step changes, and -1 where
+    # the model writes; empty: it writes all
+    pinned: Annotated[bytes, msgspec.Meta(max_length=4 * MAX_OUTPUT_TOKENS)] = b""
     logprobs: bool = False  # whether the outcome has `token_ids` and `confidences`
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] = (
         0  # with `logprobs`: also `top_tokens`, k each
@@ -79,8 +82,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     arrival_s: float  # Unix time, seconds
-    prompt_tokens: int  # of a text that has to wait: estimated from its length
-    output_tokens: int  # requested, in whole blocks
+    prompt_tokens: int  # with the pinned ones; of a text that has to wait: estimated from its length
+    output_tokens: int  # requested, in whole blocks, without the pinned ones
     slo_s: float
 
 
@@ -148,8 +151,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str = ""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None  # the stop token or stop string that ended the text; None: neither
-    prompt_tokens: int = 0
-    completion_tokens: int = 0  # tokens of the text, up to the end-of-text token
+    prompt_tokens: int = 0  # with the pinned ones
+    completion_tokens: int = 0  # tokens of the text that the model wrote, up to the end-of-text token
     token_ids: bytes = b""  # int32 [completion_tokens]; empty without `logprobs`
     confidences: bytes = b""  # float32 [completion_tokens], each token's at its step; empty without `logprobs`
     top_tokens: TopTokens | None = None  # of `token_ids`, where known; None without `top_logprobs`

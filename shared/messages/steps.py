@@ -41,6 +41,7 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     edit_threshold: float = 1.0  # tokens of the block change if another one's probability is higher; 1: none changes
     top_logprobs: int = 0  # tokens whose probabilities its results have, at each position that a step unmasks
     pattern: str = ""  # as in Request
+    pinned: bytes = b""  # as in Request
     text_tokens: int = 0  # the most tokens of the text, which is cut there; 0: those of the output
     choices: list[bytes] = []  # int32 each: the tokens of the labels, one of which is the text; empty: any text
     salt: str = ""  # only requests of the same salt share cached prefixes

@@ -23,11 +23,12 @@ from services.worker.engine.step_jobs import MessageDeduplicator
 from services.worker.model.families import ModelConfig, parse_config
 from services.worker.model.model_runner import TokenPredictions, TopPredictions, rows_with_top_tokens
 from services.worker.model.selection import Candidates, select
-from shared.arrays import Bool, Float64, Int32, Int64
+from shared.arrays import Bool, Float64, Int32, Int64, pack_int32
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.instances import InstanceState
 from shared.messages.requests import Request
 from shared.messages.steps import StepJobs, StepResults
+from shared.pinned import FREE, free_positions, protected_tokens
 from tests.builders import registered, scheduler_core
 from tests.support.random_model import LLADA, MASK_ID, SDAR
 
@@ -56,6 +57,20 @@ class Text:
     end_at: int | None = None  # position of an end-of-text token
     stop_at: int | None = None  # position of a token that is the request's stop string
     is_aligned: bool = False  # of a block-causal model: the first block begins within the prompt
+    pinned_positions: frozenset[int] = frozenset()  # of a block-causal model, only those from the start count
+
+    @property
+    def length(self) -> int:
+        return self.blocks * BLOCK - self.offset
+
+    @property
+    def pinned(self) -> list[int]:
+        """As in Request. At least the last token is free."""
+        positions = {position for position in self.pinned_positions if position < self.length - 1}
+        if self.is_aligned:
+            positions = {position for position in positions if positions.issuperset(range(position))}
+        last = max(positions, default=-1)
+        return [self.token(position) if position in positions else FREE for position in range(last + 1)]
 
     @property
     def name(self) -> str:
@@ -89,20 +104,26 @@ class Text:
         """The output of a plain decoding loop, and its number of steps."""
         output: list[int] = []
         steps = 0
+        free = free_positions(pack_int32(self.pinned), self.length).tolist()
         for block in range(self.blocks):
-            masks = list(range(max(block * BLOCK - self.offset, 0), (block + 1) * BLOCK - self.offset))
-            output += [self.token(position) for position in masks]
+            block_range = range(max(block * BLOCK - self.offset, 0), (block + 1) * BLOCK - self.offset)
+            output += [self.token(position) for position in block_range]
+            masks = [position for position in block_range if position in free]
+            if not masks:
+                continue
             while masks:
                 best = max(masks, key=self.confidence)
                 masks = [p for p in masks if not self.passes(p) and p != best]
                 steps += 1
-            if END_ID in output or (self.stop_at is not None and STOP_ID in output):
+            if _ended(np.array(output), self.request):
                 break
-        return output, steps
+        end = next((position for position in free if position >= len(output)), self.length)
+        return [self.token(position) for position in range(end)], steps
 
-    def arrival(self, at_s: float, checkpoint: Checkpoint | None = None) -> ev.RequestArrived:
+    @property
+    def request(self) -> Request:
         stop = ["."] if self.stop_at is not None else []
-        request = Request(
+        return Request(
             request_id=self.name,
             output_tokens=1,
             block_length=BLOCK,
@@ -110,10 +131,15 @@ class Text:
             stop=stop,
             logprobs=True,
             top_logprobs=self.number % 3,
+            pinned=pack_int32(self.pinned),
         )
+
+    def arrival(self, at_s: float, checkpoint: Checkpoint | None = None) -> ev.RequestArrived:
         prompt = np.full(self.prompt_length, PROMPT_ID, np.int32)
-        length = self.blocks * BLOCK - self.offset
-        return ev.RequestArrived(request, prompt, length, 5.0, at_s, self.name, checkpoint, block_offset=self.offset)
+        offset = self.offset
+        return ev.RequestArrived(
+            self.request, prompt, self.length, 5.0, at_s, self.name, checkpoint, block_offset=offset
+        )
 
 
 def candidates_of(batch: ForwardBatch) -> Candidates:
@@ -365,4 +391,5 @@ class EngineCell:
 
 
 def _ended(output_ids: Int32, request: Request) -> bool:
-    return END_ID in output_ids or (bool(request.stop) and STOP_ID in output_ids)
+    first = protected_tokens(request, {END_ID})
+    return END_ID in output_ids[first:] or (bool(request.stop) and STOP_ID in output_ids)

@@ -9,6 +9,7 @@ from services.gateway.admission.forecast import Backlog, InstanceModel, RequestW
 from shared.arrays import unpack_int32
 from shared.messages.requests import Request
 from shared.messages.stats import SchedulerStats
+from shared.pinned import count_pinned
 from shared.text import round_up_to_blocks
 
 MAX_RETRY_S = 3600  # also for a request that does not fit an idle cluster: instances may be added
@@ -69,10 +70,11 @@ def _work_of(request: Request, stats: SchedulerStats, steps_share: float) -> Req
     rate = float(np.interp(max(lowest, request.min_threshold), stats.thresholds, stats.tokens_per_step))
     prompt_tokens = len(unpack_int32(request.prompt_ids or b""))
     output_tokens = round_up_to_blocks(request.output_tokens, request.block_length)
-    steps = max(steps_share * output_tokens / rate, 1.0)
+    free_tokens = output_tokens - count_pinned(request)
+    steps = max(steps_share * free_tokens / rate, 1.0)
     if request.choices:  # one step per block
         steps, steps_share = output_tokens / request.block_length, 1.0
-    blocks = 1.0 if stats.exact_cache else max(min(steps_share, 1.0) * output_tokens / request.block_length, 1.0)
+    blocks = 1.0 if stats.exact_cache else max(min(steps_share, 1.0) * free_tokens / request.block_length, 1.0)
     tokens = prompt_tokens + output_tokens
     if stats.exact_cache:  # its first step feeds the prompt, unless a prefix cache has it, and one block
         tokens = request.block_length + (0 if stats.prefix_cache else prompt_tokens)

@@ -50,7 +50,7 @@ def _rates(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: R
     cache_rate, recompute_rate = cache_steps / slo_s, recompute_steps / slo_s
     fed_blocks = cache_rate * blocks
     if table.pipeline.exact:  # the first step of each further block feeds the one before it, too
-        fed_blocks += (table.num_blocks[rows] - table.block[rows] - 1) / slo_s * blocks
+        fed_blocks += (table.blocks_left[rows] - 1) / slo_s * blocks
     keys = cache_rate * further_keys(rows, table, fleet)
     return np.stack([cache_rate, fed_blocks, keys, recompute_rate, recompute_rate * table.recompute_tokens(rows)])
 

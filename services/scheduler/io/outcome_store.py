@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import structlog
 from msgspec.structs import replace
 
@@ -81,18 +80,19 @@ class OutcomeStore:
         arrived = finish.arrived
         ended = self._text.finish(finish.output_ids, arrived.request)
         completed = finish.status is OutcomeStatus.COMPLETED
-        tokens, confidences = ended.completion_tokens, finish.confidences
+        written, confidences = ended.written, finish.confidences
+        given = self._text.given_tokens(arrived.request)
         outcome = Outcome(
             request_id=arrived.request.request_id,
             status=finish.status,
             text=ended.text,
             finish_reason=ended.finish_reason if completed else None,
             stop_reason=ended.stop_reason if completed else None,
-            prompt_tokens=len(arrived.prompt_ids),
-            completion_tokens=ended.completion_tokens,
-            token_ids=finish.output_ids[:tokens].tobytes() if confidences is not None else b"",
-            confidences=confidences[:tokens].tobytes() if confidences is not None else b"",
-            top_tokens=finish.top_tokens.read(np.arange(tokens)) if finish.top_tokens is not None else None,
+            prompt_tokens=len(arrived.prompt_ids) + given,
+            completion_tokens=len(written),
+            token_ids=finish.output_ids[written].tobytes() if confidences is not None else b"",
+            confidences=confidences[written].tobytes() if confidences is not None else b"",
+            top_tokens=finish.top_tokens.read(written) if finish.top_tokens is not None else None,
             choices=_choices(finish),
             output_tokens=arrived.output_length,
             arrival_s=arrived.arrival_s,

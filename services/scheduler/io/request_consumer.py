@@ -28,6 +28,7 @@ from shared.bus.settlement import discard
 from shared.bus.subjects import consumer_epoch, name_in, request_consumer
 from shared.errors import BadInput
 from shared.messages.requests import ActiveRequest, Arrival, Cancel, Request
+from shared.pinned import count_pinned
 from shared.text import round_up_to_blocks
 
 log = structlog.get_logger(__name__)
@@ -180,7 +181,9 @@ class RequestConsumer:
                 self._release(request_id, delivery)
                 return
         if message is not None:  # it did not wait, so its arrival is not published yet
-            self._publish(replace(waiting.arrival, prompt_tokens=len(arrived.prompt_ids)))
+            self._publish(
+                replace(waiting.arrival, prompt_tokens=len(arrived.prompt_ids) + count_pinned(arrived.request))
+            )
         self._queue.put(arrived)
         held.in_core = True
         if held.cancelled:
@@ -252,12 +255,13 @@ class RequestConsumer:
         self._deferred.defer(partial(self._bus.publish, self._bus.subjects.arrivals, arrival))
 
     def _arrival(self, request: Request, msg: Msg) -> Arrival:
-        ids = request.prompt_ids
+        ids, pinned = request.prompt_ids, count_pinned(request)
+        prompt_tokens = text_length(request) // CHARS_PER_TOKEN if ids is None else len(ids) // 4
         return Arrival(
             request_id=request.request_id,
             arrival_s=arrival_time(request, msg.metadata.timestamp.timestamp(), self._clock.now_s()),
-            prompt_tokens=text_length(request) // CHARS_PER_TOKEN if ids is None else len(ids) // 4,
-            output_tokens=round_up_to_blocks(request.output_tokens, request.block_length),
+            prompt_tokens=prompt_tokens + pinned,
+            output_tokens=max(round_up_to_blocks(request.output_tokens, request.block_length) - pinned, 1),
             slo_s=request.slo_s or self._default_slo_s,
         )
 

@@ -19,6 +19,7 @@ from shared.arrays import Int32
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
 from shared.messages.requests import Request
+from shared.pinned import check_pinned
 from shared.retry import retry
 from shared.text import LONG_TEXT, TextModel
 
@@ -108,6 +109,7 @@ class RequestPreparer:
     def _check_length(self, request: Request, prompt_tokens: int) -> None:
         _, output_length = self._text.fit_output(request, prompt_tokens)
         self._text.check_length(prompt_tokens, output_length, "output_tokens")
+        check_pinned(request, output_length, self._text.card)
 
 
 def text_length(request: Request) -> int:

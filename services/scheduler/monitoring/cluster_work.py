@@ -40,7 +40,7 @@ class ServedShares:
         expected = sum(use.tokens / self._rates[use.threshold] for use in stats.thresholds)
         if expected:
             steps = sum(use.steps for use in stats.thresholds)
-            self._steps.append(steps / expected * stats.unmasked_tokens / finish.arrived.output_length)
+            self._steps.append(steps / expected * stats.unmasked_tokens / finish.arrived.free_tokens)
         decisions = finish.decisions
         if decisions is not None and (first_sent_s := decisions.first_sent_s) is not None and stats.step_s:
             served_s = stats.latency_s - first_sent_s

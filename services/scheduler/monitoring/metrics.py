@@ -73,5 +73,5 @@ class SchedulerMetrics:
         if stats.predicted_steps is not None:
             self.observe("request_predicted_steps", stats.predicted_steps)
             error = abs(stats.predicted_steps - stats.steps) / stats.steps
-            is_whole = stats.unmasked_tokens == finish.arrived.output_length  # as the predictor assumes every output is
+            is_whole = stats.unmasked_tokens == finish.arrived.free_tokens  # as the predictor assumes every output is
             self._prediction_error.labels("whole" if is_whole else "ended early").observe(error)

@@ -8,6 +8,7 @@ from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.result_checks import read_probabilities
 from shared.arrays import unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
+from shared.pinned import FREE
 from shared.top_tokens import TopTokenTable
 
 log = structlog.get_logger(__name__)
@@ -20,7 +21,7 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
     length, entry = table.block_length.item(row), table.entry(row)
     done, masks = table.block_start.item(row), table.block_masks.item(row)
     output_ids = table.output_ids(row)
-    stored = done + masks if table.block_masks_left.item(row) < masks else done
+    stored = int(table.block_stop(row)) if table.block_masks_left.item(row) < masks else done
     return Checkpoint(
         output_ids=output_ids[:done].tobytes(),
         block_ids=output_ids[done:stored].tobytes(),
@@ -58,15 +59,14 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     is_whole = not stored or (stored + offset) % length == 0
     if checkpoint.block_length != length or not is_whole or stored > table.output_length[row]:
         return
+    pinned = unpack_int32(table.entry(row).arrived.request.pinned)[:stored]
+    if ((pinned != FREE) & (output_ids[: len(pinned)] != pinned)).any():
+        return
     table.output_ids(row)[:stored] = output_ids
     if logprobs:
         table.confidences(row)[:stored] = unpack_float32(checkpoint.confidences)
-    unmasked = np.count_nonzero(output_ids != MASKED)
-    table.masks_left[row] -= unmasked
-    table.estimate_masks_left[row] -= unmasked
-    block, known = divmod(unmasked + offset, length)
-    table.begin_block(row, int(block))
-    table.block_masks_left[row] = length - known
+    table.find_block(row)
+    table.estimate_masks_left[row] = table.masks_left[row]
     for name in COLUMNS:
         getattr(table, name)[row] = getattr(checkpoint, name)
     table.first_step[row] = checkpoint.steps

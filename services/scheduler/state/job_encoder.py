@@ -102,6 +102,7 @@ class JobEncoder:
             guesses=arrived.request.guesses,
             end_ids=self._end_ids_of(arrived.request),
             pattern=arrived.request.pattern,
+            pinned=arrived.request.pinned,
             text_tokens=min(arrived.request.max_tokens or len(output), len(output)) if arrived.request.pattern else 0,
             choices=[pack_int32(own) for own in arrived.choices],
             salt=arrived.salt,
@@ -109,7 +110,9 @@ class JobEncoder:
         )
 
     def _end_ids_of(self, request: Request) -> bytes:
-        """int32; empty if no text ends early in this cell."""
+        """int32; empty if no text ends early in this cell, or not this one."""
+        if request.pinned:  # an end token may stand before pinned text
+            return b""
         if not self._end_ids or not (request.ignore_eos or request.stop_token_ids):
             return self._end_ids
         return pack_int32(request.stop_token_ids) + (b"" if request.ignore_eos else self._end_ids)

@@ -14,7 +14,8 @@ from services.scheduler.state.columns import Columns
 from services.scheduler.state.output_buffer import MASKED, OutputBuffer
 from services.scheduler.state.prefix_index import PrefixIndex
 from services.scheduler.state.step_pipeline import StepPipeline
-from shared.arrays import Bool, Float32, Float64, Int32, Int64
+from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_int32
+from shared.pinned import free_positions
 from shared.top_tokens import TopTokenTable
 
 ROW_BITS = 20  # up to 1,048,576 active requests
@@ -61,11 +62,13 @@ class RequestTable(Columns):
     output_length: Int32
     output_start: Int64  # index of the output's first token in `outputs`
     block_length: Int32
+    free_tokens: Int32  # of the output, without the pinned ones
+    has_pinned: Bool  # its output has pinned tokens
     block_offset: Int32  # tokens of the prompt that belong to the output's first block, which has fewer masks then
-    num_blocks: Int32
+    blocks_left: Int32  # with masks, the current one included
     block: Int32  # index of the current block
     block_start: Int32  # its first output position
-    block_masks: Int32  # masked when it begins; only the first block may share tokens with the prompt
+    block_masks: Int32  # masked when it begins: all but the prompt's and the pinned tokens
     masks_left: Int32  # in the whole output
     block_masks_left: Int32  # in the current block
     steps: Int32  # done, so also the number of the next step
@@ -123,18 +126,17 @@ class RequestTable(Columns):
         return len(self.row_of)
 
     def add(self, arrived: RequestArrived) -> int:
-        """Add a request with a new id; its output is all masks. Returns: its row."""
+        """Add a request with a new id; its output is all masks but the pinned tokens. Returns: its row."""
         assert arrived.request.request_id not in self.row_of, f"{arrived.request.request_id} is active already"
         if not self._free:
             self._grow_rows()
         row = self._free.pop()
         self.clear(row)
-        self.output_length[row] = self.masks_left[row] = self.estimate_masks_left[row] = arrived.output_length
+        self.output_length[row], self.free_tokens[row] = arrived.output_length, arrived.free_tokens
+        self.has_pinned[row] = len(arrived.request.pinned) > 0
         self.tokens[row] = len(arrived.prompt_ids) + arrived.output_length
         length, offset = arrived.request.block_length, arrived.block_offset
         self.block_length[row], self.block_offset[row] = length, offset
-        self.begin_block(row, 0)
-        self.num_blocks[row] = (arrived.output_length + offset) // length
         self.instance[row] = self.state_instance[row] = NOWHERE
         self.reads_choice[row] = len(arrived.choices) > 0
         self.streams[row] = arrived.request.stream
@@ -148,6 +150,7 @@ class RequestTable(Columns):
         self.key[row] = self.keys.add(arrived.request.key)
         self.entries[row] = RequestEntry(arrived, top_tokens=_unknown_top_tokens(arrived))
         self.row_of[arrived.request.request_id] = row
+        self._begin(row)
         self.new_ticket(row)
         return row
 
@@ -162,16 +165,32 @@ class RequestTable(Columns):
         self._free.append(row)
 
     def restart(self, row: int) -> None:
-        """Mask the whole output again; what was done stays counted."""
+        """Mask the whole output again but its pinned tokens; what was done stays counted."""
         self.output_ids(row).fill(MASKED)
-        self.masks_left[row] = self.estimate_masks_left[row] = self.output_length[row]
-        self.begin_block(row, 0)
+        self._begin(row)
 
-    def begin_block(self, row: int, block: int) -> None:
-        """Make this block, whose tokens are all masked, the current one."""
-        length, offset = self.block_length.item(row), self.block_offset.item(row)
-        self.block[row], self.block_start[row] = block, max(block * length - offset, 0)
-        self.block_masks[row] = self.block_masks_left[row] = length if block else length - offset
+    def _begin(self, row: int) -> None:
+        """Begin the output of a row, which is all masks."""
+        pinned = unpack_int32(self.entry(row).arrived.request.pinned)
+        self.output_ids(row)[: len(pinned)] = pinned
+        self.find_block(row)
+        self.estimate_masks_left[row] = self.masks_left[row]
+
+    def find_block(self, row: int) -> None:
+        """Count the masks of an output, and make the first block with masks the current one."""
+        length, offset, output_ids = self.block_length.item(row), self.block_offset.item(row), self.output_ids(row)
+        masks = np.flatnonzero(output_ids == MASKED)
+        self.masks_left[row] = len(masks)
+        first = masks.item(0) if len(masks) else len(output_ids)
+        block = (first + offset) // length
+        start, stop = max(block * length - offset, 0), (block + 1) * length - offset
+        self.block[row], self.block_start[row] = block, start
+        self.block_masks_left[row] = np.searchsorted(masks, stop)
+        self.block_masks[row], self.blocks_left[row] = stop - start, (len(output_ids) + offset) // length - block
+        if self.has_pinned[row]:
+            free = free_positions(self.entry(row).arrived.request.pinned, len(output_ids))
+            self.block_masks[row] = np.count_nonzero((free >= start) & (free < stop))
+            self.blocks_left[row] = len(np.unique((masks + offset) // length))
 
     def new_ticket(self, row: int) -> None:
         """Start a new attempt: messages with the old ticket are late."""
@@ -223,8 +242,13 @@ class RequestTable(Columns):
         """The end of the current block in prompt and output: the tokens that a block-causal model attends to.
         Shapes: [n] -> [n]."""
         prompts = self.tokens[rows] - self.output_length[rows]
-        end: Int64 = prompts + self.block_start[rows] + self.block_masks[rows]
+        end: Int64 = prompts + self.block_stop(rows)
         return end
+
+    def block_stop(self, rows: Int64 | int) -> Int64:
+        """The first output position after the current block. Shapes: [n] -> [n]."""
+        following: Int64 = self.block_length[rows] * (self.block[rows] + 1)
+        return following - self.block_offset[rows]
 
     def recompute_tokens(self, rows: Int64) -> Int64:
         """The tokens that a recompute step of each feeds. Shapes: [n] -> [n]."""

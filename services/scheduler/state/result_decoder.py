@@ -218,7 +218,7 @@ class ResultDecoder:
         """Whether each position may be unmasked: it is masked, and in the row's current block."""
         table = self._table
         start = table.block_start[rows]
-        inside = (positions >= start) & (positions < start + table.block_masks[rows])
+        inside = (positions >= start) & (positions < table.block_stop(rows))
         safe = np.where(inside, positions, start)
         unmaskable: Bool = inside & (table.outputs.tokens[table.output_start[rows] + safe] == MASKED)
         return unmaskable

@@ -11,7 +11,7 @@ def serving_stats(table: RequestTable, row: int, candidates: Sequence[float], no
 
     Returns: None if no token is unmasked.
     """
-    unmasked = int(table.output_length[row] - table.masks_left[row])
+    unmasked = int(table.free_tokens[row] - table.masks_left[row])
     if unmasked == 0:
         return None
     latency_s = now_s - float(table.arrival_s[row])

@@ -46,12 +46,13 @@ class StepEstimates:
             return []
         table.estimate_pending[rows] = True
         table.estimate_masks_left[rows] = table.masks_left[rows]
+        block_length, block = self._free_blocks(rows)
         features = state_features(
-            output_length=table.output_length[rows],
-            block_length=table.block_length[rows],
+            output_length=table.free_tokens[rows],
+            block_length=block_length,
             steps=table.steps[rows],
             masks_left=table.masks_left[rows],
-            block=table.block[rows],
+            block=block,
             block_masks_left=table.block_masks_left[rows],
             confidence_stats=table.confidence_stats[rows],
         )
@@ -100,7 +101,7 @@ class StepEstimates:
         np.minimum(steps_left, most[:, None], out=steps_left)
         skipped: Float64 | float = 0.0
         if self._continues < 1.0:
-            skipped = self._blocks_skipped(blocks_left)
+            skipped = self._blocks_skipped(rows)
             steps_left -= skipped[:, None]
         if not table.pipeline.caching:
             return steps_left, steps_left
@@ -113,16 +114,29 @@ class StepEstimates:
 
     def blocks_left(self, rows: Int64) -> Int32:
         """Blocks with masks, the current one included. Shapes: [n] -> [n]."""
-        return self._table.num_blocks[rows] - self._table.block[rows]
+        return self._table.blocks_left[rows]
+
+    def _free_blocks(self, rows: Int64) -> tuple[Int32, Int32 | Float64]:
+        """The length of the current block, and its index; of requests with pinned tokens, as if all blocks had as many
+        free tokens as this one. Shapes: [n] -> [n] each."""
+        table = self._table
+        has_pinned = table.has_pinned[rows]
+        if not np.count_nonzero(has_pinned):
+            return table.block_length[rows], table.block[rows]
+        masks = np.maximum(table.block_masks[rows], 1)
+        before = table.free_tokens[rows] - table.masks_left[rows] - (masks - table.block_masks_left[rows])
+        lengths = np.where(has_pinned, masks, table.block_length[rows])
+        return lengths, np.where(has_pinned, before / masks, table.block[rows])
 
     def learn_ending(self, *, ended: bool) -> None:
         """Count a finished block that is not the last of its output: the text `ended` in it, or continues."""
         if self._learns:
             self._continues += ENDING_WEIGHT * ((not ended) - self._continues)
 
-    def _blocks_skipped(self, blocks_left: Int32) -> Float64:
-        """The expected number of blocks that do not run. A block of padding would take one step. Shapes: [n] -> [n]."""
-        further, share = blocks_left - 1, self._continues
+    def _blocks_skipped(self, rows: Int64) -> Float64:
+        """The expected number of blocks that do not run. A block of padding would take one step. Pinned tokens stand to
+        the end of their output, whose text therefore does not end early. Shapes: [n] -> [n]."""
+        further, share = (self.blocks_left(rows) - 1) * ~self._table.has_pinned[rows], self._continues
         if share == 1.0:
             return np.zeros(len(further))
         skipped: Float64 = further - share * (1 - share**further) / (1 - share)
@@ -143,10 +157,10 @@ class StepEstimates:
         table = self._table
         table.is_one_shot[rows] = True
         if not self._learns:
-            table.steps_left[rows] = table.output_length[rows, None] / self._tokens_per_step
+            table.steps_left[rows] = table.free_tokens[rows, None] / self._tokens_per_step
             table.estimate_step[rows] = 0
             return
-        skipped = self._blocks_skipped(self.blocks_left(rows))
+        skipped = self._blocks_skipped(rows)
         masks = table.masks_left[rows] - skipped * table.block_length[rows]
         steps_left = (self._difficulty(rows) * masks)[:, None] / self._tokens_per_step
         table.steps_left[rows] = steps_left + skipped[:, None]  # one step of padding each, which `remaining` subtracts

@@ -5,7 +5,7 @@ values as they are before the step's tokens are written. The block's later steps
 it (prefix) or the block alone (dual). The cached values stay until the next block.
 
 A request that moves within a block lacks them. They are computed again from the canvas as it was at the block's start,
-with the whole block masked, so that the request gets the same text as without the move.
+with the whole block masked but for its pinned tokens, so that the request gets the same text as without the move.
 
 Mode block is that of block-causal models, whose finished blocks have exact keys and values. A step feeds its block, and
 before it all tokens that are not cached: the block that has just ended, or on arrival the text so far, except a prefix
@@ -66,7 +66,7 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
     if mode is CacheMode.NONE:
         return part(0, len(sequence.canvas))
     is_cached = sequence.cached_block == job.block
-    rebuilds = not is_cached and not (sequence.canvas[start:stop] == config.mask_token_id).all()
+    rebuilds = not is_cached and not _is_unwritten(sequence, job.block, config)
     if rebuilds or (is_cached and job.kind == StepKind.CACHE):
         end = stop if mode is CacheMode.DUAL else len(sequence.canvas)
         return part(start, end, rebuilds=rebuilds)
@@ -78,8 +78,17 @@ def rebuild_part(part: Part, config: ModelConfig) -> Part:
     """The recompute step that fills the cache as at the start of this part's block."""
     start, stop = part.sequence.block_range(part.block)
     canvas = part.sequence.canvas.copy()
-    canvas[start:stop] = config.mask_token_id
+    canvas[start:stop] = part.sequence.unwritten_block(part.block, config.mask_token_id)
     return Part(replace(part.sequence, canvas=canvas, constraint=None), part.step, part.block, 0, len(canvas))
+
+
+def _is_unwritten(sequence: SequenceState, block: int, config: ModelConfig) -> bool:
+    """Whether no step has written a token of the block."""
+    start, stop = sequence.block_range(block)
+    tokens = sequence.canvas[start:stop]
+    if not len(sequence.pinned):
+        return bool((tokens == config.mask_token_id).all())
+    return np.array_equal(tokens, sequence.unwritten_block(block, config.mask_token_id))
 
 
 def validate_job(job: StepJob, sequence: SequenceState) -> str | None:
@@ -98,5 +107,5 @@ def is_obsolete(job: StepJob, sequence: SequenceState, config: ModelConfig) -> b
     start, stop = sequence.block_range(job.block)
     if not (sequence.canvas[start:stop] == config.mask_token_id).any():
         return not sequence.edits
-    begins = job.block > 0 and bool((sequence.canvas[start:stop] == config.mask_token_id).all())
+    begins = job.block > 0 and _is_unwritten(sequence, job.block, config)
     return begins and bool(np.isin(sequence.canvas[sequence.prompt_length : start], sequence.end_ids).any())

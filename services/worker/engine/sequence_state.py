@@ -11,6 +11,7 @@ from shared.arrays import Float32, Int32, Int64, unpack_int32
 from shared.errors import BadInput
 from shared.messages.requests import MAX_TOP_LOGPROBS
 from shared.messages.steps import RequestState
+from shared.pinned import FREE, has_text_after_hole
 
 NO_REGION = -1
 NO_IDS: Int32 = np.zeros(0, dtype=np.int32)
@@ -41,6 +42,7 @@ class SequenceState:
     loaded_tokens: int = 0  # those among them that an earlier request had computed
     stored_tokens: int = 0  # those among them that are stored for later requests
     pattern: str = ""  # a regular expression that its text must match; empty: none
+    pinned: Int32 = field(default_factory=lambda: NO_IDS)  # the first positions of its output; FREE: not pinned
     text_tokens: int = 0  # the most tokens of its text
     constraint: PatternConstraint | None = None  # of its pattern, once that is compiled
     salt: str = ""  # only requests of the same salt share stored prefixes
@@ -59,6 +61,15 @@ class SequenceState:
         written = self.output[:start]
         possible = [len(own) >= start and np.array_equal(own[:start], written) for own in self.choices]
         return np.flatnonzero(possible)
+
+    def unwritten_block(self, block: int, mask_token_id: int) -> Int32:
+        """The tokens of a block before its first step: masks, and the pinned ones."""
+        start, stop = self.output_range(block)
+        tokens = np.full(self.block_length, mask_token_id, dtype=np.int32)
+        pinned = self.pinned[start:stop]
+        known = np.flatnonzero(pinned != FREE)
+        tokens[self.block_length - (stop - start) + known] = pinned[known]
+        return tokens
 
     @property
     def edits(self) -> bool:
@@ -116,6 +127,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
     if state.pattern and state.edit_threshold < 1:
         raise BadInput("tokens cannot change in a text that must match a pattern", "edit_threshold")
     choices = _choices(state, end_ids, config.vocab_size)
+    pinned = _pinned(state, canvas[state.prompt_length :], config)
     return SequenceState(
         ticket=state.ticket,
         request_id=state.request_id,
@@ -134,6 +146,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         end_ids=end_ids,
         choices=choices,
         pattern=state.pattern,
+        pinned=pinned,
         text_tokens=min(state.text_tokens or len(canvas), len(canvas) - state.prompt_length),
         salt=state.salt,
         is_aligned=config.is_block_causal,
@@ -163,6 +176,18 @@ def _choices(state: RequestState, end_ids: Int32, vocab_size: int) -> list[Int32
     if any(not len(own) or own.min() < 0 or own.max() >= vocab_size for own in choices):
         raise BadInput(f"choices must have tokens, in 0..{vocab_size - 1}", "choices")
     return choices
+
+
+def _pinned(state: RequestState, output: Int32, config: ModelConfig) -> Int32:
+    """Raises: BadInput unless the output has the pinned tokens, and the model can fill in the others."""
+    pinned = _int32(state.pinned, "pinned")
+    if len(pinned) > len(output) or (output[: len(pinned)] != pinned)[pinned != FREE].any():
+        raise BadInput("the output lacks a pinned token", "pinned")
+    if config.is_block_causal and has_text_after_hole(pinned):
+        raise BadInput(f"{config.family} models are block-causal: no text can be pinned after a mask", "pinned")
+    if len(pinned) and state.edit_threshold < 1:
+        raise BadInput("tokens cannot change in an output with pinned ones", "edit_threshold")
+    return pinned
 
 
 def _int32(data: bytes, name: str) -> Int32:

@@ -33,10 +33,10 @@ class PatternConstraint:
         self._swept: Sweep = [], [], []
 
     def check(self, output: Int32, start: int, stop: int) -> None:
-        """Raises: BadInput if no text of the pattern has the tokens of output[:stop]; it has masks from `start` on."""
+        """Raises: BadInput if no text of the pattern has the tokens of the output; it has masks from `start` on."""
         _, forward, backward = self._sweep(output, start, stop)
         if not np.isin(self._sets.members(forward[0]), self._sets.members(backward[0])).any():
-            raise BadInput("the output so far does not match the pattern", "canvas")
+            raise BadInput("no text of the pattern has the tokens that the output has already", "canvas")
 
     def begin_step(self) -> None:
         """Before `allowed` of any request of the step: limit the memory of the sets, which requests share."""
@@ -45,7 +45,7 @@ class PatternConstraint:
 
     def allowed(self, output: Int32, start: int, stop: int) -> UInt8:
         """The tokens allowed at the masks of output[start:stop], as bits: [M, ceil(V / 8)]. The output before it has no
-        masks, and all after it are masks."""
+        masks."""
         self._swept = self._sweep(output, start, stop)
         classes, forward, backward = self._swept
         rows = [self._sets.mask(forward[at], backward[at + 1]) for at, own in enumerate(classes) if own < 0]
@@ -83,10 +83,20 @@ class PatternConstraint:
         forward = [self._sets.of_states([self._state] if self._state <= automaton.ended else [])]
         for own in classes:
             forward.append(self._forward(forward[-1], own))
-        backward = [self._sets.valid_ends(max(self._text_tokens - stop, 0))]
+        backward = [self._backward_after(output[stop : self._text_tokens])]
         for own in reversed(classes):
             backward.append(self._backward(backward[-1], own))
         return classes, forward, backward[::-1]
+
+    def _backward_after(self, rest: Int32) -> int:
+        """The backward set before the text's last positions."""
+        known = np.flatnonzero(rest != self._mask_token_id)
+        last = int(known[-1]) + 1 if len(known) else 0
+        number = self._sets.valid_ends(len(rest) - last)
+        for token in rest[:last][::-1].tolist():
+            own = -1 if token == self._mask_token_id else int(self._sets.automaton.class_of[token])
+            number = self._backward(number, own)
+        return number
 
     def _update(self, classes: list[int], forward: list[int], backward: list[int], at: int) -> None:
         """After a new token at one position."""

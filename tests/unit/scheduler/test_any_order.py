@@ -13,9 +13,10 @@ from services.scheduler.core import MAX_ATTEMPTS
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.state.request_table import NOWHERE
 from services.worker.cache.cache_mode import CacheMode
-from shared.arrays import unpack_int32
+from shared.arrays import Int64, unpack_int32
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepKind
+from shared.pinned import free_positions
 from tests.support.engine_cell import BLOCK, STEP_TIMEOUT_S, EngineCell, Text, any_batch, dilaserve, fixed
 
 MAX_INSTANCES = 3
@@ -58,10 +59,17 @@ class AnyOrder(RuleBasedStateMachine):
             self.num_started += 1
             self.cell.start_worker(f"i{self.num_started}-1")
 
-    @rule(blocks=st.integers(1, 4), end_at=POSITIONS, stop_at=POSITIONS)
-    def submit(self, blocks: int, end_at: int | None = None, stop_at: int | None = None) -> None:
+    @rule(
+        blocks=st.integers(1, 4),
+        end_at=POSITIONS,
+        stop_at=POSITIONS,
+        pinned=st.just(frozenset()) | st.frozensets(st.integers(0, 4 * BLOCK - 1)),
+    )
+    def submit(
+        self, blocks: int, end_at: int | None = None, stop_at: int | None = None, pinned: frozenset[int] = frozenset()
+    ) -> None:
         self.num_requests += 1
-        self.cell.submit(Text(self.num_requests, blocks, end_at, stop_at))
+        self.cell.submit(Text(self.num_requests, blocks, end_at, stop_at, pinned_positions=pinned))
 
     @rule(which=WHICH)
     def deliver_jobs(self, which: int) -> None:
@@ -191,9 +199,10 @@ def _check(finish: ev.FinishRequest, text: Text) -> None:
         blocks, kinds = unpack_int32(finish.decisions.blocks), unpack_int32(finish.decisions.kinds)
         assert (finish.output_ids.tolist(), finish.stats.steps) == text.reference()
         assert finish.confidences is not None
-        expected = [text.confidence(position) for position in range(len(finish.output_ids))]
-        assert finish.confidences.tolist() == np.array(expected, dtype=np.float32).tolist()
-        _check_top_tokens(finish)
+        free = free_positions(finish.arrived.request.pinned, len(finish.output_ids))
+        expected = [text.confidence(position) for position in free.tolist()]
+        assert finish.confidences[free].tolist() == np.array(expected, dtype=np.float32).tolist()
+        _check_top_tokens(finish, free)
         assert finish.decisions.first_step + len(blocks) == finish.stats.steps
         assert (np.diff(blocks) >= 0).all()
         if finish.decisions.first_step == 0:
@@ -225,11 +234,11 @@ AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
 TestAnyOrder = AnyOrder.TestCase
 
 
-def _check_top_tokens(finish: ev.FinishRequest) -> None:
-    k, length = finish.arrived.request.top_logprobs, len(finish.output_ids)
+def _check_top_tokens(finish: ev.FinishRequest, free: Int64) -> None:
+    k = finish.arrived.request.top_logprobs
     assert (finish.top_tokens is None) == (k == 0)
     if finish.top_tokens is not None:
         assert finish.confidences is not None
-        expected = finish.confidences[:, None] / np.float32(2) ** np.arange(k, dtype=np.float32)
-        assert finish.top_tokens.confidences[:length].tolist() == expected.tolist()
-        assert finish.top_tokens.tokens[:length].tolist() == (finish.output_ids[:, None] + np.arange(k)).tolist()
+        expected = finish.confidences[free, None] / np.float32(2) ** np.arange(k, dtype=np.float32)
+        assert finish.top_tokens.confidences[free].tolist() == expected.tolist()
+        assert finish.top_tokens.tokens[free].tolist() == (finish.output_ids[free, None] + np.arange(k)).tolist()

@@ -103,8 +103,8 @@ def test_texts_that_ignore_their_end_do_not_change_where_texts_are_expected_to_e
 def test_at_least_the_current_block_is_left(ended: list[bool], output_blocks: int, finished_blocks: int) -> None:
     cell = make_cell({"a-1": 1}, policy="fixed", caching=True)
     cell.send(arrival("r", output_tokens=BLOCK * output_blocks))
-    cell.core.table.block[0] = min(finished_blocks, output_blocks - 1)
-    blocks_left = output_blocks - cell.core.table.block[0]
+    blocks_left = max(output_blocks - finished_blocks, 1)
+    cell.core.table.blocks_left[0] = blocks_left
     for one in ended:
         cell.core.estimates.learn_ending(ended=one)
     steps, recomputes = cell.core.estimates.remaining(np.array([0]))
