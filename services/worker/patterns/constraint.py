@@ -36,7 +36,7 @@ class PatternConstraint:
         """Raises: BadInput if no text of the pattern has the tokens of the output; it has masks from `start` on."""
         _, forward, backward = self._sweep(output, start, stop)
         if not np.isin(self._sets.members(forward[0]), self._sets.members(backward[0])).any():
-            raise BadInput("no text of the pattern has the tokens that the output has already", "canvas")
+            raise BadInput("the output so far does not match the pattern", "canvas")
 
     def begin_step(self) -> None:
         """Before `allowed` of any request of the step: limit the memory of the sets, which requests share."""

@@ -49,8 +49,8 @@ def valid_outputs(pattern: str, text_tokens: int) -> list[tuple[int, ...]]:
     return [tokens for tokens in product(TOKENS, repeat=LENGTH) if matches(pattern, tokens, text_tokens)]
 
 
-def allowed_tokens(pattern: str, output: Int32, text_tokens: int) -> list[set[int]]:
-    bits = PatternConstraint(sets_of(pattern), text_tokens, MASK).allowed(output, 0, len(output))
+def allowed_tokens(pattern: str, output: Int32, text_tokens: int, block: int) -> list[set[int]]:
+    bits = PatternConstraint(sets_of(pattern), text_tokens, MASK).allowed(output, 0, block)
     rows = np.unpackbits(bits, axis=1, count=len(TEXTS)).astype(bool)
     return [set(np.flatnonzero(row).tolist()) for row in rows]
 
@@ -65,12 +65,13 @@ def test_a_token_is_allowed_if_and_only_if_some_completion_has_it(
             PatternConstraint(sets_of(pattern), text_tokens, MASK)
         return
     whole = data.draw(st.sampled_from(valid))
-    masked = [*data.draw(st.lists(st.booleans(), min_size=LENGTH - 1, max_size=LENGTH - 1)), True]
+    masked = data.draw(st.lists(st.booleans(), min_size=LENGTH, max_size=LENGTH).filter(any))
     output = np.array([MASK if is_mask else token for token, is_mask in zip(whole, masked, strict=True)], np.int32)
     fitting = [one for one in valid if all(m or a == b for a, b, m in zip(whole, one, masked, strict=True))]
-    places = [at for at, is_mask in enumerate(masked) if is_mask]
+    block = data.draw(st.integers(masked.index(True) + 1, LENGTH))  # tokens of the first block
+    places = [at for at, is_mask in enumerate(masked) if is_mask and at < block]
     wanted = [{one[at] for one in fitting} if at < text_tokens else set(range(len(TEXTS))) for at in places]
-    assert allowed_tokens(pattern, output, text_tokens) == wanted
+    assert allowed_tokens(pattern, output, text_tokens, block) == wanted
 
 
 @settings(max_examples=100, deadline=None)
