@@ -95,7 +95,9 @@ class TextModel:
             return []
         excluded = request.pattern or request.pinned or request.ignore_eos
         if excluded or len(set(request.choices)) < len(request.choices):
-            raise BadInput("choices must differ, and need a request without pattern, pinned and ignore_eos", "choices")
+            raise BadInput(
+                "choices must differ, and need a request without pattern, pinned tokens and ignore_eos", "choices"
+            )
         room = min(request.max_tokens or output_length, output_length)
         found = [self.encode_label(label) for label in request.choices]
         longest = max(len(own) for own in found)

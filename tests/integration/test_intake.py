@@ -25,6 +25,7 @@ from shared.bus.clock import BusClock
 from shared.bus.codec import decode
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
+from shared.pinned import FREE
 from shared.tasks import cancel
 from shared.text import LONG_TEXT, TextModel
 from tests.support.waiting import LIMIT_S, until
@@ -344,6 +345,27 @@ async def test_a_stop_token_outside_the_vocabulary_is_rejected(bus: Bus, text: T
         outside = Request(request_id="r", prompt="x", stop_token_ids=[text.card.vocab_size])
         await bus.store(bus.subjects.requests, outside)
         assert await intake.status("r") is OutcomeStatus.REJECTED
+
+
+@pytest.mark.parametrize(
+    ("pinned", "message"),
+    [
+        (b"abc", "pinned must be int32 little-endian"),
+        (pack_int32([FREE] * 33), "pinned has 33 positions; the output has 32 tokens"),
+        (pack_int32([5] * 32), "pinned leaves none of the 32 tokens to the model"),
+        (pack_int32([FREE, 100_000]), "pinned must be -1 or in 0..259, and not the mask token"),
+        (pack_int32([FREE, -2]), "pinned must be -1 or in 0..259, and not the mask token"),
+    ],
+)
+async def test_invalid_pinned_tokens_are_rejected(bus: Bus, text: TextModel, pinned: bytes, message: str) -> None:
+    async with receiving(bus, text) as intake:
+        await bus.store(bus.subjects.requests, Request(request_id="r", prompt="x", output_tokens=32, pinned=pinned))
+        assert await intake.status("r") is OutcomeStatus.REJECTED
+        outcome = await bus.last("OUTCOMES", bus.subjects.outcomes("r"), Outcome)
+        assert outcome is not None
+        assert outcome.error is not None
+        assert message in outcome.error.message
+        assert outcome.error.field == "pinned"
 
 
 async def test_an_outcome_has_the_tokens_and_confidences_of_its_text(bus: Bus, text: TextModel) -> None:

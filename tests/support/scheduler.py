@@ -29,6 +29,7 @@ from shared.messages.requests import (
     TopTokens,
 )
 from shared.messages.stats import SchedulerStats
+from shared.pinned import free_positions
 from shared.text import TextModel
 from tests.builders import scheduler_stats
 
@@ -111,9 +112,10 @@ class AnsweringScheduler:
         request = decode(msg.data, Request)
         self.requests.append(request)
         output_ids = self._output_ids(request)
+        free = free_positions(request.pinned, len(output_ids))
         steps = 0
-        for start in range(0, len(output_ids), TOKENS_PER_STEP):
-            positions = np.arange(start, min(start + TOKENS_PER_STEP, len(output_ids)))[::-1]
+        for start in range(0, len(free), TOKENS_PER_STEP):
+            positions = free[start : start + TOKENS_PER_STEP][::-1]
             if request.guesses and (last := len(output_ids) - 1) not in positions:
                 guess = Guesses(
                     step=steps, positions=pack_int32([last]), tokens=pack_int32([66]), confidences=GUESS_CONFIDENCE
@@ -138,14 +140,17 @@ class AnsweringScheduler:
         await msg.ack()
 
     def _output_ids(self, request: Request) -> Int32:
-        """The answer, then end-of-text tokens to the end of the output. Shape [O]."""
+        """The answer, then end-of-text tokens to the end of the output, around the pinned tokens. Shape [O]."""
         output_ids = np.full(request.output_tokens, self.text.card.eos_token_id, dtype=np.int32)
-        answer = self.text.encode_prompt(self.answer(request))[: request.output_tokens]
-        output_ids[: len(answer)] = answer
+        output_ids[: len(request.pinned) // 4] = unpack_int32(request.pinned)
+        free = free_positions(request.pinned, request.output_tokens)
+        answer = self.text.encode_prompt(self.answer(request))[: len(free)]
+        output_ids[free] = self.text.card.eos_token_id
+        output_ids[free[: len(answer)]] = answer
         return output_ids
 
     def _outcome(self, request: Request, output_ids: Int32, steps: int) -> Outcome:
-        prompt_tokens = len(unpack_int32(request.prompt_ids or b""))
+        prompt_tokens = len(request.prompt_ids or b"") // 4 + self.text.given_tokens(request)
         if self.status is not OutcomeStatus.COMPLETED:
             error = OutcomeError(message=f"the test chose {self.status.value}", field="messages")
             return Outcome(request_id=request.request_id, status=self.status, error=error, key=request.key)
@@ -161,11 +166,9 @@ class AnsweringScheduler:
             stop_reason=finished.stop_reason,
             prompt_tokens=prompt_tokens,
             completion_tokens=finished.completion_tokens,
-            token_ids=pack_int32(output_ids[: finished.completion_tokens]) if request.logprobs else b"",
-            confidences=pack_float32(confidences_of(np.arange(finished.completion_tokens)))
-            if request.logprobs
-            else b"",
-            top_tokens=top_tokens_of(request, output_ids, np.arange(finished.completion_tokens)),
+            token_ids=pack_int32(output_ids[finished.written]) if request.logprobs else b"",
+            confidences=pack_float32(confidences_of(finished.written)) if request.logprobs else b"",
+            top_tokens=top_tokens_of(request, output_ids, finished.written),
             choices={label: 1 / len(request.choices) for label in request.choices},
             output_tokens=request.output_tokens,
             arrival_s=arrival_s,

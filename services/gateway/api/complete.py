@@ -33,9 +33,11 @@ from services.gateway.inflight import InFlightRequest
 from services.gateway.metrics import RequestRecorder
 from services.gateway.model_cells import ModelCells
 from shared.api_keys import ApiKey
+from shared.arrays import unpack_int32
 from shared.errors import QueueFull, RetryLater, StorageFull
 from shared.messages.requests import Outcome
 from shared.messages.requests import Request as QueuedRequest
+from shared.pinned import protected_tokens
 from shared.retry import retry
 from shared.tasks import cancel
 from shared.text import TextModel
@@ -141,9 +143,12 @@ def _replies(
 
 def _streamed(text: TextModel, index: int, inflight: InFlightRequest, recorder: RequestRecorder) -> StreamedChoice:
     request, length = inflight.request, inflight.request.output_tokens
-    stream = TextStream(text.decode, text.end_ids_of(request), request.stop, length, request.max_tokens)
+    end_ids = text.end_ids_of(request)
+    pinned, protected = unpack_int32(request.pinned), protected_tokens(request, end_ids)
+    stream = TextStream(text.decode, end_ids, request.stop, length, request.max_tokens, pinned, protected)
+    prompt_tokens = len(request.prompt_ids or b"") // 4 + text.given_tokens(request)
     logprobs = StreamedLogprobs(text.decode, length, request.top_logprobs) if request.logprobs else None
-    return StreamedChoice(index, inflight, recorder, stream, logprobs=logprobs)
+    return StreamedChoice(index, inflight, recorder, stream, prompt_tokens, logprobs=logprobs)
 
 
 async def _open_all(

@@ -16,7 +16,6 @@ from services.gateway.api.text_stream import Decode, TextChanged, TextStream
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.inflight import InFlightRequest, StepTokens
 from services.gateway.metrics import RequestRecorder
-from shared.arrays import unpack_int32
 from shared.messages.requests import Outcome, Request
 from shared.tasks import cancel
 from shared.top_tokens import TopTokenTable
@@ -49,6 +48,7 @@ class StreamedChoice:
     inflight: InFlightRequest
     recorder: RequestRecorder
     text: TextStream
+    prompt_tokens: int  # with the pinned ones
     guessed: StepTokens | None = None
     outcome: Outcome | None = None
     logprobs: StreamedLogprobs | None = None  # None: its client wants none
@@ -56,10 +56,6 @@ class StreamedChoice:
     @property
     def request(self) -> Request:
         return self.inflight.request
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(unpack_int32(self.request.prompt_ids or b""))
 
 
 @dataclass(eq=False)

@@ -10,13 +10,21 @@ from pydantic.json_schema import models_json_schema
 
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
 from services.gateway.api.openai_responses.body import ResponseBody
-from services.gateway.api.request_models import BatchBody, ChatBody, DetokenizeBody, ServedBody, TextBody, TokenizeBody
+from services.gateway.api.request_models import (
+    BatchBody,
+    ChatBody,
+    DetokenizeBody,
+    FimBody,
+    ServedBody,
+    TextBody,
+    TokenizeBody,
+)
 from services.gateway.api.response_models import ErrorBody
 from shared.messages.plans import PlanRecord, ReconfiguratorStats
 
 SCHEMAS = "#/components/schemas/"
 BODIES: tuple[type[BaseModel], ...] = (
-    *(ChatBody, TextBody, ResponseBody, MessageBody, CountTokensBody),
+    *(ChatBody, TextBody, FimBody, ResponseBody, MessageBody, CountTokensBody),
     *(BatchBody, TokenizeBody, DetokenizeBody),
 )
 ERRORS: dict[int | str, dict[str, Any]] = {

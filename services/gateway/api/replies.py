@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from services.gateway.api.errors import ApiError
-from services.gateway.api.request_models import ChatBody, CompletionBody, StreamOptions
+from services.gateway.api.request_models import ChatBody, CompletionBody, FimBody, StreamOptions
 from services.gateway.api.response_models import Serving
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
@@ -46,6 +46,19 @@ class TextFormat:
     def opening(self, index: int) -> list[Json]:  # noqa: ARG002  (a chat's has it)
         """The choices of the chunks before any text."""
         return []
+
+
+class FimFormat(TextFormat):
+    """A completion between a prompt and a suffix: with a text, as Mercury's, and with a message, as Mistral's."""
+
+    def choice(self, index: int, text: str, finish_reason: FinishReason | None) -> Json:
+        return _choice(index, finish_reason, text=text, message={"role": "assistant", "content": text})
+
+    def piece(self, index: int, text: str) -> Json:
+        return _choice(index, None, text=text, delta={"content": text})
+
+    def ending(self, index: int, finish_reason: FinishReason | None) -> list[Json]:
+        return [self.piece(index, "") | {"finish_reason": finish_reason}]
 
 
 class ChatFormat(TextFormat):
@@ -169,8 +182,7 @@ class CompletionReplies(Replies):
         self._decode = model.decode
         self._wants_logprobs, self._alternatives = body.wants_logprobs, body.alternatives
         self._echoes = echoes
-        is_chat = isinstance(body, ChatBody)
-        self._format = ChatFormat(tool_use(body, model), request_id) if is_chat else TextFormat()
+        self._format = _format_of(body, model, request_id)
         self._options = body.stream_options or StreamOptions()
         self._choices_per_prompt = body.n or 1
         self._head: Json = {"id": self._format.id_prefix + request_id, "created": int(created_s), "model": body.model}
@@ -237,6 +249,16 @@ class CompletionReplies(Replies):
     def _chunk(self, choices: list[Json]) -> Json:
         chunk = {**self._head, "object": self._format.chunk, "choices": choices}
         return chunk | {"usage": None} if self._options.include_usage else chunk
+
+
+def _format_of(body: CompletionBody, model: TextModel, request_id: str) -> TextFormat:
+    match body:
+        case ChatBody():
+            return ChatFormat(tool_use(body, model), request_id)
+        case FimBody():
+            return FimFormat()
+        case _:
+            return TextFormat()
 
 
 def _stop_reason(outcome: Outcome) -> Json:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from services.gateway.api.infill import InfillOutput, infill_output
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
 from services.gateway.api.text_forms import TextForm, form_of
 from services.gateway.api.tool_calls.forms import call_form
@@ -36,9 +37,13 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
     longest, block_length = _longest(form, text), body.block_length or text.card.block_length or DEFAULT_BLOCK_LENGTH
     if form.labels and longest is not None and not (body.block_length or text.card.block_length):
         block_length = min(max(longest, block_length), MAX_BLOCK_LENGTH)  # labels within one block take one step
-    output_tokens, (_, limit) = _output_tokens(body, text, len(prompt_ids), block_length), body.limit
+    room, (_, limit) = _output_room(body, text, len(prompt_ids), block_length), body.limit
+    infilled = await _infill(body, text, len(prompt_ids), block_length, room)
+    output_tokens = _output_tokens(body, text, len(prompt_ids), block_length, room)
     max_tokens = min(limit, output_tokens) if limit is not None else None
-    if longest is not None:
+    if infilled is not None:
+        output_tokens, max_tokens = infilled.tokens, infilled.text_tokens
+    elif longest is not None:
         offset = text.card.block_offset(len(prompt_ids), block_length)
         output_tokens = min(round_up_to_blocks(longest, block_length, offset), output_tokens)
     request = Request(
@@ -59,6 +64,7 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
         stop_token_ids=body.stop_token_ids or [],
         pattern=form.pattern,
         choices=list(form.labels),
+        pinned=infilled.pinned if infilled is not None else b"",
         ignore_eos=bool(body.ignore_eos),
         logprobs=body.wants_logprobs,
         top_logprobs=body.alternatives,
@@ -130,8 +136,17 @@ def echoed_prompt(body: CompletionBody, text: TextModel) -> str:
             return ""
 
 
-def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int, block_length: int) -> int:
-    """The client's limit in whole blocks, or the default, as far as the model has room. Raises: TooLong."""
+async def _infill(
+    body: CompletionBody, text: TextModel, prompt_tokens: int, block_length: int, room: int
+) -> InfillOutput | None:
+    """As `infill_output`, of long texts in a thread."""
+    infill = partial(infill_output, body, text, prompt_tokens, block_length, room)
+    length = len(body.suffix or body.template or "") if isinstance(body, TextBody) else 0
+    return await asyncio.to_thread(infill) if length > LONG_TEXT else infill()
+
+
+def _output_room(body: CompletionBody, text: TextModel, prompt_tokens: int, block_length: int) -> int:
+    """The most tokens of the output, in whole blocks. Raises: TooLong."""
     offset = text.card.block_offset(prompt_tokens, block_length)
     room = min(text.card.max_length - prompt_tokens, MAX_OUTPUT_TOKENS)
     most = (room + offset) // block_length * block_length - offset
@@ -142,13 +157,19 @@ def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int, bl
             f"which has at least one block of {block_length}",
             prompt,
         )
-    _, limit = body.limit
-    return min(round_up_to_blocks(limit or DEFAULT_OUTPUT_TOKENS, block_length, offset), most)
+    return most
+
+
+def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int, block_length: int, room: int) -> int:
+    """The client's limit in whole blocks, or the default, as far as there is room."""
+    offset, (_, limit) = text.card.block_offset(prompt_tokens, block_length), body.limit
+    return min(round_up_to_blocks(limit or DEFAULT_OUTPUT_TOKENS, block_length, offset), room)
 
 
 def adjusted_header(body: CompletionBody, request: Request) -> dict[str, str]:
     """The header that names the limit if the model has less room; empty if it has enough."""
     name, limit = body.limit
-    if limit is None or request.max_tokens == limit:
+    has_template = isinstance(body, TextBody) and body.template is not None  # which has its own length
+    if limit is None or request.max_tokens == limit or has_template:
         return {}
     return {ADJUSTED_HEADER: f"{name}={request.max_tokens}"}

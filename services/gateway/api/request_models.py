@@ -8,7 +8,7 @@ Lists fail at their first wrong item, as reporting a hundred thousand would bloc
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.base_models import Lenient, Strict, unsupported, wrong_field
@@ -304,6 +304,8 @@ class TextBody(CompletionBody):
     echo: bool | None = None  # the prompt's text before the completion
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # of each token; alternatives of each
     best_of: Literal[1] | None = None
+    suffix: str | None = None  # the text after the completion, which then has at most `max_tokens`
+    template: str | None = None  # DiLaServe's: the text, in which <mask:N> is a hole of N tokens
 
     def _prompts(self) -> list[dict[str, Any]]:
         several = isinstance(self.prompt, list) and any(not isinstance(each, int) for each in self.prompt[:1])
@@ -332,11 +334,30 @@ class TextBody(CompletionBody):
         return self
 
     @model_validator(mode="after")
+    def _refuse_with_template(self) -> Self:
+        given = {"suffix": bool(self.suffix), "logprobs": self.wants_logprobs, "max_tokens": self.max_tokens == 0}
+        wrong = next((name for name, is_given in given.items() if is_given), None)
+        if self.template is not None and wrong is not None:
+            text = f"{wrong} is not supported with template" + (": 0" if wrong == "max_tokens" else "")
+            raise PydanticCustomError("unsupported_field", "{text}", {"name": wrong, "text": text})
+        return self
+
+    @model_validator(mode="after")
     def _limit_choices(self) -> Self:
         if len(self._prompts()) * (self.n or 1) > MAX_CHOICES:
             text = f"n times the number of prompts is above {MAX_CHOICES}"
             raise PydanticCustomError("unsupported_field", "{text}", {"name": "n", "text": text})
         return self
+
+
+class FimBody(TextBody):
+    """POST /v1/fim/completions, as Mercury and Mistral have it."""
+
+    prompt: str
+    template: None = None
+    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63, validation_alias=AliasChoices("seed", "random_seed"))] = (
+        None  # `random_seed` is Mistral's name
+    )
 
 
 class TokenizeBody(Lenient):

@@ -147,6 +147,15 @@ class TextChoice(Choice):
     text: str
 
 
+class FimMessage(ResponseModel):
+    role: Literal["assistant"]
+    content: str
+
+
+class FimChoice(TextChoice):
+    message: FimMessage = Field(description="with the same text, as Mistral's")
+
+
 class Completion(ResponseModel):
     id: str
     created: int = Field(description="Unix time, seconds")
@@ -164,6 +173,11 @@ class ChatCompletion(Completion):
 class TextCompletion(Completion):
     object: Literal["text_completion"]
     choices: list[TextChoice]
+
+
+class FimCompletion(Completion):
+    object: Literal["text_completion"]
+    choices: list[FimChoice]
 
 
 class Model(ResponseModel):

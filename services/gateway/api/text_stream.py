@@ -14,6 +14,8 @@ from shared.text import first_stop
 REPLACEMENT = "\ufffd"  # the decoded form of an incomplete character
 MASKED = -1
 
+NO_TOKENS: Int32 = np.zeros(0, dtype=np.int32)
+
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -31,12 +33,18 @@ class TextStream:
         stop: Sequence[str],
         output_tokens: int,
         max_tokens: int | None = None,
+        pinned: Int32 = NO_TOKENS,
+        protected: int = 0,
     ) -> None:
-        """`max_tokens`: of the text, which is cut there."""
+        """`max_tokens`: of the text, which is cut there. `pinned`: as in Request; the first `protected` tokens do not
+        end the text."""
         self._decode = decode
         self._end_ids = end_ids
         self._stop = stop
         self._output = np.full(output_tokens, MASKED, dtype=np.int32)
+        self._output[: len(pinned)] = pinned
+        self._free = self._output == MASKED
+        self._protected = protected
         self._limit = min(output_tokens, max_tokens or output_tokens)
         self._frontier = 0  # first position not read
         self._ended = False  # whether the text has ended, by an end token or a stop string
@@ -48,12 +56,12 @@ class TextStream:
 
     @property
     def tokens_read(self) -> int:
-        """Tokens of the committed prefix, without the end token."""
-        return self._frontier - self._end_read
+        """Tokens of the committed prefix, without the pinned ones and the end token."""
+        return int(np.count_nonzero(self._free[: self._frontier - self._end_read]))
 
     def tokens_from(self, first: int) -> list[int]:
         """The tokens of the committed prefix from position `first` on, without the end token."""
-        tokens: list[int] = self._output[first : self.tokens_read].tolist()
+        tokens: list[int] = self._output[first : self._frontier - self._end_read].tolist()
         return tokens
 
     def add(self, positions: Int32, tokens: Int32) -> str:
@@ -77,7 +85,7 @@ class TextStream:
     def _read_prefix(self) -> None:
         while not self._ended and self._frontier < self._limit and self._output[self._frontier] != MASKED:
             token = int(self._output[self._frontier])
-            self._ended = self._end_read = token in self._end_ids
+            self._ended = self._end_read = token in self._end_ids and self._frontier >= self._protected
             if not self._ended:
                 self._piece.append(token)
             self._frontier += 1

@@ -140,7 +140,6 @@ INVALID_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"echo": True, "logprobs": 0}, "logprobs"),
     ({"logprobs": 21}, "logprobs"),
     ({"logprobs": True}, "logprobs"),
-    ({"suffix": "x"}, "suffix"),
 ]
 
 

@@ -132,7 +132,11 @@ def json_schema(schema: object) -> dict[str, Any]:
         ({"guided_choice": []}, "guided_choice", "at least 1 item"),
         ({"guided_choice": [""]}, "guided_choice[0]", "at least 1 character"),
         ({"guided_choice": ["a" * 90], "logprobs": True, "max_tokens": 40}, "choices", "the text may have 40"),
-        ({"guided_choice": ["a"], "logprobs": True, "ignore_eos": True}, "choices", "without pattern and ignore_eos"),
+        (
+            {"guided_choice": ["a"], "logprobs": True, "ignore_eos": True},
+            "choices",
+            "without pattern, pinned tokens and ignore_eos",
+        ),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "given: guided_regex, guided_choice"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice", "give one form"),
     ],

@@ -1,4 +1,4 @@
-"""The scheduler and real engines: pinned tokens stand in the output, cost no steps, and count nowhere as free ones."""
+"""The scheduler and real engines: an output has its pinned tokens, which take no step and do not count as free."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -103,7 +103,7 @@ def steps(finish: FinishRequest) -> int:
 @pytest.mark.parametrize("lookahead", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family", ["llada", "dream"])
-def test_pinned_tokens_stand_in_the_output_alone_in_company_and_after_a_move(
+def test_an_output_has_its_pinned_tokens_alone_in_company_and_after_a_move(
     family: str, mode: CacheMode, lookahead: int
 ) -> None:
     alone = serve(family, mode, {0: [request("r", pinned())]}, lookahead=lookahead)["r"]

@@ -1,12 +1,12 @@
-"""POST /v1/chat/completions and /v1/completions."""
+"""POST /v1/chat/completions, /v1/completions and /v1/fim/completions."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from services.gateway.api.complete import complete
 from services.gateway.api.openapi import json_body, streamed
-from services.gateway.api.request_models import ChatBody, TextBody
-from services.gateway.api.response_models import ChatCompletion, TextCompletion
+from services.gateway.api.request_models import ChatBody, FimBody, TextBody
+from services.gateway.api.response_models import ChatCompletion, FimCompletion, TextCompletion
 from services.gateway.app_context import AppContext
 
 
@@ -22,5 +22,10 @@ def completion_routes(context: AppContext) -> APIRouter:
     async def completions(request: Request) -> Response:
         """Continue a plain prompt, whole or as a stream of committed text."""
         return await complete(context, request, TextBody)
+
+    @router.post("/fim/completions", responses=streamed(FimCompletion), openapi_extra=json_body(FimBody))
+    async def fim(request: Request) -> Response:
+        """Fill in the text between a prompt and a suffix, as Mercury and Mistral have it."""
+        return await complete(context, request, FimBody)
 
     return router

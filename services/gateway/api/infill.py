@@ -1,0 +1,79 @@
+"""The output of a body whose client gives a part of it: a suffix, or a template with holes."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.gateway.api.request_models import CompletionBody, TextBody
+from shared.arrays import Int32, pack_int32
+from shared.errors import BadInput, TooLong
+from shared.messages.requests import MAX_OUTPUT_TOKENS
+from shared.pinned import FREE, NO_TEXT_AFTER, has_text_after_hole
+from shared.text import TextModel, round_up_to_blocks
+
+HOLE = re.compile(r"<mask:([^<>]*)>")
+DEFAULT_HOLE_TOKENS = 32  # between a prompt and a suffix
+
+
+@dataclass(frozen=True, slots=True)
+class InfillOutput:
+    """An output in whole blocks, of which the text is the first `text_tokens`."""
+
+    tokens: int
+    text_tokens: int
+    pinned: bytes  # as in Request
+
+
+def infill_output(
+    body: CompletionBody, text: TextModel, prompt_tokens: int, block_length: int, room: int
+) -> InfillOutput | None:
+    """`room`: the most tokens of the output. None: the body gives no part of it. Raises: BadInput naming the wrong
+    field."""
+    match body:
+        case TextBody(template=str(template)):
+            field, given = "template", _template(template, body.max_tokens, text)
+            text_tokens = len(given)
+        case TextBody(suffix=str(suffix)) if suffix:
+            field, end = "suffix", text.encode_prompt(suffix, "suffix")
+            text_tokens = max(min(body.max_tokens or DEFAULT_HOLE_TOKENS, room - len(end)), 1)
+            given = np.concatenate([_hole(text_tokens), end])
+        case _:
+            return None
+    if len(given) > room:
+        with_holes = f"{field} has {len(given)} tokens with its holes"
+        raise TooLong(f"{with_holes}; after a prompt of {prompt_tokens} the output can have {room}", field)
+    tokens = round_up_to_blocks(len(given), block_length, text.card.block_offset(prompt_tokens, block_length))
+    if text.card.attends_ahead:
+        given = np.concatenate([given, np.full(tokens - len(given), text.card.eos_token_id, dtype=np.int32)])
+    elif has_text_after_hole(given):
+        raise BadInput(f"{field}: {NO_TEXT_AFTER.format(text.card.name)}", field)
+    else:  # it may end its text as usual
+        given = given[: np.flatnonzero(given == FREE)[0]]
+    return InfillOutput(tokens, text_tokens, pack_int32(given))
+
+
+def _template(template: str, max_tokens: int | None, text: TextModel) -> Int32:
+    """Its tokens, FREE in holes. Raises: BadInput."""
+    parts = HOLE.split(template)  # texts and lengths take turns
+    holes = [_length(part) for part in parts[1::2]]
+    if not holes:
+        raise BadInput("template has no hole; <mask:N> is a hole of N tokens", "template")
+    if sum(holes) > MAX_OUTPUT_TOKENS:
+        raise TooLong(f"the holes of template have {sum(holes)} tokens; at most {MAX_OUTPUT_TOKENS}", "template")
+    if max_tokens is not None and sum(holes) > max_tokens:
+        raise BadInput(f"the holes of template have {sum(holes)} tokens; max_tokens allows {max_tokens}", "max_tokens")
+    texts = [text.encode_prompt(part, "template") if part else _hole(0) for part in parts[::2]]
+    pieces = [piece for own, hole in zip(texts, holes, strict=False) for piece in (own, _hole(hole))]
+    return np.concatenate([*pieces, texts[-1]])
+
+
+def _length(hole: str) -> int:
+    """Raises: BadInput."""
+    if not re.fullmatch("[0-9]{1,5}", hole) or not 1 <= int(hole) <= MAX_OUTPUT_TOKENS:
+        raise BadInput(f"a hole of template is <mask:N>, with N from 1 to {MAX_OUTPUT_TOKENS}", "template")
+    return int(hole)
+
+
+def _hole(tokens: int) -> Int32:
+    return np.full(tokens, FREE, dtype=np.int32)

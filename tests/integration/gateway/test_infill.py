@@ -1,0 +1,124 @@
+"""Completions whose client gives a part of the text: a suffix, or a template with holes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import RunningGateway
+from tests.support.scheduler import AnsweringScheduler
+
+BODY: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2="}
+USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+async def post(gateway: RunningGateway, path: str, **fields: Any) -> dict[str, Any]:
+    reply = await gateway.http.post(path, json=BODY | fields)
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+async def streamed(gateway: RunningGateway, path: str, **fields: Any) -> list[dict[str, Any]]:
+    """The chunks."""
+    async with gateway.http.stream("POST", path, json=BODY | fields | {"stream": True}) as reply:
+        lines = [line async for line in reply.aiter_lines() if line.startswith("data: {")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def used(reply: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(reply["usage"][name] for name in USAGE)
+
+
+async def test_a_completion_ends_where_its_suffix_begins(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.answer = lambda _: "abcdefgh"
+    reply = await post(gateway, "/v1/completions", suffix=" end", max_tokens=5)
+    assert (reply["choices"][0]["text"], reply["choices"][0]["finish_reason"]) == ("abcde", "stop")
+    assert used(reply) == (8, 5, 13)  # the suffix is input
+
+
+async def test_a_completion_may_end_before_its_suffix(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    scheduler.answer = lambda _: "abc"
+    reply = await post(gateway, "/v1/completions", suffix=" end", max_tokens=5, logprobs=0)
+    assert reply["choices"][0]["text"] == "abc"
+    assert reply["choices"][0]["logprobs"]["tokens"] == ["a", "b", "c"]
+    assert used(reply) == (8, 3, 11)
+
+
+@pytest.mark.parametrize(
+    ("answer", "filled", "completion_tokens"),
+    [("12345", "x=12, y=345.", 5), ("12", "x=12, y=.", 5), ("1", "x=1, y=.", 5)],
+)
+async def test_a_template_comes_back_filled_in_and_streams_alike(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, answer: str, filled: str, completion_tokens: int
+) -> None:
+    """An end-of-text token within a hole ends neither the text nor the hole."""
+    scheduler.answer = lambda _: answer
+    fields: dict[str, Any] = {"template": "x=<mask:2>, y=<mask:3>.", "stream_options": {"include_usage": True}}
+    reply = await post(gateway, "/v1/completions", template=fields["template"])
+    assert (reply["choices"][0]["text"], reply["choices"][0]["finish_reason"]) == (filled, "stop")
+    assert used(reply) == (4 + 7, completion_tokens, 4 + 7 + completion_tokens)
+    *chunks, last = await streamed(gateway, "/v1/completions", **fields)
+    assert "".join(choice["text"] for chunk in chunks for choice in chunk["choices"]) == filled
+    assert used(last) == used(reply)
+
+
+async def test_the_usage_of_a_stream_counts_the_tokens_that_the_model_wrote(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.answer = lambda _: "12345"
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = await streamed(gateway, "/v1/completions", template="x=<mask:2>, y=<mask:3>.", stream_options=options)
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks if chunk["usage"]} == {11}
+    assert max(chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["usage"]) == 5
+
+
+async def test_a_template_s_echo_is_its_prompt(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    scheduler.answer = lambda _: "4"
+    reply = await post(gateway, "/v1/completions", template="<mask:1>.", echo=True, n=2)
+    assert [choice["text"] for choice in reply["choices"]] == ["2+2=4.", "2+2=4."]
+
+
+async def test_fim_replies_as_mercury_and_as_mistral(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    scheduler.answer = lambda _: "abc"
+    fields: dict[str, Any] = {"suffix": " end", "max_tokens": 3, "random_seed": 7, "temperature": 0.5}
+    reply = await post(gateway, "/v1/fim/completions", **fields)
+    [choice] = reply["choices"]
+    assert (choice["text"], choice["message"]) == ("abc", {"role": "assistant", "content": "abc"})
+    assert scheduler.requests[-1].seed == 7
+    chunks = await streamed(gateway, "/v1/fim/completions", **fields)
+    texts = [(choice["text"], choice["delta"]["content"]) for chunk in chunks for choice in chunk["choices"]]
+    assert ["".join(each) for each in zip(*texts, strict=True)] == ["abc", "abc"]
+
+
+async def test_fim_without_a_suffix_continues_its_prompt(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    await post(gateway, "/v1/fim/completions")
+    assert scheduler.requests[-1].pinned == b""
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/completions", {"template": "<mask:2>", "suffix": "x"}, "suffix"),
+        ("/v1/completions", {"template": "<mask:2>", "logprobs": 1}, "logprobs"),
+        ("/v1/completions", {"template": "<mask:2>", "max_tokens": 0, "echo": True}, "max_tokens"),
+        ("/v1/completions", {"suffix": "x", "logprobs": 0, "guided_choice": ["a"]}, "choices"),
+        ("/v1/completions", {"template": ["<mask:2>"]}, "template"),
+        ("/v1/completions", {"suffix": 3}, "suffix"),
+        ("/v1/fim/completions", {"template": "<mask:2>"}, "template"),
+        ("/v1/fim/completions", {"prompt": ["a", "b"]}, "prompt"),
+        ("/v1/fim/completions", {"prompt": ""}, "prompt"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "template": "<mask:2>"}, "template"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "suffix": "x"}, "suffix"),
+    ],
+)
+async def test_fields_that_do_not_go_together_are_refused_by_name(
+    gateway: RunningGateway, path: str, fields: dict[str, Any], param: str
+) -> None:
+    reply = await gateway.http.post(path, json=BODY | fields)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param, reply.text

@@ -1,0 +1,99 @@
+"""The output of a body that gives a part of it, for models of both kinds of attention."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.gateway.api.infill import DEFAULT_HOLE_TOKENS
+from services.gateway.api.request_builder import build_request
+from services.gateway.api.request_models import TextBody
+from shared.arrays import unpack_int32
+from shared.errors import BadInput
+from shared.messages.requests import Request
+from shared.pinned import FREE
+from shared.text import TextModel
+from tests.support.tiny_model import MAX_LENGTH, write_tiny_sdar
+
+
+@pytest.fixture(scope="module")
+def text(tiny_model_dir: Path) -> TextModel:
+    return TextModel(tiny_model_dir, "tiny-llada")
+
+
+@pytest.fixture(scope="module")
+def block_causal(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
+    return TextModel(write_tiny_sdar(tmp_path_factory.mktemp("models") / "tiny-sdar"), "tiny-sdar")
+
+
+async def build(text: TextModel, **fields: Any) -> Request:
+    return await build_request(TextBody.model_validate({"model": "m", "prompt": "abc", **fields}), text, "a", "")
+
+
+def layout(text: TextModel, request: Request) -> str:
+    """The pinned positions: free ones as `_`, end-of-text tokens as `$`."""
+    signs = {FREE: "_", text.card.eos_token_id: "$"}
+    return "".join(signs.get(token) or text.decode([token]) for token in unpack_int32(request.pinned).tolist())
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted", "text_tokens"),
+    [
+        ({"suffix": "xy", "max_tokens": 3}, "___xy$$$", 3),
+        ({"suffix": "xy", "max_tokens": 6}, "______xy", 6),
+        ({"suffix": "x", "max_tokens": 8}, "________x$$$$$$$", 8),
+        ({"template": "a<mask:2>b"}, "a__b$$$$", 4),
+        ({"template": "<mask:1>é<mask:2>"}, "_\ufffd\ufffd__$$$", 5),
+        ({"template": "a<mask:2><mask:1>b <mask>", "max_tokens": 3}, "a___b <mask>$$$$", 12),
+    ],
+)
+async def test_the_output_has_the_given_text_and_ends_after_it(
+    text: TextModel, fields: dict[str, Any], wanted: str, text_tokens: int
+) -> None:
+    request = await build(text, block_length=8, **fields)
+    assert layout(text, request) == wanted
+    assert (request.output_tokens, request.max_tokens) == (len(wanted), text_tokens)
+
+
+async def test_a_hole_before_a_suffix_has_a_default_length_and_is_cut_to_the_room(text: TextModel) -> None:
+    assert (await build(text, suffix="x")).max_tokens == DEFAULT_HOLE_TOKENS
+    cut = await build(text, suffix="x" * 400, max_tokens=500)
+    assert (cut.max_tokens, cut.output_tokens) == (80, 480)  # 15 blocks fit behind the prompt
+    assert (await build(text, suffix="")).pinned == b""
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"template": "a"}, "template", "has no hole"),
+        ({"template": ""}, "template", "has no hole"),
+        ({"template": "a<mask:0>"}, "template", "N from 1 to 8192"),
+        ({"template": "a<mask:9999999999>"}, "template", "N from 1 to 8192"),
+        ({"template": "a<mask:x>"}, "template", "N from 1 to 8192"),
+        ({"template": "<mask:8192>" * 50}, "template", "have 409600 tokens"),
+        ({"template": "<mask:500>a"}, "template", "has 501 tokens with its holes"),
+        ({"template": "<mask:2>a<mask:2>", "max_tokens": 3}, "max_tokens", "holes of template have 4 tokens"),
+        ({"template": "<mask:2><|mdm_mask|>"}, "template", "must not contain the mask token"),
+        ({"suffix": "x" * MAX_LENGTH}, "suffix", f"has {MAX_LENGTH + 1} tokens"),
+        ({"suffix": "<|mdm_mask|>"}, "suffix", "must not contain the mask token"),
+    ],
+)
+async def test_an_output_that_cannot_be_served_is_refused_by_its_field(
+    text: TextModel, fields: dict[str, Any], field: str, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message) as refused:
+        await build(text, **fields)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("fields", [{"suffix": "x"}, {"template": "<mask:4>x"}, {"template": "a<mask:4>b<mask:4>"}])
+async def test_a_block_causal_model_refuses_text_after_a_hole(block_causal: TextModel, fields: dict[str, str]) -> None:
+    with pytest.raises(BadInput, match=r"tiny-sdar is block-causal: .* LLaDA and Dream, fill in anywhere") as refused:
+        await build(block_causal, **fields)
+    assert refused.value.field == next(iter(fields))
+
+
+async def test_a_block_causal_model_continues_the_text_before_a_hole(block_causal: TextModel) -> None:
+    request = await build(block_causal, template="ab<mask:5>")
+    assert layout(block_causal, request) == "ab"  # its text may end within the hole
+    assert (request.output_tokens, request.max_tokens) == (9, 7)
