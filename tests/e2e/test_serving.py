@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -72,6 +73,42 @@ async def test_100_concurrent_requests_get_the_same_texts_as_alone(stack: Stack)
         together = await asyncio.gather(*[answer(http, i) for i in range(100)])
         for i in range(0, 100, 8):
             assert await answer(http, i) == together[i]
+
+
+TEMPLATE = "Step 1: <mask:5>. Step 2: <mask:5>. The answer is 21."
+
+
+async def fill_in(http: httpx.AsyncClient, problem: str, **fields: object) -> dict[str, Any]:
+    body = {"model": MODEL, "prompt": f"<|user|>{problem}<|assistant|>", "slo_ms": 1000 * SLO_S, **fields}
+    reply = await http.post("/v1/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+async def test_infill_gives_the_same_text_in_company_as_alone(stack: Stack) -> None:
+    """At a fixed threshold."""
+    given = [{"suffix": f" The answer is {20 + i}.", "max_tokens": 16 + i} for i in range(12)]
+    async with httpx.AsyncClient(base_url=stack.url, timeout=110) as http:
+        problem = "John has 54 flowers and drops half of them, then breaks 6. How many are left?"
+        together = await asyncio.gather(*[fill_in(http, problem, **fields) for fields in given])
+        for fields, reply in zip(given[::4], together[::4], strict=True):
+            alone = await fill_in(http, problem, **fields)
+            assert alone["choices"][0]["text"] == reply["choices"][0]["text"]
+        filled = await fill_in(http, problem, template=TEMPLATE)
+    assert re.fullmatch("Step 1: .*\\. Step 2: .*\\. The answer is 21\\.", filled["choices"][0]["text"])
+    assert filled["usage"]["completion_tokens"] == 10
+
+
+async def test_a_form_concerns_the_whole_text_of_a_template(stack: Stack) -> None:
+    form = r"Step 1: [0-9]+[-+*/][0-9]+=[0-9]+\. Step 2: [0-9]+[-+*/][0-9]+=[0-9]+\. The answer is 21\."
+    async with httpx.AsyncClient(base_url=stack.url, timeout=110) as http:
+        filled = await fill_in(http, "John has 54 flowers.", template=TEMPLATE, guided_regex=form)
+        assert re.fullmatch(form, filled["choices"][0]["text"])
+        body = {"model": MODEL, "prompt": "a", "template": TEMPLATE, "guided_regex": "The answer is .*"}
+        refused = await http.post("/v1/completions", json=body)
+    assert refused.status_code == 400
+    assert "does not match the pattern" in refused.json()["error"]["message"]
 
 
 async def test_a_producer_on_the_bus_is_served_by_the_same_instances(stack: Stack) -> None:

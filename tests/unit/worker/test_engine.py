@@ -14,6 +14,7 @@ from services.worker.model.model_runner import Runner
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_int32, unpack_int64
 from shared.errors import BadInput
 from shared.messages.steps import StepJobs, StepKind, StepResults
+from shared.pinned import FREE
 from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.steps import Decode, jobs_for, read_results
 
@@ -184,6 +185,10 @@ def test_jobs_of_a_new_scheduler_drop_all_requests(runner: Runner) -> None:
         ({"prompt_length": 0}, "prompt_length"),
         ({"block_length": 0}, "block_length must be at least 1"),
         ({"temperature": float("nan")}, "temperature"),
+        ({"pinned": b"abc"}, "pinned must be int32"),
+        ({"pinned": pack_int32([FREE, 7])}, "the output lacks a pinned token"),
+        ({"pinned": pack_int32([FREE] * 100)}, "the output lacks a pinned token"),
+        ({"pinned": pack_int32([FREE]), "edit_threshold": 0.5}, "cannot change in an output with pinned ones"),
     ],
 )
 def test_an_invalid_state_fails_only_its_request(runner: Runner, change: dict[str, object], complaint: str) -> None:
