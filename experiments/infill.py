@@ -3,11 +3,11 @@
 python -m experiments.infill
 
 A reply is right if every equation of its steps is, and the last one results in the given answer. Beside it, the same
-checker judges the steps of the same prompt without a given sentence, whose answer the model has to find.
+checker judges the steps of the same prompt without a given sentence, whose answer the model has to find. A second
+column also asks that every number before an equals sign is one of the problem or an earlier result.
 
-A hole has a fixed number of tokens, which a client has to choose. The rows differ in that choice: one number for all
-problems; of several numbers, the one whose text has the highest mean log-probability; and the number that the steps of
-the free reply have. All requests run through the gateway at a fixed threshold, so no text depends on the load.
+A hole has a fixed number of tokens, which a client has to choose: one number for all problems, or the number that the
+steps of the free reply have. All requests run through the gateway at a fixed threshold, so no text depends on the load.
 """
 
 import asyncio
@@ -22,14 +22,18 @@ import httpx
 import typer
 
 from dilaserve.load.workload import LoadRequest
+from experiments.demo_model.words import NUMBER_NAMES
 from experiments.live_cluster import held_out_requests, one_instance
-from experiments.report import RESULTS, Report, target_list
+from experiments.report import RESULTS, Report
 from experiments.standard_errors import percent
 
 THRESHOLD, OUTPUT = 0.9, 64
-HOLES = (12, 16, 20, 24, 28, 32, 36)  # tokens
+HOLES = (8, 12, 16, 20, 24, 28, 32)  # tokens
 AT_ONCE, LIMIT_S = 16, 600.0
 EQUATION = re.compile(r"(\d+) ?([-+*/]) ?(\d+) ?= ?(\d+)")
+# Words of the problems that are numbers, and their parts.
+WORDS = {name: str(number) for number, name in enumerate(NUMBER_NAMES)} | {"half": "2", "halve": "2", "third": "3"}
+WORDS |= {"quarter": "4", "twice": "2", "double": "2", "triple": "3"}
 SENTENCE = " The answer is {}."
 
 
@@ -40,7 +44,6 @@ class InfillReply:
     text: str
     tokens: int
     steps: int  # denoising steps
-    mean_logprob: float
 
 
 def right_steps(text: str, answer: str) -> bool:
@@ -60,6 +63,16 @@ def _is_right(left: str, sign: str, right: str, result: str) -> bool:
             return a * b == c
         case _:
             return b * c == a and b > 0
+
+
+def uses_numbers_of(problem: str, text: str) -> bool:
+    """Whether the equations start from the numbers of the problem and from earlier results."""
+    known = {*re.findall(r"\d+", problem)} | {number for word, number in WORDS.items() if word in problem.lower()}
+    for left, _, right, result in EQUATION.findall(text):
+        if not {left, right} <= known:
+            return False
+        known.add(result)
+    return True
 
 
 def steps_of(reply: Mapping[str, Any]) -> str:
@@ -88,8 +101,7 @@ class InfillClient:
                 logprobs = reply["choices"][0]["logprobs"]
                 text = steps_of(reply)
                 tokens = sum(offset < len(text) for offset in logprobs["text_offset"])
-                mean = statistics.mean(logprobs["token_logprobs"] or [0.0])
-                return InfillReply(text, tokens, reply["dilaserve"]["steps"], mean)
+                return InfillReply(text, tokens, reply["dilaserve"]["steps"])
 
             return await asyncio.gather(*map(ask_one, bodies))
 
@@ -121,31 +133,32 @@ def main(
         free = client.ask([{"prompt": prompt, "max_tokens": OUTPUT} for prompt in prompts])
         of_hole = {hole: with_holes(client, [hole] * len(rows)) for hole in HOLES}
         of_free_length = with_holes(client, [max(reply.tokens, 1) for reply in free])
-    surest = [max(each, key=lambda reply: reply.mean_logprob) for each in zip(*of_hole.values(), strict=True)]
     report = Report(
         "Infill",
         f"The demo model, {len(rows)} held-out problems, threshold {THRESHOLD}, cache dual, float32. Right: every "
-        "equation is right, and the last one results in the answer. The requests of a row run together. Standard "
-        "errors over the problems.",
+        "equation is right, and the last one results in the answer. Standard errors over the problems.",
     )
-    report.add_columns("given", "tokens of the hole", "right, %", "mean steps", "mean tokens of the steps")
+    report.add_columns(
+        *("given", "tokens of the hole", "right, %", "and of the problem's numbers, %", "mean denoising steps"),
+        "mean tokens of the text",
+    )
 
-    def add(given: str, hole: object, replies: Sequence[InfillReply], steps: float | None = None) -> float:
-        right = [float(right_steps(reply.text, answer)) for reply, answer in zip(replies, answers, strict=True)]
-        mean_steps = statistics.mean(reply.steps for reply in replies) if steps is None else steps
-        tokens = statistics.mean(reply.tokens for reply in replies)
-        report.add_row(given, hole, percent(right), f"{mean_steps:.1f}", f"{tokens:.1f}")
-        return statistics.mean(right)
+    def add(given: str, hole: object, replies: Sequence[InfillReply]) -> None:
+        right = [right_steps(reply.text, answer) for reply, answer in zip(replies, answers, strict=True)]
+        own = [uses_numbers_of(row.prompt, reply.text) for row, reply in zip(rows, replies, strict=True)]
+        report.add_row(
+            given,
+            hole,
+            percent([float(each) for each in right]),
+            percent([float(both) for both in map(all, zip(right, own, strict=True))]),
+            f"{statistics.mean(reply.steps for reply in replies):.1f}",
+            f"{statistics.mean(reply.tokens for reply in replies):.1f}",
+        )
 
-    sentence = "the last sentence"
-    unpinned = add("nothing", "-", free)
+    add("nothing", "-", free)
     for hole, replies in of_hole.items():
-        add(sentence, hole, replies)
-    all_steps = sum(statistics.mean(reply.steps for reply in replies) for replies in of_hole.values())
-    chosen = add(sentence, f"the surest of {len(HOLES)}", surest, all_steps)
-    add(sentence, "as the free reply", of_free_length)
-    name = f"the surest hole is right at least as often as the free reply: {100 * chosen:.1f} %, {100 * unpinned:.1f} %"
-    report.add("Target:", target_list({name: chosen >= unpinned}))
+        add("the last sentence", hole, replies)
+    add("the last sentence", "as the free reply", of_free_length)
     report.write(out / "infill.md")
 
 

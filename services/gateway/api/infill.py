@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.gateway.api.request_models import CompletionBody, TextBody
+from services.gateway.api.request_models import CompletionBody
 from shared.arrays import Int32, pack_int32
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import MAX_OUTPUT_TOKENS
@@ -30,16 +30,16 @@ def infill_output(
 ) -> InfillOutput | None:
     """`room`: the most tokens of the output. None: the body gives no part of it. Raises: BadInput naming the wrong
     field."""
-    match body:
-        case TextBody(template=str(template)):
-            field, given = "template", _template(template, body.max_tokens, text)
-            text_tokens = len(given)
-        case TextBody(suffix=str(suffix)) if suffix:
-            field, end = "suffix", text.encode_prompt(suffix, "suffix")
-            text_tokens = max(min(body.max_tokens or DEFAULT_HOLE_TOKENS, room - len(end)), 1)
-            given = np.concatenate([_hole(text_tokens), end])
-        case _:
-            return None
+    _, limit = body.limit
+    if body.template is not None:
+        field, given = "template", _template(body.template, body.limit, text)
+        text_tokens = len(given)
+    elif body.given_suffix is not None:
+        field, end = "suffix", text.encode_prompt(body.given_suffix, "suffix")
+        text_tokens = max(min(limit or DEFAULT_HOLE_TOKENS, room - len(end)), 1)
+        given = np.concatenate([_hole(text_tokens), end])
+    else:
+        return None
     if len(given) > room:
         with_holes = f"{field} has {len(given)} tokens with its holes"
         raise TooLong(f"{with_holes}; after a prompt of {prompt_tokens} the output can have {room}", field)
@@ -53,16 +53,17 @@ def infill_output(
     return InfillOutput(tokens, text_tokens, pack_int32(given))
 
 
-def _template(template: str, max_tokens: int | None, text: TextModel) -> Int32:
-    """Its tokens, FREE in holes. Raises: BadInput."""
+def _template(template: str, limit: tuple[str, int | None], text: TextModel) -> Int32:
+    """Its tokens, FREE in holes. `limit`: of the tokens of holes, and its field. Raises: BadInput."""
     parts = HOLE.split(template)  # texts and lengths take turns
     holes = [_length(part) for part in parts[1::2]]
     if not holes:
         raise BadInput("template has no hole; <mask:N> is a hole of N tokens", "template")
     if sum(holes) > MAX_OUTPUT_TOKENS:
         raise TooLong(f"the holes of template have {sum(holes)} tokens; at most {MAX_OUTPUT_TOKENS}", "template")
-    if max_tokens is not None and sum(holes) > max_tokens:
-        raise BadInput(f"the holes of template have {sum(holes)} tokens; max_tokens allows {max_tokens}", "max_tokens")
+    name, most = limit
+    if most is not None and sum(holes) > most:
+        raise BadInput(f"the holes of template have {sum(holes)} tokens; {name} allows {most}", name)
     texts = [text.encode_prompt(part, "template") if part else _hole(0) for part in parts[::2]]
     pieces = [piece for own, hole in zip(texts, holes, strict=False) for piece in (own, _hole(hole))]
     return np.concatenate([*pieces, texts[-1]])

@@ -141,7 +141,7 @@ async def _infill(
 ) -> InfillOutput | None:
     """As `infill_output`, of long texts in a thread."""
     infill = partial(infill_output, body, text, prompt_tokens, block_length, room)
-    length = len(body.suffix or body.template or "") if isinstance(body, TextBody) else 0
+    length = len(body.given_suffix or body.template or "")
     return await asyncio.to_thread(infill) if length > LONG_TEXT else infill()
 
 
@@ -169,7 +169,6 @@ def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int, bl
 def adjusted_header(body: CompletionBody, request: Request) -> dict[str, str]:
     """The header that names the limit if the model has less room; empty if it has enough."""
     name, limit = body.limit
-    has_template = isinstance(body, TextBody) and body.template is not None  # which has its own length
-    if limit is None or request.max_tokens == limit or has_template:
+    if limit is None or request.max_tokens == limit or body.template is not None:  # which has its own length
         return {}
     return {ADJUSTED_HEADER: f"{name}={request.max_tokens}"}

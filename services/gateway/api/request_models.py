@@ -195,6 +195,7 @@ class CompletionBody(ServedBody, TextForms):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None  # choices for each prompt
     reasoning_effort: str | None = None
     canvas: bool | None = None  # DiLaServe's: whether the stream also has each step's tokens and guesses
+    template: str | None = None  # DiLaServe's: the text, in which <mask:N> is a hole of N tokens
 
     # Accepted only with values that have no effect
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
@@ -212,6 +213,11 @@ class CompletionBody(ServedBody, TextForms):
     def limit(self) -> tuple[str, int | None]:
         """The field that limits the tokens of the text, and its value."""
         return "max_tokens", self.max_tokens
+
+    @property
+    def given_suffix(self) -> str | None:
+        """The text after the completion."""
+        return None
 
     @property
     def wants_logprobs(self) -> bool:
@@ -232,6 +238,15 @@ class CompletionBody(ServedBody, TextForms):
     def _prompts(self) -> list[dict[str, Any]]:
         """The fields of each prompt that differ between prompts."""
         return [{}]
+
+    @model_validator(mode="after")
+    def _refuse_with_template(self) -> Self:
+        given = {"suffix": self.given_suffix, "logprobs": self.wants_logprobs, "max_tokens": self.max_tokens == 0}
+        wrong = next((name for name, is_given in given.items() if is_given), None)
+        if self.template is not None and wrong is not None:
+            text = f"{wrong} is not supported with template"
+            raise PydanticCustomError("unsupported_field", "{text}", {"name": wrong, "text": text})
+        return self
 
     @field_validator("stream_options", "canvas")
     @classmethod
@@ -305,11 +320,14 @@ class TextBody(CompletionBody):
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # of each token; alternatives of each
     best_of: Literal[1] | None = None
     suffix: str | None = None  # the text after the completion, which then has at most `max_tokens`
-    template: str | None = None  # DiLaServe's: the text, in which <mask:N> is a hole of N tokens
 
     def _prompts(self) -> list[dict[str, Any]]:
         several = isinstance(self.prompt, list) and any(not isinstance(each, int) for each in self.prompt[:1])
         return [{"prompt": prompt} for prompt in self.prompt] if several else [{"prompt": self.prompt}]
+
+    @property
+    def given_suffix(self) -> str | None:
+        return self.suffix or None
 
     @property
     def wants_logprobs(self) -> bool:
@@ -331,15 +349,6 @@ class TextBody(CompletionBody):
         if self.max_tokens == 0 and not self.echo:
             text = "max_tokens must be at least 1; 0 is only allowed with echo: true"
             raise PydanticCustomError("unsupported_field", "{text}", {"name": "max_tokens", "text": text})
-        return self
-
-    @model_validator(mode="after")
-    def _refuse_with_template(self) -> Self:
-        given = {"suffix": bool(self.suffix), "logprobs": self.wants_logprobs, "max_tokens": self.max_tokens == 0}
-        wrong = next((name for name, is_given in given.items() if is_given), None)
-        if self.template is not None and wrong is not None:
-            text = f"{wrong} is not supported with template" + (": 0" if wrong == "max_tokens" else "")
-            raise PydanticCustomError("unsupported_field", "{text}", {"name": wrong, "text": text})
         return self
 
     @model_validator(mode="after")

@@ -9,6 +9,8 @@ from tests.support.gateway import RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 
 BODY: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2="}
+CHAT = "/v1/chat/completions"
+MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": "How many?"}]}
 USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
@@ -93,6 +95,17 @@ async def test_fim_replies_as_mercury_and_as_mistral(gateway: RunningGateway, sc
     assert ["".join(each) for each in zip(*texts, strict=True)] == ["abc", "abc"]
 
 
+async def test_a_chat_fills_in_a_template(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    scheduler.answer = lambda _: "12345"
+    fields: dict[str, Any] = {**MESSAGES, "template": "x=<mask:2>, y=<mask:3>."}
+    reply = await post(gateway, CHAT, **fields)
+    assert reply["choices"][0]["message"]["content"] == "x=12, y=345."
+    assert used(reply)[1] == 5
+    chunks = await streamed(gateway, CHAT, **fields)
+    deltas = [choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(deltas) == "x=12, y=345."
+
+
 async def test_fim_without_a_suffix_continues_its_prompt(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
@@ -112,13 +125,18 @@ async def test_fim_without_a_suffix_continues_its_prompt(
         ("/v1/fim/completions", {"template": "<mask:2>"}, "template"),
         ("/v1/fim/completions", {"prompt": ["a", "b"]}, "prompt"),
         ("/v1/fim/completions", {"prompt": ""}, "prompt"),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "template": "<mask:2>"}, "template"),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "suffix": "x"}, "suffix"),
+        (CHAT, {**MESSAGES, "template": "<mask:2>", "logprobs": True}, "logprobs"),
+        (CHAT, {**MESSAGES, "template": "<mask:2>", "max_completion_tokens": 1}, "max_completion_tokens"),
+        ("/v1/responses", {"input": "a", "template": "<mask:2>"}, "template"),
+        ("/v1/messages", {**MESSAGES, "max_tokens": 9, "template": "<mask:2>"}, "template"),
+        (CHAT, {**MESSAGES, "suffix": "x"}, "suffix"),
     ],
 )
 async def test_fields_that_do_not_go_together_are_refused_by_name(
     gateway: RunningGateway, path: str, fields: dict[str, Any], param: str
 ) -> None:
-    reply = await gateway.http.post(path, json=BODY | fields)
+    prompt = {} if path in ("/v1/responses", "/v1/messages") else BODY
+    reply = await gateway.http.post(path, json={"model": "tiny-llada", **prompt, **fields})
     assert reply.status_code == 400
-    assert reply.json()["error"]["param"] == param, reply.text
+    assert param in reply.json()["error"]["message"]
+    assert reply.json()["error"].get("param", param) == param

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.infill import right_steps, steps_of
+from experiments.infill import right_steps, steps_of, uses_numbers_of
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,13 @@ from experiments.infill import right_steps, steps_of
 )
 def test_every_equation_and_the_last_result_are_checked(text: str, is_right: bool) -> None:
     assert right_steps(text, "21") is is_right
+
+
+@pytest.mark.parametrize(
+    ("text", "is_own"), [("54/2=27. 27-6=21.", True), ("50/2=25.", False), ("54/2=27. 21+0=21.", False), ("", True)]
+)
+def test_equations_start_from_the_numbers_of_the_problem(text: str, is_own: bool) -> None:
+    assert uses_numbers_of("John has 54 flowers and drops half of them, then breaks six.", text) is is_own
 
 
 def test_the_last_sentence_is_not_part_of_the_steps() -> None:
