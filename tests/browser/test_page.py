@@ -47,7 +47,7 @@ async def test_the_canvas_and_its_steps_are_read_by_keyboard(gateway: RunningGat
         await canvas.focus()
         await page.keyboard.press("ArrowRight")
         await page.keyboard.press("ArrowRight")
-        await expect(panel.locator(".readout")).to_have_text("Position 1: “h”, confidence 0.95, step 1")
+        await expect(panel.locator(".readout")).to_have_text("Position 1: “h”, confidence 0.56, step 1")
         await panel.get_by_label("Step shown").focus()
         await page.keyboard.press("Home")
         await expect(canvas).to_have_accessible_name(f"Canvas: 0 of {OUTPUT_TOKENS} tokens committed")
