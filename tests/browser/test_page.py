@@ -39,6 +39,25 @@ async def test_every_view_fits_and_the_playground_completes(
 
 
 @pytest.mark.slow
+async def test_a_template_is_filled_in_on_its_canvas(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
+) -> None:
+    scheduler.answer = lambda _: "12345"
+    async with new_page(gateway.url) as page:
+        await page.get_by_label("Slow motion").uncheck()
+        await page.get_by_label("Template").fill("x=<mask:2>, y=<mask:3>.")
+        await page.get_by_role("button", name="Run both").click()
+        for run in ("A", "B"):
+            await expect(page.get_by_label(f"Reply of run {run}")).to_have_text("x=12, y=345.")
+        await expect(page.locator("[data-run=A] .cell")).to_have_count(32)
+        await expect(page.locator("[data-run=A] .cell.pinned")).to_have_count(27)
+        canvas = page.get_by_role("article", name="Run A").locator(".canvas")
+        await canvas.focus()
+        await page.keyboard.press("ArrowRight")
+        await expect(page.locator("[data-run=A] .readout")).to_have_text("Position 0: “x”, given")
+
+
+@pytest.mark.slow
 async def test_the_canvas_and_its_steps_are_read_by_keyboard(gateway: RunningGateway, new_page: NewPage) -> None:
     async with new_page(gateway.url) as page:
         await run_both(page)

@@ -116,7 +116,7 @@ class AnsweringScheduler:
         steps = 0
         for start in range(0, len(free), TOKENS_PER_STEP):
             positions = free[start : start + TOKENS_PER_STEP][::-1]
-            if request.guesses and (last := len(output_ids) - 1) not in positions:
+            if request.guesses and (last := int(free[-1])) not in positions:
                 guess = Guesses(
                     step=steps, positions=pack_int32([last]), tokens=pack_int32([66]), confidences=GUESS_CONFIDENCE
                 )

@@ -16,7 +16,9 @@ from services.gateway.api.text_stream import Decode, TextChanged, TextStream
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.inflight import InFlightRequest, StepTokens
 from services.gateway.metrics import RequestRecorder
+from shared.arrays import unpack_int32
 from shared.messages.requests import Outcome, Request
+from shared.pinned import FREE
 from shared.tasks import cancel
 from shared.top_tokens import TopTokenTable
 
@@ -52,6 +54,7 @@ class StreamedChoice:
     guessed: StepTokens | None = None
     outcome: Outcome | None = None
     logprobs: StreamedLogprobs | None = None  # None: its client wants none
+    canvas_began: bool = False  # whether a canvas event is sent
 
     @property
     def request(self) -> Request:
@@ -120,7 +123,8 @@ class CompletionStream(EventStreamResponse):
                 tokens = choice.logprobs.take(len(choice.text.text))
             if choice.request.guesses:
                 index = {"index": choice.index} if len(self._choices) > 1 else {}
-                yield _canvas(event, choice.guessed, self._decode) | index
+                yield _canvas(event, choice, self._decode) | index
+                choice.canvas_began = True
         if piece:
             choice.recorder.text_sent()
         if piece or tokens:
@@ -173,9 +177,12 @@ def _finish(stream: TextStream, outcome: Outcome) -> str:
         raise ApiError(500, message, code="text_changed") from None
 
 
-def _canvas(committed: StepTokens, guessed: StepTokens | None, decode: Decode) -> Json:
-    """The tokens that a step committed, and its guesses for masked positions unless they are of another step."""
-    cells = _cells(committed, decode)
+def _canvas(committed: StepTokens, choice: StreamedChoice, decode: Decode) -> Json:
+    """The tokens that a step committed, and its guesses for masked positions unless they are of another step. The first
+    event has the pinned tokens, too."""
+    cells = [] if choice.canvas_began else _pinned_cells(choice.request, decode)
+    cells += _cells(committed, decode)
+    guessed = choice.guessed
     if guessed is not None and guessed.step == committed.step:
         cells += _cells(guessed, decode)
     return {"object": "dilaserve.canvas", "step": committed.step, "cells": cells}
@@ -187,6 +194,14 @@ def _cells(tokens: StepTokens, decode: Decode) -> list[Json]:
     return [
         {"position": position, "token": token, "text": decode([token]), "confidence": value, "committed": committed}
         for position, token, value in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def _pinned_cells(request: Request, decode: Decode) -> list[Json]:
+    return [
+        {"position": at, "token": token, "text": decode([token]), "confidence": 1.0, "committed": True, "pinned": True}
+        for at, token in enumerate(unpack_int32(request.pinned).tolist())
+        if token != FREE
     ]
 
 

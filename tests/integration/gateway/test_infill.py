@@ -106,6 +106,17 @@ async def test_a_chat_fills_in_a_template(gateway: RunningGateway, scheduler: An
     assert "".join(deltas) == "x=12, y=345."
 
 
+async def test_a_canvas_begins_with_the_given_tokens(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    scheduler.answer = lambda _: "12345"
+    sent = await streamed(gateway, CHAT, **MESSAGES, template="x=<mask:2>, y=<mask:3>.", canvas=True)
+    first, *others = [event["cells"] for event in sent if event["object"] == "dilaserve.canvas"]
+    pinned = {cell["position"]: cell["text"] for cell in first if cell.get("pinned")}
+    assert pinned == dict(zip((0, 1, 4, 5, 6, 7, 11), "x=, y=.", strict=True)) | dict.fromkeys(range(12, 32), "")
+    assert not [cell for cells in others for cell in cells if cell.get("pinned")]
+    written = {cell["position"]: cell["text"] for cells in (first, *others) for cell in cells}
+    assert "".join(written[position] for position in range(32)) == "x=12, y=345."
+
+
 async def test_fim_without_a_suffix_continues_its_prompt(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:

@@ -77,9 +77,10 @@ export class CanvasView {
   draw(position, state, fresh) {
     const cell = this.cells[position];
     const kind = state === null ? "" : state.committed ? "committed" : "provisional";
+    const pinned = state?.pinned ? "pinned" : "";
     const special = state !== null && state.text === "" ? "special" : "";
     const cursor = position === this.cursor ? "cursor" : "";
-    cell.className = ["cell", kind, special, fresh && "fresh", cursor].filter(Boolean).join(" ");
+    cell.className = ["cell", kind, pinned, special, fresh && "fresh", cursor].filter(Boolean).join(" ");
     cell.textContent = state === null ? "" : label(state.text);
     const shade = state === null ? 0 : Math.max(0, (state.confidence - MIN_SHADED_CONFIDENCE) / (1 - MIN_SHADED_CONFIDENCE));
     cell.style.setProperty("--sure", `${(shade * 100).toFixed(1)}%`);
@@ -111,8 +112,11 @@ export class CanvasView {
       return;
     }
     const state = this.states[this.cursor];
-    this.readout.textContent = state
-      ? `Position ${this.cursor}: “${state.text.trim() || label(state.text)}”, confidence ${format.threshold(state.confidence)}, step ${state.index + 1}`
-      : `Position ${this.cursor}: masked`;
+    if (state === null) {
+      this.readout.textContent = `Position ${this.cursor}: masked`;
+      return;
+    }
+    const origin = state.pinned ? "given" : `confidence ${format.threshold(state.confidence)}, step ${state.index + 1}`;
+    this.readout.textContent = `Position ${this.cursor}: “${state.text.trim() || label(state.text)}”, ${origin}`;
   }
 }

@@ -76,7 +76,7 @@ export class Panel {
   }
 
   /** Send the prompt and draw its steps until the reply is complete. */
-  async run({ model, prompt, tokens, slow }) {
+  async run({ model, prompt, template, tokens, slow }) {
     this.clear(tokens);
     const abort = (this.abort = new AbortController());
     this.button.textContent = "Stop";
@@ -84,7 +84,7 @@ export class Panel {
     const body = {
       model,
       messages: [{ role: "user", content: prompt }],
-      max_tokens: tokens,
+      ...(template ? { template } : { max_tokens: tokens }),
       block_length: BLOCK,
       slo_ms: SLOS_MS[this.slo.value],
       min_threshold: Number(this.floor.value),
@@ -96,7 +96,7 @@ export class Panel {
       await Promise.all([whole, this.play(whole, abort.signal, slow)]);
       const { text, serving } = await whole;
       if (serving === null) throw new Error("the stream ended early");
-      this.finish({ prompt, text, serving });
+      this.finish({ prompt, template, text, serving });
     } catch (error) {
       if (this.abort === abort) this.fail(abort.signal.aborted ? "Stopped." : error.message);
     } finally {
@@ -113,11 +113,21 @@ export class Panel {
     let serving = null;
     for await (const event of events("v1/chat/completions", { body, signal })) {
       if (event.error) throw new Error(event.error.message);
-      if (event.object === "dilaserve.canvas") this.recording.steps.push(event);
+      if (event.object === "dilaserve.canvas") {
+        if (body.template && !this.recording.steps.length) this.fit(event.cells);
+        this.recording.steps.push(event);
+      }
       text += event.choices?.[0]?.delta?.content ?? "";
       serving = event.dilaserve ?? serving;
     }
     return { text, serving };
+  }
+
+  /** Set the length of the canvas to that of a template's output: its given tokens reach to the end. */
+  fit(cells) {
+    const last = Math.max(...cells.map((cell) => cell.position));
+    this.recording.length = Math.ceil((last + 1) / BLOCK) * BLOCK;
+    this.view.reset(this.recording.length, BLOCK);
   }
 
   /** Draw the steps as they arrive, in slow motion at most one per SLOW_MS. */

@@ -33,7 +33,7 @@ export function setUpPlayground(models) {
   async function start(chosen) {
     if (!byId("ask").reportValidity()) return;
     byId("comparison").textContent = "";
-    const request = { prompt: prompt.value, tokens: Number(output.value), slow: () => byId("slow").checked };
+    const request = { prompt: prompt.value, template: byId("template").value, tokens: Number(output.value), slow: () => byId("slow").checked };
     try {
       request.model = (await models()).data[0].id;
     } catch (error) {
@@ -58,7 +58,7 @@ export function setUpPlayground(models) {
 
 /** A comparison of two results of the same prompt; empty without two. */
 function compare(a, b) {
-  if (!a || !b || a.prompt !== b.prompt || a.serving.steps === undefined || b.serving.steps === undefined) return "";
+  if (!a || !b || a.prompt !== b.prompt || a.template !== b.template || a.serving.steps === undefined || b.serving.steps === undefined) return "";
   const texts = a.text === b.text ? "The replies are the same." : "The replies differ.";
   return (
     `A took ${format.plural(a.serving.steps, "step")} and ${format.duration(a.serving.latency_ms)} at a mean threshold of ` +
