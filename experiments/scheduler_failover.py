@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from experiments.fault_load import BusMonitor, FaultReply, bus_monitor, closed_loop, leading_process, until
+from experiments.fault_table.load import Answer
 from experiments.live_cluster import LiveCluster, held_out_requests, live_cluster
 from experiments.report import RESULTS, Report
 from shared.logs import configure_logs
@@ -75,7 +76,7 @@ async def run(
     return replies, monitor, at_s
 
 
-def longest_pause_s(replies: Iterable[FaultReply], since_s: float) -> float:
+def longest_pause_s(replies: Iterable[FaultReply | Answer], since_s: float) -> float:
     """The longest time without a reply from `since_s` to the last reply. Times are of one clock."""
     ends_s = sorted(reply.ended_s for reply in replies if reply.ended_s > since_s)
     return max(later_s - earlier_s for earlier_s, later_s in pairwise([since_s, *ends_s]))

@@ -21,14 +21,15 @@ async def retry(
     action: Callable[[], Awaitable[T]],
     *,
     wait_initial_s: float = WAIT_INITIAL_S,
+    wait_max_s: float = WAIT_MAX_S,
     timeout_s: float | None = None,
     on: Callable[[Exception], bool] = is_retry_later,
 ) -> T:
-    """Call `action` until it raises no error that `on` accepts; the waits grow from `wait_initial_s` to WAIT_MAX_S.
+    """Call `action` until it raises no error that `on` accepts; the waits grow from `wait_initial_s` to `wait_max_s`.
 
     stamina logs each failure. Raises: any other error of `action`; the last error after `timeout_s`.
     """
     caller = stamina.AsyncRetryingCaller(
-        attempts=None, timeout=timeout_s, wait_initial=wait_initial_s, wait_max=WAIT_MAX_S, wait_jitter=0.1
+        attempts=None, timeout=timeout_s, wait_initial=wait_initial_s, wait_max=wait_max_s, wait_jitter=0.1
     )
     return await caller(on, action)

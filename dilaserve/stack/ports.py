@@ -2,6 +2,7 @@
 
 import errno
 import socket
+from contextlib import ExitStack
 
 from shared.errors import BadInput
 
@@ -10,9 +11,16 @@ LOOPBACK = "127.0.0.1"
 
 def free_port() -> int:
     """A free port of the loopback address."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Different free ports of the loopback address."""
+    with ExitStack() as bound:
+        probes = [bound.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((LOOPBACK, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def client_url(host: str, port: int, *, tls: bool = False) -> str:

@@ -39,16 +39,17 @@ def check_url(option: str, url: str) -> str:
 
 
 async def nats_answers(url: str, ca: str = "") -> bool:
-    """Whether a NATS server with JetStream answers; `ca` as `bus_client`. Raises: BadInput."""
+    """Whether one of the NATS servers in `url` answers, with JetStream; `ca` as `bus_client`. Raises: BadInput."""
     from nats.errors import Error  # noqa: PLC0415
 
     from shared.bus.tls import bus_client  # noqa: PLC0415
     from shared.bus.users import inbox_prefix  # noqa: PLC0415
+    from shared.urls import server_urls  # noqa: PLC0415
 
     client = bus_client(url, ca)
     try:
         await client.connect(
-            url,
+            server_urls(url),
             inbox_prefix=inbox_prefix(url),
             allow_reconnect=False,
             max_reconnect_attempts=1,  # the default is 60 attempts, 2 s apart

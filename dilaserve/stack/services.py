@@ -43,7 +43,8 @@ def scheduler_program(stack: Stack, nats_urls: NatsUrls, *, standby: bool = Fals
     if standby:
         port = stack.metrics_ports[-1] if stack.metrics_ports else 0
     name = "scheduler-2" if standby else "scheduler"
-    return _program(BusUser.SCHEDULER, stack, nats_urls, name, metrics_port=port)
+    replicas = None if stack.options.nats_url else stack.options.nats_nodes
+    return _program(BusUser.SCHEDULER, stack, nats_urls, name, metrics_port=port, stream_replicas=replicas)
 
 
 def serving_programs(stack: Stack, config: CellConfig, nats_urls: NatsUrls, database_url: str) -> list[Program]:

@@ -138,7 +138,12 @@ class UpOptions:
     producers: Annotated[
         str, Option(help="Names of producers on the bus, as a,b; each has a URL in stack.json.", show_default="none")
     ] = ""
-    nats_url: Annotated[str | None, Option(help="URL of a running NATS server to use.")] = None
+    nats_nodes: Annotated[
+        int, Option(help="Embedded NATS servers: 1, or a cluster of 3 or 5 that serves on if one fails.")
+    ] = 1
+    nats_url: Annotated[
+        str | None, Option(help="URL of a running NATS server to use; of a cluster all, with commas.")
+    ] = None
     database_url: Annotated[str | None, Option(help="URL of a running Postgres to use.")] = None
 
 

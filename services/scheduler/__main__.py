@@ -24,6 +24,7 @@ from services.scheduler.io.reconciliation import reconcile
 from services.scheduler.io.recovery import Recovery
 from services.scheduler.io.request_consumer import RequestConsumer
 from services.scheduler.io.request_preparer import RequestPreparer
+from services.scheduler.io.step_streams import StepStreamWatch
 from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.scheduler.monitoring.stats_window import StatsWindow
 from services.scheduler.registry import find_policy
@@ -115,7 +116,8 @@ async def serve(
         keep_config(bus, config),
         clock.run(),
         drain.run(),
-        bus.keep_set_up(lambda: queue.put(StepsLost()), settings.max_stored_bytes),
+        bus.keep_set_up(lambda: queue.put(StepsLost()), settings.max_stored_bytes, settings.stream_replicas),
+        StepStreamWatch(bus).run(lambda: queue.put(StepsLost())),
         instances.watch.run(),
         service.receive_results(lease.epoch),
         service.publish_stats(),
@@ -138,7 +140,7 @@ async def serve(
 async def agree(bus: Bus, settings: SchedulerSettings, text: TextModel, card: PredictorCard | None) -> CellConfig:
     """Set up the cell, and return its configuration: that of its first scheduler. Raises: BadInput if the environment
     differs from it."""
-    await bus.ensure_set_up(settings.max_stored_bytes)
+    await bus.ensure_set_up(settings.max_stored_bytes, settings.stream_replicas)
     config = await settle_config(bus, cell_config(settings, text.card, card))
     check_config(bus.subjects.cell, config, own_values(settings, text.card, card))
     return config

@@ -35,6 +35,7 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps sent ahead of the last result
     step_timeout_s: Seconds = 60.0  # seconds after which an unanswered step goes to another instance
     max_stored_bytes: Annotated[int, msgspec.Meta(ge=MIN_DISK_BYTES)] = DISK_BYTES  # bytes of the cell on NATS's disk
+    stream_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1  # NATS servers that store each stream and bucket
     shared_prefixes: bool = False  # requests of different API keys may share cached prefixes
     stop_at_eos: bool = True  # skip the blocks after the one that holds the end of text
 

@@ -13,8 +13,8 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, Header, KeyValueConfig, ObjectStoreConfig, RawStreamMsg, StreamConfig
-from nats.js.errors import APIError, BadRequestError, NotFoundError, ServerError
+from nats.js.api import ConsumerConfig, Header, RawStreamMsg
+from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 from opentelemetry import propagate
 from opentelemetry.context import Context, get_current
@@ -22,26 +22,27 @@ from opentelemetry.context import Context, get_current
 from shared.bus import subjects as declared
 from shared.bus.codec import decode, encode
 from shared.bus.errors import BUS_ERRORS, bus_errors
-from shared.bus.pull_consumer import consume
+from shared.bus.kept_consumer import KeptConsumer
 from shared.bus.reconnects import PING_S, Reconnects, limit_unanswered_time
+from shared.bus.set_up import set_up
 from shared.bus.storage_limits import DISK_BYTES
 from shared.bus.subjects import Subjects
 from shared.bus.tls import bus_client
 from shared.bus.users import inbox_prefix
-from shared.errors import BadInput, RetryLater
-from shared.retry import WAIT_INITIAL_S, retry
+from shared.errors import BadInput, QueueFull, RetryLater, StorageFull
+from shared.retry import retry
 from shared.tasks import pause
-from shared.urls import without_credentials
+from shared.urls import server_urls, without_credentials
 
 log = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=msgspec.Struct)
 T = TypeVar("T")
-L = TypeVar("L", StreamConfig, KeyValueConfig, ObjectStoreConfig)
 DRAIN_TIMEOUT_S = 5.0  # limit of sending pending messages when a service ends
-CONSUMER_RETRY_S = 1.0  # wait before a lost consumer is created again; longer only while this fails
+JETSTREAM_S = 2.0  # limit of one call: a server that fails loses calls, and another one answers them when repeated
+STORE_S = 10.0  # limit of storing a message; longer than a cluster usually takes to replace a server
+STORE_RETRY_S = 0.5  # longest wait between two attempts to store a message
 WRONG_LAST_SEQUENCE = 10071  # the server's error code for an unexpected sequence
-NO_ROOM = 10047  # the server's error code for a limit in bytes that it cannot reserve
 TOUCH_S = 5.0  # interval of touches of the liveness file
 SET_UP_CHECK_S = 0.5  # interval of checks for lost streams
 
@@ -52,14 +53,15 @@ class Bus:
     def __init__(self, client: Client, cell: str, reconnects: Reconnects, alive_file: str = "") -> None:
         self.nc = client
         self.reconnects = reconnects
-        self.js: JetStreamContext = client.jetstream(timeout=10)
+        self.js: JetStreamContext = client.jetstream(timeout=JETSTREAM_S)
         self.subjects = Subjects(cell)
         self.is_live: Callable[[], bool] = lambda: True  # a service may add a condition for the liveness file
         self._alive = asyncio.create_task(self._keep_alive_file(Path(alive_file))) if alive_file else None
 
     @classmethod
     async def connect(cls, url: str, cell: str, *, name: str, alive_file: str = "", ca: str = "") -> "Bus":
-        """Connect, with back-off while the server is unavailable; a lost connection reconnects automatically.
+        """Connect to one of the servers in `url`, with back-off while none is available; a lost connection reconnects
+        automatically, to any of them.
 
         `alive_file`, if given, is touched while the event loop runs and `is_live` holds. `ca`: as `bus_client`.
         Raises: BadInput if `ca` has no readable certificates.
@@ -88,7 +90,7 @@ class Bus:
         async def connect() -> Client:
             attempt = bus_client(url, ca)
             try:
-                await attempt.connect(url, **options)
+                await attempt.connect(server_urls(url), **options)
             except (*BUS_ERRORS, OSError) as error:
                 raise RetryLater(
                     f"cannot connect to the bus at {shown}: {str(error) or type(error).__name__}"
@@ -105,21 +107,29 @@ class Bus:
         await self.nc.publish(subject, encode(message), headers=trace_headers(headers))
 
     async def store(self, subject: str, message: msgspec.Struct, *, json: bool = False, if_first: bool = False) -> bool:
-        """Publish to a stream and wait until the message is stored. With `if_first`, do nothing if the subject already
-        holds a message.
+        """Publish to a stream and wait until the message is stored; repeat this while the stream does not answer, so
+        that it may hold the message twice. With `if_first`, do nothing if the subject already holds a message.
 
-        Returns: whether it is stored. Raises: QueueFull if the stream holds as many messages as it may, StorageFull if
-        it holds as many bytes; RetryLater if it does not answer.
+        Returns: whether it is stored now. Raises: QueueFull if the stream holds as many messages as it may, StorageFull
+        if it holds as many bytes; RetryLater if it does not answer within STORE_S.
         """
         headers = trace_headers({Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: "0"} if if_first else None)
-        with bus_errors(f"store on {subject}"):
-            try:
-                await self.js.publish(subject, encode(message, json=json), headers=headers)
-            except APIError as error:
-                if error.err_code != WRONG_LAST_SEQUENCE:
-                    raise
-                return False
-        return True
+        data = encode(message, json=json)
+
+        async def attempt() -> bool:
+            with bus_errors(f"store on {subject}"):
+                try:
+                    await self.js.publish(subject, data, headers=headers)
+                except APIError as error:
+                    if error.err_code != WRONG_LAST_SEQUENCE:
+                        raise
+                    return False
+            return True
+
+        def is_silence(error: Exception) -> bool:
+            return isinstance(error, RetryLater) and not isinstance(error, QueueFull | StorageFull)
+
+        return await retry(attempt, wait_max_s=STORE_RETRY_S, timeout_s=STORE_S, on=is_silence)
 
     async def last(self, stream: str, subject: str, kind: type[M], *, direct: bool = True) -> M | None:
         """The last message of a subject in the stream of the kind `stream`. `direct`: the stream allows raw reads.
@@ -143,34 +153,17 @@ class Bus:
         is_own: bool = False,
     ) -> None:
         """Pass each message of a stream to `handle` as it arrives, until cancelled. Creates the consumer at the start
-        and CONSUMER_RETRY_S after a loss, each time after `before_create`.
+        and after a loss, each time after `before_create`. A consumer that only does not answer is asked again: a
+        cluster is about to choose the server that leads it.
 
         `is_own`: no other process uses the consumer. After a reconnect it is created again: messages that the old
         connection lost are delivered again, and so are those that are not acknowledged yet.
         """
-        name, is_first = str(config.durable_name), True
-
-        async def create() -> None:
-            if before_create is not None:
-                await before_create()
-            if is_own and not is_first:
-                with suppress(NotFoundError):
-                    await self.js.delete_consumer(stream, name)
-            await self.js.add_consumer(stream, config)
-
-        while True:  # each loss starts a new back-off
-            await _retry(f"create the consumer of {stream}", create, CONSUMER_RETRY_S)
-            is_first = False
-            consuming = consume(self.nc, stream, name, handle)
-            try:
-                with bus_errors(f"consume {stream}"):
-                    if is_own:
-                        await self.reconnects.run_until_next(consuming)
-                        continue
-                    await consuming
-            except RetryLater as error:
-                log.warning("consumer lost", stream=stream, error=str(error))
-            await pause(CONSUMER_RETRY_S)
+        consumer = KeptConsumer(self.nc, self.js, stream, config, handle, before_create, is_own)
+        while True:
+            await consumer.create()
+            consuming = consumer.consume_while_it_exists()
+            await (self.reconnects.run_until_next(consuming) if is_own else consuming)
 
     async def bucket(self, name: str) -> KeyValue:
         """Bind to a bucket; waits until the set-up step has created it."""
@@ -180,38 +173,9 @@ class Bus:
         """Wait until the set-up step has created the stream."""
         await _retry(f"find the stream {name}", partial(self.js.stream_info, name))
 
-    async def set_up(self, disk_bytes: int = DISK_BYTES) -> None:
-        """Create or update every stream and bucket of the cell. Only the scheduler calls it."""
-        for stream in declared.streams(self.subjects, disk_bytes):
-            await _limited(stream, self._set_up_stream)
-        for bucket in declared.buckets(self.subjects, disk_bytes):
-            await _limited(bucket, self._set_up_bucket)
-        for store in declared.object_stores(self.subjects, disk_bytes):
-            await _limited(store, self._set_up_store)
-
-    async def _set_up_stream(self, config: StreamConfig) -> None:
-        try:
-            await self.js.add_stream(config)
-        except BadRequestError:  # it exists with other options
-            await self.js.update_stream(config)
-
-    async def _set_up_bucket(self, config: KeyValueConfig) -> None:
-        try:
-            await self.js.create_key_value(config)
-        except BadRequestError:
-            await self._limit(f"KV_{config.bucket}", config.max_bytes)
-
-    async def _set_up_store(self, config: ObjectStoreConfig) -> None:
-        try:
-            await self.js.create_object_store(str(config.bucket), config)
-        except BadRequestError:
-            await self._limit(f"OBJ_{config.bucket}", config.max_bytes)
-
-    async def _limit(self, stream: str, max_bytes: int | None) -> None:
-        """Change the limit of an existing bucket; its other options stay as they are."""
-        existing = (await self.js.stream_info(stream)).config
-        if existing.max_bytes != max_bytes:
-            await self.js.update_stream(existing.evolve(max_bytes=max_bytes))
+    async def set_up(self, disk_bytes: int = DISK_BYTES, replicas: int = 1) -> None:
+        """As `set_up.set_up`. Only the scheduler calls it."""
+        await set_up(self.js, self.subjects, disk_bytes, replicas)
 
     async def _keep_alive_file(self, path: Path) -> None:
         """Touch the liveness file until cancelled: its age is the time since the service was live. Raises: OSError."""
@@ -220,36 +184,44 @@ class Bus:
                 path.touch()  # noqa: ASYNC240  (takes microseconds)
             await pause(TOUCH_S)
 
-    async def ensure_set_up(self, disk_bytes: int = DISK_BYTES) -> None:
-        """Repeat `set_up` while the server is unavailable or JetStream is not ready."""
-        await _retry("set up the cell's streams", partial(self.set_up, disk_bytes))
+    async def ensure_set_up(self, disk_bytes: int = DISK_BYTES, replicas: int = 1) -> None:
+        """Repeat `set_up` while the server is unavailable or JetStream is not ready. Raises: BadInput as `set_up`."""
+        await _retry("set up the cell's streams", partial(self.set_up, disk_bytes, replicas))
 
-    async def keep_set_up(self, on_loss: Callable[[], None], disk_bytes: int = DISK_BYTES) -> None:
+    async def keep_set_up(self, on_loss: Callable[[], None], disk_bytes: int = DISK_BYTES, replicas: int = 1) -> None:
         """Until cancelled, repeat `set_up` after a stream or bucket of the cell was lost: deleted, or in the memory of
         a server that restarted. Then call `on_loss` if step messages were lost with it."""
         while True:
             await pause(SET_UP_CHECK_S)
             try:
-                missing = declared.stream_names(self.subjects) - await self._stream_names()
+                missing = declared.stream_names(self.subjects) - await self._names("$JS.API.STREAM.NAMES")
             except BUS_ERRORS:
                 continue  # the server is unavailable
             if missing:
-                await self.ensure_set_up(disk_bytes)  # completes a partial set-up too
+                await self.ensure_set_up(disk_bytes, replicas)  # completes a partial set-up too
                 log.warning("streams set up again", lost=sorted(missing))
                 if not missing.isdisjoint(map(self.subjects.stream, ("STEPS", "STEP_RESULTS"))):
                     on_loss()
 
-    async def _stream_names(self) -> set[str]:
-        """The names of all streams of the account. Raises: bus errors."""
+    async def consumer_names(self, stream: str) -> set[str]:
+        """The names of a stream's consumers. A list of their states would wait for each that does not answer.
+
+        Raises: bus errors.
+        """
+        return await self._names(f"$JS.API.CONSUMER.NAMES.{stream}")
+
+    async def _names(self, subject: str) -> set[str]:
+        """The names of all streams of the account, or of all consumers of a stream. Raises: bus errors."""
         names = set[str]()
         while True:
             request = msgspec.json.encode({"offset": len(names)})
-            reply = await self.nc.request("$JS.API.STREAM.NAMES", request, timeout=10)
-            page = msgspec.json.decode(reply.data, type=_StreamNames)
+            reply = await self.nc.request(subject, request, timeout=JETSTREAM_S)
+            page = msgspec.json.decode(reply.data, type=_Names)
             if page.error is not None:
                 raise APIError.from_error(page.error)
-            names.update(page.streams or ())
-            if not page.streams or len(names) >= page.total:
+            found = page.streams or page.consumers or []
+            names.update(found)
+            if not found or len(names) >= page.total:
                 return names
 
     async def close(self) -> None:
@@ -263,27 +235,14 @@ class Bus:
                 await asyncio.shield(self.nc.close())
 
 
-async def _retry(action: str, call: Callable[[], Awaitable[T]], wait_initial_s: float = WAIT_INITIAL_S) -> T:
+async def _retry(action: str, call: Callable[[], Awaitable[T]]) -> T:
     """Repeat `call` while the bus fails or does not answer; `action` names it in the log."""
 
     async def attempt() -> T:
         with bus_errors(action):
             return await call()
 
-    return await retry(attempt, wait_initial_s=wait_initial_s)
-
-
-async def _limited(config: L, set_up: Callable[[L], Awaitable[None]]) -> None:
-    """Set up a stream or bucket, without a limit if the server has too little room: the cell then serves as before."""
-    try:
-        await set_up(config)
-    except ServerError as error:
-        if error.err_code != NO_ROOM:
-            raise
-        name = config.name if isinstance(config, StreamConfig) else config.bucket
-        fix = "raise max_file_store of NATS, or lower DILASERVE_MAX_STORED_BYTES"
-        log.warning("NATS cannot reserve the bytes of a stream; it has no limit", stream=name, fix=fix)
-        await set_up(config.evolve(max_bytes=-1))
+    return await retry(attempt)
 
 
 def try_decode(msg: Msg | RawStreamMsg, kind: type[M]) -> M | None:
@@ -313,11 +272,12 @@ def last_token(subject: str) -> str:
     return subject.rpartition(".")[2]
 
 
-class _StreamNames(msgspec.Struct, frozen=True):
-    """One page of the server's list of streams; `streams` is None if there are none."""
+class _Names(msgspec.Struct, frozen=True):
+    """One page of the server's list of streams or of consumers; None if there are none."""
 
     total: int = 0
     streams: list[str] | None = None
+    consumers: list[str] | None = None
     error: dict[str, object] | None = None
 
 

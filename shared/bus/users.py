@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from shared.bus.subjects import Subjects, batch_consumer, monitor_consumer, stream_names
 from shared.errors import BadInput
+from shared.urls import server_urls
 
 API = "$JS.API"
 DEFAULT_INBOX = "_INBOX"  # of the clients that choose none
@@ -97,9 +98,10 @@ def _of_cell(names: Subjects, producers: Iterable[str]) -> dict[str, Permissions
 
 
 def inbox_prefix(url: str) -> str:
-    """The prefix of the inboxes of a connection to `url`: that of the URL's user, if it is one of the bus's users, so
-    that no other one can read the replies."""
-    user = urlsplit(url if "://" in url else f"nats://{url}").username
+    """The prefix of the inboxes of a connection to `url`: that of the first server's user, if it is one of the bus's
+    users, so that no other one can read the replies."""
+    first = server_urls(url)[0]
+    user = urlsplit(first if "://" in first else f"nats://{first}").username
     return f"{DEFAULT_INBOX}_{user}" if user in set(BusUser) else DEFAULT_INBOX
 
 
@@ -144,7 +146,8 @@ def _scheduler(names: Subjects) -> Permissions:
             *_read(requests, arrivals, names.stream("CONFIG"), f"KV_{names.leases_bucket}", f"KV_{names.drain_bucket}"),
             *_read_raw(outcomes, checkpoints),
             *_scan(arrivals),
-            *(f"{API}.CONSUMER.LIST.{requests}", f"{API}.CONSUMER.DELETE.{requests}.*"),
+            *(f"{API}.CONSUMER.{action}.{requests}" for action in ("LIST", "NAMES")),  # LIST: the version before
+            f"{API}.CONSUMER.DELETE.{requests}.*",
             *_consume(requests, "*"),  # the names of its consumers contain the epoch
             *_consume(results, "*"),
         ),

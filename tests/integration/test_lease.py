@@ -49,3 +49,18 @@ async def test_a_leader_is_superseded_if_another_scheduler_has_led(bus: Bus, *, 
             await lease.hold()
         if not still_leads:
             await Lease.acquire(bus, "third")
+
+
+async def test_a_leader_whose_renewal_was_stored_without_an_answer_still_leads(bus: Bus) -> None:
+    lease = await Lease.acquire(bus, "first")
+    bucket = await bus.bucket(bus.subjects.leases_bucket)
+    stored = await bucket.update(KEY, b"first", last=lease.epoch)
+
+    async def is_renewed() -> bool:
+        return ((await bucket.get(KEY)).revision or 0) > stored
+
+    holding = asyncio.ensure_future(lease.hold())
+    try:
+        await until(is_renewed)
+    finally:
+        await cancel([holding])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nats
 import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are no package of the project
 
 from dilaserve.cli import run
 from dilaserve.stack.bus_users import new_passwords, server_users
@@ -28,7 +29,8 @@ def check(config: Path) -> str:
 def write_config(command: str, config: Path) -> None:
     """Run a container's command with the files of the repository, without the server at its end."""
     text = " ".join(command.split()).replace("$$", "$").replace("exec nats-server", "true")
-    paths = {"/etc/nats/nats-server.conf": COMPOSE / "nats.conf", "/etc/nats/users.conf": COMPOSE / "users.conf"}
+    files = {"nats-server.conf": "nats.conf", "users.conf": "users.conf", "cluster.conf": "nats-cluster.conf"}
+    paths = {f"/etc/nats/{name}": COMPOSE / file for name, file in files.items()}
     for path, here in {**paths, "/tmp/nats.conf": config}.items():  # noqa: S108  (of the container)
         text = text.replace(path, str(here))
     subprocess.run(shlex.split(text), check=True)
@@ -74,6 +76,41 @@ async def test_the_container_server_starts_with_the_users_of_its_cell(
             await client.close()
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("file", ["bus-cluster.yml", "swarm-bus-cluster.yml"])
+def test_each_container_server_of_a_cluster_accepts_its_configuration(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = yaml.safe_load((COMPOSE / file).read_text())["services"]
+    for user in BusUser:
+        monkeypatch.setenv(f"NATS_{user.upper()}_PASSWORD", '"123"')
+    monkeypatch.setenv("CELL", "east")
+    monkeypatch.setenv("NATS_ROUTE_PASSWORD", "456")
+    for name in ("nats", "nats-2", "nats-3"):
+        monkeypatch.setenv("SERVER", services[name]["environment"]["SERVER"])
+        config = tmp_path / f"{name}.conf"
+        write_config(services[name]["command"], config)
+        assert "is valid" in check(config)
+        assert f"\nserver_name: {name}\n" in config.read_text()
+        for host in ("nats", "nats-2", "nats-3"):
+            assert f'"nats://route:456@{host}:6222"' in config.read_text()
+
+
+@pytest.mark.parametrize("file", ["bus-cluster.yml", "swarm-bus-cluster.yml"])
+def test_each_service_knows_every_server_of_a_cluster_under_its_own_user(file: str) -> None:
+    services = yaml.safe_load((COMPOSE / file).read_text())["services"]
+    urls = {
+        name.removeprefix("DILASERVE_").removesuffix("NATS_URL").rstrip("_").lower() or service: url
+        for service, content in services.items()
+        for name, url in content["environment"].items()
+        if name.endswith("NATS_URL")
+    }
+    assert set(urls) == {"gateway", "scheduler", "predictor", "reconfigurator", "worker"}
+    for user, url in urls.items():
+        found = re.findall(rf"nats://{user}:\$\{{NATS_{user.upper()}_PASSWORD[^}}]*\}}@(nats[-\d]*):4222", url)
+        assert found == ["nats", "nats-2", "nats-3"]
+    assert services["scheduler"]["environment"]["DILASERVE_STREAM_REPLICAS"] == 3
 
 
 def test_the_command_prints_the_users_of_a_cell(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,7 @@ from shared.retry import retry
 from shared.tasks import cancel
 from shared.text import TextModel
 
+KEYED_RETRY_S = 0.5  # longest wait between two attempts to accept a request with an Idempotency-Key
 KEYED_WAIT_S = 15.0  # longer than a broken connection, a restart of NATS or of an instance usually takes
 
 
@@ -215,7 +216,7 @@ async def _open_in_time(model: ModelCells, open_one: Callable[[], Awaitable[InFl
         is_full = isinstance(error, QueueFull | StorageFull)
         return isinstance(error, RetryLater) and not is_full and not model.first.readiness.draining
 
-    return await retry(open_one, timeout_s=KEYED_WAIT_S, on=is_passing)
+    return await retry(open_one, wait_max_s=KEYED_RETRY_S, timeout_s=KEYED_WAIT_S, on=is_passing)
 
 
 async def _completed(http: Request, inflights: Sequence[InFlightRequest]) -> list[Outcome]:

@@ -4,6 +4,7 @@ import hashlib
 from contextlib import suppress
 
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
 
 from services.gateway.api.errors import ApiError
 from services.gateway.bus_connection import BusConnection
@@ -19,6 +20,7 @@ class IdempotencyKeys:
 
     def __init__(self, connection: BusConnection) -> None:
         self._connection = connection
+        self._bucket: KeyValue | None = None
 
     async def claim(self, owner: str, key: str, path: str, body: str, cell: str | None) -> tuple[str, str | None]:
         """The id of the request that `key` of this `owner` names, and the name of its cell: `cell` for a new key, which
@@ -47,14 +49,15 @@ class IdempotencyKeys:
         """Store a claim unless the request has one or `cell` is None. Returns: the stored claim."""
         bus = self._connection.bus
         with bus_errors("look up the Idempotency-Key"):
-            bucket = await bus.js.key_value(bus.subjects.claims_bucket)
+            if self._bucket is None:
+                self._bucket = await bus.js.key_value(bus.subjects.claims_bucket)
             if cell is not None:
                 claim = Claim(fingerprint=fingerprint, cell=cell)
                 with suppress(KeyWrongLastSequenceError):
-                    await bucket.create(request_id, encode(claim))
+                    await self._bucket.create(request_id, encode(claim))
                     return claim
             with suppress(KeyNotFoundError):
-                return decode((await bucket.get(request_id)).value or b"", Claim)
+                return decode((await self._bucket.get(request_id)).value or b"", Claim)
         return None
 
 

@@ -9,20 +9,20 @@ import time
 from contextlib import suppress
 
 import structlog
-from nats.js.errors import KeyWrongLastSequenceError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from shared.bus.client import Bus
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S
-from shared.errors import RetryLater, Superseded
+from shared.errors import Superseded
 from shared.retry import retry
 from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
 KEY = "scheduler"
-STANDBY_POLL_S = 0.2  # time between two attempts to take the lease
+POLL_S = 0.2  # time between two attempts to take the lease, and to renew it while the bus does not answer
 
 
 class Lease:
@@ -50,7 +50,7 @@ class Lease:
         if (revision := await retry(create)) is None:
             log.info("another scheduler leads; standing by")
         while revision is None:
-            await asyncio.sleep(STANDBY_POLL_S)
+            await asyncio.sleep(POLL_S)
             revision = await retry(create)
         return cls(bucket, value, revision)
 
@@ -68,30 +68,42 @@ class Lease:
     async def hold(self) -> None:
         """Renew until cancelled. Raises: Superseded if another scheduler has led."""
         while True:
-            try:
-                began_s = time.monotonic()
-                with bus_errors("renew the lease"):
-                    async with asyncio.timeout(LEASE_TTL_S):
-                        await self._renew()
-                self._renewed_s = began_s
-                self._renewed.set()
-            except RetryLater as error:
-                log.warning("lease not renewed", error=str(error))
+            await retry(self._renew, wait_initial_s=POLL_S, wait_max_s=POLL_S)
             await pause(HEARTBEAT_S)
 
     async def _renew(self) -> None:
+        """Raises: Superseded as `hold`; RetryLater if the bus does not answer."""
+        began_s = time.monotonic()
+        with bus_errors("renew the lease"):
+            async with asyncio.timeout(LEASE_TTL_S):
+                await self._write()
+        self._renewed_s = began_s
+        self._renewed.set()
+
+    async def _write(self) -> None:
         """Renew the lease, even if it has expired, unless another scheduler has led since. Raises: Superseded."""
         try:
             self._revision = await self._bucket.update(KEY, self._holder, last=self._revision)
         except KeyWrongLastSequenceError:
-            expired = self._revision
+            last = self._revision
             try:
                 self._revision = await self._bucket.create(KEY, self._holder)
             except KeyWrongLastSequenceError:
-                raise Superseded("the lease has passed to another scheduler") from None
-            if self._revision != expired + 1:  # the bucket has no other keys
+                self._revision = await self._own_revision()
+            if self._revision != last + 1:  # the bucket has no other keys
                 await self.release()
                 raise Superseded("another scheduler has led since the lease expired") from None
+
+    async def _own_revision(self) -> int:
+        """The revision that this scheduler has written: the bus stored it, but its answer was lost.
+
+        Raises: Superseded if another scheduler holds the lease.
+        """
+        with suppress(KeyNotFoundError):
+            entry = await self._bucket.get(KEY)
+            if entry.value == self._holder:
+                return entry.revision or 0
+        raise Superseded("the lease has passed to another scheduler")
 
     async def release(self) -> None:
         """Let the next scheduler lead at once; if the bus is unavailable, it leads after the lease has expired."""

@@ -99,9 +99,9 @@ class RequestConsumer:
         stream = self._bus.subjects.stream("REQUESTS")
 
         async def evict_superseded() -> None:
-            for info in await self._bus.js.consumers_info(stream):
-                if consumer_epoch(info.name) < epoch:
-                    await self._bus.js.delete_consumer(stream, info.name)
+            for name in await self._bus.consumer_names(stream):
+                if consumer_epoch(name) < epoch:
+                    await self._bus.js.delete_consumer(stream, name)
 
         async with self._tasks:
             self._tasks.create_task(self._promote())

@@ -30,6 +30,7 @@ class Registration:
         self._drain_began_s: float | None = None  # by the monotonic clock
         self.instance = instance
         self._renewed_s = time.monotonic()
+        self._bucket: KeyValue | None = None
 
     async def renew(self) -> None:
         """Write the entry now. If the bus is unavailable, log it; the next renewal tries again."""
@@ -45,7 +46,7 @@ class Registration:
             )
         try:
             async with asyncio.timeout(HEARTBEAT_S):
-                await (await self._bucket()).put(self.instance.instance_id, encode(self.instance))
+                await (await self._opened()).put(self.instance.instance_id, encode(self.instance))
             self._renewed_s = time.monotonic()
         except BUS_ERRORS as error:
             log.warning("registration not renewed", error=repr(error))
@@ -80,9 +81,12 @@ class Registration:
         """Delete the entry, so that the instance is gone at once."""
         try:
             async with asyncio.timeout(HEARTBEAT_S):
-                await (await self._bucket()).delete(self.instance.instance_id)
+                await (await self._opened()).delete(self.instance.instance_id)
         except BUS_ERRORS as error:
             log.warning("registration not deleted; it expires", error=repr(error))
 
-    async def _bucket(self) -> KeyValue:
-        return await self._bus.bucket(self._bus.subjects.instances_bucket)
+    async def _opened(self) -> KeyValue:
+        """The bucket, opened once: others receive a heartbeat also while the bucket does not answer."""
+        if self._bucket is None:
+            self._bucket = await self._bus.bucket(self._bus.subjects.instances_bucket)
+        return self._bucket

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dilaserve.stack.options import (
     Stack,
     check_model,
+    check_nats_nodes,
     check_profile,
     check_sync_interval,
     choose_cache,
@@ -212,3 +213,16 @@ def test_every_option_of_up_is_in_the_documents() -> None:
     flags = {name: f"--{name.replace('_', '-')}" for name in UpOptions.__dataclass_fields__}
     flags |= {"default_slo_s": "--slo", "first_metrics_port": "--metrics-port"}
     assert [flag for flag in flags.values() if f"`{flag}" not in page] == []
+
+
+@pytest.mark.parametrize("count", [0, 2, 4, 7])
+def test_a_number_of_servers_without_a_better_majority_is_refused(count: int) -> None:
+    with pytest.raises(BadInput, match=f"--nats-nodes {count}: accepted: 1, 3, 5"):
+        check_nats_nodes(count, None)
+
+
+def test_embedded_servers_and_a_running_one_exclude_each_other() -> None:
+    with pytest.raises(BadInput, match="--nats-nodes 3: not with --nats-url; name each server of your cluster there"):
+        check_nats_nodes(3, "nats://127.0.0.1:4222")
+    for count, url in ((1, "nats://127.0.0.1:4222"), (3, None)):
+        check_nats_nodes(count, url)

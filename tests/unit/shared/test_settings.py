@@ -47,7 +47,11 @@ def test_an_invalid_value_reports_variable_value_and_accepted_values(variable: s
 
 @pytest.mark.parametrize(
     "url",
-    ["nats://nats", "localhost:4222", "tls://me:s3cret@[::1]:4222/", "nats://token@a.b-c.d:1", "nats://me:p@ss@nats"],
+    [
+        *("nats://nats", "localhost:4222", "tls://me:s3cret@[::1]:4222/", "nats://token@a.b-c.d:1"),
+        *("nats://me:p@ss@nats", "nats://me:a,b@nats", "nats://me:p@a:1,nats://me:p@b:2"),
+        "tls://me:p@a,tls://me:p@b",
+    ],
 )
 def test_every_url_that_nats_accepts_is_accepted(url: str) -> None:
     assert read_settings(Example, {"DILASERVE_NATS_URL": url}).nats_url == url
@@ -60,6 +64,8 @@ def test_every_url_that_nats_accepts_is_accepted(url: str) -> None:
         ("nats://me:s3cret@127.0.0.1:port", "nats://127.0.0.1:port"),
         ("nats://me:s3cret/x@127.0.0.1", "nats://127.0.0.1"),
         ("me:s3cret@a b", "a b"),
+        ("nats://me:s3cret@a,me:s3cret@b,c", "nats://b,c"),
+        ("nats://me:s3cret@a,tls://me:s3cret@b", "nats://b"),
     ],
 )
 def test_the_error_of_a_nats_url_shows_no_password(url: str, shown: str) -> None:

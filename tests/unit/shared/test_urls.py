@@ -1,8 +1,8 @@
-"""Addresses without their secrets."""
+"""Addresses without their secrets, and lists of them."""
 
 import pytest
 
-from shared.urls import without_credentials
+from shared.urls import server_urls, without_credentials
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,15 @@ from shared.urls import without_credentials
 )
 def test_a_url_is_shown_without_its_credentials(url: str, shown: str) -> None:
     assert without_credentials(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("urls", "each"),
+    [
+        ("host:4222", ["host:4222"]),
+        ("nats://a:p@h1:1,nats://a:p@h2:2", ["nats://a:p@h1:1", "nats://a:p@h2:2"]),
+        ("tls://a:p,q@h1,tls://a:p,q@h2", ["tls://a:p,q@h1", "tls://a:p,q@h2"]),
+    ],
+)
+def test_a_list_is_split_between_servers_and_not_within_passwords(urls: str, each: list[str]) -> None:
+    assert server_urls(urls) == each

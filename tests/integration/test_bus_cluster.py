@@ -1,0 +1,131 @@
+"""The bus on a cluster of three servers: what it stores and serves when one of them fails."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from nats.aio.msg import Msg
+
+from dilaserve.stack.nats import cluster_sections
+from dilaserve.stack.ports import free_port
+from experiments.bus_failover import BusServers, bus_servers, leaders
+from experiments.live_cluster import CELL
+from services.scheduler.io.step_streams import StepStreamWatch
+from shared.bus.client import Bus
+from shared.bus.codec import decode
+from shared.bus.subjects import request_consumer, stream_names
+from shared.errors import BadInput
+from shared.messages.requests import Request
+from shared.retry import retry
+from shared.tasks import cancel
+from tests.support.nats import NatsServer
+from tests.support.waiting import LIMIT_S, reached, until
+
+ELECTION_S = 60.0  # limit of what waits for a cluster to choose leaders
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[tuple[BusServers, str, Bus]]:
+    """The servers, their URLs, and a connection to one of them."""
+    with bus_servers(3) as (servers, url):
+        bus = await Bus.connect(url, CELL, name="test")
+        yield servers, url, bus
+        await bus.close()
+
+
+@pytest.mark.slow
+async def test_an_existing_cell_gets_the_number_of_replicas_and_keeps_its_messages(
+    cluster: tuple[BusServers, str, Bus],
+) -> None:
+    _, url, bus = cluster
+    await bus.ensure_set_up(replicas=1)
+    await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x"))
+    await bus.ensure_set_up(replicas=3)
+    await leaders(url)  # every server has every stream
+    infos = [await bus.js.stream_info(name) for name in stream_names(bus.subjects)]
+    assert {info.config.num_replicas for info in infos} == {3}
+    assert (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).state.messages == 1
+
+
+@pytest.mark.slow
+async def test_requests_are_stored_and_delivered_after_the_loss_of_the_leading_server(
+    cluster: tuple[BusServers, str, Bus],
+) -> None:
+    servers, url, bus = cluster
+    await bus.ensure_set_up(replicas=3)
+    received, stream = set[str](), bus.subjects.stream("REQUESTS")
+
+    async def receive(msg: Msg) -> None:
+        received.add(decode(msg.data, Request).request_id)
+
+    async def store(request_id: str) -> None:
+        request = Request(request_id=request_id, prompt="x")
+        await retry(partial(bus.store, bus.subjects.requests, request), timeout_s=ELECTION_S)
+
+    consuming = asyncio.ensure_future(bus.run_consumer(stream, request_consumer(1), receive, is_own=True))
+    try:
+        await store("before")
+        await reached(lambda: "before" in received, ELECTION_S)
+        servers.kill((await leaders(url))[stream])
+        await store("after")
+        await reached(lambda: "after" in received, ELECTION_S)
+        assert (await bus.js.get_msg(stream, 1)).data is not None
+    finally:
+        await cancel([consuming])
+
+
+@pytest.mark.slow
+async def test_step_messages_count_as_lost_when_another_server_leads_their_stream(
+    cluster: tuple[BusServers, str, Bus],
+) -> None:
+    servers, url, bus = cluster
+    await bus.ensure_set_up(replicas=3)
+    stream, watch = bus.subjects.stream("STEPS"), StepStreamWatch(bus)
+    led = await leaders(url)
+    assert await watch.look() == []
+    servers.kill(led[stream])
+    await until(lambda: loses(watch, stream), ELECTION_S)
+
+
+@pytest.mark.slow
+async def test_an_emptied_stream_of_steps_is_noticed(cluster: tuple[BusServers, str, Bus]) -> None:
+    servers, url, bus = cluster
+    await bus.ensure_set_up(replicas=1)
+    stream, watch = bus.subjects.stream("STEPS"), StepStreamWatch(bus)
+    await bus.js.publish(bus.subjects.steps("i1"), b"x")
+    leader = (await leaders(url))[stream]
+    assert await watch.look() == []
+    servers.kill(leader)
+    servers.start(leader)
+    await until(lambda: loses(watch, stream), ELECTION_S)
+
+
+async def loses(watch: StepStreamWatch, stream: str) -> bool:
+    return stream in await watch.look()
+
+
+async def test_several_replicas_without_a_cluster_are_refused_with_the_setting(bus: Bus) -> None:
+    with pytest.raises(BadInput, match="DILASERVE_STREAM_REPLICAS=3: the NATS server is in no cluster"):
+        await bus.ensure_set_up(replicas=3)
+
+
+async def test_a_server_without_the_password_of_the_routes_is_refused(tmp_path: Path) -> None:
+    port = free_port()
+    [section] = cluster_sections(["nats-1"], [port])
+    server = NatsServer(tmp_path, more=section)
+    server.start()
+    try:
+        replies = await asyncio.to_thread(join_cluster, port)
+    finally:
+        server.stop()
+    assert "-ERR 'Authorization Violation'" in replies
+
+
+def join_cluster(port: int) -> str:
+    """Everything that the server at this port of the routes sends to another server without a password."""
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as route:
+        route.sendall(b'CONNECT {"verbose":false,"pedantic":false,"name":"other","cluster":"dilaserve"}\r\nPING\r\n')
+        return b"".join(iter(lambda: route.recv(4096), b"")).decode()
