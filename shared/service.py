@@ -17,6 +17,8 @@ from shared.settings import S, ServiceSettings, read_settings
 from shared.tasks import run_until_stopped
 from shared.telemetry import telemetry
 
+GC_THRESHOLDS = 50_000, 20, 100  # new objects, and collections of the younger generation, before a collection
+
 Service = Coroutine[Any, Any, int | None]  # runs until SIGTERM or SIGINT; its result is the exit status, None is 0
 
 
@@ -56,9 +58,10 @@ def _first(error: BaseException) -> BaseException:
 
 def freeze_startup_objects() -> None:
     """Exempt the objects of start-up, mostly modules, from garbage collection: each full one would scan them, a pause
-    of tenths of a second."""
+    of tenths of a second. Collect the others less often: most of a burst, such as a backlog, is no garbage."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def stop_on_signal() -> asyncio.Event:

@@ -16,7 +16,7 @@ from shared.errors import RetryLater
 
 Handle = Callable[[Msg], Awaitable[None]]
 
-BATCH = 512  # messages per pull request
+BATCH, BATCH_BYTES = 4096, 32 << 20  # messages and their bytes per pull request; one message has at most 8 MiB
 EXPIRES_S = 2.0  # lifetime of a pull request; also the longest pause after a reconnect
 
 
@@ -26,7 +26,7 @@ async def consume(nc: Client, stream: str, consumer: str, handle: Handle) -> Non
     Raises: RetryLater if the consumer is lost; bus errors; errors of `handle`.
     """
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-    request = msgspec.json.encode({"batch": BATCH, "expires": int(EXPIRES_S * 1e9)})
+    request = msgspec.json.encode({"batch": BATCH, "max_bytes": BATCH_BYTES, "expires": int(EXPIRES_S * 1e9)})
     inbox = nc.new_inbox()
     pull = _Pull(handle)
     subscription = await nc.subscribe(inbox, cb=pull.on_message)

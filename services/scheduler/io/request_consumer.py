@@ -166,20 +166,19 @@ class RequestConsumer:
     async def _prepare(self, held: _Held, waiting: WaitingRequest, message: RequestMessage | None) -> None:
         """Put the request into the event queue, unless it is invalid or has its outcome."""
         request_id, delivery = waiting.request_id, waiting.delivery
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
-            try:
-                arrived = await self._preparer.prepare(waiting, message)
-            except BadInput as error:
-                self._reject(request_id, delivery, error)
-                return
-            if arrived is None:
-                log.info("request already has its outcome")
-                if has_producer(request_id):
-                    self._outcomes.repeat(request_id, delivery)
-                else:
-                    await self._acknowledge(delivery)
-                self._release(request_id, delivery)
-                return
+        try:
+            arrived = await self._preparer.prepare(waiting, message)
+        except BadInput as error:
+            self._reject(request_id, delivery, error)
+            return
+        if arrived is None:
+            log.info("request already has its outcome", request_id=request_id)
+            if has_producer(request_id):
+                self._outcomes.repeat(request_id, delivery)
+            else:
+                await self._acknowledge(delivery)
+            self._release(request_id, delivery)
+            return
         if message is not None:  # it did not wait, so its arrival is not published yet
             self._publish(
                 replace(waiting.arrival, prompt_tokens=len(arrived.prompt_ids) + count_pinned(arrived.request))

@@ -5,7 +5,6 @@ Requests are prepared concurrently. One that needs no slow step overtakes those 
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -24,8 +23,8 @@ from shared.retry import retry
 from shared.text import LONG_TEXT, TextModel
 
 TRACE_HEADERS = ("traceparent", "tracestate")  # W3C trace context
-MAX_READS = 64  # requests whose message or state is read at a time
-MAX_LONG_TEXTS = 2  # long texts tokenized at a time; a short one finds a free thread
+MAX_READS = 64  # requests whose message is read at a time
+MAX_LONG_TEXTS = 2  # long texts tokenized at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +54,9 @@ class RequestPreparer:
             return None
         checkpoint = None
         if self._recovery.covers(delivery.sequence):
-            async with self._reads:
-                has_outcome, checkpoint = await asyncio.gather(
-                    self._recovery.has_outcome(arrival.request_id), self._recovery.checkpoint(arrival.request_id)
-                )
-            if has_outcome:
+            if await self._recovery.has_outcome(arrival.request_id):
                 return None
+            checkpoint = await self._recovery.checkpoint(arrival.request_id)
         prompt_ids = await self._tokenize(message.request)
         block_offset, output_length = self._text.fit_output(message.request, len(prompt_ids))
         choices = self._text.encode_choices(message.request, output_length)
@@ -101,8 +97,11 @@ class RequestPreparer:
         if request.prompt_ids is not None:
             self._check_length(request, len(request.prompt_ids) // 4)  # first, as the other checks look at each token
             return self._text.encode_request(request)
-        async with self._long_texts if text_length(request) > LONG_TEXT else nullcontext():
-            prompt_ids = await asyncio.to_thread(self._text.encode_request, request)
+        if text_length(request) <= LONG_TEXT:
+            prompt_ids = self._text.encode_request(request)
+        else:
+            async with self._long_texts:
+                prompt_ids = await asyncio.to_thread(self._text.encode_request, request)
         self._check_length(request, len(prompt_ids))
         return prompt_ids
 

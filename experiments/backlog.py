@@ -1,0 +1,135 @@
+"""Kill the leading scheduler of a cell with a long backlog, and measure how soon the standby holds every request.
+
+python -m experiments.backlog
+
+No instance runs, so that every request waits. A tenth of them have a checkpoint, as if they had begun.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Annotated
+
+import numpy as np
+import psutil
+import typer
+from nats.aio.msg import Msg
+
+from dilaserve.commands.up import DEMO_MODEL
+from experiments.bus_failover import bus_servers
+from experiments.fault_load import until
+from experiments.live_cluster import CELL, held_out_requests
+from experiments.report import RESULTS, Report, target_list
+from shared.bus.client import Bus
+from shared.bus.codec import decode
+from shared.logs import configure_logs
+from shared.messages.checkpoints import Checkpoint
+from shared.messages.requests import Request
+from shared.messages.stats import SchedulerStats
+from shared.settings import to_environ
+
+LIMIT_S = 120.0
+MAX_READ_S, MAX_TAKEOVER_S = 5.0, 5.0
+PUBLISHED = 500  # messages that are published at a time
+BLOCK, OUTPUT_TOKENS = 32, 64
+COLUMNS = ("requests", "the standby leads after, s", "it holds all after another, s", "its CPU time, s")
+NOTES = """The first time is from the kill to the standby's first statistics, which includes the 3 s after which a lease
+expires; the second from there to the first statistics with every request. Statistics are published each second. The CPU
+time of the standby, from the kill to the end, is its own work: the rest is waiting."""
+
+
+def main(*, requests: Annotated[list[int] | None, typer.Option(help="Sizes of the backlog.")] = None) -> None:
+    """Print the table, and write it to experiments/results/backlog.md. Exit status 1: a target is missed."""
+    configure_logs("backlog", level="error")
+    report = Report("A standby takes over a backlog")
+    report.add_columns(*COLUMNS)
+    for count in requests or [1_000, 20_000]:
+        takeover_s, read_s, cpu_s = asyncio.run(run(count))
+        report.add_row(count, f"{takeover_s:.1f}", f"{read_s:.1f}", f"{cpu_s:.1f}")
+    targets = {
+        f"the standby leads in under {MAX_TAKEOVER_S:g} s": takeover_s < MAX_TAKEOVER_S,
+        f"it holds {count} requests in under {MAX_READ_S:g} s": read_s < MAX_READ_S,
+    }
+    report.add(NOTES, target_list(targets))
+    report.write(RESULTS / "backlog.md")
+    raise typer.Exit(0 if all(targets.values()) else 1)
+
+
+async def run(requests: int) -> tuple[float, float, float]:
+    """Returns: the seconds until the standby leads, and until it holds every request after that; its CPU time."""
+    with ExitStack() as started:
+        _, nats_url = started.enter_context(bus_servers(1))
+        bus = await Bus.connect(nats_url, CELL, name="experiment")
+        await bus.set_up()
+        await store_backlog(bus, requests)
+        stats: list[tuple[float, SchedulerStats]] = []
+
+        async def receive(msg: Msg) -> None:
+            stats.append((monotonic(), decode(msg.data, SchedulerStats)))
+
+        await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=receive)
+        leader, _ = started.enter_context(scheduler(nats_url))
+        await until(lambda: bool(stats) and stats[-1][1].active == requests, LIMIT_S)
+        standby, log = started.enter_context(scheduler(nats_url))
+        await until(lambda: "standing by" in log.read_text(), LIMIT_S)
+        first_epoch = stats[-1][1].epoch
+        killed_s, cpu_before_s = monotonic(), cpu_time_s(standby)
+        leader.kill()
+        await until(lambda: stats[-1][1].epoch > first_epoch and stats[-1][1].active == requests, LIMIT_S)
+        leads_s = next(at_s for at_s, each in stats if each.epoch > first_epoch)
+        holds_s = next(at_s for at_s, each in stats if each.epoch > first_epoch and each.active == requests)
+        cpu_s = cpu_time_s(standby) - cpu_before_s
+        await bus.close()
+    return leads_s - killed_s, holds_s - leads_s, cpu_s
+
+
+def cpu_time_s(process: subprocess.Popen[bytes]) -> float:
+    times = psutil.Process(process.pid).cpu_times()
+    return float(times.user + times.system)
+
+
+async def store_backlog(bus: Bus, requests: int) -> None:
+    prompts = [row.prompt for row in held_out_requests()]
+    checkpoint = Checkpoint(
+        output_ids=np.full(BLOCK, 5, np.int32).tobytes(),
+        block_length=BLOCK,
+        steps=4,
+        recompute_steps=1,
+        threshold_tokens=0.9 * BLOCK,
+        lowest_threshold=0.9,
+        migrations=0,
+        instances=["w-1"],
+    )
+    for first in range(0, requests, PUBLISHED):
+        numbers = range(first, min(first + PUBLISHED, requests))
+        bodies = [
+            Request(request_id=f"r{i}", prompt=prompts[i % len(prompts)], output_tokens=OUTPUT_TOKENS, slo_s=3600)
+            for i in numbers
+        ]
+        begun = [bus.subjects.checkpoints(f"r{i}") for i in numbers if i % 10 == 0]
+        await asyncio.gather(*(bus.store(subject, checkpoint) for subject in begun))
+        await asyncio.gather(*(bus.store(bus.subjects.requests, body) for body in bodies))
+
+
+@contextmanager
+def scheduler(nats_url: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Run a scheduler during the body. Yields: its process and its log."""
+    settings = {"nats_url": nats_url, "model": DEMO_MODEL, "policy": "dilaserve"}
+    environ = {**os.environ, **to_environ(settings)}
+    with tempfile.NamedTemporaryFile(prefix="dilaserve-scheduler-") as log:
+        process = subprocess.Popen([sys.executable, "-m", "services.scheduler"], env=environ, stdout=log, stderr=log)
+        try:
+            yield process, Path(log.name)
+        finally:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    typer.run(main)
