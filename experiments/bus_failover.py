@@ -2,7 +2,7 @@
 
 python -m experiments.bus_failover
 
-The servers are processes of this experiment, so that a killed one stays away for a while, like one whose machine is
+The servers are processes of this experiment, so that a killed one stays down for a while, like one whose machine is
 lost; `dilaserve up --nats-nodes 3` would start it again at once.
 """
 
@@ -79,11 +79,11 @@ def main(
     *,
     kills: Annotated[int, typer.Option(min=1, help="Number of kills with three servers.")] = 5,
     rate: Annotated[float, typer.Option(help="Requests per second.")] = 4.0,
-    away: Annotated[float, typer.Option(help="Seconds for which a killed server is away.")] = 20.0,
+    away: Annotated[float, typer.Option(help="Seconds for which a killed server is down.")] = 20.0,
 ) -> None:
     """Print the table, and write it to experiments/results/bus_failover.md. Exit status 1: a target is missed."""
     configure_logs("bus_failover", level="critical")
-    note = f"{rate:g} requests/s, each with an `Idempotency-Key`; a killed server is away for {away:g} s."
+    note = f"{rate:g} requests/s, each with an `Idempotency-Key`; a killed server is down for {away:g} s."
     report = Report("The leader of the bus is killed under load", note)
     report.add_columns(*COLUMNS)
     rows: dict[int, list[tuple[int, float]]] = {}
