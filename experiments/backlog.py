@@ -21,7 +21,7 @@ import psutil
 import typer
 from nats.aio.msg import Msg
 
-from dilaserve.commands.up import DEMO_MODEL
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.bus_failover import bus_servers
 from experiments.fault_load import until
 from experiments.live_cluster import CELL, held_out_requests

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from dilaserve.stack.up_options import DEMO_MODEL
 from dilaserve.stack.data_dir import read_addresses
+from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.bus_failover import leaders
 from experiments.live_cluster import SUBJECTS
 from shared.bus.users import BusUser
