@@ -8,7 +8,7 @@ from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.messages.cell import CellConfig
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions
-from shared.messages.gateway import Batch, BatchError, BatchWork, Claim, Conversation, StoredFile
+from shared.messages.gateway import Batch, BatchError, BatchWork, Claim, Conversation, GatewayUse, KeyRate, StoredFile
 from shared.messages.instances import Control, Instance, ModelCard
 from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, LaunchReply
 from shared.messages.models import CanaryRecord, WeightsRecord
@@ -241,6 +241,7 @@ _SAMPLES: list[msgspec.Struct] = [
     Conversation(owner="alice", messages=[ChatMessage(role="user", content="2+2?")]),
     StoredFile(owner="1f3a", filename="in.jsonl", purpose="batch", created_s=5),
     BatchWork(batch_id="batch-1"),
+    GatewayUse(gateway="gateway-1", rates=[KeyRate(key="k1", per_minute=60, due_s=1.0)], in_flight={"k1": 2}),
     Batch(
         batch_id="batch-1",
         owner="1f3a",

@@ -46,7 +46,7 @@ class GatewayUse(msgspec.Struct, frozen=True, kw_only=True):
 
     gateway: str
     rates: list[KeyRate] = []
-    in_flight: dict[str, int] = {}  # requests of each key
+    in_flight: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = {}  # requests of each key
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
