@@ -68,6 +68,7 @@ def test_a_stream_delivers_the_same_text_in_pieces(stack: Stack) -> None:
     assert max(pieces_of_each) > 1  # a text whose first token is decided last comes as one piece
 
 
+@pytest.mark.slow
 async def test_100_concurrent_requests_get_the_same_texts_as_alone(stack: Stack) -> None:
     async with httpx.AsyncClient(base_url=stack.url, timeout=110, limits=httpx.Limits(max_connections=100)) as http:
         together = await asyncio.gather(*[answer(http, i) for i in range(100)])
@@ -181,6 +182,7 @@ def bench(stack: Stack, *options: object) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 def test_bench_replays_a_trace_with_its_times_and_lengths(stack: Stack, tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens,slo_s,priority\n0,20,32,,\n1.2,40,64,0.001,5\n")

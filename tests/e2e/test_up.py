@@ -99,6 +99,7 @@ async def test_a_second_interrupt_leaves_only_the_external_servers(
             database.stop()
 
 
+@pytest.mark.slow
 def test_it_drains_leaves_no_process_and_a_copy_of_its_data_works(stack: Stack, tiny_checkpoint_dir: Path) -> None:
     """The last test of the module, because it stops the stack."""
     request_id = stack.complete("how many plums?").json()["dilaserve"]["request_id"]

@@ -53,6 +53,7 @@ async def test_no_request_is_lost_when_the_bus_is_killed_under_load(stack: Stack
         await until(restarted)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_killed_services_lose_and_repeat_nothing_and_checkpoints_are_resumed(stack: Stack) -> None:
     prompts = [row.prompt for row in read_requests(DEMO_MODEL / "heldout.jsonl")[:PROMPTS]]

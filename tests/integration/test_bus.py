@@ -126,6 +126,7 @@ async def test_lost_streams_are_set_up_again_completely(bus: Bus, monkeypatch: p
         await cancel([keeping])
 
 
+@pytest.mark.slow
 async def test_every_stream_and_bucket_is_created_again_after_its_deletion(bus: Bus) -> None:
     lost = asyncio.Event()
     keeping = asyncio.ensure_future(bus.keep_set_up(on_loss=lost.set))

@@ -117,6 +117,7 @@ async def test_a_service_with_another_value_ends_with_one_line(
     assert line.startswith(f"{name}: not as in the cell {bus.subjects.cell}: {differing}")
 
 
+@pytest.mark.slow
 async def test_a_scheduler_on_standby_does_not_lead_after_a_replacement(
     bus: Bus, settings: Mapping[str, object], tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ async def test_messages_that_a_broken_connection_lost_are_delivered_again(nats_s
         await proxy.stop()
 
 
+@pytest.mark.slow
 async def test_a_silent_connection_is_replaced_within_seconds(nats_server: NatsServer, bus: Bus) -> None:
     """The server's bytes are lost without a reset."""
     proxy = TcpProxy(nats_server.port)

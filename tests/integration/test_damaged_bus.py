@@ -69,6 +69,7 @@ async def test_every_request_has_an_outcome_after_its_file_was_damaged(
         server.stop()
 
 
+@pytest.mark.slow
 async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(
     bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer
 ) -> None:

@@ -265,6 +265,7 @@ async def test_beyond_the_held_requests_a_later_one_of_high_priority_overtakes(c
     assert {o.status for o in ended} == {OutcomeStatus.COMPLETED}
 
 
+@pytest.mark.slow
 async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster) -> None:
     """After SIGSTOP and SIGCONT, as on a machine that hangs, it finds another leader and stops."""
     with service("scheduler", cluster.settings, cluster.log) as first:
@@ -279,6 +280,7 @@ async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster)
                 assert outcome.status is OutcomeStatus.COMPLETED
 
 
+@pytest.mark.slow
 async def test_a_scheduler_that_stalled_sends_nothing_if_another_leads(cluster: Cluster) -> None:
     """The results that arrived meanwhile would otherwise make it send the next jobs, and tokens to clients."""
     bus, sent = cluster.bus, asyncio.Queue[StepJobs]()
@@ -315,6 +317,7 @@ async def test_a_scheduler_that_stalled_sends_nothing_if_another_leads(cluster: 
     await cancel([renewing])
 
 
+@pytest.mark.slow
 async def test_an_unstorable_outcome_loses_no_request_and_does_not_block_a_stop(cluster: Cluster) -> None:
     subjects, js = cluster.bus.subjects, cluster.bus.js
     requests = subjects.stream("REQUESTS")

@@ -46,7 +46,7 @@ async def executor(bus: Bus, launcher: RegisteringLauncher) -> Executor:
     instances = InstanceWatch()
     await instances.start(bus)
     await reached(lambda: bool(instances_at(instances, LARGE)))
-    return Executor(bus, launcher, instances, ReconfiguratorSettings(drain_s=5.0, start_s=1.0, stop_s=1.0))
+    return Executor(bus, launcher, instances, ReconfiguratorSettings(drain_s=5.0, start_s=3.0, stop_s=1.0))
 
 
 class LastReport:

@@ -75,6 +75,7 @@ def is_canary(batch: ForwardBatch) -> bool:
     return len(batch.lengths) == SEQUENCES
 
 
+@pytest.mark.slow
 async def test_an_iteration_that_hangs_ends_the_instance(
     bus: Bus, registered: Registrations, faulty_worker: StartFaulty
 ) -> None:
@@ -188,6 +189,7 @@ def _short_of_memory_once(environ: dict[str, str]) -> None:
         sys.exit(main(environ))
 
 
+@pytest.mark.slow
 async def test_damaged_weights_are_refused_with_both_checksums(
     nats_server: NatsServer, bus: Bus, start_worker: Start, registered: Registrations, tmp_path: Path
 ) -> None:

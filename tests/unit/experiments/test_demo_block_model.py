@@ -141,6 +141,7 @@ def test_only_the_output_in_the_copy_is_masked_and_in_the_loss(tokenizer: Tokeni
             assert first > prompt_ends.max(initial=-1) or len(prompt_ends) == 0
 
 
+@pytest.mark.slow
 def test_the_loss_falls_from_the_first_steps_on(tokenizer: Tokenizer) -> None:
     training = Training(tokenizer, replace(BLOCK_RECIPE, steps=12, batch_size=2, warmup_steps=2, cooldown_steps=3))
     losses = [training.run_step() for _ in range(12)]

@@ -169,6 +169,7 @@ def weights_after(training: Training, steps: int) -> tuple[list[float], torch.Te
     return losses, torch.cat([p.detach().flatten() for p in training.average.parameters()])
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_resumes_to_identical_weights(tokenizer: Tokenizer, tmp_path: Path) -> None:
     whole = Training(tokenizer, SMALL)
     losses, wanted = weights_after(whole, SMALL.steps)

@@ -91,6 +91,7 @@ def test_each_case_with_edits_matches_the_reference_trace(name: str, mode: Cache
         assert_trace(decode([case], runner_of(name), mode)[0], case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW_SETS)
 def test_cases_of_equal_options_in_one_batch_match_the_reference(name: str) -> None:
     groups: dict[DecodeOptions, list[GoldenCase]] = {}

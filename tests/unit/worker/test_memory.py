@@ -70,6 +70,7 @@ def test_a_batch_that_exceeds_the_memory_gives_the_same_texts_in_parts(mode: Cac
     assert engine.max_batch_tokens < MAX_TOKENS
 
 
+@pytest.mark.slow
 def test_the_limit_recovers_once_the_memory_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_limit, "MIN_ITERATIONS", 4)
     decoder = small_decoder()
