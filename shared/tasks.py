@@ -19,6 +19,18 @@ async def run_until_stopped(stop: asyncio.Event, coroutine: Coroutine[Any, Any, 
         await cancel(tasks)
 
 
+async def run_together(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all until they end, one fails, or this is cancelled; then cancel the others, repeatedly as a TaskGroup does
+    not. Raises: the first error."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION) if tasks else (set(), set())
+        for task in done:
+            task.result()
+    finally:
+        await cancel(tasks)
+
+
 async def pause(seconds: float) -> None:
     """Sleep, in a loop that runs until it is cancelled.
 
@@ -32,9 +44,15 @@ async def pause(seconds: float) -> None:
 
 
 async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel tasks until they end, repeatedly: Python 3.11's wait_for can lose a cancellation."""
-    pending = set(tasks)
+    """Cancel tasks until they end, repeatedly: Python 3.11's wait_for can lose a cancellation. If this is cancelled
+    meanwhile, it ends after the tasks all the same."""
+    pending, own = set(tasks), False
     while pending:
         for task in pending:
             task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
+        try:
+            _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
+        except asyncio.CancelledError:
+            pending, own = {task for task in pending if not task.done()}, True
+    if own:
+        raise asyncio.CancelledError

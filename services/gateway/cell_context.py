@@ -1,6 +1,5 @@
 """The parts of a gateway that serve one cell, with a connection to it."""
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from shared.bus.cell_config import agreed_config
 from shared.bus.client import Bus
 from shared.messages.cell import DEFAULT_SLO_S
 from shared.messages.requests import Request
+from shared.tasks import run_together
 from shared.text import TextModel
 
 SLO_UNATTAINABLE = "slo_unattainable"  # code of the refusal of `check_slo`
@@ -83,13 +83,9 @@ class CellContext:
         bus = await self.connection.connect(self.settings)
         await self.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
         await self.readiness.subscribe(bus)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.connection.clock.run())
-            tasks.create_task(self.readiness.probe.run(bus))
-            tasks.create_task(self._agree(bus))
-            await self.monitor.read_recent(bus)
-            for use in uses:
-                tasks.create_task(use(bus))
+        await run_together(
+            [self.connection.clock.run(), self.readiness.probe.run(bus), self._agree(bus), *(use(bus) for use in uses)]
+        )
 
     async def _agree(self, bus: Bus) -> None:
         """Compare the settings with the cell's configuration, and take its default SLO."""

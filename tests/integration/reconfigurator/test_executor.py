@@ -86,7 +86,7 @@ async def test_a_failed_launch_restores_the_instance_it_replaced(
     assert ended.state is PlanState.FAILED
     assert [event.text for event in ended.events if "failed" in event.text] == [
         "worker-a-0 failed: no such device",
-        "worker-a-1 failed: it does not serve 1 s after its launch",
+        "worker-a-1 failed: it does not serve 3 s after its launch",
     ]
 
 

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 
-from shared.tasks import pause
+import pytest
+
+from shared.tasks import cancel, pause, run_together
 
 
 async def test_a_loop_with_pauses_ends_although_its_cancellation_was_lost() -> None:
@@ -21,3 +23,32 @@ async def test_a_loop_with_pauses_ends_although_its_cancellation_was_lost() -> N
     task.cancel()
     await asyncio.wait({task}, timeout=5)
     assert task.cancelled()
+
+
+async def stubborn(started: asyncio.Event, losses: int) -> None:
+    """Loses its first cancellations."""
+    started.set()
+    for _ in range(losses):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+    await asyncio.sleep(60)
+
+
+async def test_tasks_that_lose_cancellations_end_with_the_one_that_runs_them() -> None:
+    started = asyncio.Event()
+    task = asyncio.create_task(run_together([stubborn(started, 3), asyncio.sleep(60)]))
+    await started.wait()
+    async with asyncio.timeout(5):
+        await cancel([task])
+    assert task.cancelled()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_the_error_of_one_task_ends_the_others() -> None:
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    started = asyncio.Event()
+    with pytest.raises(ValueError, match="broken"):
+        await run_together([stubborn(started, 1), fail()])
+    assert asyncio.all_tasks() == {asyncio.current_task()}
