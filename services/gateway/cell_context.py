@@ -83,9 +83,8 @@ class CellContext:
         bus = await self.connection.connect(self.settings)
         await self.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
         await self.readiness.subscribe(bus)
-        await run_together(
-            [self.connection.clock.run(), self.readiness.probe.run(bus), self._agree(bus), *(use(bus) for use in uses)]
-        )
+        background = [self.connection.clock.run(), self.readiness.probe.run(bus), self._agree(bus)]
+        await run_together([*background, self.monitor.read_recent(bus), *(use(bus) for use in uses)])
 
     async def _agree(self, bus: Bus) -> None:
         """Compare the settings with the cell's configuration, and take its default SLO."""
