@@ -23,8 +23,8 @@ class IdempotencyKeys:
         self._bucket: KeyValue | None = None
 
     async def claim(self, owner: str, key: str, path: str, body: str, cell: str | None) -> tuple[str, str | None]:
-        """The id of the request that `key` of this `owner` names, and the name of its cell: `cell` for a new key, which
-        is not claimed if that is None.
+        """The id of the request that `key` of this `owner` names, and the name of its cell. A new key gets `cell`;
+        without one (None), the key is not stored.
 
         Raises: ApiError 400 if the key is invalid, 422 if it was used with another body; RetryLater if the bus is
         unavailable.
