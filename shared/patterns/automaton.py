@@ -36,6 +36,15 @@ class PatternAutomaton:
     next_state: Int32  # [S, 256], by state and byte; -1: no text continues so
     accepting: Bool  # [S]
 
+    def accepts(self, text: str) -> bool:
+        """Whether the whole text matches."""
+        state = 0
+        for byte in text.encode(errors="surrogatepass"):
+            state = int(self.next_state[state, byte])
+            if state < 0:
+                return False
+        return bool(self.accepting[state])
+
 
 def compile_pattern(pattern: str) -> PatternAutomaton:
     """Takes 0.05 s for a new pattern; in event loops, call it in a thread.

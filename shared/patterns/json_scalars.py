@@ -213,6 +213,13 @@ def _string_pattern(pattern: Any, field: str) -> str:
     return f"{before}(?:{inner}){after}"
 
 
+def searched(pattern: str) -> str:
+    """The pattern of all texts in which JSON Schema finds this one."""
+    before = "" if pattern.startswith("^") else "(?s:.)*"
+    after = "" if pattern != pattern.removesuffix("$") else "(?s:.)*"
+    return f"{before}(?:{with_ascii_classes(without_anchors(pattern))}){after}"
+
+
 def with_ascii_classes(pattern: str) -> str:
     r"""With \d and \w as JSON Schema means them: ASCII digits and letters."""
     found, in_class, at = [], False, 0

@@ -11,10 +11,19 @@ from typing import Any
 from urllib.parse import unquote
 
 from shared.errors import BadInput
-from shared.patterns.automaton import compile_pattern
-from shared.patterns.json_scalars import CHARACTER, check_range, constant, count, integer, literal, number, string
+from shared.patterns.automaton import PatternAutomaton, compile_pattern
+from shared.patterns.json_scalars import (
+    CHARACTER,
+    check_range,
+    constant,
+    count,
+    integer,
+    literal,
+    number,
+    searched,
+    string,
+)
 from shared.patterns.schema_merging import (
-    KEYWORDS,
     TYPE_OF,
     UNSUPPORTED,
     Schema,
@@ -28,7 +37,7 @@ from shared.patterns.schema_narrowing import NARROWED, TYPES, in_own_scope, narr
 
 MAX_DEPTH = 3  # of a reference within itself
 MAX_PARTS = 5_000
-MAX_STRING_PATTERNS = 16
+MAX_PATTERNS = 16  # that a schema has or needs
 MAX_PROPERTIES = 50  # required by their number alone
 ANY_DEPTH = 2  # of arrays and objects within a value of any kind
 COMMA, COLON = ",[ ]?", ":[ ]?"
@@ -68,12 +77,16 @@ class _Converter:
 
     def __init__(self) -> None:
         self._root: Any = None  # the schema to which references refer
-        self._parts = self._string_patterns = 0  # converted so far
+        self._parts = 0  # converted so far
+        self._patterns: set[str] = set()  # compiled so far; each takes a process
 
     def whole(self, schema: Any, field: str) -> str | None:
         """The pattern of a schema."""
         self._root = schema
-        return self.convert(schema, field, {})
+        try:
+            return self.convert(schema, field, {})
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:  # a keyword of a wrong type
+            raise BadInput(f"{field} is not a valid JSON schema: {error}", field) from None
 
     def convert(self, schema: Any, field: str, depths: Depths) -> str | None:
         """`depths`: the levels of each reference around this part."""
@@ -95,39 +108,57 @@ class _Converter:
         if combining is not None:
             return self._combined(schema, combining, field, depths)
         if not schema.keys().isdisjoint(NARROWED):
-            return self.convert(narrowed(schema, field), field, depths)
+            return self.convert(narrowed(schema, field, self._matches), field, depths)
         return self._values(schema, field, depths)
 
     def _values(self, schema: Schema, field: str, depths: Depths) -> str | None:
         """Of a schema without references, parts and keywords to narrow."""
         if "const" in schema or "enum" in schema:
-            values = [value for value in _constants(schema, field) if self._accepts(schema, value, field, depths)]
-            return _either(constant(value) for value in values)
+            return self._constants(schema, field, depths)
         if not schema:
             return _any_value(ANY_DEPTH)
         return _either(self._of_type(kind, schema, field, depths) for kind in _types(schema, field))
 
-    def _accepts(self, schema: Schema, value: Any, field: str, depths: Depths) -> bool:
-        """Whether a value of `enum` also matches the keywords that are about its type."""
-        kind = next(kind for kind in KEYWORDS if _is_of(value, kind)) if not isinstance(value, bool | None) else ""
-        own = {name: part for name, part in schema.items() if TYPE_OF.get(name) == kind}
-        pattern = self.convert({**own, "type": kind}, field, depths) if own else ""
-        if not pattern:
-            return pattern is not None
-        automaton, state = compile_pattern(pattern), 0
-        for byte in json.dumps(value, ensure_ascii=False).encode():
-            state = int(automaton.next_state[state, byte])
-            if state < 0:
-                return False
-        return bool(automaton.accepting[state])
+    def _constants(self, schema: Schema, field: str, depths: Depths) -> str | None:
+        """Those values of `enum` or `const` that also match the keywords beside it about values of their type."""
+        values, kinds = _values_of(schema, field), {TYPE_OF[name] for name in schema if name in TYPE_OF}
+        for kind in sorted(kinds):
+            own = {name: part for name, part in schema.items() if TYPE_OF.get(name) == kind}
+            pattern = self.convert({**own, "type": kind}, field, depths)
+            automaton = self._compile(pattern, field) if pattern is not None else None
+            values = [
+                value
+                for value in values
+                if not _is_of(value, kind)
+                or (automaton is not None and automaton.accepts(json.dumps(value, ensure_ascii=False)))
+            ]
+        return _either(constant(value) for value in values)
+
+    def _matches(self, pattern: Any, name: str, field: str) -> bool:
+        """Whether a pattern, which JSON Schema searches in a text, is in this name."""
+        if not isinstance(pattern, str):
+            raise BadInput(f"a pattern must be a string, got {pattern!r}", field)
+        return self._compile(searched(pattern), field).accepts(name)
+
+    def _compile(self, pattern: str, field: str) -> PatternAutomaton:
+        self._count(pattern, field)
+        try:
+            return compile_pattern(pattern)
+        except BadInput as error:
+            raise BadInput(f"pattern {pattern!r}: {error.message}", field) from None
+
+    def _count(self, pattern: str, field: str) -> None:
+        """Raises: BadInput if it is one pattern too many."""
+        self._patterns.add(pattern)
+        if len(self._patterns) > MAX_PATTERNS:
+            raise BadInput(f"the schema has or needs more than {MAX_PATTERNS} patterns", field)
 
     def _of_type(self, kind: str, schema: Schema, field: str, depths: Mapping[str, int]) -> str | None:
         if kind in {"object", "array"}:
             convert = self._object if kind == "object" else self._array
             return convert(schema, field, depths)
-        self._string_patterns += kind == "string" and "pattern" in schema
-        if self._string_patterns > MAX_STRING_PATTERNS:  # each takes a process
-            raise BadInput(f"the schema has more than {MAX_STRING_PATTERNS} keywords pattern", field)
+        if kind == "string" and "pattern" in schema:
+            self._count(str(schema["pattern"]), field)
         if kind in SCALARS:
             return SCALARS[kind](schema, field)
         return "(?:true|false)" if kind == "boolean" else "null"
@@ -160,11 +191,11 @@ class _Converter:
             depths = deeper if name == "allOf" else depths
         if name == "allOf":
             for plain, _ in plains:
-                siblings = merged(siblings, plain, field)
+                siblings = merged(siblings, plain, field, self._matches)
             return self.convert(siblings, field, depths)
         if name == "oneOf":
             check_apart([plain for plain, _ in plains], field)
-        wholes = [(merged(plain, siblings, field), deeper) for plain, deeper in plains]
+        wholes = [(merged(plain, siblings, field, self._matches), deeper) for plain, deeper in plains]
         return _either(self.convert(whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes))
 
     def _plain(self, part: Any, field: str, depths: Depths) -> tuple[Any, Depths]:
@@ -175,7 +206,7 @@ class _Converter:
                 return False, depths
             depths = {**depths, part["$ref"]: depth + 1}
             siblings = without_annotations({name: value for name, value in part.items() if name != "$ref"})
-            part = merged(in_own_scope(target, field), siblings, field) if siblings else target
+            part = merged(in_own_scope(target, field), siblings, field, self._matches) if siblings else target
         return part, depths
 
     def _array(self, schema: Schema, field: str, depths: Depths) -> str | None:
@@ -265,7 +296,7 @@ def _types(schema: Schema, field: str) -> list[str]:
     return list(listed)
 
 
-def _constants(schema: Schema, field: str) -> list[Any]:
+def _values_of(schema: Schema, field: str) -> list[Any]:
     """The values of `enum` or `const` of the schema's types."""
     values = schema.get("enum", [schema.get("const")])
     if not isinstance(values, list):

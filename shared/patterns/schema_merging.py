@@ -1,14 +1,16 @@
 """Two JSON schemas at once, as one: its instances are instances of both."""
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from shared.errors import BadInput
 
 Schema = Mapping[str, Any]
+Matches = Callable[[Any, str, str], bool]  # whether a pattern matches a name within a field; raises BadInput
+
+MAX_WAYS = 1_000  # of anyOf, products of several included, and of oneOf
 
 KEYWORDS = {  # by the type of the values that they are about
     "string": "minLength maxLength pattern format",
@@ -32,7 +34,7 @@ def without_annotations(schema: Schema) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name in ASSERTIONS}
 
 
-def merged(one: Any, other: Any, field: str) -> Any:
+def merged(one: Any, other: Any, field: str, matches: Matches) -> Any:
     """Both schemas at once. Raises: BadInput if they have keywords that cannot be one."""
     for plain, rest in ((one, other), (other, one)):
         if plain is False:
@@ -43,7 +45,7 @@ def merged(one: Any, other: Any, field: str) -> Any:
         raise BadInput(f"a schema must be an object, true or false, got {one if other is None else other!r}", field)
     one, other = with_prefix_items(one), with_prefix_items(other)
     prefix = max(len(part.get("prefixItems", [])) for part in (one, other))
-    found, others = (_extended(_closed(*pair, field), prefix) for pair in ((one, other), (other, one)))
+    found, others = (_extended(_closed(*pair, field, matches), prefix) for pair in ((one, other), (other, one)))
     for name, value in others.items():
         found[name] = _both(name, found[name], value, field) if name in found and found[name] != value else value
     return found
@@ -66,8 +68,10 @@ def _extended(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
     return {**schema, "prefixItems": [*own, *[schema.get("items", True)] * (prefix - len(own))]}
 
 
-def check_apart(parts: Iterable[Any], field: str) -> None:
+def check_apart(parts: Sequence[Any], field: str) -> None:
     """Raises: BadInput if a value could match two of the parts of oneOf."""
+    if len(parts) > MAX_WAYS:
+        raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
     for one, other in combinations(parts, 2):
         if not (_types_apart(one, other) or _constants_apart(one, other)):
             raise BadInput(
@@ -83,15 +87,7 @@ def listed_types(schema: Schema) -> list[Any]:
     return list(named) if isinstance(named, list) else [named]
 
 
-def matches(pattern: Any, name: str, field: str) -> bool:
-    """Whether a property's name matches a key of patternProperties. Raises: BadInput."""
-    try:
-        return re.search(pattern, name) is not None
-    except (re.error, TypeError) as error:
-        raise BadInput(f"{pattern!r} is not a regular expression: {error}", field) from None
-
-
-def _closed(schema: Schema, other: Schema, field: str) -> dict[str, Any]:
+def _closed(schema: Schema, other: Schema, field: str, matches: Matches) -> dict[str, Any]:
     """With `const` as `enum`, and the properties that only the other schema names, as this one allows further ones."""
     schema = without_annotations(schema)
     if "const" in schema:
@@ -142,7 +138,7 @@ def _properties(one: Any, other: Any) -> Any:
 
 
 def _either(one: Any, other: Any) -> Any:
-    return [_all(a, b) for a in one for b in other]
+    return [_all(a, b) for a in one for b in other] if len(one) * len(other) <= MAX_WAYS else None
 
 
 _RULES: Mapping[str, Callable[[Any, Any], Any]] = {

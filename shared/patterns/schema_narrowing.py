@@ -8,20 +8,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shared.errors import BadInput
-from shared.patterns.schema_merging import Schema, listed_types, matches, merged, with_prefix_items
+from shared.patterns.json_scalars import count
+from shared.patterns.schema_merging import Matches, Schema, listed_types, merged, with_prefix_items
 
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 UNEVALUATED = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
+MAX_CONTAINED = 50  # items that an array must contain
 NAMED_ONLY = ("patternProperties", "propertyNames", "dependencies", "dependentRequired", "dependentSchemas")
 
 
-def narrowed(schema: dict[str, Any], field: str) -> Any:
+def narrowed(schema: dict[str, Any], field: str, matches: Matches) -> Any:
     """Without these keywords. Raises: BadInput naming the field."""
     found: Any = schema
     for names, narrow in _RULES:
         if isinstance(found, Mapping) and not found.keys().isdisjoint(names):
             rest = {name: value for name, value in found.items() if name not in names}
-            found = narrow(found, rest, field)
+            found = narrow(found, rest, field, matches)
     return found
 
 
@@ -34,10 +36,10 @@ def in_own_scope(part: Any, field: str) -> Any:
             f"{next(name for name in UNEVALUATED if name in part)} in a part of parts is not supported", field
         )
     rest = {name: value for name, value in part.items() if name not in UNEVALUATED}
-    return _unevaluated(part, rest, field)
+    return _unevaluated(part, rest)
 
 
-def _condition(schema: Schema, rest: dict[str, Any], _field: str) -> Any:
+def _condition(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
     condition = schema.get("if", True)
     branch = schema.get("else", True) if condition is False else schema.get("then", True)
     if "if" not in schema:
@@ -45,7 +47,7 @@ def _condition(schema: Schema, rest: dict[str, Any], _field: str) -> Any:
     return {"allOf": [rest, branch if condition is False else {"allOf": [condition, branch]}]}
 
 
-def _not(schema: Schema, rest: dict[str, Any], field: str) -> Any:
+def _not(schema: Schema, rest: dict[str, Any], field: str, matches: Matches) -> Any:
     refused = schema["not"]
     if refused is False:
         return rest
@@ -57,10 +59,10 @@ def _not(schema: Schema, rest: dict[str, Any], field: str) -> Any:
     if names & {"integer", "number"}:
         names |= {"integer", "number"}  # the numbers that are not integers are no type
     kinds = [kind for kind in TYPES if kind not in names]
-    return merged(rest, {"type": kinds}, field)
+    return merged(rest, {"type": kinds}, field, matches)
 
 
-def _named_only(schema: Schema, rest: dict[str, Any], field: str) -> Any:
+def _named_only(schema: Schema, rest: dict[str, Any], field: str, matches: Matches) -> Any:
     properties, required = dict(rest.get("properties", {})), list(rest.get("required", []))
     needed = {**schema.get("dependentRequired", {}), **schema.get("dependentSchemas", {})}
     needed.update(schema.get("dependencies", {}))
@@ -71,14 +73,14 @@ def _named_only(schema: Schema, rest: dict[str, Any], field: str) -> Any:
             required += [each for each in need if each not in required]
         else:
             extra.append(need)
-    for name in {*properties, *required}:
+    for name in dict.fromkeys([*properties, *required]):
         part = properties.get(name, rest.get("additionalProperties", True))
         matching = [own for key, own in schema.get("patternProperties", {}).items() if matches(key, name, field)]
         if matching and name not in properties:
             part = True  # further properties are those that no pattern matches
         part = {"allOf": [part, *matching]} if matching else part
         depends = name in needed and name not in required
-        allowed = _is_name(name, schema.get("propertyNames", True), field)
+        allowed = _is_name(name, schema.get("propertyNames", True), field, matches)
         properties[name] = part if allowed and not depends else False
     found = {**rest, "type": rest.get("type", "object"), "properties": properties, "required": required}
     if not properties:
@@ -86,7 +88,7 @@ def _named_only(schema: Schema, rest: dict[str, Any], field: str) -> Any:
     return {"allOf": [found, *extra]} if extra else found
 
 
-def _is_name(name: str, schema: Any, field: str) -> bool:
+def _is_name(name: str, schema: Any, field: str, matches: Matches) -> bool:
     """Whether a property may have this name."""
     if isinstance(schema, bool):
         return schema
@@ -98,11 +100,11 @@ def _is_name(name: str, schema: Any, field: str) -> bool:
         and schema.get("minLength", 0) <= len(name) <= schema.get("maxLength", len(name))
         and name in schema.get("enum", [name])
         and name == schema.get("const", name)
-        and matches(schema.get("pattern", ""), name, field)
+        and ("pattern" not in schema or matches(schema["pattern"], name, field))
     )
 
 
-def _unevaluated(schema: Schema, rest: dict[str, Any], _field: str) -> Any:
+def _unevaluated(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
     """All named properties and items are evaluated, so the keywords are about further ones."""
     rest = with_prefix_items(rest)
     for name, further in UNEVALUATED.items():
@@ -111,11 +113,13 @@ def _unevaluated(schema: Schema, rest: dict[str, Any], _field: str) -> Any:
     return rest
 
 
-def _contains(schema: Schema, rest: dict[str, Any], field: str) -> Any:
+def _contains(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> Any:
     """The first items are such as it must contain."""
-    wanted, least = schema.get("contains", True), int(schema.get("minContains", 1))
-    if "contains" not in schema or not least:
+    wanted, least = schema.get("contains", True), count({"minContains": 1, **schema}, "minContains", field) or 0
+    if "contains" not in schema:
         least = 0
+    if least > MAX_CONTAINED:
+        raise BadInput(f"minContains is supported up to {MAX_CONTAINED}, got {least}", field)
     if "maxContains" in schema and "contains" in schema:
         raise BadInput("maxContains is not supported", field)
     before = rest.get("prefixItems", rest["items"] if isinstance(rest.get("items"), list) else [])
@@ -124,12 +128,12 @@ def _contains(schema: Schema, rest: dict[str, Any], field: str) -> Any:
     if least:
         items = rest.get("items", True)
         rest["prefixItems"] = [{"allOf": [items, wanted]}] * least
-        rest["minItems"] = max(least, rest.get("minItems", 0))
+        rest["minItems"] = max(least, count(rest, "minItems", field) or 0)
         rest.setdefault("type", "array")
     return rest
 
 
-_RULES: list[tuple[tuple[str, ...], Callable[[Schema, dict[str, Any], str], Any]]] = [
+_RULES: list[tuple[tuple[str, ...], Callable[[Schema, dict[str, Any], str, Matches], Any]]] = [
     (("if", "then", "else"), _condition),
     (("not",), _not),
     (tuple(UNEVALUATED), _unevaluated),
