@@ -77,8 +77,8 @@ class _Converter:
 
     def __init__(self) -> None:
         self._root: Any = None  # the schema to which references refer
-        self._parts = 0  # converted so far
-        self._patterns: set[str] = set()  # compiled so far; each takes a process
+        self._parts = self._num_patterns = 0  # converted so far; each pattern takes a process
+        self._compiled: set[str] = set()
 
     def whole(self, schema: Any, field: str) -> str | None:
         """The pattern of a schema."""
@@ -141,16 +141,18 @@ class _Converter:
         return self._compile(searched(pattern), field).accepts(name)
 
     def _compile(self, pattern: str, field: str) -> PatternAutomaton:
-        self._count(pattern, field)
+        if pattern not in self._compiled:
+            self._compiled.add(pattern)
+            self._count_pattern(field)
         try:
             return compile_pattern(pattern)
         except BadInput as error:
             raise BadInput(f"pattern {pattern!r}: {error.message}", field) from None
 
-    def _count(self, pattern: str, field: str) -> None:
+    def _count_pattern(self, field: str) -> None:
         """Raises: BadInput if it is one pattern too many."""
-        self._patterns.add(pattern)
-        if len(self._patterns) > MAX_PATTERNS:
+        self._num_patterns += 1
+        if self._num_patterns > MAX_PATTERNS:
             raise BadInput(f"the schema has or needs more than {MAX_PATTERNS} patterns", field)
 
     def _of_type(self, kind: str, schema: Schema, field: str, depths: Mapping[str, int]) -> str | None:
@@ -158,7 +160,7 @@ class _Converter:
             convert = self._object if kind == "object" else self._array
             return convert(schema, field, depths)
         if kind == "string" and "pattern" in schema:
-            self._count(str(schema["pattern"]), field)
+            self._count_pattern(field)
         if kind in SCALARS:
             return SCALARS[kind](schema, field)
         return "(?:true|false)" if kind == "boolean" else "null"
