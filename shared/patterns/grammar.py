@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from shared.errors import BadInput
 from shared.patterns.gbnf import ROOT, Expression, Joined, OneOf, Reference, Repeated, Terminal, read_grammar
+from shared.patterns.json_scalars import times
 
 MAX_DEPTH = 3  # of a rule within itself
 MAX_PARTS = 20_000
@@ -119,11 +120,10 @@ class _Expansion:
                 ways = [way for each in part.ways if (way := self.expand(each, depths)) is not None]
                 return f"(?:{'|'.join(ways)})" if ways else None
             case Repeated():
-                return _times(self.expand(part.part, depths), part)
+                return _repeated(self.expand(part.part, depths), part)
 
 
-def _times(inner: str | None, repeated: Repeated) -> str | None:
+def _repeated(inner: str | None, part: Repeated) -> str | None:
     if not inner:
-        return "" if inner == "" or not repeated.least else None
-    most = "" if repeated.most is None else repeated.most
-    return f"(?:{inner}){{{repeated.least},{most}}}"
+        return "" if inner == "" or not part.least else None
+    return f"(?:{inner}){times(part.least, part.most)}"

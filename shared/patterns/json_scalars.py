@@ -208,15 +208,13 @@ def _string_pattern(pattern: Any, field: str) -> str:
             'exclude them, such as by [^"\\\\\\x00-\\x1f\\x7f] in place of a dot',
             field,
         )
-    before = "" if pattern.startswith("^") else f"{CHARACTER}*"
-    after = "" if pattern != pattern.removesuffix("$") else f"{CHARACTER}*"
-    return f"{before}(?:{inner}){after}"
+    return searched(pattern, CHARACTER)
 
 
-def searched(pattern: str) -> str:
-    """The pattern of all texts in which JSON Schema finds this one."""
-    before = "" if pattern.startswith("^") else "(?s:.)*"
-    after = "" if pattern != pattern.removesuffix("$") else "(?s:.)*"
+def searched(pattern: str, character: str = "(?s:.)") -> str:
+    """The pattern of all texts of these characters in which JSON Schema finds this one."""
+    before = "" if pattern.startswith("^") else f"{character}*"
+    after = "" if pattern.endswith("$") else f"{character}*"
     return f"{before}(?:{with_ascii_classes(without_anchors(pattern))}){after}"
 
 

@@ -6,23 +6,24 @@ themselves are expanded to MAX_DEPTH levels.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 from shared.errors import BadInput
 from shared.patterns.automaton import PatternAutomaton, compile_pattern
-from shared.patterns.json_scalars import (
-    CHARACTER,
-    check_range,
-    constant,
-    count,
-    integer,
-    literal,
-    number,
-    searched,
-    string,
+from shared.patterns.json_containers import (
+    ANY_DEPTH,
+    COLON,
+    COMMA,
+    any_value,
+    counted,
+    either,
+    listed,
+    members_of,
+    object_of,
 )
+from shared.patterns.json_scalars import check_range, constant, count, integer, literal, number, searched, string, times
 from shared.patterns.schema_merging import (
     TYPE_OF,
     UNSUPPORTED,
@@ -39,9 +40,6 @@ MAX_DEPTH = 3  # of a reference within itself
 MAX_PARTS = 5_000
 MAX_PATTERNS = 16  # that a schema has or needs
 MAX_PROPERTIES = 50  # required by their number alone
-ANY_DEPTH = 2  # of arrays and objects within a value of any kind
-COMMA, COLON = ",[ ]?", ":[ ]?"
-KEY = f'"{CHARACTER}*"'
 Depths = Mapping[str, int]  # of each reference around a part, its levels
 SCALARS: Mapping[str, Callable[[Schema, str], str]] = {"string": string, "number": number, "integer": integer}
 
@@ -64,7 +62,7 @@ def schema_patterns(schemas: Mapping[str, Any]) -> list[str]:
 
 def object_pattern() -> str:
     """The pattern of any JSON object, whose values have at most ANY_DEPTH levels."""
-    return _map(_any_value(ANY_DEPTH), 0, None)
+    return object_of(any_value(ANY_DEPTH), 0, None)
 
 
 def choice_pattern(choices: Sequence[str]) -> str:
@@ -94,7 +92,7 @@ class _Converter:
         if self._parts > MAX_PARTS:
             raise BadInput(f"the schema has more than {MAX_PARTS} parts, with those of each reference", field)
         if isinstance(schema, bool) or schema == {}:
-            return _any_value(ANY_DEPTH) if schema is not False else None
+            return any_value(ANY_DEPTH) if schema is not False else None
         if not isinstance(schema, Mapping):
             raise BadInput(f"a schema must be an object, true or false, got {schema!r}", field)
         schema = without_annotations(schema)
@@ -116,8 +114,8 @@ class _Converter:
         if "const" in schema or "enum" in schema:
             return self._constants(schema, field, depths)
         if not schema:
-            return _any_value(ANY_DEPTH)
-        return _either(self._of_type(kind, schema, field, depths) for kind in _types(schema, field))
+            return any_value(ANY_DEPTH)
+        return either(self._of_type(kind, schema, field, depths) for kind in _types(schema, field))
 
     def _constants(self, schema: Schema, field: str, depths: Depths) -> str | None:
         """Those values of `enum` or `const` that also match the keywords beside it about values of their type."""
@@ -132,7 +130,7 @@ class _Converter:
                 if not _is_of(value, kind)
                 or (automaton is not None and automaton.accepts(json.dumps(value, ensure_ascii=False)))
             ]
-        return _either(constant(value) for value in values)
+        return either(constant(value) for value in values)
 
     def _matches(self, pattern: Any, name: str, field: str) -> bool:
         """Whether a pattern, which JSON Schema searches in a text, is in this name."""
@@ -198,7 +196,7 @@ class _Converter:
         if name == "oneOf":
             check_apart([plain for plain, _ in plains], field)
         wholes = [(merged(plain, siblings, field, self._matches), deeper) for plain, deeper in plains]
-        return _either(self.convert(whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes))
+        return either(self.convert(whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes))
 
     def _plain(self, part: Any, field: str, depths: Depths) -> tuple[Any, Depths]:
         """A part without a reference, and the levels within it. A part that is too deep is false."""
@@ -240,8 +238,8 @@ class _Converter:
             return rf"\[{COMMA.join(head)}\]"
         more, limit = least - len(head), None if most is None else most - len(head)
         if head:
-            return rf"\[{COMMA.join(head)}(?:{COMMA}{item}){_times(more, limit)}\]"
-        return rf"\[{_listed(item, more, limit)}\]"
+            return rf"\[{COMMA.join(head)}(?:{COMMA}{item}){times(more, limit)}\]"
+        return rf"\[{listed(item, more, limit)}\]"
 
     def _object(self, schema: Schema, field: str, depths: Mapping[str, int]) -> str | None:
         properties, required = schema.get("properties", {}), schema.get("required", [])
@@ -255,8 +253,8 @@ class _Converter:
                 if least > MAX_PROPERTIES:
                     raise BadInput(f"minProperties is supported up to {MAX_PROPERTIES}, got {least}", field)
                 members = [(f'"key{i}"{COLON}{value}', True) for i in range(1, least + 1)]
-                return rf"\{{{_members(members)}\}}"
-            return _map(value, least, most) if value is not None else (None if least else r"\{\}")
+                return rf"\{{{members_of(members)}\}}"
+            return object_of(value, least, most) if value is not None else (None if least else r"\{\}")
         missing = {name: others for name in required if name not in properties}
         members = []
         for name, part in {**properties, **missing}.items():
@@ -265,24 +263,10 @@ class _Converter:
                 members.append((f"{constant(name)}{COLON}{value}", name in required))
             elif name in required:
                 return None
-        members = _counted(members, least, most)
+        members = counted(members, least, most)
         if not least <= len(members) <= (len(members) if most is None else most):
             return None
-        return rf"\{{{_members(members)}\}}"
-
-
-def _counted(members: Sequence[tuple[str, bool]], least: int, most: int | None) -> list[tuple[str, bool]]:
-    """Members of which always enough are required, without optional ones that could be too many."""
-    needed = sum(is_required for _, is_required in members)
-    optional = len(members) - needed if most is None else max(most - needed, 0)
-    found = []
-    for member, is_required in members:
-        if not is_required and not optional:
-            continue
-        makes_up = not is_required and needed < least
-        optional, needed = optional - (not is_required), needed + makes_up
-        found.append((member, is_required or makes_up))
-    return found
+        return rf"\{{{members_of(members)}\}}"
 
 
 def _types(schema: Schema, field: str) -> list[str]:
@@ -331,53 +315,5 @@ def _in_order(items: Schema, least: int, most: int | None, field: str) -> str | 
         raise BadInput("uniqueItems beside minItems above 1 or maxItems is not supported", field)
     if least > len(values):
         return None
-    inner = _members([(value, False) for value in values])
+    inner = members_of([(value, False) for value in values])
     return rf"\[{inner.removesuffix('?') if least else inner}\]"
-
-
-def _any_value(depth: int) -> str:
-    scalars = [KEY, number({}, ""), "true", "false", "null"]
-    if not depth:
-        return f"(?:{'|'.join(scalars)})"
-    inner = _any_value(depth - 1)
-    return f"(?:{'|'.join([*scalars, _bracketed(inner), _map(inner, 0, None)])})"
-
-
-def _bracketed(item: str) -> str:
-    return rf"\[{_listed(item, 0, None)}\]"
-
-
-def _map(value: str, least: int, most: int | None) -> str:
-    """An object of any keys."""
-    return rf"\{{{_listed(f'{KEY}{COLON}{value}', least, most)}\}}"
-
-
-def _listed(item: str, least: int, most: int | None) -> str:
-    """Items with commas between them. The last one is written apart, so that the automaton has its states once."""
-    if most == 0:
-        return ""
-    some = f"(?:{item}{COMMA}){_times(max(least - 1, 0), None if most is None else most - 1)}{item}"
-    return some if least else f"(?:{some})?"
-
-
-def _times(least: int, most: int | None) -> str:
-    return "*" if not least and most is None else f"{{{least},{'' if most is None else most}}}"
-
-
-def _members(members: Sequence[tuple[str, bool]]) -> str:
-    """Members in their order, of which some are required."""
-    anchor = next((at for at, (_, is_required) in enumerate(members) if is_required), None)
-    if anchor is None:  # any one may be the first
-        ways = [member + _following(members[at + 1 :]) for at, (member, _) in enumerate(members)]
-        return f"(?:{'|'.join(ways)})?" if ways else ""
-    before = "".join(f"(?:{member}{COMMA})?" for member, _ in members[:anchor])
-    return before + members[anchor][0] + _following(members[anchor + 1 :])
-
-
-def _following(members: Sequence[tuple[str, bool]]) -> str:
-    return "".join(f"(?:{COMMA}{member}){'' if is_required else '?'}" for member, is_required in members)
-
-
-def _either(ways: Iterable[str | None]) -> str | None:
-    possible = [way for way in ways if way is not None]
-    return f"(?:{'|'.join(possible)})" if possible else None
