@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from services.gateway.api.tool_calls.call_text import CallReader
+from shared.patterns.json_containers import COLON, COMMA
 from shared.patterns.json_scalars import CHARACTER, constant, literal
-from shared.patterns.json_schema import COLON, COMMA
 
 Turn = Mapping[str, Any]  # a message as chat templates read it
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
