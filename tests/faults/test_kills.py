@@ -31,6 +31,7 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_no_request_is_lost_when_the_bus_is_killed_under_load(stack: Stack) -> None:
     program = "nats-server"

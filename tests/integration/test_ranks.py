@@ -61,6 +61,7 @@ def _run_a_step() -> None:
         ranks.run(cast(ForwardBatch, "a batch"))
 
 
+@pytest.mark.slow
 def test_ranks_use_the_smallest_cache_and_end_cleanly_on_sigterm() -> None:
     ours, theirs = multiprocessing.Pipe()
     instance = multiprocessing.get_context("spawn").Process(target=_serve_until_signalled, args=(theirs,))

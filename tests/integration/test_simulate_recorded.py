@@ -55,6 +55,7 @@ async def database_url() -> AsyncIterator[str]:
         postgres.stop()
 
 
+@pytest.mark.slow
 async def test_recorded_requests_run_under_each_policy_and_cluster(
     database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

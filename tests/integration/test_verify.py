@@ -11,6 +11,7 @@ from dilaserve.stack.up_options import DEMO_MODEL
 ROWS = str(DEMO_MODEL / "heldout.jsonl")
 
 
+@pytest.mark.slow
 def test_the_demo_model_has_its_published_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["verify", "--model", str(DEMO_MODEL), "--data", ROWS, "--questions", "8", "--batch", "8"]
     assert run([*arguments, "--out", str(tmp_path / "figures.json"), "--json"]) == 0

@@ -101,6 +101,7 @@ def _hang(environ: dict[str, str]) -> None:
         sys.exit(main(environ))
 
 
+@pytest.mark.slow
 async def test_an_instance_that_begins_to_compute_wrong_is_quarantined(
     bus: Bus, registered: Registrations, faulty_worker: StartFaulty
 ) -> None:
@@ -131,6 +132,7 @@ def _garbage(environ: dict[str, str]) -> None:
         sys.exit(main(environ))
 
 
+@pytest.mark.slow
 async def test_an_instance_that_computes_unlike_others_never_serves(
     start_worker: Start, registered: Registrations, faulty_worker: StartFaulty
 ) -> None:
