@@ -1,7 +1,7 @@
 """Grammars as patterns.
 
-A rule that refers to itself only at its end, or only at its beginning, is a loop and stays exact. Others that refer to
-themselves, also through further rules, are expanded to MAX_DEPTH levels, so longer nestings do not occur.
+A rule that refers to itself only at its end, or only at its beginning, becomes a repetition and stays exact. Other
+recursive rules, direct or indirect, are expanded to MAX_DEPTH levels, so the text cannot nest deeper.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,20 @@ MAX_DEPTH = 3  # of a rule within itself
 MAX_PARTS = 20_000
 EMPTY = Joined(())
 
-Split = tuple[list[Expression], list[Expression]]  # loops, each followed by the rule again, and ends
+# Alternatives after which the rule follows again, and alternatives that end.
+Split = tuple[list[Expression], list[Expression]]
 
 
 def grammar_pattern(text: str) -> str:
     """The pattern of a grammar in GBNF. Raises: BadInput with the reason."""
-    rules = {name: without_loops(name, body) for name, body in read_grammar(text).items()}
+    rules = {name: recursion_as_repetition(name, body) for name, body in read_grammar(text).items()}
     pattern = _Expansion(rules).expand(Reference(ROOT), {})
     if pattern is None:
-        raise BadInput(f"the grammar has no text of at most {MAX_DEPTH} levels of each rule", "grammar")
+        raise BadInput(f"no text of the grammar fits in {MAX_DEPTH} levels of recursion", "grammar")
     return pattern
 
 
-def without_loops(rule: str, body: Expression) -> Expression:
+def recursion_as_repetition(rule: str, body: Expression) -> Expression:
     """The same texts without references to the rule itself, if those are all at its end or all at its beginning."""
     if not _uses(body, rule):
         return body
@@ -39,9 +40,9 @@ def without_loops(rule: str, body: Expression) -> Expression:
     return body
 
 
-def _lists_at_once(parts: Sequence[Expression]) -> list[Expression]:
-    """The same texts with each `item (separator item)*` as `(item separator)* item`, whose automaton has the states of
-    the item once."""
+def _factored_lists(parts: Sequence[Expression]) -> list[Expression]:
+    """Rewrite each `item (separator item)*` as `(item separator)* item`, whose automaton contains the item's states
+    once instead of twice."""
     found: list[Expression] = []
     for part in parts:
         if isinstance(part, Repeated) and (part.least, part.most) == (0, None) and isinstance(part.part, Joined):
@@ -70,7 +71,7 @@ def _uses(part: Expression, rule: str) -> bool:
 
 
 def _split(part: Expression, rule: str, *, at_end: bool) -> Split | None:
-    """None: the rule is used elsewhere than at this side."""
+    """Returns: None if the rule is also used elsewhere than at this side."""
     if not _uses(part, rule):
         return [], [part]
     match part:
@@ -81,7 +82,7 @@ def _split(part: Expression, rule: str, *, at_end: bool) -> Split | None:
         case Joined():
             *rest, side = part.parts if at_end else reversed(part.parts)
             split = None if any(_uses(each, rule) for each in rest) else _split(side, rule, at_end=at_end)
-            return split and (_beside(rest, split[0], at_end=at_end), _beside(rest, split[1], at_end=at_end))
+            return split and (_joined(rest, split[0], at_end=at_end), _joined(rest, split[1], at_end=at_end))
         case OneOf():
             splits = [_split(way, rule, at_end=at_end) for way in part.ways]
             found = [each for each in splits if each is not None]
@@ -90,12 +91,12 @@ def _split(part: Expression, rule: str, *, at_end: bool) -> Split | None:
     return None
 
 
-def _beside(rest: Sequence[Expression], sides: Sequence[Expression], *, at_end: bool) -> list[Expression]:
+def _joined(rest: Sequence[Expression], sides: Sequence[Expression], *, at_end: bool) -> list[Expression]:
     return [Joined((*rest, side) if at_end else (side, *reversed(rest))) for side in sides]
 
 
 class _Expansion:
-    """None is the pattern of a part without texts."""
+    """Expands the rules. None is the pattern of a part that no text matches."""
 
     def __init__(self, rules: Mapping[str, Expression]) -> None:
         self._rules = rules
@@ -114,7 +115,7 @@ class _Expansion:
                 deeper = {**depths, part.rule: depth + 1}
                 return self.expand(self._rules[part.rule], deeper) if depth < MAX_DEPTH else None
             case Joined():
-                parts = [self.expand(each, depths) for each in _lists_at_once(part.parts)]
+                parts = [self.expand(each, depths) for each in _factored_lists(part.parts)]
                 return None if None in parts else "".join(each for each in parts if each)
             case OneOf():
                 ways = [way for each in part.ways if (way := self.expand(each, depths)) is not None]

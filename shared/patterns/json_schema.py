@@ -28,13 +28,13 @@ from shared.patterns.schema_merging import (
     TYPE_OF,
     UNSUPPORTED,
     Schema,
-    check_apart,
+    check_disjoint,
     merged,
     same,
     with_prefix_items,
     without_annotations,
 )
-from shared.patterns.schema_narrowing import NARROWED, TYPES, in_own_scope, narrowed
+from shared.patterns.schema_narrowing import NARROWED_KEYWORDS, TYPES, in_own_scope, narrowed
 
 MAX_DEPTH = 3  # of a reference within itself
 MAX_PARTS = 5_000
@@ -105,7 +105,7 @@ class _Converter:
         combining = next((name for name in ("allOf", "anyOf", "oneOf") if name in schema), None)
         if combining is not None:
             return self._combined(schema, combining, field, depths)
-        if not schema.keys().isdisjoint(NARROWED):
+        if not schema.keys().isdisjoint(NARROWED_KEYWORDS):
             return self.convert(narrowed(schema, field, self._matches), field, depths)
         return self._values(schema, field, depths)
 
@@ -194,7 +194,7 @@ class _Converter:
                 siblings = merged(siblings, plain, field, self._matches)
             return self.convert(siblings, field, depths)
         if name == "oneOf":
-            check_apart([plain for plain, _ in plains], field)
+            check_disjoint([plain for plain, _ in plains], field)
         wholes = [(merged(plain, siblings, field, self._matches), deeper) for plain, deeper in plains]
         return either(self.convert(whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes))
 

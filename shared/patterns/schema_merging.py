@@ -1,4 +1,7 @@
-"""Two JSON schemas at once, as one: its instances are instances of both."""
+"""Merges two JSON schemas into one that accepts only values valid under both.
+
+It may accept fewer: of `multipleOf` 4 and 6, for example, the multiples of 24.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +13,7 @@ from shared.errors import BadInput
 Schema = Mapping[str, Any]
 Matches = Callable[[Any, str, str], bool]  # whether a pattern matches a name within a field; raises BadInput
 
-MAX_WAYS = 1_000  # of anyOf, products of several included, and of oneOf
+MAX_WAYS = 1_000  # alternatives of oneOf, and of anyOf after several are multiplied
 
 KEYWORDS = {  # by the type of the values that they are about
     "string": "minLength maxLength pattern format",
@@ -22,11 +25,11 @@ KEYWORDS = {  # by the type of the values that they are about
 }
 TYPE_OF = {keyword: kind for kind, names in KEYWORDS.items() for keyword in names.split()}
 UNSUPPORTED = ("$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy", "formatMinimum", "formatMaximum")
-OF_ALL_TYPES = ("$ref", "allOf", "anyOf", "oneOf", "enum", "const", "type", "if", "then", "else", "not")
-ASSERTIONS = frozenset({*TYPE_OF, *OF_ALL_TYPES, *UNSUPPORTED})  # others are annotations, as JSON Schema has it
-LARGER = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"]
-SMALLER = ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"]
-BOTH = ["items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames"]
+TYPE_INDEPENDENT = ("$ref", "allOf", "anyOf", "oneOf", "enum", "const", "type", "if", "then", "else", "not")
+ASSERTIONS = frozenset({*TYPE_OF, *TYPE_INDEPENDENT, *UNSUPPORTED})  # others are annotations, as JSON Schema has it
+LOWER_BOUNDS = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"]
+UPPER_BOUNDS = ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"]
+COMBINED_BY_ALL_OF = ["items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames"]
 
 
 def without_annotations(schema: Schema) -> dict[str, Any]:
@@ -35,24 +38,29 @@ def without_annotations(schema: Schema) -> dict[str, Any]:
 
 
 def merged(one: Any, other: Any, field: str, matches: Matches) -> Any:
-    """Both schemas at once. Raises: BadInput if they have keywords that cannot be one."""
+    """A schema that accepts only values valid under both. Raises: BadInput if keywords cannot be combined."""
     for plain, rest in ((one, other), (other, one)):
         if plain is False:
             return False
         if plain is True:
             return rest
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        raise BadInput(f"a schema must be an object, true or false, got {one if other is None else other!r}", field)
+        wrong = other if isinstance(one, Mapping) else one
+        raise BadInput(f"a schema must be an object, true or false, got {wrong!r}", field)
     one, other = with_prefix_items(one), with_prefix_items(other)
     prefix = max(len(part.get("prefixItems", [])) for part in (one, other))
-    found, others = (_extended(_closed(*pair, field, matches), prefix) for pair in ((one, other), (other, one)))
+    found, others = (
+        _padded(_with_additional_properties(*pair, field, matches), prefix) for pair in ((one, other), (other, one))
+    )
     for name, value in others.items():
-        found[name] = _both(name, found[name], value, field) if name in found and found[name] != value else value
+        found[name] = (
+            _merge_keyword(name, found[name], value, field) if name in found and found[name] != value else value
+        )
     return found
 
 
 def with_prefix_items(schema: Schema) -> dict[str, Any]:
-    """With `prefixItems` for a list of `items`, as it was until draft 2019-09."""
+    """Rewrite a list of `items`, the syntax until draft 2019-09, as `prefixItems`."""
     if not isinstance(schema.get("items"), list):
         return dict(schema)
     rest = {name: value for name, value in schema.items() if name not in {"items", "additionalItems"}}
@@ -60,20 +68,20 @@ def with_prefix_items(schema: Schema) -> dict[str, Any]:
     return {**rest, "prefixItems": schema["items"], **further}
 
 
-def _extended(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
-    """With this number of `prefixItems`, further ones by `items`, if it is about items at all."""
+def _padded(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
+    """Pad `prefixItems` to this number with copies of `items`, if the schema is about items at all."""
     own = schema.get("prefixItems", [])
     if len(own) == prefix or ("items" not in schema and not own):
         return schema
     return {**schema, "prefixItems": [*own, *[schema.get("items", True)] * (prefix - len(own))]}
 
 
-def check_apart(parts: Sequence[Any], field: str) -> None:
+def check_disjoint(parts: Sequence[Any], field: str) -> None:
     """Raises: BadInput if a value could match two of the parts of oneOf."""
     if len(parts) > MAX_WAYS:
         raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
     for one, other in combinations(parts, 2):
-        if not (_types_apart(one, other) or _constants_apart(one, other)):
+        if not (_types_disjoint(one, other) or _constants_disjoint(one, other)):
             raise BadInput(
                 "oneOf is supported if its parts differ in type, or in a required property with const or enum; "
                 "use anyOf",
@@ -87,8 +95,8 @@ def listed_types(schema: Schema) -> list[Any]:
     return list(named) if isinstance(named, list) else [named]
 
 
-def _closed(schema: Schema, other: Schema, field: str, matches: Matches) -> dict[str, Any]:
-    """With `const` as `enum`, and the properties that only the other schema names, as this one allows further ones."""
+def _with_additional_properties(schema: Schema, other: Schema, field: str, matches: Matches) -> dict[str, Any]:
+    """Rewrite `const` as `enum`, and apply `additionalProperties` to the properties that only the other schema names."""
     schema = without_annotations(schema)
     if "const" in schema:
         values = [value for value in schema.get("enum", [schema["const"]]) if same(value, schema["const"])]
@@ -107,7 +115,7 @@ def same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _both(name: str, one: Any, other: Any, field: str) -> Any:
+def _merge_keyword(name: str, one: Any, other: Any, field: str) -> Any:
     combine = _RULES.get(name)
     try:
         found = combine(one, other) if combine is not None else None
@@ -118,7 +126,7 @@ def _both(name: str, one: Any, other: Any, field: str) -> Any:
     return found
 
 
-def _all(one: Any, other: Any) -> Any:
+def _all_of(one: Any, other: Any) -> Any:
     return {"allOf": [one, other]}
 
 
@@ -134,18 +142,18 @@ def _common_types(one: Any, other: Any) -> Any:
 
 
 def _properties(one: Any, other: Any) -> Any:
-    return {**one, **{name: _all(one[name], part) if name in one else part for name, part in other.items()}}
+    return {**one, **{name: _all_of(one[name], part) if name in one else part for name, part in other.items()}}
 
 
 def _either(one: Any, other: Any) -> Any:
-    return [_all(a, b) for a in one for b in other] if len(one) * len(other) <= MAX_WAYS else None
+    return [_all_of(a, b) for a in one for b in other] if len(one) * len(other) <= MAX_WAYS else None
 
 
 _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
-    **dict.fromkeys(LARGER, max),
-    **dict.fromkeys(SMALLER, min),
-    **dict.fromkeys(BOTH, _all),
-    "prefixItems": lambda one, other: [_all(a, b) for a, b in zip(one, other, strict=True)],
+    **dict.fromkeys(LOWER_BOUNDS, max),
+    **dict.fromkeys(UPPER_BOUNDS, min),
+    **dict.fromkeys(COMBINED_BY_ALL_OF, _all_of),
+    "prefixItems": lambda one, other: [_all_of(a, b) for a, b in zip(one, other, strict=True)],
     "required": lambda one, other: [*one, *(name for name in other if name not in one)],
     "properties": _properties,
     "patternProperties": _properties,
@@ -159,7 +167,7 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _types_apart(one: Any, other: Any) -> bool:
+def _types_disjoint(one: Any, other: Any) -> bool:
     kinds = [set(listed_types(part)) for part in (one, other) if isinstance(part, Mapping) and "type" in part]
     if len(kinds) < 2:
         return one is False or other is False
@@ -168,7 +176,7 @@ def _types_apart(one: Any, other: Any) -> bool:
     return kinds[0].isdisjoint(kinds[1])
 
 
-def _constants_apart(one: Any, other: Any) -> bool:
+def _constants_disjoint(one: Any, other: Any) -> bool:
     def texts(own: Any) -> list[str] | None:
         if not isinstance(own, Mapping) or not ("const" in own or "enum" in own):
             return None

@@ -1,7 +1,8 @@
-"""Replaces keywords that no pattern can express by others, so that fewer values match, all of them instances.
+"""Rewrites the keywords of a JSON schema that a pattern cannot express.
 
-A condition always holds, the first items of an array are those that it must contain, and where patterns describe an
-object's properties, it has only those that the schema names.
+The rewritten schema accepts fewer values, and each of them is valid under the original. `if` is treated as true, the
+items for `contains` come first, and beside keywords such as patternProperties an object has only the properties that
+the schema names.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,11 +15,11 @@ from shared.patterns.schema_merging import Matches, Schema, listed_types, merged
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 UNEVALUATED = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
 MAX_CONTAINED = 50  # items that an array must contain
-NAMED_ONLY = ("patternProperties", "propertyNames", "dependencies", "dependentRequired", "dependentSchemas")
+PROPERTY_NAME_KEYWORDS = ("patternProperties", "propertyNames", "dependencies", "dependentRequired", "dependentSchemas")
 
 
 def narrowed(schema: dict[str, Any], field: str, matches: Matches) -> Any:
-    """Without these keywords. Raises: BadInput naming the field."""
+    """The schema without the keywords of NARROWED_KEYWORDS. Raises: BadInput naming the field."""
     found: Any = schema
     for names, narrow in _RULES:
         if isinstance(found, Mapping) and not found.keys().isdisjoint(names):
@@ -28,13 +29,15 @@ def narrowed(schema: dict[str, Any], field: str, matches: Matches) -> Any:
 
 
 def in_own_scope(part: Any, field: str) -> Any:
-    """A part beside others, whose keywords on what is not evaluated see the part alone. Raises: BadInput."""
+    """A subschema of allOf, anyOf or oneOf without `unevaluated…`, which considers only the subschema's own keywords.
+
+    Raises: BadInput if the subschema has subschemas itself.
+    """
     if not isinstance(part, Mapping) or part.keys().isdisjoint(UNEVALUATED):
         return part
     if not part.keys().isdisjoint(("$ref", "allOf", "anyOf", "oneOf", "if")):
-        raise BadInput(
-            f"{next(name for name in UNEVALUATED if name in part)} in a part of parts is not supported", field
-        )
+        name = next(name for name in UNEVALUATED if name in part)
+        raise BadInput(f"{name} in a subschema with subschemas of its own is not supported", field)
     rest = {name: value for name, value in part.items() if name not in UNEVALUATED}
     return _unevaluated(part, rest)
 
@@ -57,7 +60,7 @@ def _not(schema: Schema, rest: dict[str, Any], field: str, matches: Matches) -> 
         raise BadInput("not is not supported, but for a type", field)
     names = set(listed_types(refused))
     if names & {"integer", "number"}:
-        names |= {"integer", "number"}  # the numbers that are not integers are no type
+        names |= {"integer", "number"}  # JSON Schema has no type for the other numbers
     kinds = [kind for kind in TYPES if kind not in names]
     return merged(rest, {"type": kinds}, field, matches)
 
@@ -67,7 +70,7 @@ def _named_only(schema: Schema, rest: dict[str, Any], field: str, matches: Match
     needed = {**schema.get("dependentRequired", {}), **schema.get("dependentSchemas", {})}
     needed.update(schema.get("dependencies", {}))
     extra: list[Any] = []
-    for name in required:  # which grows
+    for name in required:  # to which the loop appends
         need = needed.get(name, [])
         if isinstance(need, list):
             required += [each for each in need if each not in required]
@@ -77,10 +80,10 @@ def _named_only(schema: Schema, rest: dict[str, Any], field: str, matches: Match
         part = properties.get(name, rest.get("additionalProperties", True))
         matching = [own for key, own in schema.get("patternProperties", {}).items() if matches(key, name, field)]
         if matching and name not in properties:
-            part = True  # further properties are those that no pattern matches
+            part = True  # a name that a pattern matches is not an additional property
         part = {"allOf": [part, *matching]} if matching else part
         depends = name in needed and name not in required
-        allowed = _is_name(name, schema.get("propertyNames", True), field, matches)
+        allowed = _name_is_allowed(name, schema.get("propertyNames", True), field, matches)
         properties[name] = part if allowed and not depends else False
     found = {**rest, "type": rest.get("type", "object"), "properties": properties, "required": required}
     if not properties:
@@ -88,7 +91,7 @@ def _named_only(schema: Schema, rest: dict[str, Any], field: str, matches: Match
     return {"allOf": [found, *extra]} if extra else found
 
 
-def _is_name(name: str, schema: Any, field: str, matches: Matches) -> bool:
+def _name_is_allowed(name: str, schema: Any, field: str, matches: Matches) -> bool:
     """Whether a property may have this name."""
     if isinstance(schema, bool):
         return schema
@@ -105,7 +108,7 @@ def _is_name(name: str, schema: Any, field: str, matches: Matches) -> bool:
 
 
 def _unevaluated(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
-    """All named properties and items are evaluated, so the keywords are about further ones."""
+    """Apply `unevaluated…` to the properties and items that the schema does not describe."""
     rest = with_prefix_items(rest)
     for name, further in UNEVALUATED.items():
         if name in schema and further not in rest:
@@ -114,7 +117,7 @@ def _unevaluated(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
 
 
 def _contains(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> Any:
-    """The first items are such as it must contain."""
+    """Have the first items match `contains`."""
     wanted, least = schema.get("contains", True), count({"minContains": 1, **schema}, "minContains", field) or 0
     if "contains" not in schema:
         least = 0
@@ -122,8 +125,8 @@ def _contains(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> A
         raise BadInput(f"minContains is supported up to {MAX_CONTAINED}, got {least}", field)
     if "maxContains" in schema and "contains" in schema:
         raise BadInput("maxContains is not supported", field)
-    before = rest.get("prefixItems", rest["items"] if isinstance(rest.get("items"), list) else [])
-    if before and least:
+    prefix_items = rest.get("prefixItems", rest["items"] if isinstance(rest.get("items"), list) else [])
+    if prefix_items and least:
         raise BadInput("contains beside prefixItems is not supported", field)
     if least:
         items = rest.get("items", True)
@@ -138,6 +141,6 @@ _RULES: list[tuple[tuple[str, ...], Callable[[Schema, dict[str, Any], str, Match
     (("not",), _not),
     (tuple(UNEVALUATED), _unevaluated),
     (("contains", "minContains", "maxContains"), _contains),
-    (NAMED_ONLY, _named_only),
+    (PROPERTY_NAME_KEYWORDS, _named_only),
 ]
-NARROWED = frozenset(name for names, _ in _RULES for name in names)
+NARROWED_KEYWORDS = frozenset(name for names, _ in _RULES for name in names)

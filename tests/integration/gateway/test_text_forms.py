@@ -125,7 +125,7 @@ def json_schema(schema: object) -> dict[str, Any]:
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "json_schema is required"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
         ({"structured_outputs": {"grammar": "root ::= 'a'"}}, "structured_outputs.grammar", "line 1 of the grammar"),
-        ({"guided_grammar": 'root ::= "a" root'}, "guided_grammar", "has no text"),
+        ({"guided_grammar": 'root ::= "a" root'}, "guided_grammar", "no text of the grammar fits"),
         ({"guided_json": "{"}, "guided_json", "not a JSON schema"),
         ({"guided_regex": "(a"}, "guided_regex", "accepted: the syntax of Rust's regex"),
         ({"guided_regex": "(a|b)*a(a|b){13}"}, "guided_regex", "it may have"),

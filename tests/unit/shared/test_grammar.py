@@ -105,7 +105,7 @@ def test_a_list_ends_with_its_item_so_that_the_automaton_has_its_states_once() -
         ('root ::= "a"{3,2}', "{3,2} must be a range"),
         ('root ::= "a"{0,10001}', "up to 10000"),
         ("root ::= " + "(" * 60 + '"a"' + ")" * 60, "more than 50 groups"),
-        ('root ::= "a" root "b"', "no text of at most 3 levels"),
+        ('root ::= "a" root "b"', "no text of the grammar fits in 3 levels"),
         ("\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(20)) + '\nroot ::= r0\nr20 ::= "a"', "20000 parts"),
     ],
 )
