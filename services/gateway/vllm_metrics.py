@@ -57,16 +57,18 @@ class VllmMetrics:
             "vllm:request_decode_time_seconds", "From a request's first step to its last token", REQUEST_BUCKETS_S
         )
 
-    def set_load(self, stats_of: Mapping[str, SchedulerStats | None]) -> None:
-        """Export the load of each model's cell; a cell without a leading scheduler has none."""
+    def set_load(self, stats_of: Mapping[str, Sequence[SchedulerStats]]) -> None:
+        """Export the load of each model. `stats_of`: those of its cells that have a leading scheduler."""
         gauges = self._running, self._waiting, self._cache_use
         for gauge in gauges:
             gauge.clear()
-        for model, stats in stats_of.items():
-            if stats is not None:
-                room = sum(instance.max_tokens for instance in stats.instances)
-                used = sum(instance.tokens for instance in stats.instances)
-                values = stats.active - stats.deferred, stats.deferred + stats.waiting, used / room if room else 0.0
+        for model, cells in stats_of.items():
+            if cells:
+                room = sum(instance.max_tokens for stats in cells for instance in stats.instances)
+                used = sum(instance.tokens for stats in cells for instance in stats.instances)
+                running = sum(stats.active - stats.deferred for stats in cells)
+                waiting = sum(stats.deferred + stats.waiting for stats in cells)
+                values = running, waiting, used / room if room else 0.0
                 for gauge, value in zip(gauges, values, strict=True):
                     gauge.labels(model).set(value)
 

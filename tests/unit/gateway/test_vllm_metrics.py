@@ -91,8 +91,16 @@ def test_a_request_that_is_not_completed_counts_as_abort_once() -> None:
 
 def test_the_load_is_that_of_the_scheduler_while_one_leads() -> None:
     metrics = GatewayMetrics()
-    metrics.vllm.set_load({"demo": scheduler_stats(active=5, deferred=2, waiting=3)})
+    metrics.vllm.set_load({"demo": [scheduler_stats(active=5, deferred=2, waiting=3)]})
     assert [value(metrics, f"num_requests_{state}") for state in ("running", "waiting")] == [3, 5]
     assert value(metrics, "kv_cache_usage_perc") == 300 / 8192
-    metrics.vllm.set_load({"demo": None})
+    metrics.vllm.set_load({"demo": []})
     assert value(metrics, "num_requests_running") is None
+
+
+def test_the_load_of_a_model_is_that_of_all_its_cells() -> None:
+    metrics = GatewayMetrics()
+    busy, idle = scheduler_stats(active=5, deferred=2, waiting=3), scheduler_stats(active=1, deferred=0, waiting=0)
+    metrics.vllm.set_load({"demo": [busy, idle]})
+    assert [value(metrics, f"num_requests_{state}") for state in ("running", "waiting")] == [4, 5]
+    assert value(metrics, "kv_cache_usage_perc") == 600 / (2 * 8192)
