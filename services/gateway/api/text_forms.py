@@ -1,12 +1,13 @@
 """The form of a body's text: a JSON schema, a regular expression, a grammar, or a choice."""
 
 import asyncio
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+
+from pydantic_core import from_json
 
 from services.gateway.api.request_models import CompletionBody, TextForms
 from shared.errors import BadInput
@@ -108,6 +109,6 @@ def _grammar(grammar: str, field: str) -> str:
 
 def _schema(schema: str | dict[str, object], field: str) -> str:
     try:
-        return schema_pattern(json.loads(schema) if isinstance(schema, str) else schema, field)
-    except (json.JSONDecodeError, RecursionError) as error:
+        return schema_pattern(from_json(schema) if isinstance(schema, str) else schema, field)
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{field} is not a JSON schema: {error}", field) from None

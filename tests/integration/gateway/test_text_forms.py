@@ -127,6 +127,7 @@ def json_schema(schema: object) -> dict[str, Any]:
         ({"structured_outputs": {"grammar": "root ::= 'a'"}}, "structured_outputs.grammar", "line 1 of the grammar"),
         ({"guided_grammar": 'root ::= "a" root'}, "guided_grammar", "no text of the grammar fits"),
         ({"guided_json": "{"}, "guided_json", "not a JSON schema"),
+        ({"guided_json": '{"const": ' + "1" * 5000 + "}"}, "guided_json", "not a JSON schema"),
         ({"guided_regex": "(a"}, "guided_regex", "accepted: the syntax of Rust's regex"),
         ({"guided_regex": "(a|b)*a(a|b){13}"}, "guided_regex", "it may have"),
         ({"guided_regex": "a" * 100_001}, "guided_regex", "100001 characters"),

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.gateway.api.request_models import Message
 from services.gateway.api.tool_calls.call_stream import CallStream
 from services.gateway.api.tool_calls.call_text import Call, ReadText
 from services.gateway.api.tool_calls.forms import CallForm, JsonCalls, TaggedCalls, call_form, call_pattern
+from services.gateway.api.tool_calls.use import conversation
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.json_schema import schema_pattern
 
@@ -195,3 +197,12 @@ def test_a_model_without_tools_in_its_template_reads_of_them_in_messages() -> No
     assert read[0]["content"].startswith("Be brief.\n\nYou can call these functions:\n" + json.dumps(functions[0]))
     assert read[2:] == [{"role": "assistant", "content": FEW}, {"role": "user", "content": "Result of add: 2"}]
     assert JsonCalls().conversation(turns[1:2], functions)[0][0]["role"] == "system"
+
+
+@pytest.mark.parametrize("value", ["1" * 5000, '"\\ud800"', "[" * 900 + "]" * 900])
+def test_arguments_that_cannot_be_read_stay_a_text(value: str) -> None:
+    arguments = f'{{"a": {value}}}'
+    call = {"id": "c1", "function": {"name": "add", "arguments": arguments}}
+    message = Message.model_validate({"role": "assistant", "tool_calls": [call]})
+    [turn], _ = conversation([message], [], TaggedCalls())
+    assert turn["tool_calls"][0]["function"]["arguments"] == arguments

@@ -1,9 +1,10 @@
 """The tools of a chat in the form of the model's family: its prompt, its pattern, and how its reply is read."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic_core import from_json
 
 from services.gateway.api.request_models import ChatBody, CompletionBody, Message
 from services.gateway.api.tool_calls.call_text import ReadText
@@ -93,11 +94,11 @@ def _turn(message: Message) -> Turn:
     return turn
 
 
-def _read(call: ToolCall) -> object:
+def _read(call: ToolCall) -> Any:
     """The arguments, which chat templates write as JSON; the text itself, if it is not JSON."""
     try:
-        return json.loads(call.function.arguments)
-    except (json.JSONDecodeError, RecursionError):
+        return from_json(call.function.arguments)
+    except ValueError:
         return call.function.arguments
 
 
