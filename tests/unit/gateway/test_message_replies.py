@@ -2,7 +2,8 @@
 
 from services.gateway.api.anthropic_messages.body import MessageBody
 from services.gateway.api.anthropic_messages.replies import MessageReplies
-from services.gateway.api.tool_calls.forms import JsonCalls
+from services.gateway.api.tool_calls.forms import JsonCalls, TaggedCalls
+from services.gateway.api.tool_calls.models import Tool
 from services.gateway.api.tool_calls.use import ToolUse
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, ServingStats
 
@@ -26,3 +27,13 @@ def test_cached_tokens_of_the_prompt_are_not_input_tokens() -> None:
     assert replies.whole([OUTCOME])["usage"] == expected
     [ending] = [each for each in replies.ending(0, OUTCOME) if each["type"] == "message_delta"]
     assert ending["usage"] == expected
+
+
+def test_the_rest_of_a_call_stays_in_its_block_if_text_follows() -> None:
+    tool = Tool.model_validate({"type": "function", "function": {"name": "add"}})
+    tools = ToolUse(TaggedCalls(), ((0, tool),), is_required=False, several=True, is_named=False)
+    replies = MessageReplies(BODY, "r", tools)
+    replies.text(0, '<tool_call>{"name": "add", "arguments": {"a": ', 70, 10)
+    events = replies.text(0, "1}}</tool_call>Done.", 70, 16)
+    deltas = [(event["index"], event["delta"]["type"]) for event in events if event["type"] == "content_block_delta"]
+    assert deltas == [(0, "input_json_delta"), (1, "text_delta")]

@@ -75,7 +75,9 @@ class MessageReplies(Replies):
         ]
 
     def _deltas(self, content: str, parts: Sequence[NewPart]) -> list[Json]:
+        """The rest of the open call comes first, as text and further calls end its block."""
         events: list[Json] = []
+        events += [self._arguments(part) for part in parts if part.name is None]
         if content:
             if self._blocks[-1:] != ["text"]:
                 events += self._begin(_NO_TEXT)
@@ -83,9 +85,11 @@ class MessageReplies(Replies):
         for part in parts:
             if part.name is not None:
                 events += self._begin(self._call(part.index, part.name) | {"input": {}})
-            if part.arguments:
-                events.append(self._delta({"type": "input_json_delta", "partial_json": part.arguments}))
+                events += [self._arguments(part)] if part.arguments else []
         return events
+
+    def _arguments(self, part: NewPart) -> Json:
+        return self._delta({"type": "input_json_delta", "partial_json": part.arguments})
 
     def _begin(self, block: Json) -> list[Json]:
         """End the open block and begin another one."""
