@@ -30,7 +30,7 @@ class Turn(Lenient):
     @classmethod
     def _check_role(cls, content: str | list[Block], info: ValidationInfo) -> str | list[Block]:
         refused = "tool_use" if info.data.get("role") == "user" else "tool_result"
-        if any(block.type == refused for block in content if not isinstance(block, str)):
+        if not isinstance(content, str) and any(block.type == refused for block in content):
             raise unsupported(f"must have no block of the type {refused!r} in a message of this role")
         return content
 
