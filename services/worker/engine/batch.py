@@ -146,6 +146,8 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
 def _scored(parts: Sequence[Part], counts: Int64) -> tuple[Int64, Int64]:
     """By request, and by possible label: the label's tokens within the block, then all end tokens behind it."""
     rows, tokens = [NO_ROWS[0]], [NO_ROWS[0]]
+    if not any(part.sequence.choices for part in parts):
+        return rows[0], tokens[0]
     for part, begin in zip(parts, (np.cumsum(counts) - counts).tolist(), strict=True):
         sequence, (start, stop) = part.sequence, part.sequence.output_range(part.block)
         for own in (sequence.choices[index][start:stop] for index in sequence.possible_choices(start)):
