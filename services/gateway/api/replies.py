@@ -213,7 +213,7 @@ class CompletionReplies(Replies):
     def text(
         self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
     ) -> list[Json]:
-        """None if the piece can still become a part of a call."""
+        """Empty if the piece can still become a part of a call."""
         piece = self._format.piece(index, text)
         if piece.get("delta") == {} and not tokens:
             return []

@@ -97,20 +97,20 @@ class ResponseReplies(Replies):
         events = self._deltas(*self._stream.add("", is_last=True))
         if not self._places:
             events += self._begin_message()
-        whole, read = self.whole([outcome]), self._tools.read(outcome.text, True)
-        message = self._message(outcome, read.content)
+        whole = self.whole([outcome])
+        calls = [item for item in whole["output"] if item["type"] == "function_call"]
         for place, number in enumerate(self._places):
             if number is None:
-                [part] = message["content"]
+                item = whole["output"][0]
+                [part] = item["content"]
                 done = {"item_id": self._item_id, "text": part["text"], "logprobs": part["logprobs"]}
                 at = {"output_index": place, "content_index": 0}
                 events.append(self._event("response.output_text.done", **done, **at))
                 events.append(self._event("response.content_part.done", item_id=self._item_id, part=part, **at))
-                item = message
             else:
-                call = read.calls[number]
-                item = self._call(number, call.name, call.arguments, _status(outcome))
-                done = {"item_id": item["id"], "name": call.name, "arguments": call.arguments, "output_index": place}
+                item = calls[number]
+                done = {"item_id": item["id"], "name": item["name"], "arguments": item["arguments"]}
+                done["output_index"] = place
                 events.append(self._event("response.function_call_arguments.done", **done))
             events.append(self._event("response.output_item.done", item=item, output_index=place))
         return [*events, self._event(f"response.{_status(outcome)}", response=whole)]
