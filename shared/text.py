@@ -89,28 +89,29 @@ class TextModel:
             raise BadInput("prompt_ids must be int32 little-endian", "prompt_ids")
         return self.check_ids(np.frombuffer(request.prompt_ids, dtype="<i4").tolist(), "prompt_ids")
 
-    def encode_choices(self, request: Request, output_length: int) -> list[Int32]:
-        """The tokens of each of the request's labels. Raises: BadInput if they are not valid."""
-        if not request.choices:
-            return []
+    def check_choices(self, request: Request, labels: Sequence[Int32], output_length: int) -> None:
+        """`labels`: the tokens of each of the request's choices. Raises: BadInput if the request cannot have them."""
+        if not labels:
+            return
         excluded = request.pattern or request.pinned or request.ignore_eos
         if excluded or len(set(request.choices)) < len(request.choices):
             raise BadInput(
                 "choices must differ, and need a request without pattern, pinned tokens and ignore_eos", "choices"
             )
         room = min(request.max_tokens or output_length, output_length)
-        found = [self.encode_label(label) for label in request.choices]
-        longest = max(len(own) for own in found)
+        longest = max(map(len, labels))
         if longest > room:
             raise BadInput(f"choices: a label has {longest} tokens; the text may have {room}", "choices")
-        return found
 
-    def encode_label(self, label: str) -> Int32:
-        """The tokens of a label. Raises: BadInput."""
-        ids = self.check_ids(self._encode(label, "choices"), "choices")
-        if not self.end_ids.isdisjoint(ids.tolist()):
-            raise BadInput(f"choices must not have tokens that end a text, got {label[:50]!r}", "choices")
-        return ids
+    def encode_choices(self, choices: Sequence[str]) -> list[Int32]:
+        """The tokens of each label of a choice. Raises: BadInput."""
+        found = []
+        for label in choices:
+            ids = self.check_ids(self._encode(label, "choices"), "choices")
+            if not self.end_ids.isdisjoint(ids.tolist()):
+                raise BadInput(f"choices must not have tokens that end a text, got {label[:50]!r}", "choices")
+            found.append(ids)
+        return found
 
     def _encode(self, text: str, field: str) -> list[int]:
         """Raises: TooLong naming `field` if the text is too long for the model in any tokenization."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 from services.gateway.api.infill import InfillOutput, infill_output
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
@@ -27,6 +27,8 @@ from shared.text import LONG_TEXT, TextModel, round_up_to_blocks
 DEFAULT_OUTPUT_TOKENS = 128
 ADJUSTED_HEADER = "X-Dilaserve-Adjusted"
 
+T = TypeVar("T")
+
 
 async def build_request(body: CompletionBody, text: TextModel, request_id: str, key_id: str) -> Request:
     """`key_id` is the API key's. Raises: BadInput naming the wrong field."""
@@ -34,7 +36,8 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
     prompt_ids = await encode_prompt(body, text)
     use = tool_use(body, text)
     form = await form_of(body, use.pattern if use.tools else None)
-    longest, block_length = _longest(form, text), body.block_length or text.card.block_length or DEFAULT_BLOCK_LENGTH
+    labels = await _encoded(partial(text.encode_choices, form.labels), sum(map(len, form.labels)))
+    longest, block_length = _longest(form, labels), body.block_length or text.card.block_length or DEFAULT_BLOCK_LENGTH
     if form.labels and longest is not None and not (body.block_length or text.card.block_length):
         block_length = min(max(longest, block_length), MAX_BLOCK_LENGTH)  # labels within one block take one step
     room, (_, limit) = _output_room(body, text, len(prompt_ids), block_length), body.limit
@@ -72,17 +75,14 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
         guesses=bool(body.canvas),
         key=key_id,
     )
-    text.encode_choices(request, output_tokens)
+    text.check_choices(request, labels, output_tokens)
     return request
 
 
-def _longest(form: TextForm, text: TextModel) -> int | None:
-    """The tokens of its longest text, with an end token; None: no limit. A token has at least a byte.
-
-    Raises: BadInput if a label is invalid.
-    """
-    if form.labels:
-        return 1 + max(len(text.encode_label(label)) for label in form.labels)
+def _longest(form: TextForm, labels: Sequence[Int32]) -> int | None:
+    """The tokens of its longest text, with an end token; None: no limit. A token has at least a byte."""
+    if labels:
+        return 1 + max(map(len, labels))
     return None if form.max_bytes is None else form.max_bytes + 1
 
 
@@ -97,6 +97,11 @@ async def encode_prompt(body: CompletionBody | TokenizeBody, text: TextModel) ->
             return text.check_ids(cast("list[int]", token_ids), "prompt")  # single_bodies left one prompt
         case _:
             raise AssertionError(type(body))
+    return await _encoded(encode, length)
+
+
+async def _encoded(encode: Callable[[], T], length: int) -> T:
+    """The result of `encode`; of texts with many characters, in a thread."""
     return await asyncio.to_thread(encode) if length > LONG_TEXT else encode()
 
 
@@ -142,7 +147,7 @@ async def _infill(
     """As `infill_output`, of long texts in a thread."""
     infill = partial(infill_output, body, text, prompt_tokens, block_length, room)
     length = len(body.given_suffix or body.template or "")
-    return await asyncio.to_thread(infill) if length > LONG_TEXT else infill()
+    return await _encoded(infill, length)
 
 
 def _output_room(body: CompletionBody, text: TextModel, prompt_tokens: int, block_length: int) -> int:

@@ -4,8 +4,10 @@ Requests are prepared concurrently. One that needs no slow step overtakes those 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from msgspec.structs import replace
 from nats.js.errors import NotFoundError
@@ -21,6 +23,8 @@ from shared.messages.requests import Request
 from shared.pinned import check_pinned
 from shared.retry import retry
 from shared.text import LONG_TEXT, TextModel
+
+T = TypeVar("T")
 
 TRACE_HEADERS = ("traceparent", "tracestate")  # W3C trace context
 MAX_READS = 64  # requests whose message is read at a time
@@ -59,7 +63,9 @@ class RequestPreparer:
             checkpoint = await self._recovery.checkpoint(arrival.request_id)
         prompt_ids = await self._tokenize(message.request)
         block_offset, output_length = self._text.fit_output(message.request, len(prompt_ids))
-        choices = self._text.encode_choices(message.request, output_length)
+        labels = message.request.choices
+        choices = await self._encoded(partial(self._text.encode_choices, labels), sum(map(len, labels)))
+        self._text.check_choices(message.request, choices, output_length)
         return RequestArrived(
             request=replace(message.request, prompt=None, messages=None, prompt_ids=None),
             prompt_ids=prompt_ids,
@@ -97,13 +103,16 @@ class RequestPreparer:
         if request.prompt_ids is not None:
             self._check_length(request, len(request.prompt_ids) // 4)  # first, as the other checks look at each token
             return self._text.encode_request(request)
-        if text_length(request) <= LONG_TEXT:
-            prompt_ids = self._text.encode_request(request)
-        else:
-            async with self._long_texts:
-                prompt_ids = await asyncio.to_thread(self._text.encode_request, request)
+        prompt_ids = await self._encoded(partial(self._text.encode_request, request), text_length(request))
         self._check_length(request, len(prompt_ids))
         return prompt_ids
+
+    async def _encoded(self, encode: Callable[[], T], length: int) -> T:
+        """The result of `encode`; of texts with many characters, in a thread."""
+        if length <= LONG_TEXT:
+            return encode()
+        async with self._long_texts:
+            return await asyncio.to_thread(encode)
 
     def _check_length(self, request: Request, prompt_tokens: int) -> None:
         _, output_length = self._text.fit_output(request, prompt_tokens)
