@@ -52,6 +52,9 @@ def join_parts(content: Any, kinds: Sequence[str] = ("text",)) -> Any:
     return "\n".join(part["text"] for part in content)
 
 
+JoinedText = Annotated[str, BeforeValidator(join_parts, json_schema_input_type=str | list[TextPart])]
+
+
 def _prompts(prompt: Any) -> Any:
     """Check a prompt, or a list of prompts; a list of one is unwrapped."""
     if not isinstance(prompt, list) or not prompt or type(prompt[0]) is int:
@@ -78,7 +81,7 @@ class Message(Lenient):
     """A message of a conversation: a text, calls of tools, or the result of a call."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(join_parts, json_schema_input_type=str | list[TextPart])] | None = None
+    content: JoinedText | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     refusal: None = None

@@ -14,10 +14,8 @@ from services.gateway.api.anthropic_messages.tools import (
 )
 from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
-from services.gateway.api.request_models import ChatBody, ServedBody, StopString, TextPart, TokenizeBody, join_parts
+from services.gateway.api.request_models import ChatBody, JoinedText, ServedBody, StopString, TokenizeBody
 from services.gateway.api.tool_calls.models import MAX_TOOLS
-
-TextOrBlocks = Annotated[str, BeforeValidator(join_parts, json_schema_input_type=str | list[TextPart])]
 
 
 class Turn(Lenient):
@@ -59,7 +57,7 @@ class ConversationBody(Lenient):
 
     model: str
     messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
-    system: TextOrBlocks | None = None
+    system: JoinedText | None = None
 
     mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
     output_format: None = None

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ValidationError, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
-from services.gateway.api.request_models import TextPart, join_parts
-from services.gateway.api.tool_calls.models import ToolName
+from services.gateway.api.request_models import JoinedText, TextPart, join_parts
+from services.gateway.api.tool_calls.models import ToolName, chat_tool
 
 
 class MessageTool(Lenient):
@@ -20,8 +20,7 @@ class MessageTool(Lenient):
 
     def of_chat(self) -> dict[str, Any]:
         """As a chat completion has it."""
-        function = {"name": self.name, "description": self.description, "strict": self.strict}
-        return {"type": "function", "function": function | {"parameters": self.input_schema}}
+        return chat_tool(self.name, self.description, self.input_schema, strict=self.strict)
 
 
 class MessageToolChoice(Lenient):
@@ -61,7 +60,7 @@ class ResultBlock(Lenient):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: Annotated[str, BeforeValidator(join_parts, json_schema_input_type=str | list[TextPart])] | None = None
+    content: JoinedText | None = None
 
     def of_chat(self) -> dict[str, Any]:
         """As a chat completion has it."""

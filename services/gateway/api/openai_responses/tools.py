@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from services.gateway.api.base_models import Lenient, unsupported
-from services.gateway.api.tool_calls.models import MODES, ToolName
+from services.gateway.api.tool_calls.models import MODES, ToolName, chat_tool
 
 
 class ResponseTool(Lenient):
@@ -17,8 +17,7 @@ class ResponseTool(Lenient):
 
     def of_chat(self) -> dict[str, Any]:
         """As a chat completion has it."""
-        function = {"name": self.name, "description": self.description, "strict": self.strict}
-        return {"type": "function", "function": function | {"parameters": self.parameters}}
+        return chat_tool(self.name, self.description, self.parameters, strict=self.strict)
 
 
 class FunctionChoice(Lenient):

@@ -25,6 +25,14 @@ class Tool(Lenient):
     function: Function
 
 
+def chat_tool(
+    name: str, description: str | None, parameters: dict[str, Any] | None, *, strict: bool | None
+) -> dict[str, Any]:
+    """The tool of a chat's body; the arguments are the fields of `Function`."""
+    function = {"name": name, "description": description, "parameters": parameters, "strict": strict}
+    return {"type": "function", "function": function}
+
+
 class FunctionName(Lenient):
     name: str
 
