@@ -11,6 +11,11 @@ _LETTER = re.compile(r"\b([A-J])\b")
 _FENCE = re.compile(r"```(?:python)?\s*\n(.*?)(?:```|$)", re.DOTALL)
 
 
+def states_answer(text: str, answer: str) -> bool:
+    """Rows with an answer: whether the text has `The answer is ANSWER.`."""
+    return f"The answer is {answer}." in text
+
+
 def number_of(text: str) -> str | None:
     """GSM8K: the first number stated as the answer, else the last number. Text from a following question on, which the
     model wrote itself, is ignored."""

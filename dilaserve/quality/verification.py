@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from dilaserve.load.workload import LoadRequest
+from dilaserve.quality.answers import states_answer
 from dilaserve.quality.benchmarks import BenchmarkQuestion
 from dilaserve.quality.published import PublishedFigures
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, RequestTrace, decode_together
@@ -49,7 +50,7 @@ def chat_questions(rows: Sequence[LoadRequest], text: TextModel) -> list[VerifyQ
     return [
         VerifyQuestion(
             text.encode_chat([ChatMessage(role="user", content=row.prompt)]).tolist(),
-            partial(_states, f"The answer is {row.answer}."),
+            partial(states_answer, answer=str(row.answer)),
         )
         for row in rows
     ]
@@ -102,10 +103,6 @@ def differences(own: Verification, published: PublishedFigures) -> list[str]:
             points = f"{100 * difference:+.1f} points, more than {100 * limit:.1f}"
             found.append(f"accuracy differs by {points} ({MAX_STANDARD_ERRORS:g} standard errors)")
     return found
-
-
-def _states(answer: str, reply: str) -> bool:
-    return answer in reply
 
 
 def _unmasked(trace: RequestTrace) -> int:

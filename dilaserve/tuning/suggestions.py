@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dilaserve.quality.answers import states_answer
 from shared.arrays import Int32
 
 TOLERANCE = 0.05  # accepted loss of quality at the lowest suggested threshold
@@ -28,7 +29,7 @@ def exact_match(thresholds: Sequence[float], texts: Sequence[str], answers: Sequ
     for number, text in enumerate(texts):
         answer = answers[number // len(thresholds)]
         if answer is not None:
-            columns[number % len(thresholds)].append(f"The answer is {answer}." in text)
+            columns[number % len(thresholds)].append(states_answer(text, answer))
     if not columns[0]:
         return None
     return Quality(thresholds, [float(np.mean(column)) for column in columns], "exact match")
