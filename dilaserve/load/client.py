@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from dilaserve.load.workload import LoadRequest, RequestLoad
+from dilaserve.quality.answers import states_answer
 from shared.errors import BadInput
 
 CONNECT_S = 10.0
@@ -82,7 +83,7 @@ async def run_load(
             await asyncio.sleep(start_s + arrival_s - time.perf_counter())
             request = load.request(number)
             body = request_body(model, request, slo_s)
-            reply = await (send_streamed if stream else send_request)(client, request, body, arrival_s)
+            reply = await send_request(client, request, body, arrival_s, stream=stream)
             on_reply(reply)
             return reply
 
@@ -107,42 +108,41 @@ def _is_chat(request: LoadRequest) -> bool:
 
 
 async def send_request(
-    client: httpx.AsyncClient, request: LoadRequest, body: dict[str, Any], arrival_s: float
+    client: httpx.AsyncClient, request: LoadRequest, body: dict[str, Any], arrival_s: float, *, stream: bool = False
 ) -> LoadReply:
-    """Send one request and wait for its reply; a failure is in the reply."""
-    sent_s = time.perf_counter()
-    try:
-        answer = await client.post(_path(request), json=body)
-        content = _checked(answer)
-        choice = content["choices"][0]
-        text = choice["message"]["content"] if _is_chat(request) else choice["text"]
-        return _reply(text, content, request, arrival_s, time.perf_counter() - sent_s)
-    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-        return LoadReply(arrival_s, time.perf_counter() - sent_s, error=str(error) or type(error).__name__)
-
-
-async def send_streamed(
-    client: httpx.AsyncClient, request: LoadRequest, body: dict[str, Any], arrival_s: float
-) -> LoadReply:
-    """As `send_request`, with the time to the first text."""
+    """Send one request and wait for its reply, if streamed with the time to the first text; a failure is in the
+    reply."""
     sent_s, first_text_s = time.perf_counter(), None
-    text, content = "", dict[str, Any]()
-    streamed = body | {"stream": True, "stream_options": {"include_usage": True}}
     try:
-        async with client.stream("POST", _path(request), json=streamed) as answer:
-            if answer.status_code != httpx.codes.OK:
-                await answer.aread()
-                _checked(answer)
-            async for event in _events(answer):
-                for choice in event.get("choices", ()):
-                    text += (choice["delta"].get("content") or "") if _is_chat(request) else choice["text"]
-                if text and first_text_s is None:
-                    first_text_s = time.perf_counter() - sent_s
-                content |= {name: event[name] for name in ("dilaserve", "usage") if event.get(name)}
+        if stream:
+            text, content, first_text_s = await _receive_stream(client, request, body, sent_s)
+        else:
+            content = _checked(await client.post(_path(request), json=body))
+            choice = content["choices"][0]
+            text = choice["message"]["content"] if _is_chat(request) else choice["text"]
         reply = _reply(text, content, request, arrival_s, time.perf_counter() - sent_s)
         return replace(reply, first_text_s=first_text_s)
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         return LoadReply(arrival_s, time.perf_counter() - sent_s, error=str(error) or type(error).__name__)
+
+
+async def _receive_stream(
+    client: httpx.AsyncClient, request: LoadRequest, body: dict[str, Any], sent_s: float
+) -> tuple[str, dict[str, Any], float | None]:
+    """The text, the fields beside it, and the seconds until the first text. Raises: as `_checked` and `_events`."""
+    text, content, first_text_s = "", dict[str, Any](), None
+    streamed = body | {"stream": True, "stream_options": {"include_usage": True}}
+    async with client.stream("POST", _path(request), json=streamed) as answer:
+        if answer.status_code != httpx.codes.OK:
+            await answer.aread()
+            _checked(answer)
+        async for event in _events(answer):
+            for choice in event.get("choices", ()):
+                text += (choice["delta"].get("content") or "") if _is_chat(request) else choice["text"]
+            if text and first_text_s is None:
+                first_text_s = time.perf_counter() - sent_s
+            content |= {name: event[name] for name in ("dilaserve", "usage") if event.get(name)}
+    return text, content, first_text_s
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
@@ -177,7 +177,7 @@ def _reply(
         arrival_s=arrival_s,
         latency_s=stats["latency_ms"] / 1000 if "latency_ms" in stats else latency_s,
         text=text,
-        correct=None if request.answer is None else f"The answer is {request.answer}." in text,
+        correct=None if request.answer is None else states_answer(text, request.answer),
         slo_met=stats.get("slo_met", False),
         mean_threshold=stats.get("mean_threshold", 0.0),
         output_tokens=stats.get("output_tokens", 0),
