@@ -83,6 +83,14 @@ def check_nats_url(url: str, name: str) -> None:
         raise _invalid_nats_url(name, url)
 
 
+def check_cell_name(cell: str, name: str) -> None:
+    """Raises: BadInput with `name`, the cell and the accepted form."""
+    try:
+        msgspec.convert(cell, CellName)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{name} {cell}: {error}", field=name) from None
+
+
 def _invalid_nats_url(name: str, url: str) -> BadInput:
     shown = re.sub(r"^(\w+://)?.*@", r"\1", url, flags=re.DOTALL)  # an invalid URL may have a password anywhere
     accepted = (

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 EXAMPLE = "Example: dilaserve bus-users --cell cell0 > users.conf"
@@ -19,13 +18,11 @@ def bus_users(
     from dilaserve.stack.bus_users import server_users  # noqa: PLC0415
     from shared.bus.users import read_producers  # noqa: PLC0415
     from shared.errors import BadInput  # noqa: PLC0415
-    from shared.settings import CellName  # noqa: PLC0415
+    from shared.settings import check_cell_name  # noqa: PLC0415
 
     first, *more = cell.split(",")
-    try:
-        msgspec.convert([first, *more], list[CellName])
-    except msgspec.ValidationError as error:
-        raise BadInput(f"--cell {cell}: {error}") from None
+    for name in (first, *more):
+        check_cell_name(name, "--cell")
     if len({first, *more}) <= len(more):
         raise BadInput(f"--cell {cell}: a name is there more than once")
     typer.echo(server_users(first, read_producers(producers), more), nl=False)

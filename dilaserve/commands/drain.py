@@ -19,20 +19,14 @@ def drain(
     import asyncio  # noqa: PLC0415
     import os  # noqa: PLC0415
 
-    import msgspec  # noqa: PLC0415
-
     from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
     from dilaserve.stack.draining import drain_cell  # noqa: PLC0415
     from shared.bus.users import BusUser  # noqa: PLC0415
-    from shared.errors import BadInput  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
-    from shared.settings import CellName, ServiceSettings, read_settings  # noqa: PLC0415
+    from shared.settings import ServiceSettings, check_cell_name, read_settings  # noqa: PLC0415
 
     configure_logs("drain", level="error")
-    try:
-        msgspec.convert(cell, CellName)
-    except msgspec.ValidationError as error:
-        raise BadInput(f"--cell {cell}: {error}") from None
+    check_cell_name(cell, "--cell")
     nats_ca = read_settings(ServiceSettings, os.environ).nats_ca
     if nats_url is None:
         addresses = read_addresses(data_dir)

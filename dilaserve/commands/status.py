@@ -27,15 +27,12 @@ def status(
     from shared.bus.users import BusUser  # noqa: PLC0415
     from shared.errors import BadInput  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
-    from shared.settings import CellName, ServiceSettings, read_settings  # noqa: PLC0415
+    from shared.settings import ServiceSettings, check_cell_name, read_settings  # noqa: PLC0415
 
     if watch and json:
         raise BadInput("--watch and --json exclude each other: give one of them")
     configure_logs("status", level="error")
-    try:
-        msgspec.convert(cell, CellName)
-    except msgspec.ValidationError as error:
-        raise BadInput(f"--cell {cell}: {error}") from None
+    check_cell_name(cell, "--cell")
     url, certificate = check_url("--url", url) if url else None, ""
     nats_ca = read_settings(ServiceSettings, os.environ).nats_ca
     if url is None or nats_url is None:
