@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from dilaserve.outputs import check_file, open_progress
+from shared.messages.cell import CacheName
 
 EXAMPLE = (
     "Example: dilaserve decode --model models/demo --input CASE.json --cache dual --threshold 0.9 "
@@ -21,7 +22,7 @@ def decode(
         typer.Option(help='{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}; `pattern` if a text must match one.'),
     ],
     out: Annotated[Path, typer.Option(help="Output file of the trace (JSON).")],
-    cache: Annotated[Literal["none", "prefix", "dual", "block"], typer.Option(help="KV cache.")] = "none",
+    cache: Annotated[CacheName, typer.Option(help="KV cache.")] = "none",
     threshold: Annotated[float, typer.Option(help="Confidence threshold of unmasking, 0 to 1.")] = 0.9,
     edit_threshold: Annotated[
         float | None, typer.Option(help="LLaDA2.1: tokens of the block change above this confidence; default: none.")

@@ -9,6 +9,7 @@ import typer
 
 from dilaserve.outputs import check_file, number, open_console, open_progress, percent
 from shared.errors import BadInput, DilaserveError
+from shared.messages.cell import CacheName
 
 if TYPE_CHECKING:
     from dilaserve.quality.published import PublishedFigures
@@ -32,8 +33,7 @@ def verify(
     questions: Annotated[int, typer.Option(min=1, help="Number of questions, from the first on.")] = 100,
     threshold: Annotated[float, typer.Option(min=0.01, max=1, help="Confidence threshold of unmasking.")] = 0.9,
     cache: Annotated[
-        Literal["none", "prefix", "dual", "block"] | None,
-        typer.Option(help="KV cache.", show_default="block for block-causal models, else none"),
+        CacheName | None, typer.Option(help="KV cache.", show_default="block for block-causal models, else none")
     ] = None,
     output_length: Annotated[
         int | None, typer.Option(min=1, help="Output length in tokens.", show_default="the file's, else 256")
