@@ -36,7 +36,7 @@ def cell_config(
     from shared.bus.users import BusUser  # noqa: PLC0415
     from shared.errors import BadInput  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
-    from shared.settings import ServiceSettings, read_settings, to_environ  # noqa: PLC0415
+    from shared.settings import PREFIX, ServiceSettings, read_settings, to_environ  # noqa: PLC0415
     from shared.urls import without_credentials  # noqa: PLC0415
 
     configure_logs("cell-config", level="error")
@@ -46,28 +46,26 @@ def cell_config(
         user = BusUser.SCHEDULER if replace else BusUser.STATUS
         environ |= to_environ({"nats_url": addresses.nats_urls[user], "nats_ca": addresses.nats_ca})
 
-    async def find() -> "CellConfig":
-        settings = read_settings(ServiceSettings, environ)
-        if replace:
-            own = cell_config_of(environ)
-            await replace_cell_config(settings, own)
-            return own
-        if (stored := await read_cell_config(settings)) is None:
-            raise BadInput(f"the cell {settings.cell} has no configuration; its first scheduler writes it")
-        return stored
+    settings = read_settings(ServiceSettings, environ)
+    own = cell_config_of(environ) if replace else None
 
-    async def find_in_time() -> "CellConfig":
+    async def read_or_replace() -> "CellConfig | None":
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return await find()
+                if own is None:
+                    return await read_cell_config(settings)
+                await replace_cell_config(settings, own)
+                return own
         except TimeoutError:
-            raise BadInput(f"{without_credentials(environ['DILASERVE_NATS_URL'])}: NATS does not answer") from None
+            raise BadInput(f"{without_credentials(settings.nats_url)}: NATS does not answer") from None
 
-    config = asyncio.run(find_in_time())
+    config = asyncio.run(read_or_replace())
+    if config is None:
+        raise BadInput(f"the cell {settings.cell} has no configuration; its first scheduler writes it")
     if json:
         typer.echo(msgspec.json.encode(config))
         return
     for name, text in to_environ(msgspec.structs.asdict(config)).items():
-        typer.echo(f"{name.removeprefix('DILASERVE_').lower():<14} {text or '-'}")
+        typer.echo(f"{name.removeprefix(PREFIX).lower():<14} {text or '-'}")
     if replace:
         typer.echo("Start the services of the cell again; those that run keep the values of before.")

@@ -45,7 +45,7 @@ async def _follow(bus: Bus, cell: str, *, drains: bool, report: Callable[[str], 
             received.put_nowait(stats)
 
     await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=receive)
-    left, is_followed = -1, False
+    left: int | None = None  # None: no scheduler has followed the order yet
     while True:
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -58,12 +58,12 @@ async def _follow(bus: Bus, cell: str, *, drains: bool, report: Callable[[str], 
             report(f"{cell} accepts requests")
             return
         requests = await _unfinished(bus)
-        if requests == 0 and is_followed:  # gateways have known the order for STATS_S
+        if requests == 0 and left is not None:  # gateways have known the order for STATS_S
             report(f"{cell} is drained")
             return
         if requests != left:
             report(f"{cell} drains: {requests} requests left")
-        left, is_followed = requests, True
+        left = requests
 
 
 async def _unfinished(bus: Bus) -> int:
