@@ -3,10 +3,10 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from dilaserve.prediction.suggested_slo import alone_s, suggested_slo_s, typical_tokens
 from dilaserve.stack.options import Stack
+from dilaserve.stack.services import predictor_directory
 from dilaserve.stack.up_options import DEMO_MODEL
 from services.scheduler.registry import find_policy
 from services.worker.model.families import read_config
@@ -35,11 +35,6 @@ def with_default_slo(stack: Stack) -> Stack:
     except BadInput:  # the profile lacks a kind of step
         return stack
     return replace(stack, options=replace(options, default_slo_s=suggested_slo_s(latency_s)))
-
-
-def predictor_directory(stack: Stack) -> Path:
-    """Where the services look for the step predictor."""
-    return Path(stack.options.predictor or os.environ.get(f"{PREFIX}PREDICTOR") or stack.model / "predictor")
 
 
 def summary(stack: Stack, given: Stack, config: CellConfig) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,6 +37,11 @@ def option_settings(service: BusUser, stack: Stack) -> dict[str, object]:
     given |= {"model": stack.model, "model_name": stack.model_name, "auth": stack.auth}
     names = {field.name for field in msgspec.structs.fields(SETTINGS[service])}
     return {option: value for option, value in given.items() if option in names}
+
+
+def predictor_directory(stack: Stack) -> Path:
+    """Where the services look for the step predictor."""
+    return Path(stack.options.predictor or os.environ.get(f"{PREFIX}PREDICTOR") or stack.model / "predictor")
 
 
 def scheduler_program(stack: Stack, nats_urls: NatsUrls, *, standby: bool = False) -> Program:
@@ -80,8 +86,8 @@ def worker_program(stack: Stack, nats_urls: NatsUrls, spec: InstanceSpec) -> Pro
 def reconfigurator_program(stack: Stack, config: CellConfig, nats_urls: NatsUrls, database_url: str) -> Program:
     own: dict[str, Any] = {"database_url": database_url, "metrics_port": _metrics_port(stack, "reconfigurator")}
     own["tp_degrees"] = [tp for tp in TP_DEGREES if tp <= stack.slots]
-    if config.predictor and stack.options.predictor is None:
-        own["predictor"] = os.environ.get(f"{PREFIX}PREDICTOR") or stack.model / "predictor"
+    if config.predictor:
+        own["predictor"] = predictor_directory(stack)
     if stack.reconfigures:
         own |= {"launcher": "process", "nodes": f"{NODE}:{stack.slots}"}
     return _program(BusUser.RECONFIGURATOR, stack, nats_urls, **own)
