@@ -10,7 +10,6 @@ from shared.errors import DilaserveError
 
 URL = "https://datasets-server.huggingface.co"
 MAX_ROWS = 100  # of one reply
-MAX_QUESTIONS = 1319
 EXAMPLES = 100  # rows of the training part from which examples are drawn
 TIMEOUT_S = 60.0
 

@@ -36,7 +36,6 @@ class Stack:
     auth: bool  # clients need an API key
     reconfigures: bool = False  # instances are planned and changed
     producers: tuple[str, ...] = ()  # named producers of the embedded bus
-    nats_nodes: int = 1  # embedded NATS servers; several are a cluster, and each stream is on all of them
 
     @property
     def threads_per_slot(self) -> int:

@@ -32,8 +32,6 @@ class _Part(msgspec.Struct, frozen=True):
 
     fixed: list[_Run]
     changing: list[_Run]
-    iterations: int  # of the fixed runs
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -75,8 +73,6 @@ def record_parts(
             draft.replace(path)
         runs.fixed.trajectories += map(_trajectory, part.fixed)
         runs.fixed.outputs += [unpack_int32(run.output) for run in part.fixed]
-        runs.fixed.iterations += part.iterations
-        runs.fixed.seconds += part.seconds
         runs.changing += map(_trajectory, part.changing)
     return runs
 
@@ -90,8 +86,7 @@ def _record(
     on_run: Callable[[], object],
 ) -> _Part:
     found = collect(engine, mask_token_id, prompts, thresholds, seed, on_run)
-    fixed, changing = list(_stored(found.fixed)), list(_stored(found.changing))
-    return _Part(fixed, changing, found.fixed.iterations, found.fixed.seconds)
+    return _Part(list(_stored(found.fixed)), list(_stored(found.changing)))
 
 
 def _stored(recorded: RecordedRun) -> Iterator[_Run]:
