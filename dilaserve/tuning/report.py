@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from dilaserve.tuning.suggestions import TOLERANCE, Quality
 from services.predictor.training import TrainedPredictor
-from shared.profile import LatencyProfile
+from shared.profile import LatencyProfile, kind_name
 from simulator.plot import write_figure
 from simulator.unloaded_latency import SLO_MULTIPLE
 
@@ -91,7 +91,7 @@ def _draw_latency(profile: LatencyProfile) -> Figure:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axis = figure.subplots()
     for (tp, kind), curve in profile.curves.items():
-        label = f"TP {tp}, {kind.name.lower()} step"
+        label = f"TP {tp}, {kind_name(kind)} step"
         axis.plot(curve.batch_tokens, 1000 * curve.latency_s, marker="o", label=label)
     axis.set(xlabel="tokens of the batch", ylabel="ms", title="Latency of an iteration", xscale="log", yscale="log")
     axis.legend()

@@ -1,4 +1,4 @@
-"""The steps of a tuning, in order. Each stores its result, and is left out if an earlier start has stored it."""
+"""The steps of a tuning, in order. What an earlier start has measured or recorded is read, not repeated."""
 
 import shlex
 from collections.abc import Callable, Sequence
