@@ -133,11 +133,12 @@ def simulate(
     served = None if recorded is None else summarize(recorded.served, arriving)
     is_one = len(runs) == 1 and served is None
     result = runs[0].result if is_one else {"recorded": served, "runs": [run.described for run in runs]}
-    comparison = table(runs, served, f"{len(arriving)} requests, {source}")
+    title = f"{len(arriving)} requests, {source}"
+    comparison = table(runs, served, title)
     if out is not None:
         out.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     if plot is not None:
-        _draw(plot, runs, served, f"{len(arriving)} requests, {source}")
+        _draw(plot, runs, served, title)
     if report is not None:
         report.write_text(comparison + (f"\n![Timelines]({plot.name})\n" if plot is not None else ""), "utf-8")
     if json:
