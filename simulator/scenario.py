@@ -104,7 +104,7 @@ def simulate(
 
 def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluster:
     """The cluster before the first arrival. Raises: as `simulate`."""
-    difficulty_random, step_random, prediction_random = np.random.default_rng(scenario.seed).spawn(3)
+    difficulty_random, step_random, prediction_random = _randoms(scenario.seed)
     estimates = "one-shot" if scenario.predictor in ("one-shot", "none") else scenario.settings.estimates
     settings = replace(scenario.settings, estimates=estimates, lookahead=0)
     model = scenario.replay or UnmaskingTables(scenario.steps, scenario.block_length)
@@ -134,10 +134,10 @@ def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluste
 
 def with_trained_predictor(scenario: Scenario, workload: ArrivalTrace) -> Scenario:
     """The scenario with the predictor that it would train, for several clusters that share it."""
-    random = np.random.default_rng(scenario.seed)
+    _, _, prediction_random = _randoms(scenario.seed)
     tables = UnmaskingTables(scenario.steps, scenario.block_length)
     thresholds = np.array(scenario.settings.candidates)
-    predictor = train_predictor(tables, workload.output_tokens, thresholds, random)
+    predictor = train_predictor(tables, workload.output_tokens, thresholds, prediction_random)
     return dataclasses.replace(scenario, live=(predictor, _card(scenario.steps)))
 
 
@@ -190,6 +190,11 @@ def _predictor(
         return trained_predictor(scenario.live[0], thresholds)
     tables = model if isinstance(model, UnmaskingTables) else UnmaskingTables(scenario.steps, scenario.block_length)
     return trained_predictor(train_predictor(tables, workload.output_tokens, thresholds, random), thresholds)
+
+
+def _randoms(seed: int) -> list[np.random.Generator]:
+    """Of the difficulties, of the steps and of the predictions."""
+    return np.random.default_rng(seed).spawn(3)
 
 
 def _confidences(model: UnmaskingTables | ReplayModel, requests: int) -> Confidences | ReplayedConfidences:
