@@ -31,6 +31,17 @@ async def run_together(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
         await cancel(tasks)
 
 
+async def run_beside(main: Coroutine[Any, Any, object], background: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run `main` and the background coroutines until one ends, then cancel the others. Raises: its error."""
+    tasks = [asyncio.ensure_future(part) for part in (main, *background)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await cancel(tasks)
+
+
 async def pause(seconds: float) -> None:
     """Sleep, in a loop that runs until it is cancelled.
 

@@ -34,7 +34,7 @@ from shared.metrics import serve_metrics
 from shared.predictor_card import read_predictor_card
 from shared.profile import LatencyProfile, read_profile
 from shared.service import Service, run_service, serve_on_bus
-from shared.tasks import cancel, pause, run_until_stopped
+from shared.tasks import pause, run_beside, run_until_stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
     if settings.request_retention_s < settings.window_s:
         text = f"DILASERVE_REQUEST_RETENTION_S={settings.request_retention_s:g}: accepted: at least "
         raise BadInput(f"{text}DILASERVE_WINDOW_S={settings.window_s:g}, which decisions read", "request_retention_s")
-    read_reconfiguration(settings)  # reports wrong settings before the start
+    predictor = read_reconfiguration(settings).predictor  # reports wrong settings before the start
     engine = open_database(settings.database_url)
     metrics = ReconfiguratorMetrics()
     serve_metrics(metrics.registry, settings)
@@ -65,7 +65,7 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(monitor(bus, engine, metrics, settings.request_retention_s, stop))
-                group.create_task(plan(bus, engine, settings, metrics, stop))
+                group.create_task(plan(bus, engine, settings, predictor, metrics, stop))
         finally:
             await engine.dispose()
 
@@ -98,17 +98,18 @@ def read_reconfiguration(settings: ReconfiguratorSettings, cell: CellConfig | No
 
 
 async def plan(
-    bus: Bus, engine: AsyncEngine, settings: ReconfiguratorSettings, metrics: ReconfiguratorMetrics, stop: asyncio.Event
+    bus: Bus,
+    engine: AsyncEngine,
+    settings: ReconfiguratorSettings,
+    predictor: str | None,
+    metrics: ReconfiguratorMetrics,
+    stop: asyncio.Event,
 ) -> None:
     """Count the GPUs that the workload needs and, with a launcher, decide and carry out plans, until `stop` is set.
 
-    Raises: BadInput if the settings differ from the cell's.
+    `predictor`: the version of the one that the settings name. Raises: BadInput if the settings differ from the cell's.
     """
-    own = {
-        "thresholds": tuple(sorted(set(settings.thresholds))),
-        "cache": settings.cache,
-        "predictor": read_reconfiguration(settings).predictor,
-    }
+    own = {"thresholds": tuple(sorted(set(settings.thresholds))), "cache": settings.cache, "predictor": predictor}
     cell = await run_until_stopped(stop, agreed_config(bus, own))
     if stop.is_set():
         return
@@ -116,15 +117,11 @@ async def plan(
     instances, clock = InstanceWatch(), BusClock(bus)
     await instances.start(bus)
     wanted = WantedGpus(clock, engine, instances, config.planner, config.profile, metrics, settings.wanted_threshold)
-    running = [clock.run(), wanted.run(settings.interval_s, settings.window_s), publish_stats(bus, settings)]
-    tasks = [asyncio.create_task(task) for task in running]
-    try:
-        if settings.launcher == "none":
-            await stop.wait()
-        else:
-            await reconfigure(bus, engine, settings, config, metrics, instances, clock, stop)
-    finally:
-        await cancel(tasks)
+    background = [clock.run(), wanted.run(settings.interval_s, settings.window_s), publish_stats(bus, settings)]
+    if settings.launcher == "none":
+        await run_beside(stop.wait(), background)
+    else:
+        await run_beside(reconfigure(bus, engine, settings, config, metrics, instances, clock, stop), background)
 
 
 async def publish_stats(bus: Bus, settings: ReconfiguratorSettings) -> None:

@@ -4,9 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Coroutine
 from functools import partial
-from typing import Any
 
 import structlog
 import uvloop
@@ -42,7 +40,7 @@ from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
 from shared.predictor_card import PredictorCard
 from shared.service import Service, freeze_startup_objects, run_service, serve_on_bus
-from shared.tasks import cancel, run_until_stopped
+from shared.tasks import cancel, run_beside, run_until_stopped
 from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
@@ -154,17 +152,6 @@ async def lead(bus: Bus, instances: InstanceWatch) -> Lease:
         return await Lease.acquire(bus, f"{socket.gethostname()}:{os.getpid()}")
     finally:
         await cancel([watching])
-
-
-async def run_beside(main: Coroutine[Any, Any, None], background: list[Coroutine[Any, Any, None]]) -> None:
-    """Run `main` and the background coroutines until one ends, then cancel the others. Raises: its error."""
-    tasks = [asyncio.ensure_future(part) for part in (main, *background)]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        await cancel(tasks)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Counts the GPUs that the recent workload needs, for autoscalers, also if the reconfigurator changes nothing."""
 
-import asyncio
 from dataclasses import dataclass
 from math import nan
 
@@ -17,6 +16,7 @@ from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.errors import DilaserveError
 from shared.profile import LatencyProfile
+from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ class WantedGpus:
     async def run(self, interval_s: float, window_s: float) -> None:
         """Update the metric at each interval, until cancelled."""
         while True:
-            await asyncio.sleep(interval_s)
+            await pause(interval_s)
             try:
                 gpus = await self.count(window_s)
             except (DilaserveError, ValueError) as error:
