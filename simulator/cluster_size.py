@@ -7,13 +7,13 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from services.reconfigurator.planning.plan import Capacity, Plan, Solver
-from services.reconfigurator.planning.plan_input import PlanInput, Workload, plan_input
+from services.reconfigurator.planning.plan import Plan, PlanStatus, Solver
+from services.reconfigurator.planning.plan_input import Workload, plan_input
 from services.reconfigurator.planning.planner import make_plan
 from services.reconfigurator.planning.smallest_cluster import TOLERANCE, can_meet_slos, min_gpus, nodes_of, smallest
-from services.reconfigurator.planning.stage1_capacity import find_capacity
 from services.scheduler.registry import DEFAULT_POLICY
 from services.scheduler.settings import SchedulerSettings
+from shared.errors import BadInput
 from shared.profile import LatencyProfile
 from shared.text import round_up_to_blocks
 from simulator.result import Records
@@ -23,6 +23,7 @@ from simulator.workload import ArrivalTrace, make_trace, sorted_by_arrival
 
 MIN_REQUESTS = 1000  # that a simulation has on average
 MIN_SLOS = 10.0  # its length, in units of the longest SLO
+MAX_REQUESTS = 1_000_000  # that a simulation may have on average
 
 
 class SizedCluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,32 +59,25 @@ class ClusterSearch:
 
         def suffices(gpus: int) -> bool:
             resized = replace(p, nodes=nodes_of(gpus, per_node))
-            cluster, plan = self._try(resized, gpus)
-            if plan is not None:
-                plans[gpus] = plan
-            tried.append(cluster)
+            plans[gpus] = make_plan(resized, [], solver=self.solver, time_limit_s=self.time_limit_s)
+            tried.append(cluster := self._judged(plans[gpus], gpus))
             on_tried(cluster)
             return cluster.suffices
 
         gpus = smallest(suffices, min_gpus(p)) if can_meet_slos(p) else None
         return None if gpus is None else (plans[gpus], sorted(tried, key=lambda cluster: cluster.gpus))
 
-    def _try(self, p: PlanInput, gpus: int) -> tuple[SizedCluster, Plan | None]:
-        """Returns: the cluster, and its plan if Stage 1 reaches the threshold."""
-        found = find_capacity(p, solver=self.solver, time_limit_s=self.time_limit_s)
-        if not isinstance(found, Capacity):
-            return SizedCluster(gpus=gpus, suffices=False), None
+    def _judged(self, plan: Plan, gpus: int) -> SizedCluster:
+        """The cluster of a plan, simulated if Stage 1 reaches the threshold."""
+        if plan.status is PlanStatus.FALLBACK:
+            return SizedCluster(gpus=gpus, suffices=False)
         cluster = SizedCluster(
             gpus=gpus,
-            instances_per_tp=found.instances_per_tp,
-            planned_threshold=found.mean_threshold,
-            suffices=found.mean_threshold >= self.min_threshold - TOLERANCE,
+            instances_per_tp=plan.instances_per_tp,
+            planned_threshold=plan.mean_threshold,
+            suffices=plan.mean_threshold >= self.min_threshold - TOLERANCE,
         )
-        if not cluster.suffices:
-            return cluster, None
-        plan = make_plan(p, [], solver=self.solver, time_limit_s=self.time_limit_s)
-        cluster = msgspec.structs.replace(cluster, instances_per_tp=plan.instances_per_tp)
-        return self._simulated(cluster) if self.min_attainment is not None else cluster, plan
+        return self._simulated(cluster) if cluster.suffices and self.min_attainment is not None else cluster
 
     def _simulated(self, cluster: SizedCluster) -> SizedCluster:
         """The cluster with the figures of a simulation, and whether these suffice."""
@@ -115,11 +109,19 @@ class ClusterSearch:
 
 
 def poisson_arrivals(workload: Workload, seed: int) -> ArrivalTrace:
-    """Arrivals of each class at its rate, for at least MIN_SLOS of the longest SLO and MIN_REQUESTS on average."""
+    """Arrivals of each class at its rate, for at least MIN_SLOS of the longest SLO and MIN_REQUESTS on average.
+
+    Raises: BadInput if these are more than MAX_REQUESTS.
+    """
     random = np.random.default_rng(seed)
     rps = sum(each.rps for each in workload.classes)
     slos = [each.slo_s or workload.slo_s for each in workload.classes]
     span_s = max(MIN_REQUESTS / rps, MIN_SLOS * max(slos))
+    if rps * span_s > MAX_REQUESTS:
+        raise BadInput(
+            f"--min-attainment: {MIN_SLOS:g} times the longest SLO has {rps * span_s:.3g} requests, "
+            f"too many to simulate; accepted: at most {MAX_REQUESTS:,}"
+        )
     parts = []
     for each, slo_s in zip(workload.classes, slos, strict=True):
         count = random.poisson(each.rps * span_s)

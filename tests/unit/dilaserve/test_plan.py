@@ -56,3 +56,12 @@ def test_an_slo_that_no_cluster_meets_is_reported(
     (tmp_path / "workload.json").write_bytes(msgspec.json.encode(content))
     assert run([*arguments, "--min-threshold", "0.8"]) == 1
     assert "no number of GPUs suffices" in capsys.readouterr().err
+
+
+def test_a_workload_with_too_many_requests_is_not_simulated(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = workload(classes=[a_class(rps=4.0, slo_s=1e6)], nodes=[4])
+    (tmp_path / "workload.json").write_bytes(msgspec.json.encode(content))
+    assert run([*arguments, "--min-attainment", "0.9"]) == 2
+    assert "4e+07 requests, too many to simulate" in capsys.readouterr().err
