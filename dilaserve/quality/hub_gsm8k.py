@@ -32,7 +32,7 @@ def download_gsm8k(questions: int, url: str = URL) -> list[BenchmarkQuestion]:
                 tests += (part := _read(client, "test", len(tests), min(MAX_ROWS, questions - len(tests))))
                 if not part:
                     break
-        except (httpx.HTTPError, msgspec.MsgspecError) as error:
+        except (httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise DilaserveError(
                 f"cannot read GSM8K from {url}: {reason}; give a file or a directory by --data"

@@ -18,7 +18,7 @@ def check_same_options(directory: Path, options: Mapping[str, str]) -> None:
         return
     try:
         stored = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadInput(f"--out {directory}: {FILE}: {error}; choose another folder") from None
     for name, value in options.items():
         if stored.get(name) != value:

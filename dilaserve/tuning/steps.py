@@ -26,7 +26,7 @@ from shared.text import TextModel
 
 PROFILE, RUNS, PREDICTOR = "profile.csv", "runs", "predictor"  # in the folder of the results
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +50,18 @@ class TuneOptions:
     threads: int
 
 
-def tune_model(options: TuneOptions, say: Say) -> Tuning:
+def tune_model(options: TuneOptions, report: Report) -> Tuning:
     """Profile, record, train, suggest. Raises: BadInput if the prompts or the model cannot be used."""
     card = options.text.card
     block_length = card.block_length or DEFAULT_BLOCK_LENGTH
     prompts = read_prompts(options.prompts, options.text, block_length, [])
     training, testing = split(prompts, options.requests, options.held_out)
-    profile, device = _profile(options, say)
-    learned, tested = _record(options, training, testing, say)
-    say("3 of 4: training the step predictor")
+    profile, device = _profile(options, report)
+    learned, tested = _record(options, training, testing, report)
+    report("3 of 4: training the step predictor")
     trained = _train(learned, tested, options.thresholds)
     save_predictor(options.out / PREDICTOR, trained)
-    say("4 of 4: suggesting thresholds and an SLO")
+    report("4 of 4: suggesting thresholds and an SLO")
     used = [*training, *testing]
     quality = _quality(options, len(used), learned, tested)
     thresholds = suggested_thresholds(quality)
@@ -84,13 +84,13 @@ def tune_model(options: TuneOptions, say: Say) -> Tuning:
     )
 
 
-def _profile(options: TuneOptions, say: Say) -> tuple[LatencyProfile, str]:
+def _profile(options: TuneOptions, report: Report) -> tuple[LatencyProfile, str]:
     """The profile of all TP degrees, stored after each, and the device's name if one was measured now."""
     path = options.out / PROFILE
     profile = read_profile(path) if path.exists() else LatencyProfile()
     missing = [tp for tp in options.degrees if tp not in profile.tp_degrees]
     kept = "" if len(missing) == len(options.degrees) else f", kept from an earlier start: {profile.tp_degrees}"
-    say(f"1 of 4: measuring the latency profile of TP {', '.join(map(str, options.degrees))}{kept}")
+    report(f"1 of 4: measuring the latency profile of TP {', '.join(map(str, options.degrees))}{kept}")
     device = "this machine"
 
     def on_degree(measured: LatencyProfile, name: str) -> None:
@@ -107,10 +107,10 @@ def _profile(options: TuneOptions, say: Say) -> tuple[LatencyProfile, str]:
 
 
 def _record(
-    options: TuneOptions, training: Sequence[Prompt], testing: Sequence[Prompt], say: Say
+    options: TuneOptions, training: Sequence[Prompt], testing: Sequence[Prompt], report: Report
 ) -> tuple[StoredRuns, StoredRuns]:
     total = num_runs([*training, *testing], options.thresholds)
-    say(f"2 of 4: recording {total} runs of {len(training) + len(testing)} prompts at each threshold")
+    report(f"2 of 4: recording {total} runs of {len(training) + len(testing)} prompts at each threshold")
     settings = {"device": options.device, "dtype": options.dtype}
     mask = options.text.card.mask_token_id
     with (

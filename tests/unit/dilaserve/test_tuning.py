@@ -1,4 +1,6 @@
-"""The suggestions of `dilaserve tune`."""
+"""The suggestions of `dilaserve tune`, and the options that it stores."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dilaserve.prediction.suggested_slo import suggested_slo_s
+from dilaserve.tuning.options_file import FILE, check_same_options
 from dilaserve.tuning.suggestions import TOLERANCE, Quality, agreement, exact_match, suggested_thresholds
+from shared.errors import BadInput
 
 THRESHOLDS = (0.5, 0.7, 0.9)
 
@@ -46,3 +50,10 @@ def test_without_answers_quality_is_the_agreement_with_the_highest_threshold() -
 
 def test_the_suggested_slo_is_five_times_the_latency_with_two_digits() -> None:
     assert (suggested_slo_s(1.4856), suggested_slo_s(0.02)) == (7.4, 0.1)
+
+
+@pytest.mark.parametrize("stored", [b"[]", b"{", b'{"model": "\xff"}'])
+def test_stored_options_that_cannot_be_read_are_refused(tmp_path: Path, stored: bytes) -> None:
+    (tmp_path / FILE).write_bytes(stored)
+    with pytest.raises(BadInput, match="choose another folder"):
+        check_same_options(tmp_path, {"model": "demo"})
