@@ -18,8 +18,10 @@ class BusConnection:
         """Wait without a limit for the bus; it reconnects by itself after a loss."""
         bus = await connect_to_bus("gateway", settings)
         self._clock = BusClock(bus)
-        await self._clock.measure()
-        self._bus = bus
+        try:
+            await self._clock.measure()
+        finally:
+            self._bus = bus  # also if this is cancelled, so that `close` ends the connection
         return bus
 
     @property
