@@ -24,7 +24,7 @@ async def run_together(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
     not. Raises: the first error."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION) if tasks else (set(), set())
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()
     finally:

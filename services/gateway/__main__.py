@@ -33,7 +33,7 @@ from shared.bus.client import Bus
 from shared.errors import DilaserveError
 from shared.model_files import find_model
 from shared.service import Service, freeze_startup_objects, run_service, stop_on_signal
-from shared.tasks import cancel
+from shared.tasks import cancel, run_together
 from shared.text import TextModel
 
 if TYPE_CHECKING:
@@ -119,9 +119,9 @@ async def serve(
         if settings.auth:
             uses.append(lambda bus: context.admission.key_use.run(bus, context.own_cell.connection.clock))
         cells = context.cells
-        connecting = [  # not a TaskGroup of their own, which could lose a cancellation
-            tasks.create_task(cell.run(uses if cell is context.own_cell else ())) for cell in cells
-        ]
+        connecting = tasks.create_task(
+            run_together(cell.run(uses if cell is context.own_cell else ()) for cell in cells)
+        )
         monitoring = [tasks.create_task(cell.monitor.run()) for cell in cells]
         serving = tasks.create_task(server.serve([listener]))
         scheme, (host, port) = "http" if tls is None else "https", listener.getsockname()[:2]
@@ -131,7 +131,7 @@ async def serve(
         log.info("draining", requests=sum(cell.inflight.count for cell in cells))
         for cell in cells:
             cell.readiness.draining = True
-        await cancel(connecting)  # gives batches back to the bus
+        await cancel([connecting])  # gives batches back to the bus
         await asyncio.gather(*(cell.inflight.drain(settings.drain_timeout_s) for cell in cells))
         for cell in cells:
             cell.monitor.close()
