@@ -6,6 +6,7 @@ configuration has a scheduler of an earlier version.
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 import structlog
 from nats.aio.msg import Msg
@@ -90,14 +91,11 @@ async def _wait_for_config(bus: Bus) -> CellConfig | None:
     async def receive(_msg: Msg) -> None:
         leads.set()
 
-    async def read() -> CellConfig | None:
-        return await read_config(bus)
-
     subscription = await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=receive)
     try:
         while True:
             is_led = leads.is_set()  # before the read, as a scheduler writes the configuration before its statistics
-            config = await retry(read)
+            config = await retry(partial(read_config, bus))
             if config is not None or is_led:
                 return config
             await pause(POLL_S)
