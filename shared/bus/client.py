@@ -95,6 +95,9 @@ class Bus:
                 raise RetryLater(
                     f"cannot connect to the bus at {shown}: {str(error) or type(error).__name__}"
                 ) from error
+            except asyncio.CancelledError:
+                await _abandon(attempt)
+                raise
             return attempt
 
         client = await retry(connect)
@@ -231,8 +234,13 @@ class Bus:
         if self.nc.is_connected:
             await self.nc.drain()
         elif not self.nc.is_closed:
-            with suppress(OSError, RuntimeError):  # pending messages are lost; uvloop raises RuntimeError
-                await asyncio.shield(self.nc.close())
+            await _abandon(self.nc)
+
+
+async def _abandon(client: Client) -> None:
+    """Disconnect; pending messages are lost."""
+    with suppress(OSError, RuntimeError):  # uvloop raises RuntimeError
+        await asyncio.shield(client.close())
 
 
 async def _retry(action: str, call: Callable[[], Awaitable[T]]) -> T:

@@ -175,3 +175,20 @@ async def test_the_alive_file_exists_once_the_bus_is_connected(nats_server: Nats
         await until(lambda: asyncio.to_thread(alive.exists))
     finally:
         await bus.close()
+
+
+async def test_a_cancelled_attempt_to_connect_ends_its_connection() -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        began.set()
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    async with asyncio.timeout(LIMIT_S), await asyncio.start_server(keep_silent, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        connecting = asyncio.create_task(Bus.connect(f"nats://127.0.0.1:{port}", "silent", name="test"))
+        await began.wait()
+        await cancel([connecting])
+        await ended.wait()
