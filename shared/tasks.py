@@ -22,20 +22,19 @@ async def run_until_stopped(stop: asyncio.Event, coroutine: Coroutine[Any, Any, 
 async def run_together(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run all until they end, one fails, or this is cancelled; then cancel the others, repeatedly as a TaskGroup does
     not. Raises: the first error."""
+    await _run_until(asyncio.FIRST_EXCEPTION, coroutines)
+
+
+async def run_beside(main: Coroutine[Any, Any, object], background: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Run `main` and the background coroutines until one ends, then cancel the others. Raises: its error."""
+    await _run_until(asyncio.FIRST_COMPLETED, (main, *background))
+
+
+async def _run_until(event: str, coroutines: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """`event`: as `return_when` of asyncio.wait."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-    finally:
-        await cancel(tasks)
-
-
-async def run_beside(main: Coroutine[Any, Any, object], background: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run `main` and the background coroutines until one ends, then cancel the others. Raises: its error."""
-    tasks = [asyncio.ensure_future(part) for part in (main, *background)]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=event)
         for task in done:
             task.result()
     finally:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nats.aio.client import Client
 
-from shared.tasks import cancel
+from shared.tasks import run_beside
 
 PING_S = 2.0  # interval of pings; the connection is broken after two without an answer
 UNANSWERED_S = 5.0  # data without an acknowledgement for longer breaks the connection: then pings wait behind the data
@@ -32,13 +32,7 @@ class Reconnects:
 
     async def run_until_next(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run the coroutine until it ends, or the next reconnect cancels it. Raises: its error."""
-        tasks: set[asyncio.Future[Any]] = {asyncio.ensure_future(coroutine), asyncio.ensure_future(self._next.wait())}
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            await cancel(tasks)
+        await run_beside(coroutine, [self._next.wait()])
 
 
 def limit_unanswered_time(client: Client) -> None:
