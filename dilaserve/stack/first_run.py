@@ -1,4 +1,5 @@
-"""Reports the model, the policy, its estimates and the default SLO of a stack before its start, and missing parts."""
+"""Derives the default SLO of a stack before its start, and reports the model, the policy, its estimates and what is
+missing."""
 
 import os
 from collections.abc import Iterator

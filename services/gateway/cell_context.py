@@ -13,7 +13,7 @@ from services.gateway.console.cluster_monitor import ClusterMonitor
 from services.gateway.inflight import InFlightRequest, InFlightRequests
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
-from shared.bus.cell_config import agreed_config
+from shared.bus.cell_config import wait_and_check_config
 from shared.bus.client import Bus
 from shared.messages.cell import DEFAULT_SLO_S
 from shared.messages.requests import Request
@@ -88,6 +88,6 @@ class CellContext:
 
     async def _agree(self, bus: Bus) -> None:
         """Compare the settings with the cell's configuration, and take its default SLO."""
-        config = await agreed_config(bus, {"model": self.model, "default_slo_s": self.settings.default_slo_s})
+        config = await wait_and_check_config(bus, {"model": self.model, "default_slo_s": self.settings.default_slo_s})
         if config is not None and self.slo_admission is not None:
             self.slo_admission.default_slo_s = config.default_slo_s

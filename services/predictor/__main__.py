@@ -9,7 +9,7 @@ from services.predictor.metrics import PredictorMetrics
 from services.predictor.model import load_predictor
 from services.predictor.service import PredictorService
 from services.predictor.settings import PredictorSettings
-from shared.bus.cell_config import agreed_config
+from shared.bus.cell_config import wait_and_check_config
 from shared.bus.client import Bus
 from shared.metrics import serve_metrics
 from shared.service import Service, run_service, serve_on_bus
@@ -28,7 +28,7 @@ def prepare(settings: PredictorSettings) -> Service:
     serve_metrics(metrics.registry, settings)
 
     async def serve(bus: Bus, stop: asyncio.Event) -> None:
-        await run_until_stopped(stop, agreed_config(bus, {"predictor": card.version}))
+        await run_until_stopped(stop, wait_and_check_config(bus, {"predictor": card.version}))
         await PredictorService(bus, predictor, card.version, metrics).run(stop)
 
     return serve_on_bus("predictor", settings, serve)

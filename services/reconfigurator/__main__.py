@@ -21,7 +21,7 @@ from services.reconfigurator.nodes import Node, read_nodes
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
-from shared.bus.cell_config import agreed_config
+from shared.bus.cell_config import wait_and_check_config
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
@@ -110,7 +110,7 @@ async def plan(
     `predictor`: the version of the one that the settings name. Raises: BadInput if the settings differ from the cell's.
     """
     own = {"thresholds": tuple(sorted(set(settings.thresholds))), "cache": settings.cache, "predictor": predictor}
-    cell = await run_until_stopped(stop, agreed_config(bus, own))
+    cell = await run_until_stopped(stop, wait_and_check_config(bus, own))
     if stop.is_set():
         return
     config = read_reconfiguration(settings, cell)

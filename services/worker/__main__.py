@@ -31,7 +31,7 @@ from services.worker.patterns.pattern_cache import PatternCache, PatternCompiler
 from services.worker.profile.stored_profile import default_directory, given_profile, stored_profile
 from services.worker.service import WorkerService
 from services.worker.settings import WorkerSettings
-from shared.bus.cell_config import agree_before_start
+from shared.bus.cell_config import check_before_start
 from shared.bus.client import Bus
 from shared.cell_config import default_cache
 from shared.errors import BadInput
@@ -69,7 +69,7 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     if settings.cache is not None:
         check_mode(CacheMode(settings.cache), config)
     own = {"model": instance.model.name, "cache": settings.cache}
-    cell = asyncio.run(agree_before_start(instance.instance_id, settings, own))
+    cell = asyncio.run(check_before_start(instance.instance_id, settings, own))
     mode = CacheMode(settings.cache or (cell.cache if cell else default_cache(instance.model)))
     check_mode(mode, config)
     size = CacheSize(settings.max_batch_requests, settings.cache_tokens, settings.max_batch_tokens)

@@ -106,7 +106,9 @@ class WorkerService:
         """Returns: why the instance computes wrong, if it does."""
         steps, consumer = self._bus.subjects.stream("STEPS"), step_consumer(self._bus.subjects, self._instance_id)
         await self._bus.nc.subscribe(self._bus.subjects.control(self._instance_id), cb=self._receive_control)
-        consuming = asyncio.ensure_future(self._bus.run_consumer(steps, consumer, self._receive_jobs, is_own=True))
+        consuming = asyncio.ensure_future(
+            self._bus.run_consumer(steps, consumer, self._receive_jobs, is_exclusive=True)
+        )
         self._bus.reconnects.subscribe(self._registration.count_connection)
         self._bus.is_live = self._registration.is_live
         registering = asyncio.ensure_future(self._registration.run())

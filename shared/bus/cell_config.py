@@ -63,7 +63,7 @@ async def read_config(bus: Bus) -> CellConfig | None:
     return await bus.last("CONFIG", bus.subjects.config, CellConfig, direct=False)
 
 
-async def agreed_config(bus: Bus, own: Mapping[str, object]) -> CellConfig | None:
+async def wait_and_check_config(bus: Bus, own: Mapping[str, object]) -> CellConfig | None:
     """Wait for the configuration of the cell, and compare it with a service's `own` values.
 
     Returns: None in a cell whose scheduler is of an earlier version. Raises: BadInput as `check_config`.
@@ -76,27 +76,27 @@ async def agreed_config(bus: Bus, own: Mapping[str, object]) -> CellConfig | Non
     return config
 
 
-async def agree_before_start(name: str, settings: ServiceSettings, own: Mapping[str, object]) -> CellConfig | None:
-    """As `agreed_config`, over a connection of its own: for a service that loads its model by the configuration."""
+async def check_before_start(name: str, settings: ServiceSettings, own: Mapping[str, object]) -> CellConfig | None:
+    """As `wait_and_check_config`, over a connection of its own, for a service that then loads its model."""
     bus = await connect_to_bus(name, settings)
     try:
-        return await agreed_config(bus, own)
+        return await wait_and_check_config(bus, own)
     finally:
         await bus.close()
 
 
 async def _wait_for_config(bus: Bus) -> CellConfig | None:
-    leads = asyncio.Event()
+    has_statistics = asyncio.Event()
 
     async def receive(_msg: Msg) -> None:
-        leads.set()
+        has_statistics.set()
 
     subscription = await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=receive)
     try:
         while True:
-            is_led = leads.is_set()  # before the read, as a scheduler writes the configuration before its statistics
+            has_scheduler = has_statistics.is_set()  # before the read, as a scheduler writes the configuration first
             config = await retry(partial(read_config, bus))
-            if config is not None or is_led:
+            if config is not None or has_scheduler:
                 return config
             await pause(POLL_S)
     finally:

@@ -153,20 +153,20 @@ class Bus:
         handle: Callable[[Msg], Awaitable[None]],
         before_create: Callable[[], Awaitable[None]] | None = None,
         *,
-        is_own: bool = False,
+        is_exclusive: bool = False,
     ) -> None:
         """Pass each message of a stream to `handle` as it arrives, until cancelled. Creates the consumer at the start
         and after a loss, each time after `before_create`. A consumer that only does not answer is asked again: a
         cluster is about to choose the server that leads it.
 
-        `is_own`: no other process uses the consumer. After a reconnect it is created again: messages that the old
+        `is_exclusive`: no other process uses the consumer. After a reconnect it is created again: messages that the old
         connection lost are delivered again, and so are those that are not acknowledged yet.
         """
-        consumer = KeptConsumer(self.nc, self.js, stream, config, handle, before_create, is_own)
+        consumer = KeptConsumer(self.nc, self.js, stream, config, handle, before_create, is_exclusive)
         while True:
             await consumer.create()
             consuming = consumer.consume_while_it_exists()
-            await (self.reconnects.run_until_next(consuming) if is_own else consuming)
+            await (self.reconnects.run_until_next(consuming) if is_exclusive else consuming)
 
     async def bucket(self, name: str) -> KeyValue:
         """Bind to a bucket; waits until the set-up step has created it."""

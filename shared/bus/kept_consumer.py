@@ -1,7 +1,8 @@
-"""A pull consumer that is created again after a loss, and asked again while it does not answer.
+"""A pull consumer that is created again after a loss, and whose requests are repeated while it does not answer.
 
 A cluster takes seconds to choose another leader for a consumer whose server failed. It may also choose the failed
-server as the leader of a new consumer, which then does not answer: deleted and created again, it gets another one.
+server as the leader of a new consumer, which then does not answer. Such a consumer is deleted and created again, so
+that the cluster chooses another leader.
 """
 
 import asyncio
@@ -20,14 +21,14 @@ from shared.bus.pull_consumer import consume
 from shared.retry import retry
 
 RETRY_S = 0.25  # between two attempts
-ANSWER_S = 0.5  # limit of the question whether the consumer exists
+ANSWER_S = 0.5  # limit of the lookup of the consumer
 MIN_CREATE_S, MAX_CREATE_S = 0.5, 10.0  # limit of the creation
-CREATE_GROWTH = 1.1  # of the limit from one attempt to the next, so that a slow server is in time at last
+CREATE_GROWTH = 1.1  # of the limit from one attempt to the next, so that a slow server can answer in time
 
 
 @dataclass(slots=True)
 class KeptConsumer:
-    """`is_own`: no other process uses the consumer."""
+    """`is_exclusive`: no other process uses the consumer."""
 
     _nc: Client
     _js: JetStreamContext
@@ -35,11 +36,11 @@ class KeptConsumer:
     _config: ConsumerConfig
     _handle: Callable[[Msg], Awaitable[None]]
     _before_create: Callable[[], Awaitable[None]] | None = None
-    _is_own: bool = False
-    _is_stale: bool = False  # whether `create` deletes it first
+    _is_exclusive: bool = False
+    _delete_first: bool = False  # before the next creation
 
     async def create(self) -> None:
-        """Create the consumer, again if it is an own one that exists; repeat this until the bus answers."""
+        """Create the consumer until the bus answers; an exclusive one that exists is deleted first."""
         limit_s = MIN_CREATE_S
 
         async def attempt() -> None:
@@ -49,29 +50,29 @@ class KeptConsumer:
                 try:
                     await self._create(within_s)
                 except TimeoutError:
-                    self._is_stale = True
+                    self._delete_first = True
                     raise
 
         await retry(attempt, wait_initial_s=RETRY_S, wait_max_s=RETRY_S)
-        self._is_stale = self._is_own
+        self._delete_first = self._is_exclusive
 
     async def _create(self, limit_s: float) -> None:
         if self._before_create is not None:
             async with asyncio.timeout(limit_s):
                 await self._before_create()
-        if self._is_stale:
+        if self._delete_first:
             with suppress(NotFoundError, TimeoutError):  # a consumer without a leader is deleted without an answer
                 async with asyncio.timeout(limit_s / 2):
                     await self._js.delete_consumer(self._stream, str(self._config.durable_name))
         await self._js.add_consumer(self._stream, self._config, timeout=limit_s)
 
     async def consume_while_it_exists(self) -> None:
-        """Pass each message to the handler until the consumer is lost; an own one, until it does not answer."""
+        """Pass each message to the handler until the consumer is lost; an exclusive one, until it does not answer."""
         is_first = True
 
         async def attempt() -> None:
             nonlocal is_first
-            if not is_first and (self._is_own or await self._is_lost()):
+            if not is_first and (self._is_exclusive or await self._is_lost()):
                 return
             is_first = False
             with bus_errors(f"consume {self._stream}"):

@@ -96,7 +96,7 @@ def listed_types(schema: Schema) -> list[Any]:
 
 
 def _with_additional_properties(schema: Schema, other: Schema, field: str, matches: Matches) -> dict[str, Any]:
-    """Rewrite `const` as `enum`, and apply `additionalProperties` to the properties that only the other schema names."""
+    """Rewrite `const` as `enum`, and apply `additionalProperties` to the properties that only `other` names."""
     schema = without_annotations(schema)
     if "const" in schema:
         values = [value for value in schema.get("enum", [schema["const"]]) if same(value, schema["const"])]

@@ -65,7 +65,7 @@ async def test_requests_are_stored_and_delivered_after_the_loss_of_the_leading_s
         request = Request(request_id=request_id, prompt="x")
         await retry(partial(bus.store, bus.subjects.requests, request), timeout_s=ELECTION_S)
 
-    consuming = asyncio.ensure_future(bus.run_consumer(stream, request_consumer(1), receive, is_own=True))
+    consuming = asyncio.ensure_future(bus.run_consumer(stream, request_consumer(1), receive, is_exclusive=True))
     try:
         await store("before")
         await reached(lambda: "before" in received, ELECTION_S)

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.bus import cell_config
-from shared.bus.cell_config import agreed_config, keep_config, read_config, replace_config, settle_config
+from shared.bus.cell_config import keep_config, read_config, replace_config, settle_config, wait_and_check_config
 from shared.bus.client import Bus
 from shared.errors import BadInput
 from shared.messages.cell import CellConfig
@@ -49,12 +49,12 @@ async def test_it_can_be_replaced_before_a_scheduler_has_set_up_the_cell(nats_se
 
 
 async def test_a_service_waits_for_the_configuration_and_takes_it(bus: Bus) -> None:
-    waiting = asyncio.create_task(agreed_config(bus, {"cache": "dual"}))
+    waiting = asyncio.create_task(wait_and_check_config(bus, {"cache": "dual"}))
     await bus.nc.flush()
     await settle_config(bus, CONFIG)
     assert await asyncio.wait_for(waiting, LIMIT_S) == CONFIG
     with pytest.raises(BadInput, match="DILASERVE_CACHE=none, not dual"):
-        await agreed_config(bus, {"cache": "none"})
+        await wait_and_check_config(bus, {"cache": "none"})
 
 
 async def test_a_service_starts_under_a_scheduler_of_an_earlier_version(bus: Bus) -> None:
@@ -64,7 +64,7 @@ async def test_a_service_starts_under_a_scheduler_of_an_earlier_version(bus: Bus
             await asyncio.sleep(0.01)
 
     leading = asyncio.create_task(lead())
-    assert await asyncio.wait_for(agreed_config(bus, {"cache": "none"}), LIMIT_S) is None
+    assert await asyncio.wait_for(wait_and_check_config(bus, {"cache": "none"}), LIMIT_S) is None
     leading.cancel()
 
 

@@ -99,7 +99,7 @@ async def test_messages_that_a_broken_connection_lost_are_delivered_again(nats_s
     async def handle(msg: Msg) -> None:
         arrived.put_nowait(msg.data)
 
-    task = asyncio.ensure_future(behind_proxy.run_consumer(stream, request_consumer(1), handle, is_own=True))
+    task = asyncio.ensure_future(behind_proxy.run_consumer(stream, request_consumer(1), handle, is_exclusive=True))
     try:
         await bus.js.publish(bus.subjects.requests, b"before")
         assert await asyncio.wait_for(arrived.get(), LIMIT_S) == b"before"

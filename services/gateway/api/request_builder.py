@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 from services.gateway.api.infill import InfillOutput, infill_output
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
 from services.gateway.api.text_forms import TextForm, form_of
-from services.gateway.api.tool_calls.forms import call_form
+from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import conversation, tool_use
 from shared.arrays import Int32, pack_int32
 from shared.errors import TooLong
@@ -108,7 +108,7 @@ async def _encoded(encode: Callable[[], T], length: int) -> T:
 def _chat_encoder(body: ChatBody | TokenizeBody, text: TextModel) -> tuple[Callable[[], Int32], int]:
     """The function that encodes a chat, and about how many characters the chat has."""
     tools = [tool for _, tool in tool_use(body, text).tools] if isinstance(body, ChatBody) else body.tools or []
-    turns, listed = conversation(body.messages or [], tools, call_form(text.tool_template))
+    turns, listed = conversation(body.messages or [], tools, find_call_syntax(text.tool_template))
     length = sum(len(str(turn)) for turn in (*turns, *listed))
     return partial(text.encode_turns, turns, body.prompt_field, listed), length
 

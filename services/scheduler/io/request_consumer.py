@@ -106,7 +106,7 @@ class RequestConsumer:
         async with self._tasks:
             self._tasks.create_task(self._promote())
             await self._bus.run_consumer(
-                stream, request_consumer(epoch), self._receive, before_create=evict_superseded, is_own=True
+                stream, request_consumer(epoch), self._receive, before_create=evict_superseded, is_exclusive=True
             )
 
     async def subscribe_cancels(self) -> None:

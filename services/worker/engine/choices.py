@@ -1,8 +1,8 @@
-"""Choice reads: the probability of each of a request's labels, by one step's predictions at all masks of its block.
+"""Computes the probability of each label of a request from one step's predictions at all masks of the block.
 
-A label's score is the product of the probabilities of its tokens and, where it is shorter than the block, of an end
-token after it. The step writes a whole label and ends the text, so a label within one block takes one step. In a
-further block, the labels that begin with the output so far remain.
+The score of a label is the product of the probabilities of its tokens and, if it is shorter than the block, of an end
+token after it. The step unmasks a whole label and ends the text, so a label within one block takes one step. In later
+blocks, only the labels that begin with the output so far are possible.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ SMALLEST = float(np.finfo(np.float32).tiny)  # a confidence is above 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Scored:
-    """A label in a block, and the logarithms of the probabilities there."""
+class _ScoredLabel:
+    """The part of a label within a block, and the log-probabilities of its tokens."""
 
-    tokens: Int32  # [k], those of the block
+    tokens: Int32  # [k]
     token_logprobs: Float64  # [k]
-    end_logprobs: Float64  # [e], of each end token behind them; empty if the label fills the block
+    end_logprobs: Float64  # [e], of each end token after the label; empty if the label fills the block
 
     @property
     def score(self) -> float:
@@ -36,10 +36,12 @@ class _Scored:
 def read_choices(
     parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions
 ) -> tuple[TokenPredictions, list[StepChoices]]:
-    """The predictions with the most probable label of each request that has labels, all of it selected; the
-    probabilities of the labels."""
+    """Choose a label for each request that has labels.
+
+    Returns: the predictions, where the tokens of each chosen label are selected; the probabilities of all labels.
+    """
     tokens, confidences = predictions.tokens.copy(), predictions.confidences.copy()
-    selected, found, read = predictions.selected.copy(), [], 0
+    selected, found, num_read = predictions.selected.copy(), [], 0
     assert predictions.scored is not None
     begins = np.cumsum(batch.counts) - batch.counts
     for part, begin, count in zip(parts, begins.tolist(), batch.counts.tolist(), strict=True):
@@ -48,11 +50,11 @@ def read_choices(
         if not len(possible):
             continue
         labels = []
-        for own in (sequence.choices[index][start:stop] for index in possible):
-            ends = len(sequence.end_ids) if len(own) < stop - start else 0
-            logprobs = predictions.scored[read : read + len(own) + ends]
-            labels.append(_Scored(own, logprobs[: len(own)], logprobs[len(own) :]))
-            read += len(logprobs)
+        for label in (sequence.choices[index][start:stop] for index in possible):
+            num_end_tokens = len(sequence.end_ids) if len(label) < stop - start else 0
+            logprobs = predictions.scored[num_read : num_read + len(label) + num_end_tokens]
+            labels.append(_ScoredLabel(label, logprobs[: len(label)], logprobs[len(label) :]))
+            num_read += len(logprobs)
         scores = np.array([label.score for label in labels])
         written, rows = labels[_draw(scores, sequence, part.step)], slice(begin, begin + count)
         tokens[rows], confidences[rows] = _fill(written, count, sequence.end_ids)
@@ -64,15 +66,15 @@ def read_choices(
 
 
 def _draw(scores: Float64, sequence: SequenceState, step: int) -> int:
-    """The index of the highest score, or with a temperature of a draw."""
+    """The index of the label with the highest score; with a temperature, of one drawn by the scores."""
     if sequence.temperature > 0:
         random = np.random.default_rng((sequence.seed % (1 << 64), step))
         scores = scores / sequence.temperature + random.gumbel(size=len(scores))
     return int(scores.argmax())
 
 
-def _fill(label: _Scored, count: int, end_ids: Int32) -> tuple[Int32, Float64]:
-    """The tokens of a block and their confidences: the label, then the most probable end token."""
+def _fill(label: _ScoredLabel, count: int, end_ids: Int32) -> tuple[Int32, Float64]:
+    """The tokens of a block and their confidences: those of the label, then the most probable end token."""
     tokens, confidences = np.empty(count, dtype=np.int32), np.ones(count)
     length = len(label.tokens)
     tokens[:length], confidences[:length] = label.tokens, np.exp(label.token_logprobs)

@@ -1,9 +1,12 @@
-"""Which tokens may fill the masks of a request's block, so that its whole text can still match the pattern.
+"""Computes the tokens that may fill the masks of a request's block, so that the whole text can still match its pattern.
 
-A token is allowed at a position if some state that the text before it can lead to goes with this token to a state from
-which the text after it can end validly. Masks hold any token, so this is exact in whatever order they are filled, one
-at a time. Shape letters: K positions of a block, M masks among them, V tokens.
+A token is allowed at a position if two states of the automaton exist: the text before the position can lead to the
+first one, the token leads from the first to the second one, and the text after the position can end validly from there.
+A mask stands for any token. So the result is exact for every order in which masks are filled, one at a time.
+Shape letters: K positions of a block, M masks among them, V tokens.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,13 +14,17 @@ from services.worker.patterns.state_sets import StateSets
 from shared.arrays import Bool, Int32, Int64, UInt8
 from shared.errors import BadInput
 
-# Of the positions of a block within the text: the class of each token, -1 for masks; the forward set before each and
-# after the last one; the backward set before each and after the last one.
-Sweep = tuple[list[int], list[int], list[int]]
+
+class Sweep(NamedTuple):
+    """The state sets at the positions of a block within the text. The sets are ids of `StateSets`."""
+
+    classes: list[int]  # [K], of the tokens; -1: a mask
+    forward: list[int]  # [K + 1], before each position and after the last one
+    backward: list[int]  # [K + 1], likewise
 
 
 class PatternConstraint:
-    """The pattern of one request, whose text has at most `text_tokens` tokens of its output."""
+    """The constraint on one request, whose text is the first `text_tokens` tokens of its output."""
 
     def __init__(self, sets: StateSets, text_tokens: int, mask_token_id: int) -> None:
         """Raises: BadInput if no text of this length matches."""
@@ -29,32 +36,39 @@ class PatternConstraint:
         self._sets = sets
         self._text_tokens = text_tokens
         self._mask_token_id = mask_token_id
-        self._state, self._known = 0, 0  # of the automaton, after this many tokens of the output
-        self._swept: Sweep = [], [], []
+        self._state, self._known = 0, 0  # the automaton's state after the first `_known` tokens of the output
+        self._swept = Sweep([], [], [])
 
     def check(self, output: Int32, start: int, stop: int) -> None:
-        """Raises: BadInput if no text of the pattern has the tokens of the output; it has masks from `start` on."""
+        """Raises: BadInput if no text with the output's tokens matches the pattern. No mask is before `start`."""
         _, forward, backward = self._sweep(output, start, stop)
         if not np.isin(self._sets.members(forward[0]), self._sets.members(backward[0])).any():
             raise BadInput("the output so far does not match the pattern", "canvas")
 
     def begin_step(self) -> None:
-        """Before `allowed` of any request of the step: limit the memory of the sets, which requests share."""
+        """Limit the memory of the state sets, which requests share. Call it before any `allowed` of a step."""
         if self._sets.is_full:
             self._sets.forget()
 
     def allowed(self, output: Int32, start: int, stop: int) -> UInt8:
-        """The tokens allowed at the masks of output[start:stop], as bits: [M, ceil(V / 8)]. The output before it has no
-        masks."""
+        """The tokens allowed at the masks of output[start:stop], as bits: [M, ceil(V / 8)].
+
+        The output before `start` has no masks.
+        """
         self._swept = self._sweep(output, start, stop)
         classes, forward, backward = self._swept
-        rows = [self._sets.mask(forward[at], backward[at + 1]) for at, own in enumerate(classes) if own < 0]
+        rows = [
+            self._sets.mask(forward[at], backward[at + 1]) for at, token_class in enumerate(classes) if token_class < 0
+        ]
         rows += [self._everything()] * int((output[start + len(classes) : stop] == self._mask_token_id).sum())
         return np.stack(rows)
 
     def choose(self, start: int, positions: Int64, tokens: Int64, order: Int64) -> Bool:
-        """Of tokens that are allowed each, those that are so together, in this order. After `allowed` of the same
-        output. Shapes: positions in the output and tokens [n], order [n], indices of them -> [n]."""
+        """Choose tokens one after the other; one is left out if it is not allowed beside those chosen before.
+
+        Call it after `allowed` of the same output. Shapes: positions in the output, tokens, and order of their indices:
+        [n]. Returns: the chosen ones: [n].
+        """
         kept = np.zeros(len(positions), dtype=np.bool_)
         classes, forward, backward = self._swept
         for index in order.tolist():
@@ -62,11 +76,11 @@ class PatternConstraint:
             if at >= len(classes):
                 kept[index] = True
                 continue
-            own = int(self._sets.automaton.class_of[tokens[index]])
-            if not self._sets.allows(forward[at], backward[at + 1], own):
+            token_class = int(self._sets.automaton.class_of[tokens[index]])
+            if not self._sets.allows(forward[at], backward[at + 1], token_class):
                 continue
             kept[index] = True
-            classes[at] = own
+            classes[at] = token_class
             self._update(classes, forward, backward, at)
         return kept
 
@@ -81,25 +95,25 @@ class PatternConstraint:
         block = output[start : min(stop, self._text_tokens)]
         classes = np.where(block == self._mask_token_id, -1, automaton.class_of[block]).tolist()
         forward = [self._sets.of_states([self._state] if self._state <= automaton.ended else [])]
-        for own in classes:
-            forward.append(self._forward(forward[-1], own))
+        for token_class in classes:
+            forward.append(self._forward(forward[-1], token_class))
         backward = [self._backward_after(output[stop : self._text_tokens])]
-        for own in reversed(classes):
-            backward.append(self._backward(backward[-1], own))
-        return classes, forward, backward[::-1]
+        for token_class in reversed(classes):
+            backward.append(self._backward(backward[-1], token_class))
+        return Sweep(classes, forward, backward[::-1])
 
     def _backward_after(self, rest: Int32) -> int:
-        """The backward set before the text's last positions."""
+        """The backward set before `rest`, the last positions of the text."""
         known = np.flatnonzero(rest != self._mask_token_id)
         last = int(known[-1]) + 1 if len(known) else 0
-        number = self._sets.valid_ends(len(rest) - last)
+        set_id = self._sets.valid_ends(len(rest) - last)
         for token in rest[:last][::-1].tolist():
-            own = -1 if token == self._mask_token_id else int(self._sets.automaton.class_of[token])
-            number = self._backward(number, own)
-        return number
+            token_class = -1 if token == self._mask_token_id else int(self._sets.automaton.class_of[token])
+            set_id = self._backward(set_id, token_class)
+        return set_id
 
     def _update(self, classes: list[int], forward: list[int], backward: list[int], at: int) -> None:
-        """After a new token at one position."""
+        """Compute the sets again that a new token at position `at` changes."""
         for place in range(at, len(classes)):
             after = self._forward(forward[place], classes[place])
             if after == forward[place + 1] and place > at:
@@ -111,12 +125,12 @@ class PatternConstraint:
                 break
             backward[place] = before
 
-    def _forward(self, number: int, token_class: int) -> int:
-        return self._sets.after_any(number) if token_class < 0 else self._sets.after(number, token_class)
+    def _forward(self, set_id: int, token_class: int) -> int:
+        return self._sets.after_any(set_id) if token_class < 0 else self._sets.after(set_id, token_class)
 
-    def _backward(self, number: int, token_class: int) -> int:
-        return self._sets.before_any(number) if token_class < 0 else self._sets.before(number, token_class)
+    def _backward(self, set_id: int, token_class: int) -> int:
+        return self._sets.before_any(set_id) if token_class < 0 else self._sets.before(set_id, token_class)
 
     def _everything(self) -> UInt8:
-        """Behind the text, which is cut there, any token."""
+        """All tokens: the output is cut after the text, so any token may follow it."""
         return np.full(-(-len(self._sets.automaton.class_of) // 8), 255, dtype=np.uint8)

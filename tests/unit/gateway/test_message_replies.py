@@ -2,7 +2,7 @@
 
 from services.gateway.api.anthropic_messages.body import MessageBody
 from services.gateway.api.anthropic_messages.replies import MessageReplies
-from services.gateway.api.tool_calls.forms import JsonCalls, TaggedCalls
+from services.gateway.api.tool_calls.call_syntax import JsonCalls, TaggedCalls
 from services.gateway.api.tool_calls.models import Tool
 from services.gateway.api.tool_calls.use import ToolUse
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, ServingStats

@@ -10,13 +10,19 @@ from hypothesis import strategies as st
 
 from services.gateway.api.request_models import Message
 from services.gateway.api.tool_calls.call_stream import CallStream
+from services.gateway.api.tool_calls.call_syntax import (
+    CallSyntax,
+    JsonCalls,
+    TaggedCalls,
+    call_pattern,
+    find_call_syntax,
+)
 from services.gateway.api.tool_calls.call_text import Call, ReadText
-from services.gateway.api.tool_calls.forms import CallForm, JsonCalls, TaggedCalls, call_form, call_pattern
 from services.gateway.api.tool_calls.use import conversation
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.json_schema import schema_pattern
 
-FORMS: list[CallForm] = [TaggedCalls(), JsonCalls()]
+SYNTAXES: list[CallSyntax] = [TaggedCalls(), JsonCalls()]
 ADD = '{"name": "add", "arguments": {"a": 1, "b": "}<"}}'
 NUMBERS = schema_pattern({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
 CALLS = call_pattern({"add": NUMBERS, "n.w": r"\{\}"})
@@ -78,12 +84,12 @@ def test_lines_of_json_are_calls_at_the_beginning(text: str, content: str, calls
     assert (found.content, [call.name for call in found.calls]) == (content, calls)
 
 
-@given(st.sampled_from(FORMS), st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.lists(st.integers(1, 9)))
+@given(st.sampled_from(SYNTAXES), st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.lists(st.integers(1, 9)))
 def test_the_pieces_of_a_stream_join_to_the_calls_of_the_whole_text(
-    form: CallForm, fragments: list[str], sizes: list[int]
+    syntax: CallSyntax, fragments: list[str], sizes: list[int]
 ) -> None:
     text = "".join(fragments)
-    stream = CallStream(lambda text, is_whole: form.reader.read(text, is_whole=is_whole))
+    stream = CallStream(lambda text, is_whole: syntax.reader.read(text, is_whole=is_whole))
     content, calls, at = "", list[list[str]](), 0
     for size in [*sizes, len(text)]:
         added, parts = stream.add(text[at : at + size])
@@ -92,7 +98,7 @@ def test_the_pieces_of_a_stream_join_to_the_calls_of_the_whole_text(
         _join(calls, parts)
     added, parts = stream.add("", is_last=True)
     _join(calls, parts)
-    assert ReadText(content + added, tuple(Call(*each) for each in calls)) == form.reader.read(text, is_whole=True)
+    assert ReadText(content + added, tuple(Call(*each) for each in calls)) == syntax.reader.read(text, is_whole=True)
 
 
 def _join(calls: list[list[str]], parts: list[Any]) -> None:
@@ -104,12 +110,12 @@ def _join(calls: list[list[str]], parts: list[Any]) -> None:
             calls.append([part.name, part.arguments])
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_pattern_allows_exactly_the_calls_of_the_tools(form: CallForm) -> None:
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_a_pattern_allows_exactly_the_calls_of_the_tools(syntax: CallSyntax) -> None:
     def joined(*calls: str) -> str:
-        return tagged(*calls) if isinstance(form, TaggedCalls) else "\n".join(calls)
+        return tagged(*calls) if isinstance(syntax, TaggedCalls) else "\n".join(calls)
 
-    one, some = form.pattern(CALLS, None, several=False), form.pattern(CALLS, None, several=True)
+    one, some = syntax.pattern(CALLS, None, several=False), syntax.pattern(CALLS, None, several=True)
     for text, by_one, by_some in (
         (joined(FEW), True, True),
         (joined(NOW), True, True),
@@ -149,10 +155,10 @@ def test_a_closing_tag_ends_the_call_also_in_a_string() -> None:
         assert accepts(pattern, tagged(call)) is accepted, value
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_pattern_can_allow_text_instead_of_calls(form: CallForm) -> None:
-    free, formed = (form.pattern(CALLS, text, several=True) for text in ("", "yes|no"))
-    call, wrong = (tagged(FEW), tagged(ADD)) if isinstance(form, TaggedCalls) else (FEW, ADD)
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_a_pattern_can_allow_text_instead_of_calls(syntax: CallSyntax) -> None:
+    free, formed = (syntax.pattern(CALLS, text, several=True) for text in ("", "yes|no"))
+    call, wrong = (tagged(FEW), tagged(ADD)) if isinstance(syntax, TaggedCalls) else (FEW, ADD)
     assert [accepts(free, text) for text in ("", "Häuser < 3", call, wrong)] == [True, True, True, False]
     assert [accepts(formed, text) for text in ("yes", "Hello", call, wrong)] == [True, False, True, False]
 
@@ -179,8 +185,8 @@ def test_each_call_in_a_text_of_the_pattern_matches_its_schema(fragments: list[s
         ("", JsonCalls),
     ],
 )
-def test_the_chat_template_chooses_the_form(template: str, kind: type[CallForm]) -> None:
-    assert type(call_form(template)) is kind
+def test_the_chat_template_chooses_the_syntax(template: str, kind: type[CallSyntax]) -> None:
+    assert type(find_call_syntax(template)) is kind
 
 
 def test_a_model_without_tools_in_its_template_reads_of_them_in_messages() -> None:

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.request_models import JoinedText, TextPart, join_parts

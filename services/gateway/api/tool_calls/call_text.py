@@ -1,4 +1,4 @@
-"""Reads calls of tools in a text that may be incomplete: {"name": NAME, "arguments": {...}}, after an opening mark.
+"""Finds calls of tools in a text that may be incomplete: {"name": NAME, "arguments": {...}} after an opening mark.
 
 The content and the calls of a longer text begin with those of a shorter one, so a stream sends only the difference.
 Text that can still become the beginning of a call is withheld.
@@ -32,7 +32,7 @@ class ReadText:
 
 
 class CallReader:
-    """Reads the calls of a form."""
+    """Finds the calls of one syntax."""
 
     def __init__(self, opening: str, closing: str, *, anywhere: bool) -> None:
         """`opening`, `closing`: the marks around each call. `anywhere`: calls may follow text; otherwise they are at

@@ -1,4 +1,4 @@
-"""The forms in which families of models call tools, and what their models read of tools and calls."""
+"""The syntaxes in which families of models call tools, and how their prompts show tools and calls."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from services.gateway.api.tool_calls.call_text import CallReader
 from shared.patterns.json_containers import COLON, COMMA
 from shared.patterns.json_scalars import CHARACTER, constant, literal
 
-Turn = Mapping[str, Any]  # a message as chat templates read it
+Turn = Mapping[str, Any]  # a message as chat templates take it
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
-# A JSON string of any length without `</`, which it can have as `<\/`: so a closing tag always ends the call.
+# A JSON string without `</`, which may be escaped as `<\/`: so a closing tag always ends the call.
 STRING = f"{CHARACTER}*"
 STRING_WITHOUT_TAG = r'(?:[^"\\<\x00-\x1F\x7F]|\\["\\/bfnrt]|<+(?:[^"\\</\x00-\x1F\x7F]|\\["\\/bfnrt]))*<*'
 INSTRUCTION = (
@@ -20,36 +20,39 @@ INSTRUCTION = (
 )
 
 
-class CallForm(Protocol):
-    """The form of a family."""
+class CallSyntax(Protocol):
+    """How a family of models writes calls of tools."""
 
     reader: CallReader
 
     def conversation(self, turns: Sequence[Turn], functions: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
-        """The turns and the tools for the chat template. `functions`: those that the model may call."""
+        """The turns and the tools that the chat template gets. `functions`: those that the model may call."""
 
-    def pattern(self, calls: str, text: str | None, *, several: bool) -> str:
-        """The pattern of texts with calls. `calls`: of one call. `text`: of texts without one, None: there is always a
-        call; empty: any. `several`: whether there may be more than one call."""
+    def pattern(self, call_pattern: str, text_pattern: str | None, *, several: bool) -> str:
+        """The pattern of whole texts.
+
+        `call_pattern`: that of one call. `text_pattern`: that of texts without a call; empty: any text; None: each text
+        has a call. `several`: a text may have more than one call.
+        """
 
     def free_pattern(self, names: Sequence[str]) -> str:
-        """The pattern of texts whose calls are of these functions, with any arguments; empty: any text."""
+        """The pattern of texts that may call these functions with any arguments; empty: any text."""
 
 
-class TaggedCalls(CallForm):
-    """Of chat templates with Hermes' tags, as those of Qwen, SDAR, Dream and Ling: <tool_call>{...}</tool_call>."""
+class TaggedCalls(CallSyntax):
+    """<tool_call>{...}</tool_call>, as the chat templates of Hermes, Qwen, SDAR, Dream and Ling have it."""
 
     reader = CallReader(OPENING, CLOSING, anywhere=True)
 
     def conversation(self, turns: Sequence[Turn], functions: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
         return list(turns), [{"type": "function", "function": function} for function in functions]
 
-    def pattern(self, calls: str, text: str | None, *, several: bool) -> str:
-        tagged = f"{OPENING}\n?{calls.replace(STRING, STRING_WITHOUT_TAG)}\n?{CLOSING}"
-        some = f"(?:{tagged}\n?)+" if several else tagged
-        if text is None:
-            return some
-        return f"{_without(OPENING)}(?:{some})?" if not text else f"(?:{text})|{some}"
+    def pattern(self, call_pattern: str, text_pattern: str | None, *, several: bool) -> str:
+        call = f"{OPENING}\n?{call_pattern.replace(STRING, STRING_WITHOUT_TAG)}\n?{CLOSING}"
+        calls = f"(?:{call}\n?)+" if several else call
+        if text_pattern is None:
+            return calls
+        return f"(?:{text_pattern})|{calls}" if text_pattern else f"{_without(OPENING)}(?:{calls})?"
 
     def free_pattern(self, names: Sequence[str]) -> str:
         text, name = _without(OPENING), "|".join(map(constant, names))
@@ -57,8 +60,8 @@ class TaggedCalls(CallForm):
         return f"{text}(?:{OPENING}\n?{head}{text})*"
 
 
-class JsonCalls(CallForm):
-    """Of models whose chat template has no tools: a message of the system describes them, and a line is a call."""
+class JsonCalls(CallSyntax):
+    """A line of JSON is a call. For chat templates without tools: the system message describes the tools."""
 
     reader = CallReader("", "", anywhere=False)
 
@@ -72,29 +75,29 @@ class JsonCalls(CallForm):
             return [{"role": "system", "content": f"{plain[0]['content']}\n\n{system}"}, *plain[1:]], []
         return [{"role": "system", "content": system}, *plain], []
 
-    def pattern(self, calls: str, text: str | None, *, several: bool) -> str:
-        some = f"(?:{calls}\n?)+" if several else calls
-        if text is None:
-            return some
-        return rf"(?:[^\s{{](?s:.)*)?|{some}" if not text else f"(?:{text})|{some}"
+    def pattern(self, call_pattern: str, text_pattern: str | None, *, several: bool) -> str:
+        calls = f"(?:{call_pattern}\n?)+" if several else call_pattern
+        if text_pattern is None:
+            return calls
+        return f"(?:{text_pattern})|{calls}" if text_pattern else rf"(?:[^\s{{](?s:.)*)?|{calls}"
 
     def free_pattern(self, names: Sequence[str]) -> str:  # noqa: ARG002
         return ""  # a text may begin as a call does
 
 
-def call_form(template: str) -> CallForm:
-    """The form of a chat template."""
+def find_call_syntax(template: str) -> CallSyntax:
+    """The call syntax of a chat template."""
     return TaggedCalls() if OPENING in template and "tools" in template else JsonCalls()
 
 
 def call_pattern(arguments: Mapping[str, str]) -> str:
-    """The pattern of one call; `arguments`: those of each function, by its name."""
+    """The pattern of one call. `arguments`: the pattern of each function's arguments, by the function's name."""
     ways = (f'"name"{COLON}{constant(name)}{COMMA}"arguments"{COLON}{each}' for name, each in arguments.items())
     return rf"\{{(?:{'|'.join(ways)})\}}"
 
 
 def _plain(turn: Turn, names: Mapping[str, str]) -> Turn:
-    """A turn of a chat without tools."""
+    """The same turn for a chat template without tools."""
     if turn["role"] == "tool":
         name = names.get(turn.get("tool_call_id", ""), "the function")
         return {"role": "user", "content": f"Result of {name}: {turn['content']}"}
@@ -108,7 +111,7 @@ def _json(value: object) -> str:
 
 
 def _without(mark: str) -> str:
-    """The pattern of texts without a mark, whose first character it has once."""
+    """The pattern of texts that do not contain `mark`. The first character of `mark` occurs once in it."""
     first, rest = mark[0], ""
     for character in reversed(mark[1:]):
         here = literal(character)
