@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from services.gateway.api.output_room import OutputRoom
 from services.gateway.api.request_models import CompletionBody
 from shared.arrays import Int32, pack_int32
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import MAX_OUTPUT_TOKENS
 from shared.pinned import FREE, NO_TEXT_AFTER, has_text_after_hole
-from shared.text import TextModel, round_up_to_blocks
+from shared.text import TextModel
 
 HOLE = re.compile(r"<mask:([^<>]*)>")
 DEFAULT_HOLE_TOKENS = 32  # between a prompt and a suffix
@@ -25,25 +26,22 @@ class InfillOutput:
     pinned: bytes  # as in Request
 
 
-def infill_output(
-    body: CompletionBody, text: TextModel, prompt_tokens: int, block_length: int, room: int
-) -> InfillOutput | None:
-    """`room`: the most tokens of the output. None: the body gives no part of it. Raises: BadInput naming the wrong
-    field."""
+def infill_output(body: CompletionBody, text: TextModel, room: OutputRoom) -> InfillOutput | None:
+    """None: the body gives no part of the output. Raises: BadInput naming the wrong field."""
     _, limit = body.limit
     if body.template is not None:
         field, given = "template", _template(body.template, body.limit, text)
         text_tokens = len(given)
     elif body.given_suffix is not None:
         field, end = "suffix", text.encode_prompt(body.given_suffix, "suffix")
-        text_tokens = max(min(limit or DEFAULT_HOLE_TOKENS, room - len(end)), 1)
+        text_tokens = max(min(limit or DEFAULT_HOLE_TOKENS, room.tokens - len(end)), 1)
         given = np.concatenate([_hole(text_tokens), end])
     else:
         return None
-    if len(given) > room:
+    if len(given) > room.tokens:
         with_holes = f"{field} has {len(given)} tokens with its holes"
-        raise TooLong(f"{with_holes}; after a prompt of {prompt_tokens} the output can have {room}", field)
-    tokens = round_up_to_blocks(len(given), block_length, text.card.block_offset(prompt_tokens, block_length))
+        raise TooLong(f"{with_holes}; after a prompt of {room.prompt_tokens} the output can have {room.tokens}", field)
+    tokens = room.whole_blocks(len(given))
     if text.card.attends_ahead:
         given = np.concatenate([given, np.full(tokens - len(given), text.card.eos_token_id, dtype=np.int32)])
     elif has_text_after_hole(given):

@@ -1,28 +1,20 @@
-"""Builds the bus request from a client's body: tokenizes the prompt, rounds the output to whole blocks."""
+"""Builds the bus request from a client's body: tokenizes the prompt, and chooses the length of the output."""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, cast
 
 from services.gateway.api.infill import InfillOutput, infill_output
+from services.gateway.api.output_room import OutputRoom, output_room
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
-from services.gateway.api.text_forms import TextForm, form_of
+from services.gateway.api.text_forms import form_of
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import conversation, tool_use
 from shared.arrays import Int32, pack_int32
-from shared.errors import TooLong
-from shared.messages.requests import (
-    DEFAULT_BLOCK_LENGTH,
-    MAX_BLOCK_LENGTH,
-    MAX_OUTPUT_TOKENS,
-    FinishReason,
-    Outcome,
-    OutcomeStatus,
-    Request,
-)
-from shared.text import LONG_TEXT, TextModel, round_up_to_blocks
+from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Request
+from shared.text import LONG_TEXT, TextModel
 
 DEFAULT_OUTPUT_TOKENS = 128
 ADJUSTED_HEADER = "X-Dilaserve-Adjusted"
@@ -37,24 +29,23 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
     use = tool_use(body, text)
     form = await form_of(body, use.pattern if use.tools else None)
     labels = await _encoded(partial(text.encode_choices, form.labels), sum(map(len, form.labels)))
-    longest, block_length = _longest(form, labels), body.block_length or text.card.block_length or DEFAULT_BLOCK_LENGTH
-    if form.labels and longest is not None and not (body.block_length or text.card.block_length):
-        block_length = min(max(longest, block_length), MAX_BLOCK_LENGTH)  # labels within one block take one step
-    room, (_, limit) = _output_room(body, text, len(prompt_ids), block_length), body.limit
-    infilled = await _infill(body, text, len(prompt_ids), block_length, room)
-    output_tokens = _output_tokens(body, text, len(prompt_ids), block_length, room)
-    max_tokens = min(limit, output_tokens) if limit is not None else None
+    label_tokens = 1 + max(map(len, labels)) if labels else 0
+    room = output_room(body, text.card, len(prompt_ids), label_tokens)
+    infilled = await _infill(body, text, room)
     if infilled is not None:
         output_tokens, max_tokens = infilled.tokens, infilled.text_tokens
-    elif longest is not None:
-        offset = text.card.block_offset(len(prompt_ids), block_length)
-        output_tokens = min(round_up_to_blocks(longest, block_length, offset), output_tokens)
+    else:
+        _, limit = body.limit
+        output_tokens = room.whole_blocks(limit or DEFAULT_OUTPUT_TOKENS)
+        max_tokens = min(limit, output_tokens) if limit is not None else None
+        if longest := label_tokens or form.max_tokens:
+            output_tokens = min(room.whole_blocks(longest), output_tokens)
     request = Request(
         request_id=request_id,
         prompt_ids=pack_int32(prompt_ids),
         output_tokens=output_tokens,
         max_tokens=max_tokens,
-        block_length=block_length,
+        block_length=room.block_length,
         slo_s=body.slo_ms / 1000 if body.slo_ms is not None else None,
         priority=body.priority or 0,
         min_threshold=body.min_threshold or 0.0,
@@ -77,13 +68,6 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
     )
     text.check_choices(request, labels, output_tokens)
     return request
-
-
-def _longest(form: TextForm, labels: Sequence[Int32]) -> int | None:
-    """The tokens of its longest text, with an end token; None: no limit. A token has at least a byte."""
-    if labels:
-        return 1 + max(map(len, labels))
-    return None if form.max_bytes is None else form.max_bytes + 1
 
 
 async def encode_prompt(body: CompletionBody | TokenizeBody, text: TextModel) -> Int32:
@@ -141,34 +125,9 @@ def echoed_prompt(body: CompletionBody, text: TextModel) -> str:
             return ""
 
 
-async def _infill(
-    body: CompletionBody, text: TextModel, prompt_tokens: int, block_length: int, room: int
-) -> InfillOutput | None:
+async def _infill(body: CompletionBody, text: TextModel, room: OutputRoom) -> InfillOutput | None:
     """As `infill_output`, of long texts in a thread."""
-    infill = partial(infill_output, body, text, prompt_tokens, block_length, room)
-    length = len(body.given_suffix or body.template or "")
-    return await _encoded(infill, length)
-
-
-def _output_room(body: CompletionBody, text: TextModel, prompt_tokens: int, block_length: int) -> int:
-    """The most tokens of the output, in whole blocks. Raises: TooLong."""
-    offset = text.card.block_offset(prompt_tokens, block_length)
-    room = min(text.card.max_length - prompt_tokens, MAX_OUTPUT_TOKENS)
-    most = (room + offset) // block_length * block_length - offset
-    if most < 1:
-        prompt = body.prompt_field
-        raise TooLong(
-            f"{prompt} has {prompt_tokens} tokens; the model's maximum is {text.card.max_length} with the output, "
-            f"which has at least one block of {block_length}",
-            prompt,
-        )
-    return most
-
-
-def _output_tokens(body: CompletionBody, text: TextModel, prompt_tokens: int, block_length: int, room: int) -> int:
-    """The client's limit in whole blocks, or the default, as far as there is room."""
-    offset, (_, limit) = text.card.block_offset(prompt_tokens, block_length), body.limit
-    return min(round_up_to_blocks(limit or DEFAULT_OUTPUT_TOKENS, block_length, offset), room)
+    return await _encoded(partial(infill_output, body, text, room), len(body.given_suffix or body.template or ""))
 
 
 def adjusted_header(body: CompletionBody, request: Request) -> dict[str, str]:

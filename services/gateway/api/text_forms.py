@@ -32,6 +32,11 @@ class TextForm:
     labels: Sequence[str] = ()
     max_bytes: int | None = None  # of a text of the pattern; None: no limit
 
+    @property
+    def max_tokens(self) -> int | None:
+        """The longest text of the pattern with an end token, as a token has at least a byte; None: no limit."""
+        return None if self.max_bytes is None else self.max_bytes + 1
+
 
 async def form_of(body: CompletionBody, or_calls: Callable[[str], str] | None) -> TextForm:
     """A form whose pattern compiles. A choice with log-probabilities is read as labels, in one step. `or_calls` adds
