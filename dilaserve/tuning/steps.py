@@ -1,4 +1,4 @@
-"""The steps of a tuning, in order. What an earlier start has measured or recorded is read, not repeated."""
+"""The steps of a tuning, in order. A step reads the results of an earlier start instead of repeating them."""
 
 import shlex
 from collections.abc import Callable, Sequence

@@ -19,6 +19,8 @@ from tests.support.metrics import exported
 from tests.support.otlp import collecting
 from tests.support.stack import START_S, new_data_dir, running_stack
 
+pytestmark = pytest.mark.slow
+
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"
 

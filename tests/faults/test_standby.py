@@ -36,8 +36,9 @@ def standbys(stack: Stack) -> int:
     return stack.log.read_text().count("standing by")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("fault", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 async def test_the_standby_serves_the_requests_of_a_failed_leader(stack: Stack, fault: signal.Signals) -> None:
     nats_url = read_addresses(stack.data_dir).nats_urls[BusUser.OPERATOR]
     await reached(lambda: standbys(stack) > 0 and len(schedulers(stack)) == 2, LIMIT_S)

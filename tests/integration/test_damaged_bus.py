@@ -21,7 +21,8 @@ async def outcome(bus: Bus, request_id: str) -> Outcome | None:
     return await bus.last("OUTCOMES", bus.subjects.outcomes(request_id), Outcome)
 
 
-@pytest.mark.parametrize("damage", ["flipped", pytest.param("truncated", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["flipped", "truncated"])
 async def test_every_request_has_an_outcome_after_its_file_was_damaged(
     damage: str, tmp_path: Path, tiny_model_dir: Path
 ) -> None:

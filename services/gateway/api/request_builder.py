@@ -31,15 +31,13 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
     labels = await _encoded(partial(text.encode_choices, form.labels), sum(map(len, form.labels)))
     label_tokens = 1 + max(map(len, labels)) if labels else 0
     room = output_room(body, text.card, len(prompt_ids), label_tokens)
-    infilled = await _infill(body, text, room)
+    infilled, (_, limit) = await _infill(body, text, room), body.limit
+    output_tokens = room.whole_blocks(limit or DEFAULT_OUTPUT_TOKENS)
+    max_tokens = min(limit, output_tokens) if limit is not None else None
     if infilled is not None:
         output_tokens, max_tokens = infilled.tokens, infilled.text_tokens
-    else:
-        _, limit = body.limit
-        output_tokens = room.whole_blocks(limit or DEFAULT_OUTPUT_TOKENS)
-        max_tokens = min(limit, output_tokens) if limit is not None else None
-        if longest := label_tokens or form.max_tokens:
-            output_tokens = min(room.whole_blocks(longest), output_tokens)
+    elif longest := label_tokens or form.max_tokens:
+        output_tokens = min(room.whole_blocks(longest), output_tokens)
     request = Request(
         request_id=request_id,
         prompt_ids=pack_int32(prompt_ids),

@@ -2,7 +2,7 @@
 
 A token is allowed at a position if two states of the automaton exist: the text before the position can lead to the
 first one, the token leads from the first to the second one, and the text after the position can end validly from there.
-A mask stands for any token. So the result is exact for every order in which masks are filled, one at a time.
+A mask may become any token. So the result is exact for every order in which masks are filled, one at a time.
 Shape letters: K positions of a block, M masks among them, V tokens.
 """
 

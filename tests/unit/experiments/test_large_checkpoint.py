@@ -57,11 +57,13 @@ def peak_above_the_decoder(checkpoint: Path, shard: Shard) -> int:
     return int(run.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", [Shard(), Shard(1, 4)])
 def test_loading_needs_about_one_file_more_than_the_decoder(checkpoint: Path, shard: Shard) -> None:
     assert peak_above_the_decoder(checkpoint, shard) < 3 * TOY_SHARD_BYTES
 
 
+@pytest.mark.slow
 def test_the_command_measures_each_stage_and_leaves_no_files(tmp_path: Path) -> None:
     out = tmp_path / "report.md"
     work = tmp_path / "work"
@@ -87,6 +89,7 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     run.wait()
 
 
+@pytest.mark.slow
 async def test_the_folder_is_removed_after_ctrl_c(running: subprocess.Popen[bytes], tmp_path: Path) -> None:
     await reached(lambda: any(tmp_path.glob("*/*.safetensors")))
     running.send_signal(signal.SIGINT)

@@ -51,7 +51,7 @@ def decode(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("family", ["llada", pytest.param("dream", marks=pytest.mark.slow)])
 @given(
     threshold=st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.5, 0.9]),
     temperature=st.sampled_from([0.0, 0.7]),
