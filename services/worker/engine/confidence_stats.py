@@ -4,24 +4,22 @@ import numpy as np
 
 from shared.arrays import Float32
 
+SHARES = np.array([0.25, 0.5, 0.75])  # of the quartiles and the median
+
 
 def summarize(known: Float32) -> Float32:
     """Min, lower quartile, median, mean and upper quartile of each request's known confidences.
 
     Shapes: known [N, O], NaN where unknown, at least one known per row -> [N, 5].
     """
-    count = np.count_nonzero(~np.isnan(known), axis=1)  # [N]
+    count = np.count_nonzero(~np.isnan(known), axis=1)[:, None]  # [N, 1]
     ordered = np.sort(known, axis=1)  # NaN sorts last
-    rows = np.arange(len(known))
-
-    def quantile(share: float) -> Float32:
-        place = (count - 1) * share
-        below = np.floor(place).astype(np.int64)
-        above = np.minimum(below + 1, count - 1)
-        low, high = ordered[rows, below], ordered[rows, above]
-        value: Float32 = low + (high - low) * (place - below).astype(np.float32)
-        return value
-
-    mean = np.nansum(known, axis=1) / count
-    columns = [ordered[:, 0], quantile(0.25), quantile(0.5), mean, quantile(0.75)]
-    return np.stack(columns, axis=1).astype(np.float32)
+    place = (count - 1) * SHARES  # [N, 3]
+    below = place.astype(np.int64)
+    rows = np.arange(len(known))[:, None]
+    low, high = ordered[rows, below], ordered[rows, np.minimum(below + 1, count - 1)]
+    stats = np.empty((len(known), 5), dtype=np.float32)
+    stats[:, 0] = ordered[:, 0]
+    stats[:, [1, 2, 4]] = low + (high - low) * (place - below).astype(np.float32)
+    stats[:, 3] = np.nansum(known, axis=1) / count[:, 0]
+    return stats

@@ -1,6 +1,7 @@
 """The arrays of a batch on the model's device, brought there in one copy."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from services.worker.model.selection import Candidates
 from shared.arrays import Int64
 
 ALIGNMENT = 8  # bytes
-_DTYPES = {"int64": torch.int64, "int32": torch.int32, "float64": torch.float64, "uint8": torch.uint8}
+_DTYPES = {np.dtype(name): getattr(torch, name) for name in ("int64", "int32", "float64", "uint8")}
 
 
 class ForwardInputs(NamedTuple):
@@ -68,15 +69,14 @@ class Transfer:
     def views(packed: Tensor, arrays: Sequence[NDArray[Any]]) -> list[Tensor]:
         """The arrays in a copy of the buffer."""
         return [
-            packed[start : start + array.nbytes].view(_DTYPES[array.dtype.name])
+            packed[start : start + array.nbytes].view(_DTYPES[array.dtype])
             for array, start in zip(arrays, _starts(arrays), strict=False)
         ]
 
 
 def _starts(arrays: Sequence[NDArray[Any]]) -> list[int]:
     """The first byte of each array in the buffer, and the number of bytes."""
-    ends = np.cumsum([-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays])
-    return [0, *ends.tolist()]
+    return [0, *accumulate(-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays)]
 
 
 def arrays_of(batch: ForwardBatch, rows: Int64) -> list[NDArray[Any]]:

@@ -106,7 +106,9 @@ class Runner:
     def _run(self, batch: ForwardBatch) -> TokenPredictions:
         if self._store is not None:
             self._store.move(batch.moves)
-        rows = np.pad(batch.rows, (0, max(0, MIN_ROWS - len(batch.rows))), mode="edge")
+        rows = (
+            batch.rows if len(batch.rows) >= MIN_ROWS else np.pad(batch.rows, (0, MIN_ROWS - len(batch.rows)), "edge")
+        )
         hidden, inputs = self._hidden(batch, rows)
         logits = self.decoder.logits(hidden)[: len(batch.rows)]  # [R, V of this rank]
         self._forbid(logits, batch)
@@ -204,6 +206,8 @@ class Runner:
 
 def rows_with_top_tokens(batch: ForwardBatch) -> Int64:
     """The candidates whose most probable tokens are wanted: indices [A]."""
+    if not batch.top_logprobs.any():
+        return batch.counts[:0]
     return np.flatnonzero((batch.top_logprobs > 0).repeat(batch.counts))
 
 
@@ -219,5 +223,7 @@ def _to_host(found: Sequence[Tensor]) -> list[Float64]:
 
 def truncated_rows(batch: ForwardBatch) -> Int64:
     """The candidates that are drawn from a truncated distribution: indices [F]."""
+    if not batch.temperatures.any():
+        return batch.counts[:0]
     truncated = (batch.top_ps < 1) | (batch.top_ks > 0) | (batch.min_ps > 0)
     return np.flatnonzero((truncated & (batch.temperatures > 0)).repeat(batch.counts))

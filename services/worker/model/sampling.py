@@ -65,6 +65,9 @@ def combine_shards(best: Tensor) -> Tensor:
 
     Shapes: best [parts, 4, R] -> float64 [2, R]: tokens, and their confidences.
     """
+    if len(best) == 1:
+        _, logit, token, total = best[0]
+        return torch.stack((token, (logit - total).exp()))
     score, logit, token, _ = best.unbind(dim=1)  # [parts, R] each
     winner = score.argmax(dim=0, keepdim=True)
     confidences = (logit.gather(0, winner).squeeze(0) - total_of(best)).exp()
