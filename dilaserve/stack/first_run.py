@@ -46,10 +46,12 @@ def summary(stack: Stack, given: Stack, config: CellConfig) -> Iterator[str]:
     yield f"Policy:         {config.policy}, {_estimates(config)}"
     origin = " (by the profile)" if stack != given else ""
     yield f"Default SLO:    {config.default_slo_s:g} s{origin}"
+    if stack.reconfigures:
+        yield "Instances:      planned again as the load changes (--no-reconfigure: they stay)"
     missing = []
     if not config.predictor and find_policy(config.policy).uses_estimates:
         missing.append("a step predictor")
-    if stack.options.profile is None and not os.environ.get(f"{PREFIX}PROFILE"):
+    if stack.options.profile is None:
         missing.append("a latency profile, so each instance measures a quick one")
     if missing and stack.model != DEMO_MODEL:
         yield f"Missing:        {'; '.join(missing)}. `dilaserve tune` makes both"

@@ -71,10 +71,7 @@ def check_options(options: UpOptions) -> Stack:
         read_thresholds(options.thresholds)
     check_sync_interval(options.sync_interval)
     check_nats_nodes(options.nats_nodes, options.nats_url)
-    reconfigures = options.reconfigure
-    if reconfigures is None:
-        reconfigures = gpus > 1 and slots > 1 and options.profile is not None
-    check_profile(options.profile, instances, reconfigure=reconfigures)
+    check_profile(options.profile, instances)
     return Stack(
         options=options,
         model=directory,
@@ -82,7 +79,7 @@ def check_options(options: UpOptions) -> Stack:
         instances=instances,
         slots=slots,
         auth=not is_loopback(options.host) if options.auth is None else options.auth,
-        reconfigures=reconfigures,
+        reconfigures=min(gpus, slots) > 1 if options.reconfigure is None else options.reconfigure,
         producers=choose_producers(options.producers, options.nats_url),
     )
 
@@ -174,13 +171,8 @@ def check_nats_nodes(count: int, nats_url: str | None) -> None:
         )
 
 
-def check_profile(path: Path | None, instances: Sequence[int], *, reconfigure: bool) -> None:
-    """Raises: BadInput if the profile is invalid, lacks an instance's TP degree, or is missing with `reconfigure`."""
-    if path is None and reconfigure:
-        raise BadInput(
-            "--reconfigure needs --profile PROFILE.csv with the TP degrees to plan with; "
-            "measure it with `dilaserve profile --tp 1,2 --out PROFILE.csv`"
-        )
+def check_profile(path: Path | None, instances: Sequence[int]) -> None:
+    """Raises: BadInput if the profile is invalid or lacks an instance's TP degree."""
     if path is None:
         return
     from shared.profile import read_profile  # noqa: PLC0415  (imports NumPy, which is slow)

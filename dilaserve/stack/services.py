@@ -18,6 +18,7 @@ from services.worker.settings import WorkerSettings
 from shared.bus.users import BusUser
 from shared.messages.cell import CellConfig
 from shared.messages.launch import InstanceSpec
+from shared.profile import read_profile
 from shared.settings import PREFIX, ServiceSettings, to_environ
 
 SETTINGS: Mapping[BusUser, type[ServiceSettings]] = {
@@ -85,7 +86,8 @@ def worker_program(stack: Stack, nats_urls: NatsUrls, spec: InstanceSpec) -> Pro
 
 def reconfigurator_program(stack: Stack, config: CellConfig, nats_urls: NatsUrls, database_url: str) -> Program:
     own: dict[str, Any] = {"database_url": database_url, "metrics_port": _metrics_port(stack, "reconfigurator")}
-    own["tp_degrees"] = [tp for tp in TP_DEGREES if tp <= stack.slots]
+    known = read_profile(stack.options.profile).tp_degrees if stack.options.profile else TP_DEGREES
+    own["tp_degrees"] = [tp for tp in TP_DEGREES if tp <= stack.slots and tp in known]  # workers refuse others
     if config.predictor:
         own["predictor"] = predictor_directory(stack)
     if stack.reconfigures:

@@ -114,12 +114,18 @@ class UpOptions:
         Option(
             "--reconfigure/--no-reconfigure",
             help="Plan the instances every 5 minutes, and change them if the gain is worthwhile.",
-            show_default="with --profile on several GPUs",
+            show_default="on several GPUs",
         ),
     ] = None
     profile: Annotated[
         Path | None,
-        Option(resolve_path=True, help="PROFILE.csv of the model.", show_default="each instance measures its own"),
+        Option(
+            envvar="DILASERVE_PROFILE",
+            show_envvar=False,
+            resolve_path=True,
+            help="PROFILE.csv of the model.",
+            show_default="each instance measures its own",
+        ),
     ] = None
     predictor: Annotated[
         Path | None,

@@ -16,7 +16,10 @@ from shared.profile import MIXED, LatencyProfile, MeasuredLatency, RowKind
 
 
 async def save_profile(engine: AsyncEngine, model: str, device: str, profile: LatencyProfile) -> None:
-    """Replace the stored profile of these TP degrees on a device, a name such as `NVIDIA H100 80GB HBM3`."""
+    """Replace the stored profile of these TP degrees on a device, a name such as `NVIDIA H100 80GB HBM3`.
+
+    Raises: RetryLater if Postgres is unavailable.
+    """
     common = {"model": model, "device": device, "measured_at": datetime.now(UTC)}
     points = [
         common | {"tp": tp, "step_kind": kind.name.lower(), "batch_tokens": int(tokens), "latency_s": float(latency_s)}
@@ -29,11 +32,14 @@ async def save_profile(engine: AsyncEngine, model: str, device: str, profile: La
         | {"context_tokens": row.context_tokens, "recompute_tokens": row.recompute_tokens}
         for row in profile.rows
     ]
-    async with engine.begin() as connection:
-        for table, values in ((ProfileRow, points), (MeasuredLatencyRow, rows)):
-            known = (table.model == model, table.device == device, table.tp.in_(profile.tp_degrees))
-            await connection.execute(delete(table).where(*known))
-            await connection.execute(insert(table), values)
+    try:
+        async with engine.begin() as connection:
+            for table, values in ((ProfileRow, points), (MeasuredLatencyRow, rows)):
+                known = (table.model == model, table.device == device, table.tp.in_(profile.tp_degrees))
+                await connection.execute(delete(table).where(*known))
+                await connection.execute(insert(table), values)
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise RetryLater(f"Postgres is unavailable: {error!r}") from error
 
 
 async def load_profile(engine: AsyncEngine, model: str, device: str) -> LatencyProfile | None:

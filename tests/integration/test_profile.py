@@ -110,6 +110,21 @@ async def test_the_planner_prefers_given_then_registered_then_stored_profiles(da
     assert [found.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2, 4)] == [5.0, 1.0, 2.0]
 
 
+async def test_the_profile_of_an_instance_stays_known_without_it(database: str) -> None:
+    registered = instance(model=model_card(name="ran"), tp_degree=2, profile=profile(2, seconds=2.0).to_csv())
+    other = instance(model=model_card(name="ran"), profile=profile(1, seconds=1.0).to_csv())
+
+    async def complete(engine: AsyncEngine) -> list[LatencyProfile]:
+        await save_profile(engine, "ran", "cpu", profile(1, seconds=9.0))
+        runs = [[registered], [other], []]
+        return [await fill_missing_profiles(LatencyProfile(), instances, engine) for instances in runs]
+
+    first, second, third = await with_engine(database, complete)
+    assert [first.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2)] == [9.0, 1.0]
+    assert [second.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2)] == [1.0, 1.0]
+    assert third.tp_degrees == []  # of no model
+
+
 def test_the_command_writes_the_profile_to_a_file_and_the_database(
     tiny_checkpoint_dir: Path, database: str, tmp_path: Path
 ) -> None:

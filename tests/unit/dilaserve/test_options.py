@@ -6,13 +6,16 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from dilaserve.stack.options import (
     Stack,
     check_model,
     check_nats_nodes,
+    check_options,
     check_profile,
     check_sync_interval,
     choose_cache,
@@ -25,11 +28,13 @@ from dilaserve.stack.ports import client_url
 from dilaserve.stack.process import Program
 from dilaserve.stack.services import SETTINGS, reconfigurator_program, serving_programs
 from dilaserve.stack.supervisor import INITIAL_WAIT_S, MAX_WAIT_S, STABLE_RUN_S, next_wait_s
-from dilaserve.stack.up_options import UpOptions
+from dilaserve.stack.up_options import UpOptions, with_up_options
 from shared.bus.users import BusUser
 from shared.errors import BadInput
 from shared.messages.cell import CellConfig
 from tests.support.tiny_model import write_tiny_sdar
+
+PROFILE = "tp,batch_tokens,step_kind,latency_ms\n1,64,recompute,2.5\n"
 
 
 @pytest.mark.parametrize(("slots", "expected"), [(1, (1,)), (2, (1, 1)), (64, (1, 1))])
@@ -119,15 +124,52 @@ def test_thresholds_outside_their_range_are_rejected(text: str) -> None:
         read_thresholds(text)
 
 
-def test_reconfigure_needs_a_profile_with_every_running_tp_degree(tmp_path: Path) -> None:
-    check_profile(None, [1], reconfigure=False)
-    with pytest.raises(BadInput, match="--reconfigure needs --profile"):
-        check_profile(None, [1], reconfigure=True)
+def test_a_given_profile_has_every_running_tp_degree(tmp_path: Path) -> None:
+    check_profile(None, [1])
     path = tmp_path / "profile.csv"
-    path.write_text("tp,batch_tokens,step_kind,latency_ms\n1,64,recompute,2.5\n")
-    check_profile(path, [1, 1], reconfigure=True)
+    path.write_text(PROFILE)
+    check_profile(path, [1, 1])
     with pytest.raises(BadInput, match="no rows for tp 2"):
-        check_profile(path, [1, 2], reconfigure=True)
+        check_profile(path, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "expected"),
+    [
+        (2, {}, True),
+        (2, {"reconfigure": False}, False),
+        (2, {"slots": 1}, False),
+        (2, {"device": "cpu", "slots": 4}, False),
+        (1, {}, False),
+        (0, {"slots": 4}, False),
+        (0, {"slots": 4, "reconfigure": True}, True),
+    ],
+)
+def test_the_instances_of_several_gpus_are_planned_by_default(
+    gpus: int, options: dict[str, Any], tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch, *, expected: bool
+) -> None:
+    monkeypatch.setattr("dilaserve.stack.options.num_gpus", lambda: gpus)
+    assert check_options(UpOptions(model=str(tiny_model_dir), **options)).reconfigures == expected
+
+
+def test_the_planner_uses_the_tp_degrees_of_a_given_profile(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.csv"
+    profile.write_text(PROFILE)
+    urls: dict[str, str] = dict.fromkeys(BusUser, "nats://h")
+    for options, degrees in (({}, "1,2"), ({"profile": profile}, "1")):
+        _, started = programs(tmp_path, urls, **options)
+        assert started[-1].environ["DILASERVE_TP_DEGREES"] == degrees
+
+
+def test_a_profile_of_the_environment_counts_as_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[UpOptions] = []
+    app = typer.Typer()
+    app.command()(with_up_options(given.append))
+    monkeypatch.setenv("DILASERVE_PROFILE", str(tmp_path / "profile.csv"))
+    assert CliRunner().invoke(app).exit_code == 0
+    monkeypatch.setenv("DILASERVE_PROFILE", "")
+    assert CliRunner().invoke(app).exit_code == 0
+    assert [options.profile for options in given] == [tmp_path / "profile.csv", None]
 
 
 def test_a_model_directory_needs_a_configuration(tmp_path: Path) -> None:
@@ -178,6 +220,7 @@ def test_a_service_gets_the_password_of_its_own_user_only(tmp_path: Path) -> Non
 
 
 def test_an_option_sets_every_service_that_has_its_setting(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(PROFILE)
     given: dict[str, Any] = {"cache": "none", "default_slo_s": 7.0, "profile": tmp_path / "p.csv", "shed": True}
     _, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), **given)
     expected = {

@@ -16,7 +16,7 @@ export async function showPlans() {
 function stateOf(reconfigurator) {
   if (!reconfigurator) return "No reconfigurator runs: the instances stay as they are, and no workload is recorded.";
   if (!reconfigurator.changes_instances) {
-    return "Reconfiguration is off: the workload is recorded, and the instances stay as they are. dilaserve up --reconfigure --profile PROFILE.csv turns it on.";
+    return "Reconfiguration is off: the workload is recorded, and the instances stay as they are. dilaserve up --reconfigure turns it on.";
   }
   const interval = format.duration(reconfigurator.interval_s * 1000);
   return `Reconfiguration is on: a decision every ${interval}, and earlier if the load outgrows the plan.`;
