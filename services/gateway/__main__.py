@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import resource
 import socket
 import sys
@@ -109,9 +110,10 @@ async def serve(
         headers=SECURITY_HEADERS,
         lifespan="off",
         log_config=None,
-        access_log=False,
+        access_log=settings.access_log,
         timeout_graceful_shutdown=2,
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO)  # other libraries log warnings only
     )
     server = Server(config)
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:

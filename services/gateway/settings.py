@@ -30,6 +30,7 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     reasoning_efforts: tuple[str, ...] = ()  # quality floor of each `reasoning_effort`: NAME=THRESHOLD
     max_files_per_key: Positive = 1000  # stored files of an API key, results of batches included
     max_file_bytes_per_key: Positive = 1 << 30  # bytes of the stored files of an API key, results of batches included
+    access_log: bool = False  # log a line for each request to the REST API, with its path and status
     bus_store_dir: str = ""  # directory of NATS's store, if this machine has it: `/ready` watches its free space
     request_timeout_s: Seconds = 600.0  # seconds after which a request without an outcome is cancelled
     drain_timeout_s: Seconds = 30.0  # seconds that open requests have to finish after SIGTERM

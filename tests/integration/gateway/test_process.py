@@ -47,7 +47,10 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
     return process.returncode, output.decode()
 
 
-async def test_it_serves_without_torch_and_exits_0_on_sigterm(bus: Bus, tiny_model_dir: Path) -> None:
+@pytest.mark.parametrize("access_log", [False, True])
+async def test_it_serves_without_torch_and_exits_0_on_sigterm(
+    bus: Bus, tiny_model_dir: Path, *, access_log: bool
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     assert bus.nc.connected_url is not None
@@ -58,6 +61,7 @@ async def test_it_serves_without_torch_and_exits_0_on_sigterm(bus: Bus, tiny_mod
         cell=bus.subjects.cell,
         more_models=f"second={tiny_model_dir}@absent",
         port=str(port),
+        access_log=str(access_log).lower(),
     )
     assert process.stderr is not None
     async with asyncio.timeout(3 * LIMIT_S):
@@ -70,7 +74,9 @@ async def test_it_serves_without_torch_and_exits_0_on_sigterm(bus: Bus, tiny_mod
     soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
     assert soft == hard, "it raises the limit on connections"
     process.send_signal(signal.SIGTERM)
-    assert (await ended(process))[0] == 0
+    status, log = await ended(process)
+    assert status == 0
+    assert log.count('"GET /v1/models/tiny-llada HTTP/1.1" 200') == access_log
 
 
 async def test_a_taken_port_is_reported_in_one_line(tiny_model_dir: Path) -> None:
