@@ -7,7 +7,8 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any
+from importlib.metadata import version
+from typing import Any, NoReturn
 
 from shared.bus.client import Bus
 from shared.bus.tls import bus_client
@@ -49,6 +50,20 @@ def run_service(
             refusal = errors
     sys.stderr.write(f"{name}: {_first(refusal)}\n")
     return 2
+
+
+def run_program(name: str, main: Callable[[], int]) -> NoReturn:
+    """`python -m services.NAME`: a service takes no argument but `--version`, since its settings are variables."""
+    match sys.argv[1:]:
+        case []:
+            sys.exit(main())
+        case ["--version"]:
+            sys.stdout.write(f"dilaserve {name} {version('dilaserve')}\n")
+            sys.exit(0)
+        case given:
+            accepted = "accepted: --version; settings are variables of the environment (docs/configuration.md)"
+            sys.stderr.write(f"{name}: {' '.join(given)}: {accepted}\n")
+            sys.exit(2)
 
 
 def _first(error: BaseException) -> BaseException:

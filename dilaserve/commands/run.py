@@ -10,7 +10,11 @@ from shared.errors import BadInput
 EXAMPLE = "Example: DILASERVE_NATS_URL=nats://127.0.0.1:4222 DILASERVE_MODEL=models/demo dilaserve run worker"
 
 
-def run(service: Annotated[str, typer.Argument(help=f"One of {', '.join(PACKAGES)}.")]) -> None:
+def run(
+    service: Annotated[str, typer.Argument(help=f"One of {', '.join(PACKAGES)}.")],
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the service's version.")] = False,
+) -> None:
     """Run one service, with its settings from DILASERVE_* (see services/SERVICE/README.md)."""
     import os  # noqa: PLC0415
     import sys  # noqa: PLC0415
@@ -22,4 +26,5 @@ def run(service: Annotated[str, typer.Argument(help=f"One of {', '.join(PACKAGES
         raise BadInput(f"{service} needs {', '.join(missing)}: pip install 'dilaserve[{service}]'")
     sys.stdout.flush()
     # The service replaces this process, so that it receives its signals and sets its exit status.
-    os.execv(sys.executable, [sys.executable, "-m", f"services.{service}"])  # noqa: S606
+    arguments = ["--version"] if version else []
+    os.execv(sys.executable, [sys.executable, "-m", f"services.{service}", *arguments])  # noqa: S606

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import resource
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ from shared.api_keys import ANONYMOUS
 from shared.bus.client import Bus
 from shared.errors import DilaserveError
 from shared.model_files import find_model
-from shared.service import Service, freeze_startup_objects, run_service, stop_on_signal
+from shared.service import Service, freeze_startup_objects, run_program, run_service, stop_on_signal
 from shared.tasks import cancel, run_together
 from shared.text import TextModel
 
@@ -113,8 +112,8 @@ async def serve(
         access_log=settings.access_log,
         timeout_graceful_shutdown=2,
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
-    logging.getLogger("uvicorn.access").setLevel(logging.INFO)  # other libraries log warnings only
     )
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO)  # other libraries log warnings only
     server = Server(config)
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
         uses: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [BatchConsumer(BatchRunner(context)).run]
@@ -167,4 +166,4 @@ class Server(uvicorn.Server):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program("gateway", main)

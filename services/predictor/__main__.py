@@ -1,7 +1,6 @@
 """Wiring: load the model, connect, answer, drain."""
 
 import asyncio
-import sys
 
 import uvloop
 
@@ -12,7 +11,7 @@ from services.predictor.settings import PredictorSettings
 from shared.bus.cell_config import wait_and_check_config
 from shared.bus.client import Bus
 from shared.metrics import serve_metrics
-from shared.service import Service, run_service, serve_on_bus
+from shared.service import Service, run_program, run_service, serve_on_bus
 from shared.tasks import run_until_stopped
 
 
@@ -35,4 +34,4 @@ def prepare(settings: PredictorSettings) -> Service:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program("predictor", main)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ from shared.messages.stats import STATS_S
 from shared.metrics import serve_metrics
 from shared.predictor_card import read_predictor_card
 from shared.profile import LatencyProfile, read_profile
-from shared.service import Service, run_service, serve_on_bus
+from shared.service import Service, run_program, run_service, serve_on_bus
 from shared.tasks import pause, run_beside, run_until_stopped
 
 
@@ -172,4 +171,4 @@ def make_launcher(bus: Bus, settings: ReconfiguratorSettings, nodes: Sequence[No
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program("reconfigurator", main)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-import sys
 from functools import partial
 
 import structlog
@@ -39,7 +38,7 @@ from shared.messages.cell import CellConfig
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
 from shared.predictor_card import PredictorCard
-from shared.service import Service, freeze_startup_objects, run_service, serve_on_bus
+from shared.service import Service, freeze_startup_objects, run_program, run_service, serve_on_bus
 from shared.tasks import cancel, run_beside, run_until_stopped
 from shared.text import TextModel
 
@@ -155,4 +154,4 @@ async def lead(bus: Bus, instances: InstanceWatch) -> Lease:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program("scheduler", main)

@@ -4,7 +4,6 @@ import asyncio
 import os
 import secrets
 import signal
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from functools import partial
@@ -38,7 +37,7 @@ from shared.errors import BadInput
 from shared.messages.instances import Instance
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
-from shared.service import Service, freeze_startup_objects, run_service, serve_on_bus
+from shared.service import Service, freeze_startup_objects, run_program, run_service, serve_on_bus
 from shared.text import read_model_card
 
 log = structlog.get_logger(__name__)
@@ -137,4 +136,4 @@ def _describe(settings: WorkerSettings) -> Instance:
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.environ))
+    run_program("worker", partial(main, os.environ))

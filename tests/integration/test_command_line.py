@@ -18,6 +18,7 @@ from dilaserve.cli import build_app, run
 from dilaserve.stack import observer as stack_observer
 from dilaserve.stack import probes
 from dilaserve.stack.observer import open_observer
+from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import free_port
 from shared.bus.client import Bus
 from tests.builders import scheduler_stats
@@ -131,6 +132,25 @@ def test_a_taken_metrics_port_is_reported_with_its_option(
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"dilaserve {version('dilaserve')}\n"
+
+
+@pytest.mark.parametrize("service", PACKAGES)
+def test_a_service_prints_its_version_and_refuses_other_arguments(service: str) -> None:
+    for arguments, status in ((["--version"], 0), (["--port", "80"], 2)):
+        command = [sys.executable, "-m", f"services.{service}", *arguments]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == status, ended.stderr
+        if status:
+            assert ended.stderr.startswith(f"{service}: --port 80: accepted: --version; settings are variables")
+            assert ended.stderr.count("\n") == 1
+        else:
+            assert ended.stdout == f"dilaserve {service} {version('dilaserve')}\n"
+
+
+def test_a_service_run_by_the_command_prints_its_version() -> None:
+    command = [sys.executable, "-m", "dilaserve", "run", "scheduler", "--version"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout == f"dilaserve scheduler {version('dilaserve')}\n"
 
 
 def test_the_help_of_every_command_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
