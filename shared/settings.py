@@ -19,8 +19,12 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 _SERVER = r"([^\s/]+@)?([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?"
 _NATS_URL = rf"((?P<scheme>nats|tls)://)?{_SERVER}(,(?P=scheme)://{_SERVER})*"
-NatsUrl = Annotated[str, msgspec.Meta(pattern=f"^{_NATS_URL}$")]
-OptionalNatsUrl = Annotated[str, msgspec.Meta(pattern=f"^({_NATS_URL})?$")]
+NATS_URLS = (
+    "nats://HOST:PORT, or tls://HOST:PORT, with USER:PASSWORD@ before HOST where the server has users; "
+    "for a cluster several of them, with commas between"
+)
+NatsUrl = Annotated[str, msgspec.Meta(pattern=f"^{_NATS_URL}$", description=NATS_URLS)]
+OptionalNatsUrl = Annotated[str, msgspec.Meta(pattern=f"^({_NATS_URL})?$", description=NATS_URLS)]
 CellName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]{1,32}$")]
 
 
@@ -93,11 +97,7 @@ def check_cell_name(cell: str, name: str) -> None:
 
 def _invalid_nats_url(name: str, url: str) -> BadInput:
     shown = re.sub(r"^(\w+://)?.*@", r"\1", url, flags=re.DOTALL)  # an invalid URL may have a password anywhere
-    accepted = (
-        "nats://HOST:PORT, or tls://HOST:PORT, with USER:PASSWORD@ before HOST where the server has users; "
-        "for a cluster several of them, with commas between"
-    )
-    return BadInput(f"{name}={shown!r}: not the URL of a NATS server; accepted: {accepted}", field=name)
+    return BadInput(f"{name}={shown!r}: not the URL of a NATS server; accepted: {NATS_URLS}", field=name)
 
 
 def to_environ(settings: Mapping[str, object]) -> dict[str, str]:

@@ -75,7 +75,7 @@ def _accepts(schema: dict[str, object]) -> str:
         case {"type": "array", "items": dict(items)}:
             return f"list of {_accepts(items)}"
         case {"type": "string", "pattern": str(pattern)}:
-            return f"text matching `{pattern}`"
+            return str(schema.get("description") or f"text matching `{pattern}`")
     words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
     limits = ", ".join(f"{sign} {schema[name]}" for name, sign in bounds.items() if name in schema)

@@ -1,7 +1,9 @@
-"""A MkDocs hook that copies linked files of the repository to the site.
+r"""A MkDocs hook: copies linked files of the repository to the site, and shows tables as GitHub does.
 
 Each file outside docs/ that a page links to is added below `source/`, a Markdown file as a page, and the links are
 changed accordingly. A broken link stays unchanged; MkDocs reports it.
+
+Within code in a table, GitHub shows `\|` as a pipe, and Python-Markdown needs a plain pipe.
 """
 
 import re
@@ -14,6 +16,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 FOLDER = "source"
+TABLE_ROW = re.compile(r"^\|.*$", re.MULTILINE)
+CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
 LINK = re.compile(r"(?P<open>\]\()(?P<path>(?!\w+:|[#/])[^)#\s]+)")
 
 
@@ -31,14 +35,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Change the links of `page`."""
+    """Change the links of `page`, and the pipes within code in its tables."""
     here = page.file.src_uri
 
     def change(match: re.Match[str]) -> str:
         target = _target(here, match["path"])
         return match[0] if target is None else match["open"] + relpath(_uri(target), str(PurePosixPath(here).parent))
 
-    return LINK.sub(change, markdown)
+    return TABLE_ROW.sub(_with_plain_pipes, LINK.sub(change, markdown))
+
+
+def _with_plain_pipes(row: re.Match[str]) -> str:
+    return CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0])
 
 
 def _targets(page: str) -> list[str]:

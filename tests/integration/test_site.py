@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r'(?:href|src)="([^"#?]+)')
+CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 LOADED = re.compile(
     r'<(?:script|img|iframe)[^>]* src="([^"]+)|<link[^>]* rel="(?:stylesheet|preload|icon)"[^>]* href="([^"]+)'
 )
@@ -40,6 +41,12 @@ def test_the_site_loads_nothing_from_other_hosts_and_draws_diagrams(site: Path) 
     with_diagram = [text for text in pages.values() if DIAGRAM in text]
     assert with_diagram
     assert all("vendor/mermaid.tiny.js" in text for text in with_diagram)
+
+
+def test_tables_show_pipes_within_code_as_they_are(site: Path) -> None:
+    cells = [cell for page in site.rglob("*.html") for cell in CELL.findall(page.read_text())]
+    assert "<code>^(\\*|[A-Za-z0-9._-]+)$</code>" in "".join(cells)  # DILASERVE_ALLOWED_HOSTS
+    assert [cell for cell in cells if r"\|" in cell] == []
 
 
 def test_every_link_of_the_site_has_a_target(site: Path) -> None:
