@@ -31,11 +31,11 @@ def test_the_readme_has_the_figures_of_the_live_comparison() -> None:
         assert f"| {load:g} | {cells} |" in readme
 
 
-def test_the_operators_page_has_the_demo_models_accuracy_by_threshold() -> None:
+def test_the_page_on_capacity_has_the_demo_models_accuracy_by_threshold() -> None:
     with (RESULTS / "cache_effect.csv").open(newline="", encoding="utf-8") as file:
         exact = {row["threshold"]: row["exact match"] for row in csv.DictReader(file) if row["cache"] == "dual"}
     high, low = (exact[threshold].removesuffix(".0%") for threshold in ("0.9", "0.5"))
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    page = (ROOT / "docs" / "capacity.md").read_text("utf-8")
     assert f"accuracy falls from {high} % at 0.9 to {low} % at 0.5" in page
 
 
@@ -51,7 +51,7 @@ def test_the_readme_has_the_time_to_a_new_users_first_answer() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["8x1", "4x2", "2x4"])
-def test_the_operators_page_has_the_simulated_figures(cluster: str, tmp_path: Path) -> None:
+def test_the_page_on_capacity_has_the_simulated_figures(cluster: str, tmp_path: Path) -> None:
     if not benchmark_lengths("gsm8k", DATA).source.startswith(str(DATA)):
         pytest.skip("the prompt lengths of GSM8K are not beside the project")
     out = tmp_path / "result.json"
@@ -65,4 +65,4 @@ def test_the_operators_page_has_the_simulated_figures(cluster: str, tmp_path: Pa
         f"| `{cluster}` | {100 * result['slo_attainment']:.1f} % | {latency['mean']:.1f}, {latency['p99']:.1f} | "
         f"{result['mean_threshold']:.3f} |"
     )
-    assert row in (ROOT / "docs" / "operations.md").read_text("utf-8")
+    assert row in (ROOT / "docs" / "capacity.md").read_text("utf-8")
