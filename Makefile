@@ -4,13 +4,16 @@ PYTHON ?= $(shell for python in python3.11 python3; do $$python -c '$(SUITS)' 2>
 SUITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 VENV := .venv
 BIN := $(VENV)/bin
+# Before the name of each image.
+IMAGES ?= dilaserve
 GPU_PYTHON ?= python3 # of `gpu-check`, which needs no virtual environment
 TESTERS = $(shell expr $$(nproc) + 1) # cores + 1: many tests wait for servers
 READY := $(VENV)/.ready
 SERVICES := gateway scheduler predictor worker reconfigurator
 COMPILE = $(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
-.PHONY: serve help test check fix lock audit sbom screenshots clean paper docs reference gpu-check
+.PHONY: serve help test check fix paper clients schema gpu-check docs reference wheel images lock audit sbom \
+  screenshots clean
 
 serve: $(READY) ## start the embedded cluster with the demo model (options: ARGS="...")
 	$(BIN)/dilaserve up $(ARGS)
@@ -61,6 +64,16 @@ $(READY): pyproject.toml requirements.lock
 	@echo "2 of 2: everything else"
 	@$(BIN)/pip install --quiet --progress-bar on --constraint requirements.lock --editable '.[dev]'
 	@touch $@
+
+# The files of an earlier build would be in the wheel.
+wheel: $(READY) ## build the package as a wheel in dist/
+	rm -rf build/lib build/bdist.*
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+images: ## build the image of each service with Docker, as dilaserve/SERVICE (IMAGES=registry/path)
+	for service in $(SERVICES); do \
+	  docker build --build-arg SERVICE=$$service --tag $(IMAGES)/$$service --file compose/Dockerfile . || exit; \
+	done
 
 lock: ## pin the newest versions of all packages, and the hashes of those in the images
 	$(BIN)/pip install --quiet uv

@@ -96,14 +96,15 @@ def new_data_dir() -> Iterator[Path]:
 
 
 @contextmanager
-def running_stack(model: Path, data_dir: Path, *options: object) -> Iterator[Stack]:
-    """Run `dilaserve up` with these options. Raises: RuntimeError with its output if it is not ready in START_S."""
+def running_stack(model: Path, data_dir: Path, *options: object, directory: Path = ROOT) -> Iterator[Stack]:
+    """Run `dilaserve up` with these options in `directory`. Raises: RuntimeError with its output if it is not ready in
+    START_S."""
     port, log = free_port(), data_dir.with_suffix(".log")
     arguments = ["--model", model, "--data-dir", data_dir, "--port", port, *options]
     with log.open("ab") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "dilaserve", "up", *map(str, arguments)],
-            cwd=ROOT,
+            cwd=directory,
             stdout=out,
             stderr=out,
             preexec_fn=dies_with_parent(signal.SIGKILL),  # noqa: PLW1509  (also if the tests are killed)
