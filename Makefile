@@ -1,5 +1,5 @@
 # `make serve` and `make test` are the main targets; `make help` lists all. Each target first sets up the virtual
-# environment, once.
+# environment, once: `make serve` with the packages for serving, the others with all.
 PYTHON ?= $(shell for python in python3.11 python3; do $$python -c '$(SUITS)' 2>/dev/null && echo $$python && break; done)
 SUITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 VENV := .venv
@@ -8,14 +8,16 @@ BIN := $(VENV)/bin
 IMAGES ?= dilaserve
 GPU_PYTHON ?= python3 # of `gpu-check`, which needs no virtual environment
 TESTERS = $(shell expr $$(nproc) + 1) # cores + 1: many tests wait for servers
-READY := $(VENV)/.ready
+SERVING := $(VENV)/.serving # the packages of `make serve`
+READY := $(VENV)/.ready # and those of all other targets
+INSTALL = $(BIN)/pip install --quiet --progress-bar on --no-compile --no-build-isolation --constraint requirements.lock
 SERVICES := gateway scheduler predictor worker reconfigurator
 COMPILE = $(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 .PHONY: serve help test check fix paper clients schema gpu-check docs reference wheel images lock audit sbom \
   screenshots clean
 
-serve: $(READY) ## start the embedded cluster with the demo model (options: ARGS="...")
+serve: $(SERVING) ## start the embedded cluster with the demo model (options: ARGS="...")
 	$(BIN)/dilaserve up $(ARGS)
 
 help: ## list the targets
@@ -54,15 +56,23 @@ docs: $(READY) ## build the documentation site into .site
 reference: $(READY) ## write the generated files docs/asyncapi.json and docs/configuration.md
 	$(BIN)/python -m dilaserve.reference
 
-# The lock pins every package. torch goes first, so that no other package pulls in another build of it.
-$(READY): pyproject.toml requirements.lock
+# The lock pins every package. torch goes first, so that no other package pulls in another build of it. pip would compile
+# all modules, one after the other; imports compile those that serving needs, a tenth of them.
+$(SERVING): pyproject.toml requirements.lock
 	@"$(PYTHON)" -c '$(SUITS)' 2>/dev/null || { echo "needs Python 3.11 or newer with its venv module: apt install python3.11-venv (or set PYTHON=...)"; exit 1; }
 	@echo "Setting up $(VENV), once: downloads and installs packages (torch is the largest). Takes minutes."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo "1 of 2: torch"
-	@$(BIN)/pip install --quiet --progress-bar on --constraint requirements.lock torch
-	@echo "2 of 2: everything else"
-	@$(BIN)/pip install --quiet --progress-bar on --constraint requirements.lock --editable '.[dev]'
+	@$(INSTALL) torch setuptools
+	@echo "2 of 2: the other packages for serving"
+	@$(INSTALL) --editable '.[embedded]'
+	@printf '%s\n' $(SERVICES) | PYTHONDONTWRITEBYTECODE= xargs -P $$(nproc) -I{} $(BIN)/python -m services.{} --version > /dev/null
+	@touch $@
+
+$(READY): $(SERVING)
+	@echo "Adding the packages of the tests and tools to $(VENV), once"
+	@$(INSTALL) --editable '.[dev]'
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true # some packages have files for other versions
 	@touch $@
 
 # The files of an earlier build would be in the wheel.

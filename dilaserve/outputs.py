@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,10 +42,12 @@ def check_directory(option: str, path: Path) -> None:
 
 
 def check_figure(option: str, path: Path | None) -> None:
-    """Like check_file. Raises: BadInput also for a suffix other than FIGURES."""
+    """Like check_file. Raises: BadInput also for a suffix other than FIGURES, or without the package that draws."""
     check_file(option, path)
     if path is not None and path.suffix not in FIGURES:
         raise BadInput(f"{option} {path}: accepted: a file name that ends in {' or '.join(FIGURES)}")
+    if path is not None and find_spec("matplotlib") is None:
+        raise BadInput(f"{option} {path}: needs matplotlib: pip install 'dilaserve[plots]'")
 
 
 def number(value: float | None) -> str:

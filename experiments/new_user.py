@@ -26,7 +26,8 @@ from experiments.report import RESULTS, Report
 
 ROOT = Path(__file__).parents[1]
 READY = "is ready"
-OWN_VARIABLES = {"PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL"}  # of this process; a new user has none
+# Of this process; a new user has none.
+OWN_VARIABLES = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL"}
 PIP_NOTICES = ("WARNING: ", "[notice]")  # on the machine's package indexes and newer versions of pip
 OUTPUT = """The output of `make serve`, with seconds from its start, without pip's warnings on its configuration. On a
 terminal pip also shows a progress bar for each download:

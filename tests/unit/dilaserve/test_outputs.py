@@ -1,9 +1,12 @@
 """The progress of a command."""
 
+from pathlib import Path
+
 import pytest
 
 from dilaserve import outputs
-from dilaserve.outputs import add_bar, open_progress
+from dilaserve.outputs import add_bar, check_figure, open_progress
+from shared.errors import BadInput
 from tests.support.waiting import reached
 
 
@@ -27,3 +30,11 @@ def test_a_short_command_prints_no_progress(capsys: pytest.CaptureFixture[str]) 
     with open_progress() as progress:
         add_bar(progress, "requests", 5)()
     assert capsys.readouterr().err == ""
+
+
+def test_a_figure_needs_the_package_that_draws_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_figure("--plot", tmp_path / "plot.png")
+    monkeypatch.setattr(outputs, "find_spec", lambda _: None)
+    check_figure("--plot", None)
+    with pytest.raises(BadInput, match=r"needs matplotlib: pip install 'dilaserve\[plots\]'"):
+        check_figure("--plot", tmp_path / "plot.png")
