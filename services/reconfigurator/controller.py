@@ -5,6 +5,7 @@ A transition does not stop the decisions: an accepted plan takes over from the o
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from services.reconfigurator.execution.executor import Executor
 from services.reconfigurator.execution.launchers import Launcher
 from services.reconfigurator.execution.transition import can_resume
+from services.reconfigurator.losses import LossWatch
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.plan_tracing import PlanTraces
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
@@ -37,6 +39,7 @@ from shared.tasks import run_until_stopped
 log = structlog.get_logger(__name__)
 
 WRITE_DELAY_S = 1.0  # time from a request's arrival until its row is in Postgres
+LOSS_CHECK_S = 1.0  # between two checks for lost instances
 RETRY_S = 2.0  # from a decision whose data could not be read to the next attempt
 MAX_RESUMED_PLANS = 100  # newest decisions that are searched for an interrupted plan
 
@@ -57,10 +60,12 @@ class ReconfigurationController:
     _transition: asyncio.Task[None] | None = None  # the last plan that was begun
     _traces: PlanTraces = field(default_factory=PlanTraces)
     _known_tokens_per_step: dict[float, float] = field(default_factory=dict)
+    _losses: LossWatch = field(default_factory=LossWatch)
+    _any_lost: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
-        """Continue an interrupted plan. Decide every `interval_s`, first after a window, and early if the load outgrows
-        the plan, until `stop` is set; plans are carried out meanwhile."""
+        """Continue an interrupted plan. Decide every `interval_s`, first after a window, early if the load outgrows the
+        plan, and at once if instances are lost, until `stop` is set; plans are carried out meanwhile."""
         await run_until_stopped(stop, self._run(interval_s, window_s))
 
     async def _run(self, interval_s: float, window_s: float) -> None:
@@ -68,9 +73,12 @@ class ReconfigurationController:
         async with asyncio.TaskGroup() as group:
             await retry(partial(self._resume, group))
             await retry(partial(self._start_first, window_s, group))
+            group.create_task(self._watch_losses())
             schedule = PlanSchedule(interval_s, window_s, self._planner.planning.rps_buffer, time.monotonic())
             while True:
-                await asyncio.sleep(schedule.next_check_in_s(time.monotonic()))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(schedule.next_check_in_s(time.monotonic())):
+                        await self._any_lost.wait()
                 try:
                     await self.check(schedule, group)
                 except RetryLater as error:
@@ -84,11 +92,14 @@ class ReconfigurationController:
         Raises: RetryLater if the data cannot be read or the planner's process dies; the next decision then waits for
         its interval.
         """
-        trigger = schedule.due(time.monotonic(), await self._count_arrivals(schedule.recent_s))
+        lost = sorted(spec.name for spec in self._losses.lost)
+        trigger = schedule.due(time.monotonic(), await self._count_arrivals(schedule.recent_s), lost)
         if trigger is None:
             return
         context = await self._read_context(trigger)
         schedule.decided(trigger, len(context.requests) / trigger.span_s)
+        self._losses.decided()
+        self._any_lost.clear()
         await self._take(await self._decide(context), group)
 
     async def _resume(self, group: asyncio.TaskGroup) -> None:
@@ -112,6 +123,15 @@ class ReconfigurationController:
         """If no instance runs, as with new containers, decide without waiting for a window."""
         if self._transition is None and not await self._launcher.running():
             await self._take(await self._decide(await self._read_context(PlanTrigger(window_s))), group)
+
+    async def _watch_losses(self) -> None:
+        """Set `_any_lost` when an instance is lost, until cancelled."""
+        while True:
+            with suppress(RetryLater):  # the next check follows
+                running = await self._launcher.running()
+                if self._losses.update(running, self._executor.serving(running), self._executor.stopped):
+                    self._any_lost.set()
+            await asyncio.sleep(LOSS_CHECK_S)
 
     async def _count_arrivals(self, span_s: float) -> int:
         """Requests that arrived lately; 0 if Postgres is unavailable, which the next decision reports."""

@@ -1,10 +1,12 @@
-"""When to decide: every interval, and early if the arrivals have outgrown the last plan. Pure.
+"""When to decide: every interval, at once if instances are lost, and early if the arrivals have outgrown the last plan.
+Pure.
 
 A window that ends in growth mostly holds older, lower load, and a transition takes minutes: started at the next regular
 interval, it would take instances away from a cluster that is overloaded already. A plan for growth is also made for
 room instead of speed, because how far the load will grow is unknown.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -18,6 +20,7 @@ class PlanTrigger:
 
     span_s: float  # length of the window of arrivals
     rise: float = 0.0  # growth of the rate since the last decision, relative to the rate now
+    lost: tuple[str, ...] = ()  # names of the instances whose loss triggers the decision
 
     @property
     def growing(self) -> bool:
@@ -30,6 +33,8 @@ class PlanTrigger:
 
     def explain(self, reason: str) -> str:
         """The reason of a decision, with the reason for its time."""
+        if self.lost:
+            return f"at once, after the loss of {', '.join(self.lost)}: {reason}"
         if not self.growing:
             return reason
         return f"early, as the last {self.span_s:g} s outgrew the plan, and for {self.rise:.0%} more to come: {reason}"
@@ -47,6 +52,7 @@ class PlanSchedule:
         self._interval_s = interval_s
         self._window_s = window_s
         self._rps_buffer = rps_buffer
+        self._start_s = now_s
         self._next_s = self._following_s = now_s + max(interval_s, window_s)
         self._observed_rps = 0.0
         self._planned_rps: float | None = None  # None before the first decision
@@ -60,11 +66,15 @@ class PlanSchedule:
         """Time until a decision may be due."""
         return max(0.0, min(self.recent_s, self._next_s - now_s))
 
-    def due(self, now_s: float, recent: int) -> PlanTrigger | None:
-        """The trigger of a decision that is due, or None. `recent` requests arrived in the last `recent_s`.
+    def due(self, now_s: float, recent: int, lost: Sequence[str] = ()) -> PlanTrigger | None:
+        """The trigger of a decision that is due, or None. `recent` requests arrived in the last `recent_s`; `lost`
+        names the instances lost since the last decision.
 
         The decision stays due until `decided` is called.
         """
+        if lost:
+            self._following_s = now_s + self._interval_s
+            return PlanTrigger(min(self._window_s, max(1.0, now_s - self._start_s)), lost=tuple(lost))
         if self._planned_rps is not None and outgrown(recent, self._planned_rps * self.recent_s):
             self._following_s = now_s + max(self._interval_s, self._window_s)
             return PlanTrigger(self.recent_s, rise=1 - self._observed_rps * self.recent_s / recent)

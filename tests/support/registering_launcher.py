@@ -28,15 +28,16 @@ class RegisteringLauncher:
         self.failing: set[InstanceSpec] = set()  # instances whose start fails each time with RetryLater
         self.unstoppable: set[InstanceSpec] = set()  # instances whose stop fails each time with RetryLater
         self.refused = 0  # failed stops
+        self.down: set[str] = set()  # nodes that are not available
         self.renewal_s = RENEWAL_S
         self.held = 0  # requests that an instance holds when its drain begins
         self.done: list[str] = []
 
     async def nodes(self) -> list[str]:
-        return ["a"]
+        return [node for node in ("a", "b") if node not in self.down]
 
     async def running(self) -> list[InstanceSpec]:
-        return list(self._tasks)
+        return [spec for spec in self._tasks if spec.node not in self.down]
 
     async def start(self, spec: InstanceSpec) -> None:
         if spec in self.impossible:

@@ -51,6 +51,7 @@ class Executor:
         self._settings = settings
         self._run: _Run | None = None  # the plan in progress
         self._ended: set[str] = set()  # ids of stopped instances, which may still be registered
+        self.stopped: set[InstanceSpec] = set()  # instances that plans have stopped or are stopping, until a new start
 
     @property
     def target(self) -> list[InstanceSpec] | None:
@@ -89,8 +90,10 @@ class Executor:
         """
         if run.gives_way:
             return False
-        running = await self._launcher.running()
-        serving = self._serving(running)
+        nodes = await self._launcher.nodes()
+        await run.set_nodes(nodes)
+        running = [spec for spec in await self._launcher.running() if spec.node in nodes]
+        serving = self.serving(running)
         for spec in run.launched.intersection(serving):
             run.launched.discard(spec)
             await run.report(f"{spec.name} serves")
@@ -112,7 +115,7 @@ class Executor:
         run.postponed.pop(action, None)
         return True
 
-    def _serving(self, running: Collection[InstanceSpec]) -> list[InstanceSpec]:
+    def serving(self, running: Collection[InstanceSpec]) -> list[InstanceSpec]:
         """The running instances that are ready and have their latency profile."""
 
         def serves(i: Instance) -> bool:
@@ -135,6 +138,7 @@ class Executor:
         run.launched.discard(spec)
 
     async def _stop(self, spec: InstanceSpec, run: "_Run") -> None:
+        self.stopped.add(spec)
         await run.announce(StopInstance(spec), f"drain {spec.name}")
         await self._drain(spec)
         await run.announce(StopInstance(spec), f"stop {spec.name}")
@@ -143,6 +147,7 @@ class Executor:
 
     async def _start(self, spec: InstanceSpec, run: "_Run") -> None:
         self._mark_ended(spec, run)
+        self.stopped.discard(spec)
         await run.announce(StartInstance(spec), f"start {spec.name}")
         try:
             await self._launcher.start(spec)
@@ -189,12 +194,23 @@ class _Run:
         self.postponed: dict[Action, float] = {}  # actions that the launcher has failed at, and since when, loop time
         self.stopping: InstanceSpec | None = None  # the instance that the current action stops
         self.gives_way = False
+        self._nodes: Collection[str] | None = None  # the nodes that are available; None: not known yet
         self._report = report
 
     @property
     def target(self) -> list[InstanceSpec]:
-        """The instances that this plan leads to, after the launches that failed so far."""
-        return without_failed(self.record.target, self.record.before, self.failed)
+        """The instances that this plan leads to, after the launches that failed so far, on the nodes that are
+        available."""
+        target = without_failed(self.record.target, self.record.before, self.failed)
+        return [spec for spec in target if self._nodes is None or spec.node in self._nodes]
+
+    async def set_nodes(self, nodes: Collection[str]) -> None:
+        """Note the nodes that are available, and report each of the plan's that no longer is."""
+        wanted = {spec.node for spec in self.record.target}
+        lost = wanted.intersection(wanted if self._nodes is None else self._nodes).difference(nodes)
+        self._nodes = nodes
+        for node in sorted(lost):
+            await self.report(f"{node} is not available")
 
     async def announce(self, action: Action, text: str) -> None:
         """Report that an action begins, once even if it is postponed."""

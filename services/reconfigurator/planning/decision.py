@@ -58,6 +58,10 @@ class Planner:
 
     def decide(self, context: PlanningContext, at_s: float) -> PlanRecord:
         """Units: at_s in Unix time. Returns: a record in the state RUNNING if the plan is to be carried out."""
+        record = self._decide(context, at_s)
+        return msgspec.structs.replace(record, reason=context.trigger.explain(record.reason))
+
+    def _decide(self, context: PlanningContext, at_s: float) -> PlanRecord:
         loads = class_loads(context.requests, context.trigger.span_s)
         prior = {**self.prior, **context.known_tokens_per_step}
         tokens = tokens_per_step(context.threshold_uses, self.planning.thresholds, prior)
@@ -91,7 +95,7 @@ class Planner:
         return msgspec.structs.replace(
             record,
             state=PlanState.RUNNING if plan.decision.take and changes else PlanState.STAYED,
-            reason=context.trigger.explain(reason),
+            reason=reason,
             status=plan.status.value,
             mean_threshold=plan.mean_threshold,
             slack_s=plan.slack_s,

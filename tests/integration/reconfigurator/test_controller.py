@@ -163,3 +163,19 @@ async def test_the_metric_counts_the_gpus_that_the_window_needs(cell: Cell) -> N
         running = group.create_task(wanted.run(0.1, 60.0))
         await reached(lambda: (metrics.registry.get_sample_value(f"{NAME}_wanted_gpus") or 0.0) >= 1, WAIT_S)
         running.cancel()
+
+
+async def test_the_loss_of_the_last_instance_is_decided_on_at_once(cell: Cell) -> None:
+    """The regular decision is not due for long, and nothing has arrived."""
+    running = asyncio.create_task(cell.controller.run(1e6, 1e6, asyncio.Event()))
+    await reached(lambda: LARGE in cell.controller._losses.served)
+    await cell.launcher.lose(LARGE)
+
+    async def is_replaced() -> bool:
+        return set(await cell.launcher.running()) == {LEFT, RIGHT}
+
+    await until(is_replaced, WAIT_S)
+    [plan] = await cell.plans()
+    assert "nothing runs" in plan.reason
+    running.cancel()
+    await asyncio.wait([running])

@@ -130,6 +130,18 @@ async def test_an_instance_lost_during_a_transition_is_restarted(
     assert launcher.done.count("start (0,)") == 2
 
 
+async def test_a_plan_goes_on_without_a_node_that_is_lost(executor: Executor, launcher: RegisteringLauncher) -> None:
+    far = InstanceSpec(node="b", gpus=(0,))
+    launcher.never_serving = {far}
+    running = asyncio.create_task(carried_out(executor, replace(PLAN, target=[LARGE, far])))
+    await reached(lambda: "start (0,)" in launcher.done)
+    launcher.down = {"b"}
+    ended = await running
+    assert ended.state is PlanState.DONE
+    assert [event.text for event in ended.events] == ["start worker-b-0", "b is not available", "done"]
+    assert await launcher.running() == [LARGE]
+
+
 async def test_an_interrupted_plan_is_continued(executor: Executor, launcher: RegisteringLauncher) -> None:
     report = LastReport()
     running = asyncio.create_task(executor.run(PLAN, report))

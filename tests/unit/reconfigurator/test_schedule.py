@@ -55,6 +55,19 @@ def test_an_early_decision_that_fails_is_due_again() -> None:
     assert schedule.due(420.0, recent=600) is not None
 
 
+def test_a_loss_is_decided_on_at_once_over_the_last_window_also_before_the_first_decision() -> None:
+    schedule = PlanSchedule(INTERVAL_S, WINDOW_S, rps_buffer=0.1, now_s=0.0)
+    first = schedule.due(40.0, recent=0, lost=["worker-a-0"])
+    assert first == PlanTrigger(40.0, lost=("worker-a-0",))
+    schedule.decided(first, rps=2.0)
+    assert schedule.due(100.0, recent=132) is None
+    later = schedule.due(320.0, recent=132, lost=["worker-a-0"])
+    assert later == PlanTrigger(WINDOW_S, lost=("worker-a-0",))
+    schedule.decided(later, rps=2.0)
+    assert schedule.due(619.0, recent=132) is None
+    assert schedule.due(620.0, recent=132) == WHOLE
+
+
 def test_a_regular_decision_that_fails_stays_due() -> None:
     schedule = decided_schedule(rps=2.0)
     assert schedule.due(600.0, recent=120) == WHOLE
@@ -100,3 +113,4 @@ def test_an_early_decision_states_its_trigger() -> None:
     reason = PlanTrigger(RECENT_S, rise=0.8).explain("neither")
     assert reason.startswith("early, as the last 60 s outgrew the plan")
     assert reason.endswith("80% more to come: neither")
+    assert PlanTrigger(WINDOW_S, lost=("a", "b")).explain("neither") == "at once, after the loss of a, b: neither"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.reconfigurator.execution.launchers.container_spec import read_template
-from services.reconfigurator.execution.launchers.swarm import SwarmLauncher
+from services.reconfigurator.execution.launchers.swarm import SwarmLauncher, unusable_nodes
 from services.reconfigurator.nodes import Node
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.messages.launch import InstanceSpec
@@ -57,7 +57,27 @@ async def test_an_instance_of_a_node_that_is_down_or_removed_can_be_stopped(
     launcher: SwarmLauncher, service: Service
 ) -> None:
     assert await launcher.nodes() == set()
-    assert await launcher.running() == [SPEC]
+    assert await launcher.running() == []
     await launcher.stop(SPEC, grace_s=0)
     assert service.removed
-    assert await launcher.running() == []
+
+
+def node(name: str, state: str = "ready", availability: str = "active") -> dict[str, Any]:
+    return {"Description": {"Hostname": name}, "Status": {"State": state}, "Spec": {"Availability": availability}}
+
+
+def test_a_node_counts_if_it_is_ready_and_active_and_has_a_name_of_its_own() -> None:
+    nodes = [
+        node("good"),
+        node("not-configured", state="down"),
+        node("down", state="down"),
+        node("drained", availability="drain"),
+        node("twin"),
+        node("twin"),
+    ]
+    assert unusable_nodes(["good", "down", "drained", "twin", "gone"], nodes) == {
+        "down": "it is down, its availability active",
+        "drained": "it is ready, its availability drain",
+        "twin": "several nodes of the Swarm have this name",
+        "gone": "the Swarm has no node of this name",
+    }

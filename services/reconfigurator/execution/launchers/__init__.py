@@ -17,7 +17,8 @@ class Launcher(Protocol):
         """The configured nodes where instances can be started now."""
 
     async def running(self) -> Collection[InstanceSpec]:
-        """The instances of this cell that exist, including those being started and those that others have started."""
+        """The instances of this cell on the nodes of `nodes`, including those being started and those that others have
+        started."""
 
     async def start(self, spec: InstanceSpec) -> None:
         """Start an instance under `spec.name` unless it exists; returns before it serves.

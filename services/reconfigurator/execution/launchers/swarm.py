@@ -1,6 +1,7 @@
 """Runs instances as Swarm services of one task, pinned to their node; the Swarm restarts an ended task."""
 
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -9,8 +10,16 @@ from docker.errors import NotFound
 from docker.models.services import Service
 from docker.types import EndpointSpec, Mount, NetworkAttachmentConfig, Resources, RestartPolicy, ServiceMode
 
-from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES, TMP, read_specs
+from services.reconfigurator.execution.launchers.container_spec import (
+    ALIAS,
+    CELL,
+    SHM_BYTES,
+    TMP,
+    WorkerTemplate,
+    read_specs,
+)
 from services.reconfigurator.execution.launchers.docker_api import TIMEOUT_S, EngineLauncher, engine_call
+from services.reconfigurator.nodes import Node
 from shared.errors import RetryLater
 from shared.messages.launch import InstanceSpec
 
@@ -22,18 +31,26 @@ RUNNING = {"assigned", "accepted", "preparing", "ready", "starting", "running"} 
 
 
 class SwarmLauncher(EngineLauncher):
-    """Nodes are known by their host names. The engine is a manager of the Swarm."""
+    """Nodes are known by their host names. The engine is a manager of the Swarm.
+
+    The services of a node that is not available stay: when the node is back, the Swarm starts their tasks again.
+    """
+
+    def __init__(self, template: WorkerTemplate, nodes: Collection[Node]) -> None:
+        super().__init__(template, nodes)
+        self._unusable: Mapping[str, str] = {}  # configured nodes that cannot be used, and why; as logged last
 
     @engine_call
     def nodes(self) -> Collection[str]:
-        nodes = [node.attrs for node in self._engine.nodes.list()]
-        return self._nodes & {attrs["Description"]["Hostname"] for attrs in nodes if _is_available(attrs)}
+        return self._available()
 
     @engine_call
     def running(self) -> Collection[InstanceSpec]:
         services = self._engine.services.list(filters={"label": f"{CELL}={self._settings.cell}"})
         running = [service for service in services if _num_replicas(service) or self._has_task(service)]
-        return read_specs(service.attrs["Spec"]["Labels"] for service in running)
+        available = self._available()
+        specs = read_specs(service.attrs["Spec"]["Labels"] for service in running)
+        return [spec for spec in specs if spec.node in available]
 
     @engine_call
     def start(self, spec: InstanceSpec) -> None:
@@ -76,6 +93,15 @@ class SwarmLauncher(EngineLauncher):
         if service is not None:
             self._remove(service, grace_s)
 
+    def _available(self) -> set[str]:
+        """The configured nodes that run tasks; logs those that do not, when they change."""
+        nodes = [node.attrs for node in self._engine.nodes.list()]
+        unusable = unusable_nodes(self._nodes, nodes)
+        for name in unusable.keys() - self._unusable.keys():
+            log.warning("node not used", node=name, reason=unusable[name])
+        self._unusable = unusable
+        return self._nodes - unusable.keys()
+
     def _remove(self, service: Service, grace_s: float) -> None:
         """Scale down first: a service removed at once leaves a container that no listing shows."""
         log.info("stopping service", name=service.name)
@@ -101,8 +127,23 @@ class SwarmLauncher(EngineLauncher):
         return service
 
 
-def _is_available(node: Mapping[str, Any]) -> bool:
-    return bool(node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active")
+def unusable_nodes(configured: Collection[str], nodes: Collection[Mapping[str, Any]]) -> dict[str, str]:
+    """The configured nodes that cannot run instances, and why; `nodes` as the engine describes those of the Swarm."""
+    named = Counter(node["Description"]["Hostname"] for node in nodes)
+    found = {name: "the Swarm has no node of this name" for name in configured if not named[name]}
+    for node in nodes:
+        name, state, availability = (
+            node["Description"]["Hostname"],
+            node["Status"]["State"],
+            node["Spec"]["Availability"],
+        )
+        if name not in configured:
+            continue
+        if named[name] > 1:
+            found[name] = "several nodes of the Swarm have this name"
+        elif (state, availability) != ("ready", "active"):
+            found[name] = f"it is {state}, its availability {availability}"
+    return found
 
 
 def _num_replicas(service: Service) -> int:
