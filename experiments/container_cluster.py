@@ -32,7 +32,7 @@ BASES = {
     "POSTGRES_IMAGE": "postgres:17.6-alpine",
     "ENGINE_PROXY_IMAGE": "haproxy:3.2.24-alpine",
 }
-COPY = ("cp", "/profile.csv", "/var/cache/dilaserve/profile.csv")  # where the profiler would write it
+COPY = ("cp", "/profile.csv", "/var/cache/dilaserve/profile.csv")  # where compose's profiler would write it
 CELL_NAME = "transition"  # not the default: another system may run on the same engine
 READY_S = 300.0
 
@@ -76,9 +76,9 @@ class ContainerCluster:
 @contextmanager
 def compose_cluster(*, build: bool) -> Iterator[ContainerCluster]:
     """`docker-compose up` on a free port; removed with its data at the end. Raises: CannotRun."""
-    environ = {**_environ(), "COMPOSE_PROJECT_NAME": PROJECT, "NODES": "local:2"}
+    environ = {**compose_environ(), "COMPOSE_PROJECT_NAME": PROJECT, "NODES": "local:2"}
     if build:
-        _build(environ)
+        build_images(environ)
     try:
         _compose(environ, "run", "--rm", "-T", "--volume", f"{PROFILE}:/profile.csv:ro", "profiler", *COPY)
         _compose(environ, "up", "--detach")
@@ -92,14 +92,11 @@ def swarm_cluster(*, build: bool) -> Iterator[ContainerCluster]:
     """`docker stack deploy` on a Swarm of this node; removed with its data at the end. Raises: CannotRun."""
     with swarm():
         node = docker("info", "--format", "{{.Name}}").strip()
-        environ = {**_environ(), "STACK": PROJECT, "NODE": node, "NODES": f"{node}:2"}
+        environ = {**compose_environ(), "STACK": PROJECT, "NODE": node, "NODES": f"{node}:2", "PROFILE": str(PROFILE)}
         if build:
-            _build(environ)
-        volumes = ["-v", f"{PROJECT}_cache:/var/cache/dilaserve", "-v", f"{PROFILE}:/profile.csv:ro"]
-        docker("run", "--rm", *volumes, "dilaserve/worker", *COPY)
-        stack = ["--resolve-image", "never", "--compose-file", str(COMPOSE / "swarm.yml"), PROJECT]
+            build_images(environ)
         try:
-            _run(["docker", "stack", "deploy", *stack], environ)
+            run_command([str(COMPOSE / "swarm.sh"), "deploy"], environ)
             yield from _ready(environ)
         finally:
             _remove_stack()
@@ -108,8 +105,8 @@ def swarm_cluster(*, build: bool) -> Iterator[ContainerCluster]:
 CLUSTERS = {"compose": compose_cluster, "swarm": swarm_cluster}
 
 
-def _environ() -> dict[str, str]:
-    """Variables of the compose files: base images available here, and short planning intervals."""
+def compose_environ() -> dict[str, str]:
+    """Variables of the compose files: base images available here, passwords, and short planning intervals."""
     passwords = {password_variable(user): password for user, password in new_passwords().items()}
     own = {**passwords, "POSTGRES_PASSWORD": secrets.token_hex(16), "PORT": str(free_port()), "CELL": CELL_NAME}
     return {**os.environ, **_bases(), **own, "INTERVAL_S": "5", "WINDOW_S": "12"}
@@ -135,7 +132,7 @@ def _is_available(image: str) -> bool:
     return False
 
 
-def _build(environ: Mapping[str, str]) -> None:
+def build_images(environ: Mapping[str, str]) -> None:
     """Raises: CannotRun if a build that downloads packages fails, RuntimeError if another build fails."""
     try:
         _compose(environ, "build", "--quiet")
@@ -165,7 +162,7 @@ def _places(workers: list[Container]) -> Places:
 
 
 def _compose(environ: Mapping[str, str], *arguments: str) -> None:
-    _run([*_compose_program(), "--file", str(COMPOSE / "docker-compose.yml"), *arguments], environ)
+    run_command([*_compose_program(), "--file", str(COMPOSE / "docker-compose.yml"), *arguments], environ)
 
 
 def _compose_program() -> list[str]:
@@ -179,7 +176,7 @@ def _compose_program() -> list[str]:
     return ["docker", "compose"]
 
 
-def _run(command: list[str], environ: Mapping[str, str]) -> None:
+def run_command(command: list[str], environ: Mapping[str, str]) -> None:
     """Run a command with its output on standard error. Raises: RuntimeError if it fails."""
     done = subprocess.run(command, env=dict(environ), stdout=sys.stderr, check=False)
     if done.returncode:

@@ -6,26 +6,22 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are no package of the project
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 FILES = ("docker-compose.yml", "swarm.yml", "gpu.yml")
 VARIABLE = re.compile(r"\$\{(\w+):?-([^}]*)\}")
 NAMES = {"COMPOSE_PROJECT_NAME", "STACK"}  # of the whole system; documented in docs/deploy.md
+OF_THE_SCRIPT = {"CONFIG"}  # compose/swarm.sh computes it
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_variable_is_listed_with_its_default(file: str) -> None:
     listed = dict(re.findall(r"^(\w+)=(.*)$", (COMPOSE / ".env.example").read_text(), re.MULTILINE))
-    used = {name: default for name, default in VARIABLE.findall((COMPOSE / file).read_text()) if name not in NAMES}
+    found = VARIABLE.findall((COMPOSE / file).read_text())
+    used = {name: default for name, default in found if name not in NAMES | OF_THE_SCRIPT}
     assert used
     assert used == {name: listed.get(name) for name in used}
-
-
-@pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
-def test_the_profiler_has_no_health_check(file: str) -> None:
-    profiler = re.search(r"^  profiler:\n(?:    .*\n)+", (COMPOSE / file).read_text(), re.MULTILINE)
-    assert profiler
-    assert "    healthcheck:\n      disable: true" in profiler[0]
 
 
 @pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
@@ -38,26 +34,57 @@ def test_the_gateway_can_require_api_keys(file: str) -> None:
 @pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
 def test_each_service_uses_its_own_user_of_the_bus_with_a_password_to_choose(file: str) -> None:
     text = (COMPOSE / file).read_text()
-    urls = re.findall(r"^      DILASERVE_(?:WORKER_)?NATS_URL: nats://(\w+):\$\{(\w+):\?.+\}@nats:4222$", text, re.M)
+    url = r"^      DILASERVE_(?:WORKER_|STATUS_)?NATS_URL: nats://(\w+):\$\{(\w+):\?.+\}@nats:4222(?: #.*)?$"
+    urls = re.findall(url, text, re.M)
     assert len(urls) == text.count("NATS_URL:")
     assert sorted(urls) == [
         (user, f"NATS_{user.upper()}_PASSWORD")
-        for user in ("gateway", "predictor", "reconfigurator", "scheduler", "worker")
+        for user in ("gateway", "predictor", "reconfigurator", "scheduler", "status", "worker")
     ]
     listed = re.findall(r"^(NATS_\w+_PASSWORD)=$", (COMPOSE / ".env.example").read_text(), re.M)
     assert sorted(listed) == sorted(set(re.findall(r"\$\{(NATS_\w+_PASSWORD):\?", text)))
 
 
-@pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
-def test_two_schedulers_run_so_that_one_is_on_standby(file: str) -> None:
-    scheduler = re.search(r"^  scheduler:\n(?:    .*\n)+", text := (COMPOSE / file).read_text(), re.MULTILINE)
+def test_two_schedulers_run_so_that_one_is_on_standby() -> None:
+    scheduler = re.search(r"^  scheduler:\n(?:    .*\n)+", text := (COMPOSE / FILES[0]).read_text(), re.MULTILINE)
     assert scheduler
     assert "      replicas: 2 " in scheduler[0]
     assert text.count("replicas:") == 1
 
 
-@pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
-def test_the_profile_is_measured_again_for_another_model_only(file: str, tmp_path: Path) -> None:
+def test_on_a_swarm_the_schedulers_are_on_different_nodes_and_each_node_has_a_gateway() -> None:
+    services = yaml.safe_load((COMPOSE / "swarm.yml").read_text())["services"]
+    scheduler = services["scheduler"]["deploy"]
+    assert (scheduler["replicas"], scheduler["placement"]["max_replicas_per_node"]) == ("${SCHEDULERS:-2}", 1)
+    assert services["gateway"]["deploy"]["mode"] == "global"
+
+
+@pytest.mark.parametrize("file", ["swarm.yml", "swarm-bus-cluster.yml", "swarm-profile.yml"])
+def test_the_configs_of_a_swarm_have_another_name_when_their_contents_change(file: str) -> None:
+    configs = yaml.safe_load((COMPOSE / file).read_text())["configs"]
+    assert all(config["name"] == f"${{STACK:-dilaserve}}_{key}_${{CONFIG:-1}}" for key, config in configs.items())
+
+
+@pytest.mark.parametrize(
+    ("variables", "error"),
+    [
+        ({}, "NODE is not set"),
+        ({"NODE": "a"}, "NODES is not set"),
+        ({"NODE": "a", "NODES": "b:4,c:4"}, "the Swarm needs one node with the name 'c'; it has a b"),
+        ({"NODE": "a", "NODES": "b:4", "NODE_2": "d"}, "the Swarm needs one node with the name 'd'; it has a b"),
+    ],
+)
+def test_a_deployment_names_what_it_lacks(variables: dict[str, str], error: str, tmp_path: Path) -> None:
+    (tmp_path / "docker").write_text("#!/bin/sh\nprintf 'a\\nb\\n'\n")
+    (tmp_path / "docker").chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
+    done = subprocess.run([COMPOSE / "swarm.sh", "deploy"], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert error in done.stderr
+
+
+def test_the_profile_is_measured_again_for_another_model_only(tmp_path: Path) -> None:
+    file = FILES[0]
     profile, own = tmp_path / "profile.csv", tmp_path / "dilaserve"
     own.write_text(f"#!/bin/sh\necho measured >> {profile}\n")
     own.chmod(0o755)

@@ -106,7 +106,7 @@ def test_each_service_knows_every_server_of_a_cluster_under_its_own_user(file: s
         for name, url in content["environment"].items()
         if name.endswith("NATS_URL")
     }
-    assert set(urls) == {"gateway", "scheduler", "predictor", "reconfigurator", "worker"}
+    assert set(urls) == {"gateway", "scheduler", "predictor", "reconfigurator", "status", "worker"}
     for user, url in urls.items():
         found = re.findall(rf"nats://{user}:\$\{{NATS_{user.upper()}_PASSWORD[^}}]*\}}@(nats[-\d]*):4222", url)
         assert found == ["nats", "nats-2", "nats-3"]
