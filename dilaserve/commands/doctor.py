@@ -27,13 +27,16 @@ def doctor(
     Exits with 1 if it finds a problem.
     """
     import asyncio  # noqa: PLC0415
+    import os  # noqa: PLC0415
 
     from dilaserve.stack import checks  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
 
     configure_logs("doctor", level="error")
-    found = [*checks.machine(), checks.nats_binary(), checks.disk(data_dir)]
-    found += [checks.model(model), checks.profile(profile), *asyncio.run(checks.stack(data_dir, port))]
+    found = checks.machine(os.environ)
+    if checks.container_service(os.environ) is None:
+        found += [checks.nats_binary(), checks.disk(data_dir)]
+    found += [checks.model(model), checks.profile(profile), *asyncio.run(checks.stack(data_dir, port, os.environ))]
     if json:
         typer.echo(msgspec.json.encode({"ok": all(finding.ok for finding in found), "findings": found}))
     else:

@@ -14,7 +14,7 @@ def status(
     data_dir: Annotated[Path, typer.Option(help="Data directory of a stack on this machine.")] = Path(".data"),
     url: Annotated[str | None, typer.Option(help="Gateway URL; default: the stack's.")] = None,
     nats_url: Annotated[str | None, typer.Option(help="NATS URL; default: the stack's.")] = None,
-    cell: Annotated[str, typer.Option(help="Name of the cell.")] = "cell0",
+    cell: Annotated[str | None, typer.Option(help="Name of the cell; default: DILASERVE_CELL, or cell0.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Update continuously until Ctrl-C.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -22,7 +22,7 @@ def status(
     import asyncio  # noqa: PLC0415
     import os  # noqa: PLC0415
 
-    from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
+    from dilaserve.stack.data_dir import find_addresses  # noqa: PLC0415
     from dilaserve.stack.probes import check_url  # noqa: PLC0415
     from shared.bus.users import BusUser  # noqa: PLC0415
     from shared.errors import BadInput  # noqa: PLC0415
@@ -32,16 +32,18 @@ def status(
     if watch and json:
         raise BadInput("--watch and --json exclude each other: give one of them")
     configure_logs("status", level="error")
-    check_cell_name(cell, "--cell")
+    if cell is not None:
+        check_cell_name(cell, "--cell")
+    settings = read_settings(ServiceSettings, os.environ)
     url, certificate = check_url("--url", url) if url else None, ""
-    nats_ca = read_settings(ServiceSettings, os.environ).nats_ca
+    nats_ca = settings.nats_ca
     if url is None or nats_url is None:
-        addresses = read_addresses(data_dir)
+        addresses = find_addresses(data_dir, os.environ)
         if url is None:
             url, certificate = addresses.url, addresses.tls_certificate
         if nats_url is None:
             nats_url, nats_ca = addresses.nats_urls[BusUser.STATUS], addresses.nats_ca
-    asyncio.run(_show(url, certificate, nats_url, nats_ca, cell, watch=watch, json=json))
+    asyncio.run(_show(url, certificate, nats_url, nats_ca, cell or settings.cell, watch=watch, json=json))
 
 
 async def _show(url: str, certificate: str, nats_url: str, nats_ca: str, cell: str, *, watch: bool, json: bool) -> None:

@@ -5,7 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from dilaserve.stack.data_dir import read_addresses
+from dilaserve.stack.data_dir import find_addresses
 from dilaserve.stack.nats import find_server
 from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import LOOPBACK, check_free
@@ -42,15 +42,22 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
-def machine() -> list[Finding]:
-    """Python, CPU cores, packages."""
+def container_service(environ: Mapping[str, str]) -> str | None:
+    """The service whose container this is; None outside the project's containers. Their image sets the variable."""
+    service = environ.get("SERVICE")
+    return service if service in PACKAGES else None
+
+
+def machine(environ: Mapping[str, str]) -> list[Finding]:
+    """Python, CPU cores, packages; in a container only the packages of its service."""
     python_ok = sys.version_info[:2] >= MIN_PYTHON
     found = [
         Finding("Python", python_ok, platform.python_version(), "" if python_ok else "install 3.11 or newer"),
         Finding("CPU cores", True, str(num_cores())),
         _gpus(num_gpus()),
     ]
-    for group, modules in GROUPS.items():
+    service = container_service(environ)
+    for group, modules in GROUPS.items() if service is None else [(service, PACKAGES[service])]:
         missing = [module for module in modules if find_spec(module) is None]
         detail = ", ".join(f"{module} {_version(module)}".strip() for module in modules if module not in missing)
         fix = f"pip install 'dilaserve[{group}]' (missing: {', '.join(missing)})" if missing else ""
@@ -126,10 +133,10 @@ def profile(path: Path | None) -> Finding:
     return Finding("latency profile", True, f"{path}: TP {', '.join(map(str, degrees))}")
 
 
-async def stack(data_dir: Path, port: int) -> list[Finding]:
-    """The servers of the stack that runs in this directory; without one, the port of a new one."""
+async def stack(data_dir: Path, port: int, environ: Mapping[str, str]) -> list[Finding]:
+    """The servers of the stack that runs in this directory or these containers; without one, the port of a new one."""
     try:
-        addresses = read_addresses(data_dir)
+        addresses = find_addresses(data_dir, environ)
     except BadInput:
         return [Finding("stack", True, f"no stack runs in {data_dir}"), _port(port)]
     return [
@@ -153,7 +160,7 @@ async def _server(name: str, url: str, probe: Callable[[str], Awaitable[bool]]) 
     try:
         await check_answers(probe, url, name)
     except BadInput:
-        fix = "see the output of `dilaserve up`; if it does not run, start it again"
+        fix = "see its log or the output of `dilaserve up`; if it does not run, start it again"
         return Finding(name, False, f"{shown} does not answer", fix)
     return Finding(name, True, f"{shown} answers")
 

@@ -2,13 +2,17 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from shared.bus.users import BusUser
 from shared.errors import BadInput
+
+STATUS_NATS_URL = "DILASERVE_STATUS_NATS_URL"  # set in the gateway's container: the bus, with the user `status`
+CONTAINER_URL = "http://127.0.0.1:8000"  # the gateway, in its container
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +67,24 @@ def read_addresses(data_dir: Path) -> Addresses:
         return msgspec.json.decode(path.read_bytes(), type=Addresses)
     except (OSError, msgspec.MsgspecError):
         raise BadInput(f"no stack in {data_dir} (no readable {path}); start one with `dilaserve up`") from None
+
+
+def find_addresses(data_dir: Path, environ: Mapping[str, str]) -> Addresses:
+    """The addresses for `dilaserve status` and `dilaserve doctor`: of the stack in the directory or, in the gateway's
+    container, of its services. Raises: BadInput if there is neither."""
+    try:
+        return read_addresses(data_dir)
+    except BadInput:
+        if STATUS_NATS_URL not in environ:
+            raise
+    nats_url = environ[STATUS_NATS_URL]
+    return Addresses(
+        url=CONTAINER_URL,
+        nats_url=nats_url,
+        nats_urls={BusUser.STATUS: nats_url},
+        database_url=environ.get("DILASERVE_DATABASE_URL", ""),
+        nats_ca=environ.get("DILASERVE_NATS_CA", ""),
+    )
 
 
 def remove_addresses(data_dir: Path) -> None:

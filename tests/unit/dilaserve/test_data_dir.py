@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from dilaserve.stack import checks
-from dilaserve.stack.data_dir import Addresses, read_addresses, write_addresses
+from dilaserve.stack.data_dir import Addresses, find_addresses, read_addresses, write_addresses
 from shared.bus.users import BusUser
+from shared.errors import BadInput
 
 NATS_URL = "nats://u:secret@h:2"
 ADDRESSES = Addresses(
@@ -39,9 +40,26 @@ async def test_doctor_shows_no_password_of_the_addresses(tmp_path: Path, monkeyp
             database_url=f"postgresql://u:secret@{nobody}/d",
         ),
     )
-    details = [finding.detail for finding in await checks.stack(tmp_path, 0)]
+    details = [finding.detail for finding in await checks.stack(tmp_path, 0, {})]
     assert details == [
         f"nats://{nobody} does not answer",
         f"postgresql://{nobody}/d does not answer",
         f"http://{nobody} is not ready: the gateway does not answer",
     ]
+
+
+def test_in_the_gateways_container_the_addresses_are_those_of_its_environment(tmp_path: Path) -> None:
+    environ = {"DILASERVE_STATUS_NATS_URL": NATS_URL, "DILASERVE_DATABASE_URL": ADDRESSES.database_url}
+    found = find_addresses(tmp_path, environ)
+    assert (found.nats_urls[BusUser.STATUS], found.database_url) == (NATS_URL, ADDRESSES.database_url)
+    assert found.url == "http://127.0.0.1:8000"
+    with pytest.raises(BadInput, match="no stack in"):
+        find_addresses(tmp_path, {})
+    write_addresses(tmp_path, ADDRESSES)
+    assert find_addresses(tmp_path, environ) == ADDRESSES
+
+
+def test_in_a_container_doctor_looks_only_for_the_packages_of_its_service() -> None:
+    found = checks.machine({"SERVICE": "gateway"})
+    assert [finding.subject for finding in found if "packages" in finding.subject] == ["packages: gateway"]
+    assert len(checks.machine({"SERVICE": "something else"})) > len(found)
