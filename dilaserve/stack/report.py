@@ -1,5 +1,7 @@
 """Renders the state of a cluster for a terminal."""
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,10 +18,11 @@ def render(report: ClusterReport) -> RenderableType:
     if report.scheduler is None:
         return Group(head, "scheduler: no scheduler leads", _instances(report.instances, {}))
     loads = {load.instance_id: load for load in report.scheduler.instances}
-    return Group(head, _load(report.scheduler), _instances(report.instances, loads))
+    versions = sorted({report.scheduler.version, *(instance.version for instance in report.instances)})
+    return Group(head, _load(report.scheduler, versions), _instances(report.instances, loads))
 
 
-def _load(stats: SchedulerStats) -> Table:
+def _load(stats: SchedulerStats, versions: Sequence[int]) -> Table:
     table = Table(box=None, show_header=False)
     thresholds = ", ".join(f"{threshold:g}" for threshold in stats.thresholds)
     served: SchedulerStats | LastServed = stats
@@ -36,6 +39,8 @@ def _load(stats: SchedulerStats) -> Table:
         "rates": f"{stats.rps:.2f} requests/s, {stats.steps_per_s:.0f} steps/s, {stats.tokens_per_s:.0f} tokens/s",
         "predictor": f"{stats.predictions} estimates, {stats.predictor_fallbacks} fallbacks",
     }
+    if len(versions) > 1:
+        rows["upgrade"] = f"the messages of scheduler and workers have the versions {', '.join(map(str, versions))}"
     for name, text in rows.items():
         table.add_row(name, text)
     return table

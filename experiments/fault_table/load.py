@@ -1,6 +1,7 @@
 """A load of requests at a fixed rate, each repeated with its Idempotency-Key while it may be; and its figures."""
 
 import asyncio
+import itertools
 import time
 import uuid
 from collections import Counter
@@ -18,6 +19,26 @@ ANSWER_S = 120.0  # time after which a request without an answer counts as lost
 OUTPUT_TOKENS = 64
 THRESHOLD = 0.9  # the only candidate: a request's text depends on nothing else
 SLOW = 2.0  # a request is slow if it takes this multiple of the longest latency before the fault
+
+
+class NextGateway(httpx.AsyncHTTPTransport):
+    """Sends each request to the same gateway, until a connection to it fails; then to the next one."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        super().__init__(limits=httpx.Limits(max_connections=None))
+        self._urls = itertools.cycle(map(httpx.URL, urls))
+        self._url = next(self._urls)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        url = self._url
+        request.url = url.copy_with(raw_path=request.url.raw_path)
+        request.headers["Host"] = url.netloc.decode()
+        try:
+            return await super().handle_async_request(request)
+        except httpx.TransportError:
+            if self._url is url:
+                self._url = next(self._urls)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +89,18 @@ async def open_loop(
     """Send `requests` at `rate` per second, and wait for their answers."""
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S, trust_env=False, limits=limits) as http:
-        start_s, tasks = time.monotonic(), []
-        for number in range(requests):
-            await asyncio.sleep(start_s + number / rate - time.monotonic())
-            tasks.append(asyncio.ensure_future(send(http, prompts[number % len(prompts)], slo_ms)))
-        return await asyncio.gather(*tasks)
+        return await send_all(http, prompts, requests, rate, slo_ms)
+
+
+async def send_all(
+    http: httpx.AsyncClient, prompts: Sequence[str], requests: int, rate: float, slo_ms: int = 120_000
+) -> list[Answer]:
+    """As `open_loop`, with this client."""
+    start_s, tasks = time.monotonic(), []
+    for number in range(requests):
+        await asyncio.sleep(start_s + number / rate - time.monotonic())
+        tasks.append(asyncio.ensure_future(send(http, prompts[number % len(prompts)], slo_ms)))
+    return await asyncio.gather(*tasks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,8 @@ async def serve(
     core = build_core(settings, text, card, lease.epoch)
     predictor = PredictorClient(bus, core.settings.thresholds, queue)
     deferred = DeferredTasks()
-    preparer = RequestPreparer(bus, text, await Recovery.start(bus), settings.shared_prefixes)
+    recovery = await Recovery.start(bus)
+    preparer = RequestPreparer(bus, text, recovery, settings.shared_prefixes, instances.worker_versions)
     slo_s, max_held = config.default_slo_s, settings.max_held_requests
     requests = RequestConsumer(
         bus, clock, preparer, queue, outcomes, deferred, core.totals, default_slo_s=slo_s, max_held=max_held

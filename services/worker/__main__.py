@@ -35,6 +35,7 @@ from shared.bus.client import Bus
 from shared.cell_config import default_cache
 from shared.errors import BadInput
 from shared.messages.instances import Instance
+from shared.messages.versions import VERSION
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
 from shared.service import Service, freeze_startup_objects, run_program, run_service, serve_on_bus
@@ -132,6 +133,7 @@ def _describe(settings: WorkerSettings) -> Instance:
         gpus=list(settings.gpus),
         max_batch_tokens=settings.max_batch_tokens,
         max_batch_requests=settings.max_batch_requests,
+        version=VERSION,
     )
 
 

@@ -65,6 +65,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     draining_s: float = 0.0  # seconds since that order
     heartbeat: int = 0  # number of renewals
     connections: int = 1  # to the bus so far; if it rises, results may be lost
+    version: int = 1  # of its messages (shared/messages/versions.py)
     quarantine: str = ""  # why it is quarantined
     unverified_s: float = 0.0  # of a quarantined one: seconds since its last good canary
 

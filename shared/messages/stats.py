@@ -89,6 +89,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     at_s: Finite  # Unix time, seconds
+    version: int = 1  # of the scheduler's messages (shared/messages/versions.py)
     epoch: int
     policy: str
     thresholds: list[Finite]  # candidates, ascending

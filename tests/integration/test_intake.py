@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from shared.bus.clock import BusClock
 from shared.bus.codec import decode
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
+from shared.messages.versions import FIRST_VERSION, VERSION
 from shared.pinned import FREE
 from shared.tasks import cancel
 from shared.text import LONG_TEXT, TextModel
@@ -44,7 +46,8 @@ class Intake:
         self.deferred = DeferredTasks()
         self._queue = EventQueue()
         self._events: list[Event] = []
-        preparer = RequestPreparer(bus, text, recovery, _shared_prefixes=False)
+        self.worker_versions = [VERSION]
+        preparer = RequestPreparer(bus, text, recovery, False, lambda: self.worker_versions)
         self.consumer = RequestConsumer(
             bus,
             clock,
@@ -345,6 +348,24 @@ async def test_a_stop_token_outside_the_vocabulary_is_rejected(bus: Bus, text: T
         outside = Request(request_id="r", prompt="x", stop_token_ids=[text.card.vocab_size])
         await bus.store(bus.subjects.requests, outside)
         assert await intake.status("r") is OutcomeStatus.REJECTED
+
+
+@pytest.mark.parametrize("field", ["pinned", "choices"])
+async def test_a_request_that_earlier_workers_would_serve_wrong_is_rejected(
+    bus: Bus, text: TextModel, field: str
+) -> None:
+    content: dict[str, Any] = {"pinned": pack_int32([5])} if field == "pinned" else {"choices": ["a", "b"]}
+    async with receiving(bus, text) as intake:
+        intake.worker_versions = [VERSION, FIRST_VERSION]
+        await bus.store(bus.subjects.requests, Request(request_id="r", prompt="x", output_tokens=32, **content))
+        assert await intake.status("r") is OutcomeStatus.REJECTED
+        outcome = await bus.last("OUTCOMES", bus.subjects.outcomes("r"), Outcome)
+        assert outcome is not None
+        assert outcome.error is not None
+        assert outcome.error.field == field
+        intake.worker_versions = [VERSION]
+        await bus.store(bus.subjects.requests, Request(request_id="s", prompt="x", output_tokens=32, **content))
+        assert (await intake.arrived()).request.request_id == "s"
 
 
 @pytest.mark.parametrize(

@@ -22,18 +22,18 @@ runpy.run_module("services.{name}", run_name="__main__")
 
 @contextmanager
 def service(
-    name: str, settings: Mapping[str, object], log: Path, *, clock_ahead_s: float = 0.0
+    name: str, settings: Mapping[str, object], log: Path, *, clock_ahead_s: float = 0.0, root: Path = ROOT
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run `services.<name>` with these settings, log to the file `log`, and end it with SIGTERM.
 
-    `clock_ahead_s`: the error of its machine's clock.
+    `clock_ahead_s`: the error of its machine's clock; `root`: the tree with its code.
     """
     command = (
         ["-c", WRONG_CLOCK.format(name=name, ahead_s=clock_ahead_s)] if clock_ahead_s else ["-m", f"services.{name}"]
     )
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, *command], env={**os.environ, **to_environ(settings)}, cwd=ROOT, stdout=out, stderr=out
+            [sys.executable, *command], env={**os.environ, **to_environ(settings)}, cwd=root, stdout=out, stderr=out
         )
     try:
         yield process

@@ -34,6 +34,10 @@ class InstanceEvents:
         for instance in present:
             self._update(instance)
 
+    def worker_versions(self) -> list[int]:
+        """The versions of the messages of the present instances."""
+        return [instance.version for instance in self.watch.instances()]
+
     def _accept(self, instance: Instance) -> bool:
         if instance.state is InstanceState.STARTING:
             return False

@@ -4,7 +4,7 @@ Requests are prepared concurrently. One that needs no slow step overtakes those 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -19,7 +19,9 @@ from services.scheduler.io.waiting_requests import WaitingRequest
 from shared.arrays import Int32
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
+from shared.errors import BadInput
 from shared.messages.requests import Request
+from shared.messages.versions import VERSION, needed_version
 from shared.pinned import check_pinned
 from shared.retry import retry
 from shared.text import LONG_TEXT, TextModel
@@ -45,6 +47,7 @@ class RequestPreparer:
     _text: TextModel
     _recovery: Recovery
     _shared_prefixes: bool
+    _worker_versions: Callable[[], Iterable[int]]  # of the messages of the present instances
     _reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS))
     _long_texts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_LONG_TEXTS))
 
@@ -56,6 +59,9 @@ class RequestPreparer:
         delivery, arrival = waiting.delivery, waiting.arrival
         if message is None and (message := await self._read(delivery.sequence)) is None:
             return None
+        if min(self._worker_versions(), default=VERSION) < needed_version(message.request):
+            field = "pinned" if message.request.pinned else "choices"
+            raise BadInput(f"`{field}` needs workers of a later version: repeat the request after the upgrade", field)
         checkpoint = None
         if self._recovery.covers(delivery.sequence):
             if await self._recovery.has_outcome(arrival.request_id):

@@ -15,6 +15,7 @@ from services.scheduler.state.totals import Totals
 from shared.arrays import Bool
 from shared.messages.requests import OutcomeStatus
 from shared.messages.stats import WINDOW_S, InstanceLoad, LastServed, SchedulerStats
+from shared.messages.versions import VERSION
 
 RATES = ("completed", "tokens", "steps", "cycles")  # totals that are also reported per second
 LOAD_COLUMNS = ("open", "requests", "max_requests", "tokens", "max_tokens")  # of the fleet
@@ -80,6 +81,7 @@ class StatsWindow:
         return SchedulerStats(
             **{name: totals[name] for name in totals.keys() & set(SchedulerStats.__struct_fields__)},
             at_s=now_s,
+            version=VERSION,
             epoch=settings.epoch,
             policy=self._policy,
             thresholds=list(settings.thresholds),
