@@ -28,12 +28,10 @@ def profile(
     import asyncio  # noqa: PLC0415
 
     from dilaserve.profiling import measure_degrees  # noqa: PLC0415
-    from dilaserve.stack.database import in_database  # noqa: PLC0415
     from dilaserve.stack.options import read_integers  # noqa: PLC0415
     from dilaserve.stack.probes import check_answers, postgres_answers  # noqa: PLC0415
     from services.worker.model.model_loading import ModelChoice  # noqa: PLC0415
     from services.worker.profile.profiler import full_plan  # noqa: PLC0415
-    from shared.database.profile_store import save_profile  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import default_model_name  # noqa: PLC0415
     from shared.profile import LatencyProfile, write_profile  # noqa: PLC0415
@@ -58,5 +56,8 @@ def profile(
         measure_degrees(lambda tp: choice(tp=tp), degrees, plan, progress, on_degree)
     write_profile(out, measured)
     if database_url is not None:
+        from dilaserve.stack.database import in_database  # noqa: PLC0415
+        from shared.database.profile_store import save_profile  # noqa: PLC0415  (a worker's image lacks its packages)
+
         save = partial(save_profile, model=default_model_name(model), device=measured_on, profile=measured)
         in_database(database_url, save)

@@ -1,6 +1,7 @@
 """`dilaserve profile`, and profiles stored in a real Postgres."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -135,6 +136,17 @@ def test_the_command_writes_the_profile_to_a_file_and_the_database(
     assert kept is not None
     assert kept.to_csv() == out.read_text()
     assert list(kept.curves) == [(1, kind) for kind in StepKind]
+
+
+def test_without_a_database_the_command_needs_none_of_its_packages(
+    tiny_checkpoint_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image of the workers lacks them."""
+    for module in ("dilaserve.stack.database", "shared.database.profile_store"):
+        monkeypatch.setitem(sys.modules, module, None)
+    out = tmp_path / "profile.csv"
+    assert cli.run(["profile", "--model", str(tiny_checkpoint_dir), "--out", str(out), *QUICKLY]) == 0
+    assert out.exists()
 
 
 def test_an_unavailable_database_is_reported_before_measuring(
