@@ -57,7 +57,7 @@ profile() {
   docker service create --quiet --detach --name "$name" --constraint "node.hostname == $1" --restart-condition none \
     --no-resolve-image --env NVIDIA_VISIBLE_DEVICES=all --env "DILASERVE_MODEL=${MODEL:-/app/models/demo}" "$IMAGES/worker:$TAG" \
     sh -c "dilaserve profile --model \"\$DILASERVE_MODEL\" --dtype ${DTYPE:-auto} --tp ${TP_DEGREES:-1,2} --threads ${THREADS:-1} --repeats 3 --max-tokens 1024 --out /tmp/profile.csv >&2 && cat /tmp/profile.csv" > /dev/null
-  trap 'docker service rm "$name" > /dev/null' EXIT
+  trap "docker service rm $name > /dev/null" EXIT # now, because the name is a local variable
   while true; do
     state=$(docker service ps --format '{{.CurrentState}} {{.Error}}' "$name")
     case $state in Complete*) break ;; Failed* | Rejected* | Shutdown*) docker service logs --raw "$name" >&2 || true; fail "$state" ;; esac
@@ -69,5 +69,5 @@ profile() {
 case ${1:-} in
 deploy | upgrade) "$1" ;;
 profile) profile "${2:?the node to measure on}" ;;
-*) sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+*) sed -n '2,6s/^# \{0,1\}//p' swarm.sh >&2; exit 2 ;;
 esac

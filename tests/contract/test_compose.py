@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def test_two_schedulers_run_so_that_one_is_on_standby() -> None:
     assert text.count("replicas:") == 1
 
 
-def test_on_a_swarm_the_schedulers_are_on_different_nodes_and_each_node_has_a_gateway() -> None:
+def test_a_swarm_has_schedulers_on_two_nodes_and_a_gateway_on_each() -> None:
     services = yaml.safe_load((COMPOSE / "swarm.yml").read_text())["services"]
     scheduler = services["scheduler"]["deploy"]
     assert (scheduler["replicas"], scheduler["placement"]["max_replicas_per_node"]) == ("${SCHEDULERS:-2}", 1)
@@ -75,12 +76,28 @@ def test_the_configs_of_a_swarm_have_another_name_when_their_contents_change(fil
     ],
 )
 def test_a_deployment_names_what_it_lacks(variables: dict[str, str], error: str, tmp_path: Path) -> None:
-    (tmp_path / "docker").write_text("#!/bin/sh\nprintf 'a\\nb\\n'\n")
-    (tmp_path / "docker").chmod(0o755)
-    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
-    done = subprocess.run([COMPOSE / "swarm.sh", "deploy"], env=environ, capture_output=True, text=True, check=False)
+    done, _ = _deploy(tmp_path, variables)
     assert done.returncode == 2
     assert error in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "files", "resolves"),
+    [
+        ({}, ["swarm.yml"], "never"),
+        ({"IMAGES": "registry.example/dilaserve"}, ["swarm.yml"], "changed"),
+        ({"NODE_2": "a", "NODE_3": "b"}, ["swarm.yml", "swarm-bus-cluster.yml"], "never"),
+        ({"PROFILE": "./nats.conf"}, ["swarm.yml", "swarm-profile.yml"], "never"),
+    ],
+)
+def test_a_deployment_consists_of_the_files_that_its_variables_need(
+    variables: dict[str, str], files: list[str], resolves: str, tmp_path: Path
+) -> None:
+    done, calls = _deploy(tmp_path, {"NODE": "a", "NODES": "b:4", **variables})
+    assert done.returncode == 0, done.stderr
+    deploy = calls[-1]
+    assert re.findall(r"--compose-file (\S+)", deploy) == files
+    assert f"--resolve-image {resolves}" in deploy
 
 
 def test_the_profile_is_measured_again_for_another_model_only(tmp_path: Path) -> None:
@@ -99,6 +116,17 @@ def test_the_profile_is_measured_again_for_another_model_only(tmp_path: Path) ->
     (tmp_path / "profile.csv.of").unlink()
     profile.write_text("a user's own")
     assert start("demo") == 0
+
+
+def _deploy(directory: Path, variables: dict[str, str]) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Deploy with these variables on a Swarm of the nodes a and b. Returns: the process, and its docker commands."""
+    compose, calls, program = directory / "compose", directory / "calls", directory / "docker"
+    shutil.copytree(COMPOSE, compose, ignore=shutil.ignore_patterns(".env"))
+    program.write_text(f"#!/bin/sh\necho \"$@\" >> {calls}\nprintf 'a\\nb\\n'\n")
+    program.chmod(0o755)
+    environ = {"PATH": f"{directory}:/usr/bin:/bin", **variables}
+    done = subprocess.run([compose / "swarm.sh", "deploy"], env=environ, capture_output=True, text=True, check=False)
+    return done, calls.read_text().splitlines() if calls.exists() else []
 
 
 def _command(file: str, cache: Path) -> list[str]:

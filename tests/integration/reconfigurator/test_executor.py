@@ -130,7 +130,7 @@ async def test_an_instance_lost_during_a_transition_is_restarted(
     assert launcher.done.count("start (0,)") == 2
 
 
-async def test_a_plan_goes_on_without_a_node_that_is_lost(executor: Executor, launcher: RegisteringLauncher) -> None:
+async def test_a_plan_continues_without_a_node_that_is_lost(executor: Executor, launcher: RegisteringLauncher) -> None:
     far = InstanceSpec(node="b", gpus=(0,))
     launcher.never_serving = {far}
     running = asyncio.create_task(carried_out(executor, replace(PLAN, target=[LARGE, far])))

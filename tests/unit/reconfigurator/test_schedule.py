@@ -55,7 +55,7 @@ def test_an_early_decision_that_fails_is_due_again() -> None:
     assert schedule.due(420.0, recent=600) is not None
 
 
-def test_a_loss_is_decided_on_at_once_over_the_last_window_also_before_the_first_decision() -> None:
+def test_a_loss_is_decided_on_at_once_over_the_last_window() -> None:
     schedule = PlanSchedule(INTERVAL_S, WINDOW_S, rps_buffer=0.1, now_s=0.0)
     first = schedule.due(40.0, recent=0, lost=["worker-a-0"])
     assert first == PlanTrigger(40.0, lost=("worker-a-0",))

@@ -1,0 +1,51 @@
+"""The whole system on a Swarm of three nodes: a node of a worker loses its power under load."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from experiments.docker_engine import CannotRun
+from experiments.fault_table.load import figures, send, send_all
+from experiments.live_cluster import held_out_requests
+from experiments.swarm_cluster import SwarmCluster, swarm_cluster
+from experiments.swarm_nodes import swarm_nodes
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
+
+PROMPTS = [row.prompt for row in held_out_requests()[:10]]
+REQUESTS, RATE = 120, 4.0
+BEFORE = 20  # requests answered before the node is killed
+RECOVERY_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def cluster(engine: None) -> Iterator[SwarmCluster]:
+    try:
+        with swarm_nodes(3) as nodes, swarm_cluster(nodes, build=True) as found:
+            yield found
+    except CannotRun as error:
+        pytest.skip(str(error))
+
+
+async def test_no_request_is_lost_or_fails_when_a_workers_node_loses_its_power(cluster: SwarmCluster) -> None:
+    first, second, victim = cluster.nodes
+    async with cluster.client(victim) as http:
+        alone = {prompt: (await send(http, prompt)).text or "" for prompt in PROMPTS}
+        with cluster.outcomes(on=first) as monitor:
+            load = asyncio.ensure_future(send_all(http, PROMPTS, REQUESTS, RATE))
+            await send_all(http, PROMPTS, BEFORE, RATE)
+            killed_s = asyncio.get_running_loop().time()
+            victim.kill()
+            answers = await load
+        row = figures(answers, alone, monitor, killed_s, killed_s)
+        assert (row.failed, row.lost, row.duplicated, row.wrong) == (0, 0, 0, 0), row
+
+    async def is_decided() -> bool:
+        lost = f"at once, after the loss of worker-{victim.name}-0"
+        return any(str(plan["reason"]).startswith(lost) for plan in cluster.plans(second))
+
+    await until(is_decided, RECOVERY_S)
+    victim.start()
+    await asyncio.to_thread(cluster.wait_until_served, [second.name, victim.name])
