@@ -56,7 +56,7 @@ class BusServers:
 
     def __init__(self, programs: Mapping[str, Program]) -> None:
         self._programs = {program.name: program for program in programs.values()}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for name in self._programs:
             self.start(name)
 
@@ -64,14 +64,14 @@ class BusServers:
         program = self._programs[name]
         assert program.log is not None, "a server has a log"
         with program.log.open("ab") as log:
-            self._processes[name] = subprocess.Popen(program.command, stdout=log, stderr=log)
+            self.processes[name] = subprocess.Popen(program.command, stdout=log, stderr=log)
 
     def kill(self, name: str) -> None:
-        self._processes[name].kill()
-        self._processes[name].wait()
+        self.processes[name].kill()
+        self.processes[name].wait()
 
     def close(self) -> None:
-        for name in self._processes:
+        for name in self.processes:
             self.kill(name)
 
 

@@ -85,6 +85,7 @@ class SchedulerCore:
         self._dispatcher = Dispatcher(self.table, self.fleet, self.policy, encoder, self._decisions, settings.lookahead)
         self.load: ClusterLoad | None = None  # at the last run of load control
         self._commands: list[ev.Command] = []
+        self._added: list[int] = []  # rows of new requests without an estimate
         self._next_timeout_check_s = 0.0
         self._next_load_control_s = 0.0
         self._next_estimate_s = 0.0
@@ -97,6 +98,7 @@ class SchedulerCore:
             self._apply_results(results, now_s)
         for event in events:
             self._apply(event, now_s)
+        self._estimate_added()
         self._expire(now_s)
         if self.policy.uses_estimates and now_s >= self._next_estimate_s:
             self._commands.extend(self.estimates.request())
@@ -147,7 +149,13 @@ class SchedulerCore:
             if self.table.masks_left[row] == 0 or ended:  # the previous scheduler stopped before it checked
                 self._finish(row, OutcomeStatus.COMPLETED, now_s)
                 return
-        self.estimates.use_one_shot(np.array([row]))
+        self._added.append(row)
+
+    def _estimate_added(self) -> None:
+        """Estimate the steps of the requests that this cycle has added, together: a backlog has thousands."""
+        if self._added:
+            rows, self._added = np.array(self._added), []
+            self.estimates.use_one_shot(rows[self.table.ticket[rows] != 0])  # the others are cancelled already
 
     def _apply_results(self, results: Sequence[StepResults], now_s: float) -> None:
         applied = self._decoder.apply(results, now_s)

@@ -22,21 +22,24 @@ class LastMessages:
     def __init__(self, bus: Bus, stream: str) -> None:
         self._bus = bus
         self._stream = stream
-        self._asked: dict[str, asyncio.Future[RawStreamMsg | None]] = {}  # by subject, the earliest first
+        self._asked: dict[str, list[asyncio.Future[RawStreamMsg | None]]] = {}  # by subject, the earliest first
         self._reading: asyncio.Task[None] | None = None
 
     async def read(self, subject: str) -> RawStreamMsg | None:
         """The last message of a subject; waits while the bus does not answer. Returns: None if there is none."""
-        answer = self._asked.setdefault(subject, asyncio.get_running_loop().create_future())
+        answer: asyncio.Future[RawStreamMsg | None] = asyncio.get_running_loop().create_future()
+        self._asked.setdefault(subject, []).append(answer)
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_asked())
-        return await asyncio.shield(answer)
+        return await answer
 
     async def _read_asked(self) -> None:
         while subjects := list(islice(self._asked, MAX_SUBJECTS)):
             found = await retry(partial(self._read_many, subjects))
             for subject in subjects:
-                self._asked.pop(subject).set_result(found.get(subject))
+                for answer in self._asked.pop(subject):
+                    if not answer.done():  # its reader was cancelled
+                        answer.set_result(found.get(subject))
 
     async def _read_many(self, subjects: list[str]) -> dict[str, RawStreamMsg]:
         """The last messages by their subjects. Raises: RetryLater if the bus does not answer."""

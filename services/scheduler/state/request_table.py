@@ -115,7 +115,8 @@ class RequestTable(Columns):
         self.entries: list[RequestEntry | None] = [None] * capacity
         self.row_of: dict[str, int] = {}  # by request id
         self.keys = ActiveKeys()
-        self._free = list(range(capacity - 1, -1, -1))
+        self._free = list(range(capacity - 1, -1, -1))  # the next one is the last
+        self._fresh = 0  # rows from here on have never been used: all their columns are zero
         self._tickets_issued = 0
 
     @property
@@ -131,7 +132,9 @@ class RequestTable(Columns):
         if not self._free:
             self._grow_rows()
         row = self._free.pop()
-        self.clear(row)
+        if row < self._fresh:
+            self.clear(row)
+        self._fresh = max(self._fresh, row + 1)
         self.output_length[row], self.free_tokens[row] = arrived.output_length, arrived.free_tokens
         self.has_pinned[row] = len(arrived.request.pinned) > 0
         self.tokens[row] = len(arrived.prompt_ids) + arrived.output_length
