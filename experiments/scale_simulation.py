@@ -41,12 +41,14 @@ MAX_LOSS = 0.01  # of attainment against the ideal cell
 MAX_CPU_RATIO = 1.2  # of the CPU time per request to that of one cell
 COLUMNS = (
     *("cells", "instances", "requests", "choice", "SLO met, %", "one ideal cell, %", "mean threshold", "ideal"),
-    *("fewest and most requests of a cell", "scheduler's CPU, ms per request", "of one cell meanwhile"),
+    *("fewest and most requests of a cell", "cycles per request", "steps per request"),
+    *("scheduler's CPU, ms per request", "of one cell meanwhile"),
 )
 NOTES = f"""Cells of {INSTANCES} TP-1 instances at {RPS_PER_INSTANCE * INSTANCES:g} requests/s per cell at the peak,
 {GATEWAYS} gateways, policy dilaserve, dual cache, the trace's default SLO. One ideal cell has the instances and the
 requests of all cells. *random*: each request goes to any cell, as by a subject that the bus maps. The scheduler's CPU
-time is that of its core's cycles; one cell is simulated again and again meanwhile, on the same loaded machine."""
+time is that of its core's cycles. It depends on what else the machine runs, so one cell is simulated again and again
+meanwhile; the cycles and steps of a request do not depend on it: they are what the schedulers have to do."""
 Choice = Callable[[int, Callable[[int], CellLoad], random.Random], int]
 
 
@@ -162,7 +164,9 @@ class ScaleResult:
     met: float  # share of the requests
     mean_threshold: float
     of_cell: list[int]  # requests of each cell
-    cpu_s: float  # of all schedulers
+    cpu_s: float  # of all schedulers, as the next two
+    cycles: int
+    steps: int
 
     @classmethod
     def of(cls, records: Sequence[Records], cell_of: Int64) -> "ScaleResult":
@@ -172,7 +176,9 @@ class ScaleResult:
         thresholds = np.linspace(0.0, 1.0, len(records[0].tokens_at))
         counts = np.bincount(cell_of, minlength=len(records)).tolist()
         mean_threshold = float(np.average(thresholds, weights=tokens))
-        return cls(float(met.mean()), mean_threshold, counts, sum(each.cycle_s for each in records))
+        cpu_s, cycles = sum(each.cycle_s for each in records), sum(each.cycles for each in records)
+        steps = sum(each.steps_run for each in records)
+        return cls(float(met.mean()), mean_threshold, counts, cpu_s, cycles, steps)
 
 
 def simulate_cells(
@@ -239,6 +245,7 @@ def main(
             shares = f"{min(found.of_cell):,} to {max(found.of_cell):,}"
             figures = [f"{100 * found.met:.2f}", f"{100 * ideal.met:.2f}"]
             figures += [f"{found.mean_threshold:.3f}", f"{ideal.mean_threshold:.3f}", shares]
+            figures += [f"{count / len(workload):.1f}" for count in (found.cycles, found.steps)]
             figures += [f"{1e3 * seconds_each:.2f}" for seconds_each in (cpu_s, reference_s)]
             report.add_row(number, f"{sum(instances):,}", f"{len(workload):,}", name, *figures)
     targets = {
