@@ -37,7 +37,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     alive_file: str = ""  # file touched every 5 s while the service is live, for health checks; empty: none
     otlp_endpoint: str = ""  # base URL of an OpenTelemetry collector (OTLP over HTTP); empty: no traces
     metrics_host: str = "127.0.0.1"  # address on which Prometheus metrics are served
-    metrics_port: OptionalPort = 0  # port of the metrics; 0: none (the gateway also serves them at /metrics)
+    metrics_port: OptionalPort = 0  # port of the metrics, at a gateway of its whole API; 0: none
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # lowest level that is logged
     log_format: Literal["console", "json"] = "console"  # format of log lines: text or JSON
 

@@ -19,9 +19,17 @@ from dilaserve.stack.options import NODE, Stack
 from dilaserve.stack.ports import client_url
 from dilaserve.stack.postgres import database_url, prepare_postgres
 from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers, wait_until
-from dilaserve.stack.services import STOP_ORDER, NatsUrls, reconfigurator_program, serving_programs, worker_program
+from dilaserve.stack.services import (
+    STOP_ORDER,
+    NatsUrls,
+    gateway_programs,
+    reconfigurator_program,
+    serving_programs,
+    worker_program,
+)
 from dilaserve.stack.supervisor import Supervisor
 from dilaserve.stack.up_options import UpOptions
+from services.gateway.listeners import listen
 from shared.bus.users import BusUser
 from shared.errors import DilaserveError
 from shared.messages.cell import CellConfig
@@ -100,7 +108,11 @@ async def _start(
     write_addresses(options.data_dir, addresses)  # before the gateway is ready, so that its clients find it
     settings = replace(_settings(), nats_url=nats_urls[BusUser.SCHEDULER])
     await replace_cell_config(settings, config)  # that of the last start may have other values
-    for program in serving_programs(stack, config, nats_urls, database):
+    listener = None
+    if options.gateways > 1:
+        listener = resources.enter_context(listen(options.host, options.port))
+    gateways = gateway_programs(stack, nats_urls, database, listener)
+    for program in (*gateways, *serving_programs(stack, config, nats_urls)):
         supervisor.start(program)
     await _postgres(supervisor, options)
     if stack.reconfigures:

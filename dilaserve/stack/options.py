@@ -45,10 +45,16 @@ class Stack:
     @property
     def metrics_ports(self) -> range:
         """One port per service of METRICS_ORDER, but one per slot for workers: a worker uses that of its first slot.
-        The last one is the second scheduler's."""
+        Then those of `gateway_metrics_ports`; the last one is the second scheduler's."""
         first = self.options.first_metrics_port
-        count = len(METRICS_ORDER) - 1 + self.slots + self.options.standby if first else 0
-        return range(first, first + count)
+        own = self.options.gateways if self.options.gateways > 1 else 0
+        return range(first, first + len(METRICS_ORDER) - 1 + self.slots + own + self.options.standby if first else 0)
+
+    @property
+    def gateway_metrics_ports(self) -> Sequence[int]:
+        """One per gateway; 0 for none: without metrics, and for one gateway, which has the port of the API alone."""
+        first, count = len(METRICS_ORDER) - 1 + self.slots, self.options.gateways
+        return self.metrics_ports[first : first + count] if self.metrics_ports and count > 1 else (0,) * count
 
     @property
     def specs(self) -> list[InstanceSpec]:

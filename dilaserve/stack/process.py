@@ -22,6 +22,7 @@ class Program:
     command: tuple[str, ...]
     environ: Mapping[str, str] = field(default_factory=dict)  # added to this process's environment
     user: str | None = None  # None: this process's user
+    descriptors: tuple[int, ...] = ()  # open files of this process that the program inherits
     log: Path | None = None  # file of its output; None: standard error, each line with the name
     stop_signal: signal.Signals = signal.SIGTERM
     orphan_signal: signal.Signals = signal.SIGKILL  # sent by the kernel if this process dies
@@ -40,6 +41,7 @@ async def spawn(program: Program) -> asyncio.subprocess.Process:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output or asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            pass_fds=program.descriptors,
             start_new_session=True,
             preexec_fn=dies_with_parent(program.orphan_signal),
             user=program.user,

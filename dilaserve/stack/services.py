@@ -1,8 +1,10 @@
 """The programs of a stack's services: `python -m services.NAME` with settings in DILASERVE_*."""
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +56,31 @@ def scheduler_program(stack: Stack, nats_urls: NatsUrls, *, standby: bool = Fals
     return _program(BusUser.SCHEDULER, stack, nats_urls, name, metrics_port=port, stream_replicas=replicas)
 
 
-def serving_programs(stack: Stack, config: CellConfig, nats_urls: NatsUrls, database_url: str) -> list[Program]:
-    """The gateway, one or two schedulers, one worker per instance, and the step predictor if the cell has one."""
-    programs = [
-        _program(BusUser.GATEWAY, stack, nats_urls, database_url=database_url),
-        scheduler_program(stack, nats_urls),
+def gateway_programs(
+    stack: Stack, nats_urls: NatsUrls, database_url: str, listener: socket.socket | None
+) -> list[Program]:
+    """The gateways; several share `listener`."""
+    descriptors = () if listener is None else (listener.fileno(),)
+    return [
+        replace(
+            _program(
+                BusUser.GATEWAY,
+                stack,
+                nats_urls,
+                "gateway" if number == 1 else f"gateway-{number}",
+                database_url=database_url,
+                metrics_port=port,
+                listener_fd=None if listener is None else listener.fileno(),
+            ),
+            descriptors=descriptors,
+        )
+        for number, port in enumerate(stack.gateway_metrics_ports, start=1)
     ]
+
+
+def serving_programs(stack: Stack, config: CellConfig, nats_urls: NatsUrls) -> list[Program]:
+    """One or two schedulers, one worker per instance, and the step predictor if the cell has one."""
+    programs = [scheduler_program(stack, nats_urls)]
     if stack.options.standby:
         programs.append(scheduler_program(stack, nats_urls, standby=True))
     if config.predictor:

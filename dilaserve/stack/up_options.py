@@ -82,6 +82,7 @@ class UpOptions:
     shed: Annotated[
         bool, Option("--shed", help="Refuse (429) requests that cannot meet their SLO at the lowest threshold.")
     ] = False
+    gateways: Annotated[int, Option(min=1, max=64, help="Gateway processes, which share the port.")] = 1
     standby: Annotated[
         bool, Option("--standby", help="Run a second scheduler, which serves within seconds if the first fails.")
     ] = False

@@ -5,7 +5,8 @@ import contextlib
 import logging
 import resource
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,22 +25,26 @@ from services.gateway.batches.batch_store import BatchStore
 from services.gateway.batches.file_store import FileStore
 from services.gateway.cell_context import CellContext
 from services.gateway.http_protocol import BoundedHttpProtocol
+from services.gateway.http_server import CHECK_S, Server
+from services.gateway.listeners import listeners
 from services.gateway.model_cells import ModelCells
 from services.gateway.served_cells import by_model, served_cells
 from services.gateway.settings import GatewaySettings
 from services.gateway.tls import server_tls
 from shared.api_keys import ANONYMOUS
 from shared.bus.client import Bus
-from shared.errors import DilaserveError
+from shared.errors import RetryLater
 from shared.model_files import find_model
 from shared.service import Service, freeze_startup_objects, run_program, run_service, stop_on_signal
-from shared.tasks import cancel, run_together
+from shared.tasks import cancel, run_together, run_until_stopped
 from shared.text import TextModel
 
 if TYPE_CHECKING:
     from services.gateway.admission.api_keys import ApiKeyCache
 
 log = structlog.get_logger(__name__)
+
+MAX_START_S = 10.0  # after which a gateway that shares its port accepts connections all the same, to give its reasons
 
 
 def main() -> int:
@@ -54,11 +59,11 @@ def prepare(settings: GatewaySettings) -> Service:
     server_tls(settings.tls_certificate, settings.tls_key)
     ServingTables.read(settings.service_tiers, settings.reasoning_efforts)
     cells = served_cells(settings)
-    listener = listen(settings.host, settings.port)
+    sockets = listeners(settings)
     open_api_keys(settings)
     firsts = [of_model[0] for of_model in by_model(cells)]
     texts = [TextModel(find_model(cell.model, weights=False), cell.model_name) for cell in firsts]
-    return serve_until_signal(settings, texts, listener)
+    return serve_until_signal(settings, texts, sockets)
 
 
 def raise_connection_limit() -> None:
@@ -77,29 +82,22 @@ def open_api_keys(settings: GatewaySettings) -> "ApiKeyCache | None":
     return ApiKeyCache(settings.database_url)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Raises: DilaserveError if the port is taken or the host is not this machine's."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        reason = str(error.strerror).partition(" (while ")[0]  # Python adds the address
-        raise DilaserveError(f"cannot listen on {host}:{port}: {reason}") from None
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it: no 40 ms waits
-    return listener
-
-
-async def serve_until_signal(settings: GatewaySettings, texts: Sequence[TextModel], listener: socket.socket) -> None:
+async def serve_until_signal(
+    settings: GatewaySettings, texts: Sequence[TextModel], sockets: Sequence[socket.socket]
+) -> None:
     """Serve until SIGTERM or SIGINT."""
     stop = stop_on_signal()
     freeze_startup_objects()
-    await serve(settings, texts, listener, stop)
+    await serve(settings, texts, sockets, stop)
 
 
 async def serve(
-    settings: GatewaySettings, texts: Sequence[TextModel], listener: socket.socket, stop: asyncio.Event
+    settings: GatewaySettings, texts: Sequence[TextModel], sockets: Sequence[socket.socket], stop: asyncio.Event
 ) -> None:
-    """Serve until `stop` is set; then refuse new requests, let open ones end, and return. `texts`: of each model."""
+    """Serve until `stop` is set; then refuse new requests, let open ones end, and return. `texts`: of each model.
+
+    A gateway that shares its port refuses none: it accepts connections once it is ready, and leaves the port first.
+    """
     api_keys = open_api_keys(settings)
     context = build_context(settings, texts, api_keys)
     tls = server_tls(settings.tls_certificate, settings.tls_key)
@@ -114,7 +112,7 @@ async def serve(
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
     logging.getLogger("uvicorn.access").setLevel(logging.INFO)  # other libraries log warnings only
-    server = Server(config)
+    server, shares_port = Server(config), settings.listener_fd is not None
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
         uses: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [BatchConsumer(BatchRunner(context)).run]
         if settings.auth:
@@ -124,22 +122,39 @@ async def serve(
             run_together(cell.run(uses if cell is context.own_cell else ()) for cell in cells)
         )
         monitoring = [tasks.create_task(cell.monitor.run()) for cell in cells]
-        serving = tasks.create_task(server.serve([listener]))
-        scheme, (host, port) = "http" if tls is None else "https", listener.getsockname()[:2]
+        if shares_port:
+            await run_until_stopped(stop, until_ready(context))
+        serving = tasks.create_task(server.serve(list(sockets)))
+        scheme, (host, port) = "http" if tls is None else "https", sockets[0].getsockname()[:2]
         models = ", ".join(model.name for model in context.models)
         log.info("listening", url=f"{scheme}://{host}:{port}", model=models)
         await stop.wait()
         log.info("draining", requests=sum(cell.inflight.count for cell in cells))
+        ends_s = time.monotonic() + settings.drain_timeout_s
+        if shares_port:
+            for cell in cells:
+                cell.monitor.close()  # ends the console's streams, which begin again at another gateway
+            await server.leave(settings.drain_timeout_s)
         for cell in cells:
             cell.readiness.draining = True
         await cancel([connecting])  # gives batches back to the bus
-        await asyncio.gather(*(cell.inflight.drain(settings.drain_timeout_s) for cell in cells))
+        await asyncio.gather(*(cell.inflight.drain(max(0.0, ends_s - time.monotonic())) for cell in cells))
         for cell in cells:
             cell.monitor.close()
         server.should_exit = True
         await cancel(monitoring)
         await serving
     await asyncio.gather(*(cell.connection.close() for cell in cells))
+
+
+async def until_ready(context: AppContext) -> None:
+    """Wait until requests can be served, at most MAX_START_S."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(MAX_START_S):
+            while True:
+                with contextlib.suppress(RetryLater):
+                    return context.check_ready()
+                await asyncio.sleep(CHECK_S)
 
 
 def build_context(settings: GatewaySettings, texts: Sequence[TextModel], api_keys: "ApiKeyCache | None") -> AppContext:
@@ -155,14 +170,6 @@ def build_context(settings: GatewaySettings, texts: Sequence[TextModel], api_key
         batches=BatchStore(connection),
         tables=ServingTables.read(settings.service_tiers, settings.reasoning_efforts),
     )
-
-
-class Server(uvicorn.Server):
-    """uvicorn without signal handlers: `serve` drains first."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     more_models: tuple[str, ...] = ()  # further cells: NAME=MODEL@CELL, or NAME=MODEL@URL/CELL with a NATS URL
     host: str = "127.0.0.1"  # address of the REST API
     port: OptionalPort = 8000  # port of the REST API; 0: any free port
+    listener_fd: Annotated[int, msgspec.Meta(ge=0)] | None = None  # descriptor of a socket that several gateways share
     tls_certificate: str = ""  # PEM file of the REST API's certificate, with its chain; empty: plain HTTP
     tls_key: str = ""  # PEM file of the certificate's key; required with `tls_certificate`
     allowed_hosts: tuple[HostName, ...] = ()  # names that clients may use for the gateway, or `*`; empty: by `host`

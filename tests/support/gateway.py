@@ -3,15 +3,18 @@
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
-from services.gateway.__main__ import listen, serve
+from services.gateway.__main__ import serve
+from services.gateway.listeners import listen
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.text import TextModel
@@ -40,6 +43,13 @@ class RunningGateway:
             while await self.readiness() != readiness:  # noqa: ASYNC110  (the state is behind HTTP)
                 await asyncio.sleep(0.01)
 
+    async def drain(self) -> None:
+        """Stop it as SIGTERM does, and wait until it has drained."""
+        await self.http.aclose()
+        self.stop.set()
+        async with asyncio.timeout(2 * LIMIT_S):
+            await self.done
+
     async def metric(self, line: str) -> None:
         """Wait until `/metrics` has the line. Raises: TimeoutError after LIMIT_S."""
         async with asyncio.timeout(LIMIT_S):
@@ -48,13 +58,19 @@ class RunningGateway:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: GatewaySettings, *texts: TextModel) -> AsyncIterator[RunningGateway]:
-    """`texts`: of the gateway's own cell, and of those in `more_models`."""
+async def running(
+    settings: GatewaySettings, *texts: TextModel, shared: socket.socket | None = None
+) -> AsyncIterator[RunningGateway]:
+    """`texts`: of the gateway's own cell, and of those in `more_models`. `shared`: a socket that other gateways serve
+    too, that does not block; the URL is that of this gateway alone."""
     listener = listen("127.0.0.1", 0)
+    sockets = [listener]
+    if shared is not None:
+        settings, sockets = msgspec.structs.replace(settings, listener_fd=shared.fileno()), [shared.dup(), listener]
     port, trusted = listener.getsockname()[1], settings.tls_certificate
     url = f"https://localhost:{port}" if trusted else f"http://127.0.0.1:{port}"
     stop = asyncio.Event()
-    done = asyncio.create_task(serve(settings, texts, listener, stop))
+    done = asyncio.create_task(serve(settings, texts, sockets, stop))
     verify = ssl.create_default_context(cafile=trusted) if trusted else True
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S, verify=verify) as http:
         yield RunningGateway(url, http, stop, done)
@@ -69,6 +85,14 @@ def text_of(reply: httpx.Response, *, stream: bool) -> str:
         return str(reply.json()["choices"][0]["message"]["content"])
     *sent, _ = [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
     return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in sent)
+
+
+@pytest.fixture
+def shared() -> Iterator[socket.socket]:
+    """A socket for several gateways."""
+    with listen("127.0.0.1", 0) as listener:
+        listener.setblocking(False)  # `dup` would make that of all block again
+        yield listener
 
 
 @pytest.fixture(scope="session")

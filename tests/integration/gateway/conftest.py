@@ -1,5 +1,5 @@
 """The fixtures of the gateway's tests."""
 
-from tests.support.gateway import gateway, lonely_gateway, scheduler, settings, text
+from tests.support.gateway import gateway, lonely_gateway, scheduler, settings, shared, text
 
-__all__ = ["gateway", "lonely_gateway", "scheduler", "settings", "text"]
+__all__ = ["gateway", "lonely_gateway", "scheduler", "settings", "shared", "text"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -319,11 +320,15 @@ async def test_responses_are_stored_only_for_keys_that_ask_for_it(engine: AsyncE
 
 @pytest.fixture
 async def two_gateways(
-    postgres: PostgresServer, settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+    postgres: PostgresServer,
+    settings: GatewaySettings,
+    text: TextModel,
+    scheduler: AnsweringScheduler,
+    shared: socket.socket,
 ) -> AsyncIterator[list[RunningGateway]]:
-    """Two gateways of one cell that require API keys."""
+    """Two gateways of one cell that require API keys and share a port, each by its own address."""
     guarded = msgspec.structs.replace(settings, auth=True, database_url=postgres.url)
-    async with running(guarded, text) as first, running(guarded, text) as second:
+    async with running(guarded, text, shared=shared) as first, running(guarded, text, shared=shared) as second:
         for gateway in (first, second):
             await gateway.until("ready")
         yield [first, second]

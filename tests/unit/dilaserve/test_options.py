@@ -26,7 +26,7 @@ from dilaserve.stack.options import (
 )
 from dilaserve.stack.ports import client_url
 from dilaserve.stack.process import Program
-from dilaserve.stack.services import SETTINGS, reconfigurator_program, serving_programs
+from dilaserve.stack.services import SETTINGS, gateway_programs, reconfigurator_program, serving_programs
 from dilaserve.stack.supervisor import INITIAL_WAIT_S, MAX_WAIT_S, STABLE_RUN_S, next_wait_s
 from dilaserve.stack.up_options import UpOptions, with_up_options
 from shared.bus.users import BusUser
@@ -198,14 +198,19 @@ def programs(directory: Path, urls: Mapping[str, str], **options: Any) -> tuple[
     """A stack of two instances, and all its services."""
     given = UpOptions(first_metrics_port=9100, data_dir=directory, **options)
     stack = Stack(options=given, model=directory, model_name="m", instances=(1, 1), slots=2, auth=False)
-    return stack, [*serving_programs(stack, CONFIG, urls, "url"), reconfigurator_program(stack, CONFIG, urls, "url")]
+    serving = [*gateway_programs(stack, urls, "url", None), *serving_programs(stack, CONFIG, urls)]
+    return stack, [*serving, reconfigurator_program(stack, CONFIG, urls, "url")]
 
 
 @pytest.mark.parametrize("standby", [False, True])
-def test_every_program_has_a_metrics_port_of_its_own(*, standby: bool, tmp_path: Path) -> None:
-    stack, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), standby=standby)
-    ports = [int(program.environ["DILASERVE_METRICS_PORT"]) for program in started if program.name != "gateway"]
-    assert sorted(ports) == list(stack.metrics_ports)
+@pytest.mark.parametrize("gateways", [1, 3])
+def test_every_program_has_a_metrics_port_of_its_own(*, gateways: int, standby: bool, tmp_path: Path) -> None:
+    """One gateway alone has that of the API."""
+    stack, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), standby=standby, gateways=gateways)
+    ports = [int(program.environ["DILASERVE_METRICS_PORT"]) for program in started]
+    assert sorted(port for port in ports if port) == list(stack.metrics_ports)
+    assert ports.count(0) == (gateways == 1)
+    assert sum("services.gateway" in program.command for program in started) == gateways
     assert len({program.name for program in started}) == len(started)
     assert sum("services.scheduler" in program.command for program in started) == 1 + standby
 

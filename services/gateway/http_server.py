@@ -1,0 +1,33 @@
+"""The HTTP server, which can leave a port that other gateways serve too."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import uvicorn
+
+CLOSE = (b"connection", b"close")
+CHECK_S = 0.05  # between two looks at the open connections
+
+
+class Server(uvicorn.Server):
+    """uvicorn without signal handlers: `serve` drains first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def leave(self, within_s: float) -> None:
+        """Accept no more connections, and close each open one after its next response. An idle one closes
+        after uvicorn's limit on idle ones. Return when none is open, at latest after `within_s`.
+
+        A connection that the system has queued is another gateway's, as the socket is shared.
+        """
+        for each in self.servers if self.started else ():
+            each.close()
+        self.config.encoded_headers.append(CLOSE)  # of the responses that begin from now on; read once a second
+        self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self.server_state.connections:  # noqa: ASYNC110  (uvicorn reports no end)
+                    await asyncio.sleep(CHECK_S)
