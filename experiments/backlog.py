@@ -127,9 +127,9 @@ async def store_backlog(bus: Bus, requests: int) -> None:
 
 
 @contextmanager
-def scheduler(nats_url: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Run a scheduler during the body. Yields: its process and its log."""
-    settings = {"nats_url": nats_url, "model": DEMO_MODEL, "policy": "dilaserve"}
+def scheduler(nats_url: str, **more: object) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Run a scheduler with these settings during the body. Yields: its process and its log."""
+    settings = {"nats_url": nats_url, "model": DEMO_MODEL, "policy": "dilaserve", **more}
     environ = {**os.environ, **to_environ(settings)}
     with tempfile.NamedTemporaryFile(prefix="dilaserve-scheduler-") as log:
         process = subprocess.Popen([sys.executable, "-m", "services.scheduler"], env=environ, stdout=log, stderr=log)

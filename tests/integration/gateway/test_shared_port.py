@@ -39,7 +39,7 @@ class Load:
                     self.errors.append(repr(error))
 
     async def further(self, replies: int) -> None:
-        """Wait for so many more replies."""
+        """Wait for this number of replies more."""
         wanted = len(self.statuses) + replies
         await reached(lambda: len(self.statuses) >= wanted)
 
@@ -58,7 +58,7 @@ class Load:
             await asyncio.gather(*clients)
 
 
-async def test_requests_go_on_while_a_gateway_is_drained_and_replaced(
+async def test_no_request_fails_while_a_gateway_is_drained_and_replaced(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, shared: socket.socket
 ) -> None:
     load = Load(f"http://127.0.0.1:{shared.getsockname()[1]}")
