@@ -7,18 +7,11 @@ token ids, as gateways send them.
 """
 
 import asyncio
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from time import monotonic
 from typing import Annotated
 
 import numpy as np
-import psutil
 import typer
 from nats.aio.msg import Msg
 
@@ -27,6 +20,7 @@ from experiments.bus_failover import bus_servers
 from experiments.fault_load import until
 from experiments.live_cluster import CELL, held_out_requests
 from experiments.report import RESULTS, Report, target_list
+from experiments.service_process import cpu_time_s, service
 from shared.arrays import pack_int32
 from shared.bus.client import Bus
 from shared.bus.codec import decode
@@ -34,7 +28,6 @@ from shared.logs import configure_logs
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Request
 from shared.messages.stats import SchedulerStats
-from shared.settings import to_environ
 from shared.text import TextModel
 
 LIMIT_S = 120.0
@@ -73,6 +66,7 @@ async def run(requests: int) -> tuple[float, float, float, float]:
     with ExitStack() as started:
         servers, nats_url = started.enter_context(bus_servers(1))
         [server] = servers.processes.values()
+        settings = {"nats_url": nats_url, "model": DEMO_MODEL, "policy": "dilaserve"}
         bus = await Bus.connect(nats_url, CELL, name="experiment")
         await bus.set_up()
         await store_backlog(bus, requests)
@@ -82,9 +76,9 @@ async def run(requests: int) -> tuple[float, float, float, float]:
             stats.append((monotonic(), decode(msg.data, SchedulerStats)))
 
         await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=receive)
-        leader, _ = started.enter_context(scheduler(nats_url))
+        leader, _ = started.enter_context(service("scheduler", **settings))
         await until(lambda: bool(stats) and stats[-1][1].active == requests, LIMIT_S)
-        standby, log = started.enter_context(scheduler(nats_url))
+        standby, log = started.enter_context(service("scheduler", **settings))
         await until(lambda: "standing by" in log.read_text(), LIMIT_S)
         first_epoch = stats[-1][1].epoch
         killed_s, before_s = monotonic(), [cpu_time_s(each) for each in (standby, server)]
@@ -95,11 +89,6 @@ async def run(requests: int) -> tuple[float, float, float, float]:
         spent_s = [cpu_time_s(each) - earlier_s for each, earlier_s in zip((standby, server), before_s, strict=True)]
         await bus.close()
     return leads_s - killed_s, holds_s - leads_s, spent_s[0], spent_s[1]
-
-
-def cpu_time_s(process: subprocess.Popen[bytes]) -> float:
-    times = psutil.Process(process.pid).cpu_times()
-    return float(times.user + times.system)
 
 
 async def store_backlog(bus: Bus, requests: int) -> None:
@@ -124,20 +113,6 @@ async def store_backlog(bus: Bus, requests: int) -> None:
         begun = [bus.subjects.checkpoints(f"r{i}") for i in numbers if i % 10 == 0]
         await asyncio.gather(*(bus.store(subject, checkpoint) for subject in begun))
         await asyncio.gather(*(bus.store(bus.subjects.requests, body) for body in bodies))
-
-
-@contextmanager
-def scheduler(nats_url: str, **more: object) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Run a scheduler with these settings during the body. Yields: its process and its log."""
-    settings = {"nats_url": nats_url, "model": DEMO_MODEL, "policy": "dilaserve", **more}
-    environ = {**os.environ, **to_environ(settings)}
-    with tempfile.NamedTemporaryFile(prefix="dilaserve-scheduler-") as log:
-        process = subprocess.Popen([sys.executable, "-m", "services.scheduler"], env=environ, stdout=log, stderr=log)
-        try:
-            yield process, Path(log.name)
-        finally:
-            process.kill()
-            process.wait()
 
 
 if __name__ == "__main__":

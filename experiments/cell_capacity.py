@@ -18,12 +18,12 @@ import uvloop
 from nats.aio.msg import Msg
 
 from dilaserve.stack.up_options import DEMO_MODEL
-from experiments.backlog import cpu_time_s, scheduler
 from experiments.bus_failover import bus_servers
 from experiments.fault_load import until
 from experiments.live_cluster import CELL
 from experiments.paced_instances import PacedInstance, running
 from experiments.report import RESULTS, Report
+from experiments.service_process import cpu_time_s, service
 from shared.arrays import pack_int32
 from shared.bus.client import Bus
 from shared.bus.codec import decode
@@ -105,7 +105,9 @@ async def measure(count: int, seconds: float) -> CapacitySample:
         [server] = servers.processes.values()
         bus = await Bus.connect(nats_url, CELL, name="experiment")
         await bus.set_up()
-        leader, _ = started.enter_context(scheduler(nats_url, estimates="one-shot"))
+        leader, _ = started.enter_context(
+            service("scheduler", nats_url=nats_url, model=DEMO_MODEL, policy="dilaserve", estimates="one-shot")
+        )
         stats, ended, numbers = list[SchedulerStats](), itertools.count(), itertools.count()
         last_ended = 0
 
@@ -121,16 +123,7 @@ async def measure(count: int, seconds: float) -> CapacitySample:
         await bus.nc.subscribe(bus.subjects.outcomes("*"), cb=replace)
         await until(lambda: bool(stats), LIMIT_S)
         instances = [PacedInstance(f"paced-{n}", BLOCK, TOKENS_PER_STEP) for n in range(count)]
-        card = read_model_card(DEMO_MODEL, "demo")
-        registration = Instance(
-            instance_id="x",
-            model=card,
-            tp_degree=1,
-            profile=PROFILE,
-            max_batch_requests=REQUESTS,
-            max_batch_tokens=65_536,
-        )
-        async with running(bus, instances, registration, 1 / RATE):
+        async with running(bus, instances, new_registration(), 1 / RATE):
             for _ in range(count * REQUESTS):
                 await bus.publish(bus.subjects.requests, new_request(next(numbers)))
             await until(lambda: _all_run(instances) and stats[-1].deferred == 0, LIMIT_S)
@@ -154,6 +147,18 @@ async def measure(count: int, seconds: float) -> CapacitySample:
 
 def _all_run(instances: Sequence[PacedInstance]) -> bool:
     return all(each.iterations for each in instances)
+
+
+def new_registration() -> Instance:
+    """Of any instance: of the demo model, with room for REQUESTS requests."""
+    return Instance(
+        instance_id="any",
+        model=read_model_card(DEMO_MODEL, "demo"),
+        tp_degree=1,
+        profile=PROFILE,
+        max_batch_requests=REQUESTS,
+        max_batch_tokens=65_536,
+    )
 
 
 def new_request(number: int) -> Request:

@@ -21,6 +21,17 @@ async def test_each_read_gets_the_last_message_of_its_subject_or_none(bus: Bus) 
     assert (await messages.read(subject("r0"))) == found[0]  # a later read
 
 
+async def test_a_cancelled_read_does_not_disturb_the_others(bus: Bus) -> None:
+    name = bus.subjects.outcomes("r0")
+    await bus.store(name, Outcome(request_id="r0", status=OutcomeStatus.COMPLETED))
+    messages = LastMessages(bus, bus.subjects.stream("OUTCOMES"))
+    first, second = (asyncio.create_task(messages.read(name)) for _ in range(2))
+    await asyncio.sleep(0)  # both have asked
+    first.cancel()
+    assert await second is not None
+    assert first.cancelled()
+
+
 async def test_messages_that_exceed_one_reply_are_all_read(bus: Bus) -> None:
     size, count = 700_000, 100  # together more than the server sends in one reply
     names = [bus.subjects.outcomes(f"r{i}") for i in range(count)]

@@ -480,6 +480,15 @@ def test_a_cancelled_request_ends_and_is_dropped_on_its_instance() -> None:
     assert int(core.fleet.tokens.sum()) == 0
 
 
+def test_a_request_that_arrives_and_is_cancelled_in_one_cycle_leaves_the_others() -> None:
+    core = scheduler_core()
+    commands = core.cycle([registered(), *map(arrival, "abc"), RequestCancelled("b"), arrival("d")], 100.0)
+    finished = serve(core, {"a-1": Worker()}, commands)
+    statuses = {finish.arrived.request.request_id: finish.status for finish in finished}
+    completed = dict.fromkeys("acd", OutcomeStatus.COMPLETED)
+    assert statuses == {"b": OutcomeStatus.CANCELLED, **completed}
+
+
 def test_progress_is_reported_only_for_streaming_requests() -> None:
     core = scheduler_core()
     [sent] = of_kind(core.cycle([registered(), arrival("r", stream=True), arrival("quiet")], 100.0), SendJobs)
