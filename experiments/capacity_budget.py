@@ -1,4 +1,4 @@
-"""What each part of a large deployment would use: the CPU time of each process per request, times the requests.
+"""Multiplies the CPU time of each part per request by the requests of a large deployment.
 
 python -m experiments.capacity_budget
 

@@ -58,7 +58,7 @@ may fall short of {RATE:g} steps/s; the cost of a step counts those that ran."""
 
 @dataclass(frozen=True, slots=True)
 class CapacitySample:
-    """What one run used in `seconds`."""
+    """The work of one run of `seconds`, and the CPU time that it took."""
 
     instances: int
     seconds: float

@@ -124,6 +124,7 @@ async def serve(
         monitoring = [tasks.create_task(cell.monitor.run()) for cell in cells]
         if shares_port:
             await run_until_stopped(stop, until_ready(context))
+        server.should_exit = stop.is_set()
         serving = tasks.create_task(server.serve(list(sockets)))
         scheme, (host, port) = "http" if tls is None else "https", sockets[0].getsockname()[:2]
         models = ", ".join(model.name for model in context.models)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Iterator
 
 import uvicorn
@@ -17,17 +18,27 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until `should_exit` is set; accept no connection if it is set before the start. Close the sockets."""
+        if not self.should_exit:
+            await super().serve(sockets)
+        for each in sockets or ():
+            each.close()
+
     async def leave(self, within_s: float) -> None:
-        """Accept no more connections, and close each open one after its next response. An idle one closes
-        after uvicorn's limit on idle ones. Return when none is open, at latest after `within_s`.
+        """Accept no more connections, and close each open one after its next response, an idle one after uvicorn's
+        limit. Return when none is open, at latest after `within_s`.
 
         A connection that the system has queued is another gateway's, as the socket is shared.
         """
+        while not (self.started or self.should_exit):  # noqa: ASYNC110  (uvicorn reports no start)
+            await asyncio.sleep(CHECK_S)
         for each in self.servers if self.started else ():
             each.close()
         self.config.encoded_headers.append(CLOSE)  # of the responses that begin from now on; read once a second
         self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
+                await asyncio.sleep(CHECK_S)  # until a connection that was just accepted is among them
                 while self.server_state.connections:  # noqa: ASYNC110  (uvicorn reports no end)
                     await asyncio.sleep(CHECK_S)
