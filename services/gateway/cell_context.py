@@ -10,6 +10,7 @@ from services.gateway.api.errors import ApiError
 from services.gateway.bus_connection import BusConnection
 from services.gateway.cell_load import CellLoadTracker
 from services.gateway.console.cluster_monitor import ClusterMonitor
+from services.gateway.console.unfinished_requests import UnfinishedReader
 from services.gateway.inflight import InFlightRequest, InFlightRequests
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
@@ -31,6 +32,7 @@ class CellContext:
     readiness: Readiness
     load: CellLoadTracker
     inflight: InFlightRequests
+    unfinished: UnfinishedReader
     monitor: ClusterMonitor
     slo_admission: SloAdmission | None  # None: every SLO is admitted
 
@@ -45,7 +47,8 @@ class CellContext:
             readiness=readiness,
             load=CellLoadTracker(readiness),
             inflight=InFlightRequests(connection, text.card, timeout_s),
-            monitor=ClusterMonitor(settings.cell, text.card.name, readiness),
+            unfinished=UnfinishedReader(connection),
+            monitor=ClusterMonitor(settings, text.card.name, readiness),
             slo_admission=SloAdmission(settings.default_slo_s or DEFAULT_SLO_S) if settings.shed else None,
         )
 

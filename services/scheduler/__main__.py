@@ -15,6 +15,7 @@ from services.scheduler.io.drain_watch import DrainWatch
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.instance_events import InstanceEvents
 from services.scheduler.io.lease import Lease
+from services.scheduler.io.lookups import Lookups
 from services.scheduler.io.outcome_store import OutcomeStore
 from services.scheduler.io.predictor_client import PredictorClient
 from services.scheduler.io.reconciliation import reconcile
@@ -107,7 +108,7 @@ async def serve(
     instances.report_to(queue)
     bus.reconnects.subscribe(lambda: queue.put(StepsLost()))
     await requests.subscribe_cancels()
-    await requests.subscribe_lookups()
+    await Lookups(bus, requests, core).subscribe()
     freeze_startup_objects()
     background = [
         lease.hold(),

@@ -1,5 +1,6 @@
 """The inputs (events) and outputs (commands) of the scheduler's core: plain data. A StepResults message is an event."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ from shared.messages.requests import OutcomeStatus, Progress, Request, ServingSt
 from shared.messages.steps import StepJobs, StepResults
 from shared.pinned import count_pinned
 from shared.top_tokens import TopTokenTable
+
+TRACE_ID = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")  # at the start of a W3C `traceparent`
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,12 @@ class RequestArrived:
     def free_tokens(self) -> int:
         """The tokens of the output that steps write."""
         return self.output_length - count_pinned(self.request)
+
+    @property
+    def trace_id(self) -> str:
+        """The id of the trace, 32 hexadecimal digits; empty without one."""
+        found = TRACE_ID.match(self.trace.get("traceparent", ""))
+        return found[1] if found else ""
 
 
 @dataclass(frozen=True, slots=True)

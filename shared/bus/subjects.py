@@ -73,6 +73,7 @@ class Subjects:
     probes = _Name("dilaserve.{cell}.probes")
     config = _Name("dilaserve.{cell}.config")
     key_use = _Name("dilaserve.{cell}.key-use")
+    unfinished = _Name("dilaserve.{cell}.unfinished")
 
     cancel = _NameOf("dilaserve.{cell}.cancel.")  # + request
     lookup = _NameOf("dilaserve.{cell}.lookup.")  # + request

@@ -112,7 +112,8 @@ def _gateway(names: Subjects) -> Permissions:
     conversations = f"KV_{names.conversations_bucket}"
     return Permissions(
         publish=(
-            *(names.requests, names.cancel(">"), names.lookup(">"), names.batches, names.probes, names.key_use),
+            *(names.requests, names.cancel(">"), names.lookup(">"), names.unfinished),
+            *(names.batches, names.probes, names.key_use),
             *(f"$KV.{names.claims_bucket}.>", f"$KV.{names.conversations_bucket}.>"),
             *(f"$KV.{names.batches_bucket}.>", f"$O.{names.files_store}.>"),
             f"{API}.STREAM.NAMES",  # the object store searches for its stream
@@ -139,7 +140,7 @@ def _scheduler(names: Subjects) -> Permissions:
         publish=(
             *(names.arrivals, names.outcomes(">"), names.progress(">"), names.checkpoints(">"), names.steps("*")),
             *(names.stats("scheduler"), names.predict, names.config, f"$KV.{names.leases_bucket}.>"),
-            _inboxes(BusUser.GATEWAY),  # answers `lookup`
+            _inboxes(BusUser.GATEWAY),  # answers `lookup` and `unfinished`
             f"{API}.STREAM.NAMES",
             *(f"{API}.STREAM.{action}.{stream}" for stream in streams for action in ("CREATE", "UPDATE")),
             *_describe(*streams),
@@ -152,7 +153,7 @@ def _scheduler(names: Subjects) -> Permissions:
             *_consume(results, "*"),
         ),
         subscribe=(
-            *(names.cancel(">"), names.lookup(">"), f"$KV.{names.instances_bucket}.>"),
+            *(names.cancel(">"), names.lookup(">"), names.unfinished, f"$KV.{names.instances_bucket}.>"),
             _inboxes(BusUser.SCHEDULER),
         ),
     )

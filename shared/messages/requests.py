@@ -163,6 +163,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decisions: StepDecisions | None = None  # None: no step ran
     error: OutcomeError | None = None
     key: str = ""  # of the request; empty: none, or the request ended before it was decoded
+    priority: int = 0  # of the request
+    trace_id: str = ""  # of its trace (W3C), 32 hexadecimal digits; empty: none
     unverified: bool = False  # an instance that served it was found to compute wrong: the text may be wrong
 
 
@@ -186,12 +188,38 @@ class Guesses(Progress, frozen=True, kw_only=True):
     """
 
 
-class ActiveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Scheduler -> gateway: the reply to an empty message on dilaserve.<cell>.lookup.<request>. Core NATS."""
+class ActiveRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request without an outcome. It is also the scheduler's reply to an empty message on
+    dilaserve.<cell>.lookup.<request>. Core NATS."""
 
-    is_known: bool
+    is_known: bool  # whether the scheduler has it
+    request_id: str = ""
     key: str = ""  # of the request; empty: none
     arrival_s: float = 0.0  # Unix time, seconds
+    slo_s: float | None = None
+    priority: int = 0
+    output_tokens: int = 0  # to write: requested, in whole blocks, without the pinned ones
+    unmasked_tokens: int = 0
+    instance: str = ""  # that runs its next step; empty: it waits
+    steps: int = 0
+    migrations: int = 0
+    mean_threshold: Finite | None = None  # weighted by unmasked tokens; None: nothing is unmasked
+    trace_id: str = ""  # as in Outcome
+
+
+class UnfinishedQuery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Gateway -> scheduler: which requests have no outcome? Subject: dilaserve.<cell>.unfinished. Core NATS."""
+
+    key: str | None = None  # only those of this key; empty: of none; None: of all
+    instance: str = ""  # only those on this instance; empty: on any, or on none
+    id_part: str = ""  # only those whose id contains it
+
+
+class UnfinishedRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """Scheduler -> gateway: the reply to an UnfinishedQuery."""
+
+    requests: list[ActiveRequest]  # in the order in which the scheduler received them
+    is_whole: bool = True  # whether there are no more
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -27,7 +27,7 @@ async def test_every_view_is_accessible(bus: Bus, gateway: RunningGateway, new_p
         await page.get_by_role("button", name="Run both").click()
         await expect(page.locator("#comparison")).not_to_be_empty()
         assert await violations(page) == []
-        for view, shown in {"Cluster": ".instance", "Plans": ".plan", "Requests": "#requests tr"}.items():
+        for view, shown in {"Cluster": ".instance", "Plans": ".plan", "Requests": "#finished tr"}.items():
             await page.get_by_role("link", name=view, exact=True).click()
             await expect(page.locator(shown).first).to_be_visible()
             assert await violations(page) == []

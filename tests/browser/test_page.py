@@ -35,7 +35,7 @@ async def test_every_view_fits_and_the_playground_completes(
             await expect(page.get_by_role("heading", name=view, exact=True)).to_be_visible()
             assert await overflow_px(page) == 0
         await page.get_by_role("link", name="Requests").click()
-        await expect(page.locator("#requests tbody tr")).to_have_count(2)
+        await expect(page.locator("#finished tbody tr")).to_have_count(2)
 
 
 @pytest.mark.slow

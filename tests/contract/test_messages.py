@@ -44,6 +44,8 @@ from shared.messages.requests import (
     Progress,
     Request,
     ServingStats,
+    UnfinishedQuery,
+    UnfinishedRequests,
 )
 from shared.messages.stats import ClusterLoad, InstanceLoad, SchedulerStats
 from shared.messages.steps import RequestState, StepFailure, StepJobs, StepResults
@@ -240,6 +242,8 @@ SAMPLES: list[msgspec.Struct] = [
         events=[PlanEvent(at_s=2.0, text="stop worker-a-0-1")],
     ),
     ActiveRequest(is_known=True, key="alice", arrival_s=1.5),
+    UnfinishedQuery(key="alice", instance="w-1", id_part="ab"),
+    UnfinishedRequests(requests=[ActiveRequest(is_known=True, request_id="r", instance="w-1")], is_whole=False),
     WeightsRecord(model="demo", sha256="ab" * 32),
     CanaryRecord(tokens=pack_int32([3]), confidences=pack_float32([0.5])),
     CellConfig(

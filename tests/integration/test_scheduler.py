@@ -15,7 +15,16 @@ from shared.arrays import unpack_float32
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
 from shared.messages.instances import Instance, InstanceState
-from shared.messages.requests import ActiveRequest, Cancel, Outcome, OutcomeStatus, Progress, Request
+from shared.messages.requests import (
+    ActiveRequest,
+    Cancel,
+    Outcome,
+    OutcomeStatus,
+    Progress,
+    Request,
+    UnfinishedQuery,
+    UnfinishedRequests,
+)
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
 from shared.tasks import cancel
@@ -396,6 +405,33 @@ async def test_requests_that_a_broken_connection_lost_are_served(cluster: Cluste
             await until(cluster.all_acknowledged)
         await asyncio.to_thread(stop, process)  # it disconnects through the proxy
     await proxy.stop()
+
+
+async def test_the_scheduler_lists_requests_by_key_instance_and_id(shared: Cluster) -> None:
+    subjects, name = shared.bus.subjects, f"listed-{next(numbers)}"
+    await shared.bus.store(subjects.requests, Request(request_id=name, prompt="hi", key="alice", priority=3))
+
+    async def listed(**query: str) -> list[str]:
+        reply = await shared.bus.nc.request(subjects.unfinished, encode(UnfinishedQuery(**query)))
+        return [each.request_id for each in decode(reply.data, UnfinishedRequests).requests]
+
+    async def is_listed() -> bool:
+        return name in await listed()
+
+    await until(is_listed)
+    assert await listed(key="alice", id_part=name[:-1]) == [name]
+    assert name not in await listed(key="bob")
+    assert await listed(instance="no-such") == []
+    assert await listed(id_part="no-such") == []
+    await shared.bus.publish(subjects.cancel(name), Cancel())
+
+    async def has_ended() -> bool:
+        return name not in await listed()
+
+    await until(has_ended)
+    stored = await shared.bus.last("OUTCOMES", subjects.outcomes(name), Outcome)
+    assert stored is not None
+    assert (stored.key, stored.priority) == ("alice", 3)
 
 
 async def test_the_scheduler_knows_requests_that_wait_or_run(shared: Cluster) -> None:

@@ -28,6 +28,8 @@ from shared.messages.requests import (
     Request,
     ServingStats,
     TopTokens,
+    UnfinishedQuery,
+    UnfinishedRequests,
 )
 from shared.messages.stats import SchedulerStats
 from shared.pinned import free_positions
@@ -37,6 +39,7 @@ from tests.builders import scheduler_stats
 TOKENS_PER_STEP = 3
 GUESS_CONFIDENCE = pack_float32([0.25])
 HEARTBEAT_S = 0.05
+INSTANCE = "worker-test"
 
 
 def confidences_of(positions: Int64) -> Float64:
@@ -57,6 +60,23 @@ def top_tokens_of(request: Request, output_ids: Int32, positions: Int64) -> TopT
     )
 
 
+def active(request: Request) -> ActiveRequest:
+    """The state of a request whose first step has run; it arrived at 1 s."""
+    return ActiveRequest(
+        is_known=True,
+        request_id=request.request_id,
+        key=request.key,
+        arrival_s=1.0,
+        slo_s=request.slo_s or 5.0,
+        priority=request.priority,
+        output_tokens=request.output_tokens,
+        unmasked_tokens=TOKENS_PER_STEP,
+        instance=INSTANCE,
+        steps=1,
+        mean_threshold=0.9,
+    )
+
+
 @dataclass
 class AnsweringScheduler:
     """Answers every request with `answer(request)`; `hold`, if given, delays outcomes until it is set."""
@@ -69,6 +89,7 @@ class AnsweringScheduler:
     instance_state: InstanceState = InstanceState.READY
     stats: SchedulerStats = field(default_factory=scheduler_stats)
     requests: list[Request] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)  # ids of those with an outcome
     served: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)  # ids, before their outcome is stored
     cancelled: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
 
@@ -76,6 +97,7 @@ class AnsweringScheduler:
         """Answer until cancelled."""
         await self.bus.nc.subscribe(self.bus.subjects.cancel(">"), cb=self._receive_cancel)
         await self.bus.nc.subscribe(self.bus.subjects.lookup(">"), cb=self._receive_lookup)
+        await self.bus.nc.subscribe(self.bus.subjects.unfinished, cb=self._receive_unfinished)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._register())
             tasks.create_task(self._lead())
@@ -90,7 +112,7 @@ class AnsweringScheduler:
         bucket = await self.bus.bucket(self.bus.subjects.instances_bucket)
         task = asyncio.current_task()
         while task is not None and not task.cancelling():  # Python 3.11's wait_for can swallow a cancellation
-            instance = Instance(instance_id="worker-test", model=self.text.card, tp_degree=1, state=self.instance_state)
+            instance = Instance(instance_id=INSTANCE, model=self.text.card, tp_degree=1, state=self.instance_state)
             with contextlib.suppress(*BUS_ERRORS):  # on a busy machine; as a worker does, it puts the instance again
                 await bucket.put(instance.instance_id, encode(instance))
             await asyncio.sleep(HEARTBEAT_S)
@@ -104,8 +126,19 @@ class AnsweringScheduler:
 
     async def _receive_lookup(self, msg: Msg) -> None:
         found = next((each for each in self.requests if each.request_id == name_in(msg.subject)), None)
-        is_known, key = found is not None, found.key if found else ""
-        await self.bus.publish(msg.reply, ActiveRequest(is_known=is_known, key=key, arrival_s=1.0))
+        await self.bus.publish(msg.reply, ActiveRequest(is_known=False) if found is None else active(found))
+
+    async def _receive_unfinished(self, msg: Msg) -> None:
+        query = decode(msg.data, UnfinishedQuery)
+        found = [
+            active(each)
+            for each in self.requests
+            if each.request_id not in self.ended
+            and query.key in (None, each.key)
+            and query.instance in ("", INSTANCE)
+            and query.id_part in each.request_id
+        ]
+        await self.bus.publish(msg.reply, UnfinishedRequests(requests=found))
 
     async def _receive_cancel(self, msg: Msg) -> None:
         self.cancelled.put_nowait(name_in(msg.subject))
@@ -139,6 +172,7 @@ class AnsweringScheduler:
         if self.hold is not None:
             await self.hold.wait()
         await self.bus.store(self.bus.subjects.outcomes(request.request_id), self._outcome(request, output_ids, steps))
+        self.ended.add(request.request_id)
         await msg.ack()
 
     def _output_ids(self, request: Request) -> Int32:
@@ -162,6 +196,7 @@ class AnsweringScheduler:
         return Outcome(
             request_id=request.request_id,
             key=request.key,
+            priority=request.priority,
             status=self.status,
             text=finished.text,
             finish_reason=finished.finish_reason,
@@ -183,7 +218,7 @@ class AnsweringScheduler:
                 latency_s=latency_s,
                 step_s=latency_s / 2,
                 slo_met=latency_s <= (request.slo_s or 5.0),
-                instances=["worker-test"],
+                instances=[INSTANCE],
                 migrations=0,
             ),
         )

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from shared.messages.gateway import BatchStatus
-from shared.messages.requests import FinishReason, Outcome, OutcomeStatus
+from shared.messages.requests import ActiveRequest, FinishReason, Outcome, OutcomeStatus
 
 T = TypeVar("T")
 Ms = Annotated[float, BeforeValidator(lambda seconds: round(seconds * 1000, 3))]  # validated from seconds
@@ -199,6 +199,9 @@ class RequestSummary(ResponseModel):
     id: str
     status: OutcomeStatus
     arrival_s: float = Field(description="Unix time, seconds")
+    key: str = Field(description="the id of its API key; empty: none")
+    priority: int
+    trace_id: str | None = Field(description="of its trace (W3C); null: none")
     text: str
     error: StoredRequestError | None
     dilaserve: Serving
@@ -214,12 +217,28 @@ class StoredRequest(RequestSummary):
 
 
 class UnfinishedRequest(ResponseModel):
-    """A request without an outcome."""
+    """A request without an outcome. Units: tokens, steps."""
 
     object: Literal["dilaserve.request"]
-    id: str
+    id: str = Field(validation_alias="request_id")
     status: Literal["in_progress", "cancelling"]
     arrival_s: float = Field(description="Unix time, seconds")
+    key: str = Field(description="the id of its API key; empty: none")
+    priority: int
+    slo_ms: Ms | None = Field(validation_alias="slo_s")
+    output_tokens: int = Field(description="to write")
+    unmasked_tokens: int = Field(description="written so far")
+    steps: int = Field(description="run so far")
+    instance: str | None = Field(description="that runs its next step; null: it waits")
+    migrations: int
+    mean_threshold: float | None = Field(description="so far, weighted by unmasked tokens; null: no step has ended")
+    trace_id: str | None = Field(description="of its trace (W3C); null: none")
+
+    @classmethod
+    def of(cls, active: ActiveRequest) -> Self:
+        optional = {"instance": active.instance or None, "trace_id": active.trace_id or None}
+        fixed = {"object": "dilaserve.request", "status": "in_progress"}
+        return cls.model_validate(asdict(active) | optional | fixed)
 
 
 class TokenList(ResponseModel):

@@ -3,16 +3,16 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from itertools import islice
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import structlog
+from msgspec.structs import replace
 from nats.aio.msg import Msg
 from nats.js.api import DeliverPolicy
 
 from services.gateway.console.cluster_view import ClusterView, LoadView, Update, load_view, node_views
 from services.gateway.readiness import Readiness
-from shared.api_keys import ApiKey
+from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus, try_decode
 from shared.bus.errors import BUS_ERRORS
 from shared.bus.stream_reader import read_stream
@@ -24,13 +24,14 @@ from shared.tasks import pause
 log = structlog.get_logger(__name__)
 
 MAX_LOADS = 300  # one per second
-MAX_RECENT = 500  # outcomes kept, and read from the stream at the start
+MAX_RECENT = 2000  # outcomes kept, and read from the stream at the start
+PREVIEW_LENGTH = 120  # characters of a kept text
 STATS_TIMEOUT_S = 3 * STATS_S  # silence after which no scheduler leads
 
 
 class ClusterMonitor:
-    def __init__(self, cell: str, model_name: str, readiness: Readiness) -> None:
-        self._cell = cell
+    def __init__(self, settings: GatewaySettings, model_name: str, readiness: Readiness) -> None:
+        self._cell, self._trace_url = settings.cell, settings.trace_url
         self._model_name = model_name
         self._readiness = readiness
         self._last_stats: SchedulerStats | None = None
@@ -82,10 +83,10 @@ class ClusterMonitor:
         """None: no reconfigurator runs."""
         return self._reconfigurator if time.time() - self._reconfigurator_s < STATS_TIMEOUT_S else None
 
-    def recent(self, limit: int, key: ApiKey) -> list[Outcome]:
-        """The most recently finished requests that the key may see, newest first."""
-        visible = (outcome for outcome in reversed(self._recent.values()) if key.may_see(outcome.key))
-        return list(islice(visible, limit))
+    def recent(self, accepts: Callable[[Outcome], bool]) -> Iterator[Outcome]:
+        """The most recently finished requests that `accepts` selects, newest first, without the details of steps and
+        with the beginning of their text."""
+        return filter(accepts, reversed(self._recent.values()))
 
     def cluster(self) -> ClusterView:
         """The state of the cell."""
@@ -98,6 +99,7 @@ class ClusterMonitor:
             ready=reason is None,
             reason=reason,
             slack=stats.slack if stats else None,
+            trace_url=self._trace_url or None,
             nodes=node_views(self._readiness.instances.instances(), stats.instances if stats else ()),
         )
 
@@ -127,7 +129,7 @@ class ClusterMonitor:
         if outcome is None or outcome.request_id in self._recent:  # a duplicate
             return
         self._ended += 1
-        self._recent[outcome.request_id] = outcome
+        self._recent[outcome.request_id] = _summary(outcome)
         if len(self._recent) > MAX_RECENT:
             del self._recent[next(iter(self._recent))]
 
@@ -142,5 +144,11 @@ async def _read_outcomes(bus: Bus, count: int) -> dict[str, Outcome]:
     last = (await bus.js.stream_info(stream)).state.last_seq
     start = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": max(1, last - count + 1)}
     msgs = await read_stream(bus, stream, bus.subjects.outcomes(">"), **start)
-    outcomes = [outcome for msg in msgs if (outcome := try_decode(msg, Outcome))]
+    outcomes = [_summary(outcome) for msg in msgs if (outcome := try_decode(msg, Outcome))]
     return {outcome.request_id: outcome for outcome in outcomes}
+
+
+def _summary(outcome: Outcome) -> Outcome:
+    """The part of an outcome that a list shows: many are kept."""
+    unlisted = {"token_ids": b"", "confidences": b"", "top_tokens": None, "decisions": None}
+    return replace(outcome, text=outcome.text[:PREVIEW_LENGTH], **unlisted)

@@ -57,6 +57,7 @@ class ClusterView(ResponseModel):
     reason: str | None  # why it is not ready
     slack: float | None  # free share of the cell; 0 and below: full. None: no scheduler leads
     nodes: list[NodeView]
+    trace_url: str | None = None  # address of a trace's page, with {trace_id}
 
 
 class Update(ResponseModel):

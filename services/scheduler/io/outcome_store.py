@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from services.scheduler.events import FinishRequest
 from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.request_decoder import has_producer
+from services.scheduler.io.waiting_requests import WaitingRequest
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.errors import bus_errors
 from shared.errors import BadInput
-from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus
+from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus
 from shared.retry import retry
 from shared.tasks import cancel
 from shared.text import TextModel
@@ -100,20 +101,25 @@ class OutcomeStore:
             decisions=finish.decisions,
             error=OutcomeError(message=finish.error, field=finish.field) if finish.error else None,
             key=arrived.request.key,
+            priority=arrived.request.priority,
+            trace_id=arrived.trace_id,
         )
         self._remember(outcome, arrived.delivery)
         self._write(outcome, arrived.delivery)
 
-    def cancel(self, arrival: Arrival, delivery: Delivery) -> None:
+    def cancel(self, waiting: WaitingRequest) -> None:
         """Store the outcome of a request that was cancelled before the core received it."""
+        arrival = waiting.arrival
         outcome = Outcome(
             request_id=arrival.request_id,
             status=OutcomeStatus.CANCELLED,
             prompt_tokens=arrival.prompt_tokens,
             output_tokens=arrival.output_tokens,
             arrival_s=arrival.arrival_s,
+            key=waiting.key,
+            priority=waiting.priority,
         )
-        self._write(outcome, delivery)
+        self._write(outcome, waiting.delivery)
 
     def reject(self, request_id: str, delivery: Delivery, error: BadInput) -> None:
         """Store the outcome of an invalid request."""

@@ -5,6 +5,7 @@ is read again when there is room.
 """
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,7 +28,7 @@ from shared.bus.errors import BUS_ERRORS
 from shared.bus.settlement import discard
 from shared.bus.subjects import consumer_epoch, name_in, request_consumer
 from shared.errors import BadInput
-from shared.messages.requests import ActiveRequest, Arrival, Cancel, Request
+from shared.messages.requests import Arrival, Cancel, Request
 from shared.pinned import count_pinned
 from shared.text import round_up_to_blocks
 
@@ -39,9 +40,7 @@ CHARS_PER_TOKEN = 4  # of a waiting text, which is not tokenized yet
 
 @dataclass(slots=True)
 class _Held:
-    sequence: int  # of its message
-    key: str  # of the request
-    arrival_s: float
+    waited: WaitingRequest  # as it was received
     in_core: bool = False
     cancelled: bool = False
 
@@ -84,6 +83,16 @@ class RequestConsumer:
         is_present = request_id in self._held or self._waiting.get(request_id) is not None
         return is_present or self._outcomes.remembers(request_id)
 
+    def find(self, request_id: str) -> WaitingRequest | None:
+        """The request if it has no outcome yet."""
+        held = self._held.get(request_id)
+        return held.waited if held else self._waiting.get(request_id)
+
+    def unfinished(self) -> Iterator[WaitingRequest]:
+        """The requests without an outcome: those held first, each in the order in which they came."""
+        yield from (held.waited for held in self._held.values())
+        yield from self._waiting
+
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
@@ -111,9 +120,6 @@ class RequestConsumer:
 
     async def subscribe_cancels(self) -> None:
         await self._bus.nc.subscribe(self._bus.subjects.cancel(">"), cb=self._receive_cancel)
-
-    async def subscribe_lookups(self) -> None:
-        await self._bus.nc.subscribe(self._bus.subjects.lookup(">"), cb=self._receive_lookup)
 
     async def _receive(self, msg: Msg) -> None:
         try:
@@ -145,7 +151,7 @@ class RequestConsumer:
         the bus until the outcome is stored."""
         first: int | None
         if held := self._held.get(request_id):
-            first = held.sequence
+            first = held.waited.delivery.sequence
         elif waiting := self._waiting.get(request_id):
             first = waiting.delivery.sequence
         elif self._outcomes.remembers(request_id):
@@ -160,7 +166,7 @@ class RequestConsumer:
         return True
 
     def _hold(self, waiting: WaitingRequest, message: RequestMessage | None = None) -> None:
-        held = self._held[waiting.request_id] = _Held(waiting.delivery.sequence, waiting.key, waiting.arrival.arrival_s)
+        held = self._held[waiting.request_id] = _Held(waiting)
         self._tasks.create_task(self._prepare(held, waiting, message))
 
     async def _prepare(self, held: _Held, waiting: WaitingRequest, message: RequestMessage | None) -> None:
@@ -190,7 +196,7 @@ class RequestConsumer:
 
     def _release(self, request_id: str, delivery: Delivery) -> None:
         held = self._held.get(request_id)
-        if held is not None and held.sequence == delivery.sequence:
+        if held is not None and held.waited.delivery.sequence == delivery.sequence:
             del self._held[request_id]
             self._room.set()
 
@@ -217,17 +223,6 @@ class RequestConsumer:
         elif not self._outcomes.remembers(request_id):
             self._keep_cancel(request_id, asyncio.get_running_loop().time())
 
-    async def _receive_lookup(self, msg: Msg) -> None:
-        if not msg.reply:
-            return
-        request_id = name_in(msg.subject)
-        found = ActiveRequest(is_known=False)
-        if held := self._held.get(request_id):
-            found = ActiveRequest(is_known=True, key=held.key, arrival_s=held.arrival_s)
-        elif waiting := self._waiting.get(request_id):
-            found = ActiveRequest(is_known=True, key=waiting.key, arrival_s=waiting.arrival.arrival_s)
-        await self._bus.publish(msg.reply, found)
-
     def _keep_cancel(self, request_id: str, now_s: float) -> None:
         """Keep a cancel for its request, and drop those whose request did not arrive."""
         self._early_cancels.pop(request_id, None)
@@ -237,7 +232,7 @@ class RequestConsumer:
 
     def _cancel(self, waiting: WaitingRequest) -> None:
         self._totals.cancelled += 1
-        self._outcomes.cancel(waiting.arrival, waiting.delivery)
+        self._outcomes.cancel(waiting)
 
     def _reject(self, request_id: str, delivery: Delivery, error: BadInput) -> None:
         log.info("request rejected", request_id=request_id, error=error.message)

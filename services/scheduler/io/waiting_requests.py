@@ -4,6 +4,7 @@ An entry has no prompt, so that memory bounds their number no earlier than the s
 """
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from services.scheduler.io.delivery import Delivery
@@ -33,6 +34,10 @@ class WaitingRequests:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def __iter__(self) -> Iterator[WaitingRequest]:
+        """In the order in which they were added."""
+        return iter(self._waiting.values())
 
     def get(self, request_id: str) -> WaitingRequest | None:
         return self._waiting.get(request_id)

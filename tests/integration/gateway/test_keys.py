@@ -22,7 +22,7 @@ from tests.support.gateway import LIMIT_S, RunningGateway, running
 from tests.support.postgres import PostgresServer
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.stack import dilaserve, new_data_dir
-from tests.support.waiting import until
+from tests.support.waiting import reached, until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 PATH = "/v1/chat/completions"
@@ -185,6 +185,27 @@ async def test_a_key_sees_its_own_requests_and_an_operator_sees_all(
     assert await visible(bob) == ({ids[bob]}, {ids[bob]})
     assert (await visible(operator))[1] == set(ids.values())
     assert "operator" in await keys_command(postgres, "list")
+
+
+async def test_a_key_sees_its_own_requests_in_progress_and_an_operator_sees_all(
+    guarded: RunningGateway, engine: AsyncEngine, scheduler: AnsweringScheduler, hold: asyncio.Event
+) -> None:
+    alice, alices_secret = await create_key(engine, "alice")
+    bob, bobs_secret = await create_key(engine, "bob")
+    _, operators_secret = await create_key(engine, "operator", operator=True)
+    asked = [asyncio.create_task(complete(guarded, secret)) for secret in (alices_secret, bobs_secret)]
+    await reached(lambda: len(scheduler.requests) == 2)
+
+    async def owners(secret: str, **filters: str) -> set[str]:
+        query = {"status": "in_progress", **filters}
+        reply = await guarded.http.get("/v1/requests", params=query, headers=bearing(secret))
+        return {each["key"] for each in reply.json()["data"]}
+
+    assert await owners(alices_secret) == await owners(operators_secret, key=alice.key_id) == {alice.key_id}
+    assert await owners(alices_secret, key=bob.key_id) == set()
+    assert await owners(operators_secret) == {alice.key_id, bob.key_id}
+    hold.set()
+    await asyncio.gather(*asked)
 
 
 async def test_requests_beyond_the_concurrency_limit_are_rejected(

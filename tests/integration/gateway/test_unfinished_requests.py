@@ -20,9 +20,8 @@ async def test_a_request_is_in_progress_until_its_outcome(
     request_id = scheduler.requests[0].request_id
     for name in (request_id, f"chatcmpl-{request_id}"):
         running = (await gateway.http.get(f"/v1/requests/{name}")).json()
-        assert running == {
-            "object": "dilaserve.request", "id": request_id, "status": "in_progress", "arrival_s": 1.0
-        }  # fmt: skip
+        assert (running["object"], running["id"], running["status"]) == ("dilaserve.request", request_id, "in_progress")
+        assert (running["arrival_s"], running["instance"], running["steps"]) == (1.0, "worker-test", 1)
     scheduler.hold.set()
     assert (await waiting).status_code == 200
     ended = (await gateway.http.get(f"/v1/requests/{request_id}")).json()

@@ -1,6 +1,7 @@
 """/v1/files and /v1/batches: OpenAI's batch API."""
 
-from typing import Annotated, TypeVar
+from operator import attrgetter
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -9,8 +10,9 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from services.gateway.admission.admission import key_of
-from services.gateway.api.errors import ApiError, not_found
+from services.gateway.api.errors import ApiError
 from services.gateway.api.openapi import FILE_FORM, json_body
+from services.gateway.api.paging import page_after
 from services.gateway.api.request_body import bounded, check_content_type, read_body
 from services.gateway.api.request_models import BatchBody
 from services.gateway.api.response_models import BatchList, BatchObject, DeletedFile, FileObject, Page
@@ -18,7 +20,6 @@ from services.gateway.app_context import AppContext
 from services.gateway.batches.file_store import MAX_FILE_BYTES
 from shared.messages.gateway import Batch
 
-L = TypeVar("L", FileObject, BatchObject)
 Limit = Annotated[int, Query(ge=1, le=100)]
 FileLimit = Annotated[int, Query(ge=1, le=10_000)]
 
@@ -38,9 +39,10 @@ def file_routes(context: AppContext) -> APIRouter:
         http: Request, limit: FileLimit = 10_000, after: str | None = None, purpose: str | None = None
     ) -> Page[FileObject]:
         """The API key's files, newest first; `after` is the id of the last file of the previous page."""
-        files = _after(await context.files.owned_by(key_of(http).key_id), after)
-        files = [file for file in files if purpose in (None, file.purpose)]
-        return Page(data=files[:limit], has_more=len(files) > limit)
+        owned = await context.files.owned_by(key_of(http).key_id)
+        files = [file for file in owned if purpose in (None, file.purpose)]
+        page, has_more = page_after(files, after, limit, attrgetter("id"))
+        return Page(data=page, has_more=has_more)
 
     @router.get("/{file_id}")
     async def get_file(http: Request, file_id: str) -> FileObject:
@@ -80,10 +82,10 @@ def batch_routes(context: AppContext) -> APIRouter:
     @router.get("")
     async def list_batches(http: Request, limit: Limit = 20, after: str | None = None) -> BatchList:
         """The API key's batches, newest first; `after` is the id of the last batch of the previous page."""
-        batches = _after([batch_object(batch) for batch in await context.batches.owned_by(key_of(http).key_id)], after)
-        page = batches[:limit]
+        batches = [batch_object(batch) for batch in await context.batches.owned_by(key_of(http).key_id)]
+        page, has_more = page_after(batches, after, limit, attrgetter("id"))
         first_id, last_id = (page[0].id, page[-1].id) if page else (None, None)
-        return BatchList(data=page, first_id=first_id, last_id=last_id, has_more=len(batches) > limit)
+        return BatchList(data=page, first_id=first_id, last_id=last_id, has_more=has_more)
 
     @router.get("/{batch_id}")
     async def get_batch(http: Request, batch_id: str) -> BatchObject:
@@ -96,16 +98,6 @@ def batch_routes(context: AppContext) -> APIRouter:
         return batch_object(await context.batches.cancel(batch_id, key_of(http).key_id))
 
     return router
-
-
-def _after(items: list[L], after: str | None) -> list[L]:
-    """The items after the one with the id `after`. Raises: ApiError 404 if there is none with it."""
-    if after is None:
-        return items
-    index = next((index for index, item in enumerate(items) if item.id == after), None)
-    if index is None:
-        raise not_found("item", after, "after")
-    return items[index + 1 :]
 
 
 async def _read_upload(http: Request) -> tuple[str, bytes]:

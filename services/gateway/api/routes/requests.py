@@ -3,7 +3,7 @@
 import asyncio
 import re
 from heapq import merge
-from itertools import islice
+from operator import attrgetter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -13,9 +13,11 @@ from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.replies import ID_PREFIX as MESSAGE_ID_PREFIX
 from services.gateway.api.errors import ApiError
 from services.gateway.api.openai_responses.replies import ID_PREFIX as RESPONSE_ID_PREFIX
+from services.gateway.api.paging import page_after
 from services.gateway.api.replies import ChatFormat, TextFormat, usage_of
+from services.gateway.api.request_filter import RequestFilter
 from services.gateway.api.response_models import (
-    List,
+    Page,
     RequestSummary,
     Serving,
     StoredRequest,
@@ -26,14 +28,12 @@ from services.gateway.api.response_models import (
 from services.gateway.api.step_details import step_list
 from services.gateway.app_context import AppContext
 from services.gateway.cell_context import CellContext
-from services.gateway.console.cluster_monitor import MAX_RECENT
 from services.gateway.inflight import find_active, find_outcome
 from shared.api_keys import ApiKey
 from shared.bus.client import Bus
 from shared.errors import RetryLater
-from shared.messages.requests import Cancel, Outcome
+from shared.messages.requests import ActiveRequest, Cancel, Outcome
 
-PREVIEW_LENGTH = 120  # characters of a text in the list
 ID_PREFIXES = (ChatFormat.id_prefix, TextFormat.id_prefix, RESPONSE_ID_PREFIX, MESSAGE_ID_PREFIX)  # of replies
 REQUEST_ID = re.compile(r"([a-z0-9_]{1,32}\.)?[A-Za-z0-9_-]{1,64}")  # the first part: a named producer
 
@@ -43,13 +43,23 @@ def request_routes(context: AppContext) -> APIRouter:
 
     @router.get("", response_model_exclude_unset=True)
     async def list_requests(
-        http: Request, limit: Annotated[int, Query(ge=1, le=MAX_RECENT)] = 50
-    ) -> List[RequestSummary]:
-        """The API key's most recently finished requests, newest first; an operator's key lists those of all keys."""
-        of_cells = [cell.monitor.recent(limit, key_of(http)) for cell in context.cells]
-        outcomes = islice(merge(*of_cells, key=_end_s, reverse=True), limit)
-        shortened = (replace(outcome, text=outcome.text[:PREVIEW_LENGTH]) for outcome in outcomes)
-        return List(object="list", data=[RequestSummary(**_fields(outcome)) for outcome in shortened])
+        http: Request, wanted: Annotated[RequestFilter, Query()]
+    ) -> Page[RequestSummary | UnfinishedRequest]:
+        """The API key's most recently finished requests, newest first, or with the status `in_progress` those that
+        wait or run, the first that arrived first; an operator's key lists those of all keys."""
+        viewer = key_of(http)
+        wanted = wanted.model_copy(update={"id": bare_id(wanted.id)})
+        if wanted.status == "in_progress":
+            active, is_whole = await _unfinished(context, wanted, viewer)
+            page, has_more = page_after(active, wanted.after, wanted.limit, attrgetter("request_id"))
+            unfinished: list[RequestSummary | UnfinishedRequest] = [UnfinishedRequest.of(each) for each in page]
+            return Page(object="list", data=unfinished, has_more=has_more or not is_whole)
+        of_cells = [cell.monitor.recent(lambda each: wanted.accepts(each, viewer)) for cell in context.cells]
+        ended = merge(*of_cells, key=_end_s, reverse=True)
+        outcomes, has_more = page_after(ended, wanted.after, wanted.limit, attrgetter("request_id"))
+        if wanted.id and not outcomes:
+            outcomes = await _older(context, http, wanted)
+        return Page(object="list", data=[RequestSummary(**_fields(each)) for each in outcomes], has_more=has_more)
 
     @router.get("/{name}", response_model_exclude_unset=True)
     async def get_request(http: Request, name: str) -> StoredRequest | UnfinishedRequest:
@@ -78,15 +88,39 @@ def request_routes(context: AppContext) -> APIRouter:
     return router
 
 
+async def _unfinished(context: AppContext, wanted: RequestFilter, viewer: ApiKey) -> tuple[list[ActiveRequest], bool]:
+    """The unfinished requests of all cells by arrival, and whether these are all. Raises: RetryLater."""
+    query = wanted.query(viewer)
+    if query is None:
+        return [], True
+    replies = await asyncio.gather(*(cell.unfinished.read(query) for cell in context.cells))
+    found = sorted((each for reply in replies for each in reply.requests), key=attrgetter("arrival_s"))
+    return found, all(reply.is_whole for reply in replies)
+
+
+async def _older(context: AppContext, http: Request, wanted: RequestFilter) -> list[Outcome]:
+    """The finished request with this id, if the list should have it. Raises: RetryLater."""
+    try:
+        found, _ = await _find(context, http, wanted.id)
+    except ApiError:
+        return []
+    return [found] if isinstance(found, Outcome) and wanted.accepts(found, key_of(http)) else []
+
+
+def bare_id(name: str) -> str:
+    """The id of a request, of its own or of its reply's id."""
+    for prefix in ID_PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
 async def _find(context: AppContext, http: Request, name: str) -> tuple[Outcome | UnfinishedRequest, Bus]:
     """The request, and the bus of its cell.
 
     Raises: ApiError 404 if there is no such request, or the key may not see it; RetryLater if a cell that does not
     answer may have it.
     """
-    request_id, unknown = name, None
-    for prefix in ID_PREFIXES:
-        request_id = request_id.removeprefix(prefix)
+    request_id, unknown = bare_id(name), None
     if REQUEST_ID.fullmatch(request_id):
         looking = (_find_in_cell(cell, request_id, key_of(http)) for cell in context.cells)
         for result in await asyncio.gather(*looking):
@@ -122,9 +156,7 @@ async def _find_on_bus(bus: Bus, request_id: str, key: ApiKey) -> Outcome | Unfi
         return outcome if key.may_see(outcome.key) else None
     if active is None or not key.may_see(active.key):
         return None
-    return UnfinishedRequest(
-        object="dilaserve.request", id=request_id, status="in_progress", arrival_s=active.arrival_s
-    )
+    return UnfinishedRequest.of(replace(active, request_id=request_id))  # schedulers of the version before omit it
 
 
 def _end_s(outcome: Outcome) -> float:
@@ -138,6 +170,9 @@ def _fields(outcome: Outcome) -> dict[str, Any]:
         "id": outcome.request_id,
         "status": outcome.status,
         "arrival_s": outcome.arrival_s,
+        "key": outcome.key,
+        "priority": outcome.priority,
+        "trace_id": outcome.trace_id or None,
         "text": outcome.text,
         "error": StoredRequestError(message=error.message, param=error.field) if error else None,
         "dilaserve": Serving.of(outcome),

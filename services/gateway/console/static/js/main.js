@@ -7,7 +7,8 @@ import { follow } from "./live.js";
 import { showPlans } from "./plans.js";
 import { setUpPlayground } from "./playground.js";
 import { openRequest } from "./request.js";
-import { showRequests } from "./requests.js";
+import { setUpRequests, showRequests } from "./requests.js";
+import { setTraceAddress } from "./trace.js";
 
 const VIEWS = ["playground", "cluster", "requests", "plans"];
 let current = null;
@@ -47,6 +48,7 @@ function onUpdate(update) {
   history.push(...update.loads.filter((load) => load.t_s > since));
   history.splice(0, history.length - MAX_LOADS);
   latest = update;
+  setTraceAddress(update.cluster.trace_url);
   setStatus(update.cluster.ready ? "Ready" : update.cluster.reason, update.cluster.ready ? "good" : "bad");
   refresh(false);
 }
@@ -64,9 +66,10 @@ function refresh(entered) {
     charts.show(history);
     showCluster(latest.cluster);
   }
-  if (current === "requests" && (entered || latest.ended !== shown.ended)) {
+  if (current === "requests") {
+    const ended = entered || latest.ended !== shown.ended;
     shown.ended = latest.ended;
-    showRequests().catch(retryLater);
+    showRequests(ended).catch(retryLater);
   }
   if (current === "plans" && (entered || latest.plans !== shown.plans)) {
     shown.plans = latest.plans;
@@ -75,6 +78,7 @@ function refresh(entered) {
 }
 
 addEventListener("hashchange", route);
+setUpRequests(() => refresh(true));
 route();
 setUpPlayground(() => get("v1/models"));
 follow(onUpdate, () => setStatus("Connection lost", "bad"));

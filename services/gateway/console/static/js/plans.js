@@ -2,6 +2,7 @@
 import { get } from "./api.js";
 import { badge, byId, empty, facts, h } from "./dom.js";
 import * as format from "./format.js";
+import { traceLink } from "./trace.js";
 
 const KINDS = { stayed: "", running: "info", done: "good", replaced: "", failed: "bad" };
 const TITLES = { stayed: "No change", running: "Changing", done: "Changed", replaced: "Changed in part", failed: "Change failed" };
@@ -28,7 +29,7 @@ function planCard(plan) {
   if (plan.mean_threshold !== null) rows.push(["Planned threshold", format.threshold(plan.mean_threshold)]);
   if (plan.slack_s !== null) rows.push(["Planned slack", `${format.number(plan.slack_s, 2)} s`]);
   if (plan.solve_s !== null) rows.push(["Solved in", `${format.duration(plan.solve_s * 1000)}${plan.status ? `, ${plan.status}` : ""}`]);
-  if (plan.traceparent) rows.push(["Trace", h("code", {}, plan.traceparent.split("-")[1])]);
+  if (plan.traceparent) rows.push(["Trace", traceLink(plan.traceparent.split("-")[1])]);
   if (plan.classes.length) rows.push(["Workload", workload(plan.classes)]);
   return h(
     "article",

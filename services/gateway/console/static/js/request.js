@@ -3,6 +3,9 @@ import { get } from "./api.js";
 import { Chart, axis, css } from "./chart.js";
 import { badge, byId, empty, facts, h } from "./dom.js";
 import * as format from "./format.js";
+import { traceLink } from "./trace.js";
+
+const REFRESH_MS = 1000; // between two looks at a request that runs
 
 /** The badge of a request's outcome. */
 export function verdict(request) {
@@ -26,31 +29,68 @@ export async function openRequest(id) {
   drawer.onclick = (event) => event.target === drawer && event.offsetX < 0 && drawer.close();
   if (!drawer.open) drawer.showModal();
   try {
-    const request = await get(`v1/requests/${encodeURIComponent(id)}`);
-    if (head.isConnected) fill(drawer, request); // else another request was opened
+    for (;;) {
+      const request = await get(`v1/requests/${encodeURIComponent(id)}`);
+      if (!head.isConnected) return; // another request was opened
+      drawer.replaceChildren(head, ...(request.dilaserve ? finished(request) : unfinished(request)));
+      if (request.dilaserve) return;
+      await new Promise((resolve) => setTimeout(resolve, REFRESH_MS));
+      if (!drawer.open || !head.isConnected) return;
+    }
   } catch (error) {
     if (head.isConnected) drawer.append(empty("Not found", error.message));
   }
 }
 
-function fill(drawer, request) {
+/** The facts that a request has from its arrival on. */
+function received(request) {
+  return [
+    ["Arrived", format.moment(request.arrival_s)],
+    ["Key", request.key || "–"],
+    ["Priority", format.number(request.priority)],
+    ["Trace", traceLink(request.trace_id)],
+  ];
+}
+
+function unfinished(request) {
+  const state = request.instance === null ? badge("waiting", "warn") : badge("running", "info");
+  const rows = [
+    ["Age", format.duration(Math.max(0, Date.now() - request.arrival_s * 1000))],
+    ["SLO", format.duration(request.slo_ms)],
+    ["Tokens", `${format.number(request.unmasked_tokens)} of ${format.number(request.output_tokens)}`],
+    ["Steps", format.number(request.steps)],
+    ["Mean threshold", format.threshold(request.mean_threshold)],
+    ["Migrations", format.number(request.migrations)],
+    ["Instance", request.instance ?? "–"],
+  ];
+  return [h("div", { role: "status" }, state), facts([...received(request), ...rows])];
+}
+
+function finished(request) {
   const serving = request.dilaserve;
-  drawer.append(
-    h("div", {}, verdict(request)),
-    facts([
-      ["Latency", format.duration(serving.latency_ms)],
-      ["Computing", format.duration(serving.step_ms)],
-      ["SLO", format.duration(serving.slo_ms)],
-      ["Steps", serving.steps === undefined ? "–" : `${serving.steps} (${serving.recompute_steps} recompute)`],
-      ["Mean threshold", format.threshold(serving.mean_threshold)],
-      ["Lowest threshold", format.threshold(serving.min_threshold)],
-      ["Tokens", `${format.number(request.usage.prompt_tokens)} in, ${format.number(request.usage.completion_tokens)} out`],
-      ["Migrations", format.number(serving.migrations)],
-      ["Instances", (serving.instances ?? []).join(", ") || "–"],
-    ]),
-    h("div", { className: `reply${request.error ? " wrong" : ""}` }, request.error?.message ?? request.text),
-  );
-  if (request.steps?.length) drawer.append(...steps(request), stepTable(request.steps));
+  const rows = [
+    ["Latency", format.duration(serving.latency_ms)],
+    ["Computing", format.duration(serving.step_ms)],
+    ["SLO", format.duration(serving.slo_ms)],
+    ["Steps", serving.steps === undefined ? "–" : `${serving.steps} (${serving.recompute_steps} recompute)`],
+    ["Mean threshold", format.threshold(serving.mean_threshold)],
+    ["Lowest threshold", format.threshold(serving.min_threshold)],
+    ["Tokens", `${format.number(request.usage.prompt_tokens)} in, ${format.number(request.usage.completion_tokens)} out`],
+    ["Migrations", format.number(serving.migrations)],
+    ["Instances", (serving.instances ?? []).join(", ") || "–"],
+  ];
+  const reply = h("div", { className: `reply${request.error ? " wrong" : ""}` }, request.error?.message ?? request.text);
+  const parts = [h("div", {}, verdict(request)), facts([...received(request), ...rows]), reply];
+  return request.steps?.length ? [...parts, ...migrations(request.steps), ...steps(request), stepTable(request.steps)] : parts;
+}
+
+/** The steps before which the request moved to another instance; the instances run them one after the other. */
+function migrations(steps) {
+  const moves = steps.filter((step, i) => i > 0 && step.instance !== steps[i - 1].instance);
+  if (moves.length === 0) return [];
+  const from = (step) => steps[steps.indexOf(step) - 1].instance;
+  const texts = moves.map((step) => `Step ${step.step}, at ${format.duration(step.t_ms)}: ${from(step)} → ${step.instance}`);
+  return [h("div", {}, h("h3", {}, "Migrations"), h("ol", { className: "moves" }, ...texts.map((text) => h("li", {}, text))))];
 }
 
 const INSTANCE_COLOURS = ["--series-1", "--series-2", "--good", "--bad"];

@@ -1,0 +1,145 @@
+"""The page of requests: those in progress, filters, pages, and the details of one."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from playwright.async_api import Page, expect
+
+from services.gateway.settings import GatewaySettings
+from shared.arrays import pack_float32, pack_int32
+from shared.bus.client import Bus
+from shared.messages.decisions import StepDecisions
+from shared.messages.requests import Outcome, OutcomeStatus, ServingStats
+from shared.messages.steps import StepKind
+from shared.text import TextModel
+from tests.support.browser import NARROW, WIDE, NewPage, overflow_px
+from tests.support.gateway import RunningGateway, running
+from tests.support.scheduler import AnsweringScheduler
+from tests.support.waiting import reached
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+PAGE_ROWS = 25
+
+
+def outcome(request_id: str, status: OutcomeStatus = OutcomeStatus.COMPLETED, **fields: Any) -> Outcome:
+    return Outcome(request_id=request_id, status=status, arrival_s=1_700_000_000.0, **fields)
+
+
+def migrated(request_id: str) -> Outcome:
+    """A request that moved from w-1 to w-2 before its second step."""
+    stats = ServingStats(
+        steps=2,
+        recompute_steps=2,
+        mean_threshold=0.8,
+        min_threshold=0.7,
+        slo_s=1.0,
+        latency_s=0.5,
+        slo_met=True,
+        instances=["w-1", "w-2"],
+        migrations=1,
+    )
+    decisions = StepDecisions(
+        instances=["w-1", "w-2"],
+        at_s=pack_float32([0.1, 0.3]),
+        blocks=pack_int32([0, 0]),
+        kinds=pack_int32([StepKind.RECOMPUTE, StepKind.RECOMPUTE]),
+        thresholds=pack_float32([0.9, 0.7]),
+        allowed=pack_float32([0.9, 0.7]),
+        time_left_s=pack_float32([0.4, 0.2]),
+        placed_on=pack_int32([0, 1]),
+        batch_tokens=pack_int32([96, 96]),
+        batch_requests=pack_int32([1, 1]),
+        step_latency_s=pack_float32([0.1, 0.1]),
+    )
+    return outcome(request_id, text="29", key="alice", priority=7, stats=stats, decisions=decisions, trace_id=TRACE_ID)
+
+
+async def store(bus: Bus, *outcomes: Outcome) -> None:
+    for each in outcomes:
+        await bus.store(bus.subjects.outcomes(each.request_id), each)
+
+
+def rows(page: Page, part: str) -> Any:
+    return page.locator(f"#{part} tbody tr")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
+async def test_a_request_is_in_progress_until_it_is_finished(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage, size: tuple[int, int]
+) -> None:
+    scheduler.hold = asyncio.Event()
+    asked = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT))
+    await reached(lambda: len(scheduler.requests) == 1)
+    async with new_page(f"{gateway.url}/#requests", size) as page:
+        await expect(rows(page, "unfinished")).to_contain_text(["running"])
+        await expect(page.locator("#finished")).to_contain_text("No request yet")
+        await page.get_by_role("button", name="Open request").click()
+        drawer = page.get_by_role("dialog")
+        await expect(drawer).to_contain_text("running")
+        scheduler.hold.set()
+        await expect(drawer).to_contain_text("The answer is 29.")  # it follows the request
+        await page.keyboard.press("Escape")
+        await expect(rows(page, "finished")).to_have_count(1)
+        await expect(page.locator("#unfinished")).to_contain_text("No request in progress")
+        assert await overflow_px(page) == 0
+    await asked
+
+
+async def test_requests_are_selected_by_outcome_key_instance_and_id(
+    bus: Bus, gateway: RunningGateway, new_page: NewPage
+) -> None:
+    await store(bus, migrated("first"), outcome("second", OutcomeStatus.FAILED, key="bob"))
+    async with new_page(f"{gateway.url}/#requests") as page:
+        shown = rows(page, "finished")
+        await expect(shown).to_have_count(2)
+        for label, value, found in (("Key", "bob", "failed"), ("Instance", "w-2", "SLO met"), ("Id", "irs", "SLO met")):
+            field = page.get_by_role("searchbox", name=label)
+            await field.fill(value)
+            await expect(shown).to_have_count(1)
+            await expect(shown).to_contain_text(found)
+            await field.fill("")
+            await expect(shown).to_have_count(2)
+        await page.get_by_label("Outcome").select_option("Failed")
+        await expect(shown).to_have_count(1)
+        await expect(page.get_by_role("heading", name="In progress")).to_be_hidden()
+        await page.get_by_role("searchbox", name="Id").fill("first")
+        await expect(page.locator("#finished")).to_contain_text("No request found")
+        await page.get_by_role("button", name="Clear").click()
+        await expect(shown).to_have_count(2)
+
+
+async def test_pages_are_turned_with_the_keyboard(bus: Bus, gateway: RunningGateway, new_page: NewPage) -> None:
+    await store(bus, *(outcome(f"r{number:02}", OutcomeStatus.CANCELLED) for number in range(PAGE_ROWS + 2)))
+    async with new_page(f"{gateway.url}/#requests") as page:
+        shown, pages = rows(page, "finished"), page.get_by_role("group", name="Pages of finished requests")
+        await expect(shown).to_have_count(PAGE_ROWS)
+        await pages.get_by_role("button", name="Next").press("Enter")
+        await expect(shown).to_have_count(2)
+        await expect(pages).to_contain_text("Page 2")
+        await store(bus, outcome("new", OutcomeStatus.CANCELLED))  # it does not move the page
+        await pages.get_by_role("button", name="Previous").press("Enter")
+        await expect(shown.first).to_contain_text("new")
+        await shown.first.get_by_role("button").press("Enter")
+        await expect(page.get_by_role("dialog")).to_contain_text("cancelled")
+
+
+async def test_the_details_have_key_priority_migrations_and_a_link_to_the_trace(
+    bus: Bus, settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, new_page: NewPage
+) -> None:
+    linking = msgspec.structs.replace(settings, trace_url="http://127.0.0.1:1/trace/{trace_id}")
+    async with running(linking, text) as gateway:
+        await gateway.until("ready")
+        await store(bus, migrated("moved"))
+        async with new_page(f"{gateway.url}/#requests/moved", NARROW) as page:
+            drawer = page.get_by_role("dialog")
+            for fact in ("Arrived", "Keyalice", "Priority7", "Migrations1"):
+                await expect(drawer.locator(".facts")).to_contain_text(fact)
+            await expect(drawer.get_by_role("listitem")).to_have_text(["Step 1, at 300 ms: w-1 → w-2"])
+            await expect(drawer.get_by_role("region", name="Steps").locator("tbody tr")).to_have_count(2)
+            link = drawer.get_by_role("link", name=TRACE_ID[:8])
+            await expect(link).to_have_attribute("href", f"http://127.0.0.1:1/trace/{TRACE_ID}")
+            assert await overflow_px(page) == 0

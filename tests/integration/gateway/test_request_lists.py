@@ -1,0 +1,124 @@
+"""GET /v1/requests: filters, pages, requests in progress."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from services.gateway.console.cluster_monitor import MAX_RECENT
+from services.gateway.settings import GatewaySettings
+from shared.bus.client import Bus
+from shared.messages.requests import Outcome, OutcomeStatus
+from shared.text import TextModel
+from tests.support.gateway import RunningGateway, running
+from tests.support.scheduler import AnsweringScheduler
+from tests.support.waiting import reached, until
+
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+LIST = "/v1/requests"
+
+
+async def ask(gateway: RunningGateway, **options: Any) -> str:
+    """The id of a finished request."""
+    return (await gateway.http.post("/v1/chat/completions", json=CHAT | options)).headers["x-request-id"]
+
+
+async def ids(gateway: RunningGateway, **filters: str | int) -> list[str]:
+    reply = await gateway.http.get(LIST, params=filters)
+    assert reply.status_code == 200, reply.text
+    return [request["id"] for request in reply.json()["data"]]
+
+
+async def has_listed(gateway: RunningGateway, count: int) -> None:
+    """Wait until the list, which follows the outcomes on the bus, has this many."""
+
+    async def holds() -> bool:
+        return len(await ids(gateway)) == count
+
+    await until(holds)
+
+
+async def test_finished_requests_are_selected_by_outcome_instance_and_id(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    met = await ask(gateway)
+    missed = await ask(gateway, slo_ms=1e-3, priority=2)
+    scheduler.status = OutcomeStatus.FAILED
+    await gateway.http.post("/v1/chat/completions", json=CHAT)
+    failed = scheduler.requests[-1].request_id
+    await has_listed(gateway, 3)
+    assert await ids(gateway, status="completed") == [missed, met]
+    assert await ids(gateway, slo_met="true") == [met]
+    assert await ids(gateway, slo_met="false") == [missed]
+    assert await ids(gateway, status="failed") == [failed]
+    assert await ids(gateway, instance="worker-test") == [missed, met]
+    assert await ids(gateway, instance="no-such") == []
+    assert await ids(gateway, id=met[4:20]) == await ids(gateway, id=f"chatcmpl-{met}") == [met]
+    [listed] = (await gateway.http.get(LIST, params={"id": missed})).json()["data"]
+    assert (listed["key"], listed["priority"], listed["trace_id"]) == ("", 2, None)
+
+
+async def test_pages_follow_the_last_request_of_the_page_before(gateway: RunningGateway) -> None:
+    newest_first = [await ask(gateway) for _ in range(3)][::-1]
+    await has_listed(gateway, 3)
+    first = (await gateway.http.get(LIST, params={"limit": 2})).json()
+    assert ([each["id"] for each in first["data"]], first["has_more"]) == (newest_first[:2], True)
+    second = (await gateway.http.get(LIST, params={"limit": 2, "after": newest_first[1]})).json()
+    assert ([each["id"] for each in second["data"]], second["has_more"]) == (newest_first[2:], False)
+    unknown = await gateway.http.get(LIST, params={"after": "no-such"})
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "after")
+
+
+async def test_requests_in_progress_are_listed_until_their_outcome(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = asyncio.Event()
+    waiting = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT | {"slo_ms": 700}))
+    await reached(lambda: len(scheduler.requests) == 1)
+    [listed] = (await gateway.http.get(LIST, params={"status": "in_progress"})).json()["data"]
+    assert listed["id"] == scheduler.requests[0].request_id
+    assert (listed["status"], listed["slo_ms"], listed["instance"]) == ("in_progress", 700.0, "worker-test")
+    assert await ids(gateway, status="in_progress", instance="no-such") == []
+    assert await ids(gateway, status="in_progress", id="no-such") == []
+    assert await ids(gateway) == []
+    scheduler.hold.set()
+    await waiting
+    await has_listed(gateway, 1)
+    assert await ids(gateway, status="in_progress") == []
+
+
+async def test_the_whole_id_finds_a_request_that_is_not_listed_any_more(
+    bus: Bus, settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+) -> None:
+    for number in range(MAX_RECENT + 1):
+        cancelled = Outcome(request_id=f"r-{number}", status=OutcomeStatus.CANCELLED)
+        await bus.publish(bus.subjects.outcomes(cancelled.request_id), cancelled)
+    await bus.store(bus.subjects.outcomes("last"), Outcome(request_id="last", status=OutcomeStatus.CANCELLED))
+    async with running(settings, text) as gateway:
+        await gateway.until("ready")
+
+        async def has_read() -> bool:
+            return "last" in await ids(gateway, limit=1)
+
+        await until(has_read)
+        assert await ids(gateway, id="r-1000") == ["r-1000"]
+        assert await ids(gateway, id="r-0") == ["r-0"]
+        assert await ids(gateway, id="r-0", status="completed") == []
+        assert await ids(gateway, id="r-99999") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("status", "done"), ("slo_met", "perhaps"), ("limit", "0")], ids=["status", "slo", "limit"]
+)
+async def test_a_filter_with_an_unknown_value_is_refused_by_its_name(
+    lonely_gateway: RunningGateway, name: str, value: str
+) -> None:
+    reply = await lonely_gateway.http.get(LIST, params={name: value})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
+
+
+async def test_without_a_scheduler_no_request_in_progress_is_known(lonely_gateway: RunningGateway) -> None:
+    reply: httpx.Response = await lonely_gateway.http.get(LIST, params={"status": "in_progress"})
+    assert reply.status_code == 503
+    assert "no scheduler of the cell" in reply.json()["error"]["message"]
