@@ -7,6 +7,7 @@ from shared.messages.requests import OutcomeStatus
 from tests.support.browser import NARROW, WIDE, NewPage, overflow_px
 from tests.support.gateway import RunningGateway
 from tests.support.scheduler import AnsweringScheduler
+from tests.support.waiting import reached
 
 pytestmark = pytest.mark.browser
 VIEWS = ["Playground", "Cluster", "Requests", "Plans"]
@@ -55,6 +56,41 @@ async def test_a_template_is_filled_in_on_its_canvas(
         await canvas.focus()
         await page.keyboard.press("ArrowRight")
         await expect(page.locator("[data-run=A] .readout")).to_have_text("Position 0: “x”, given")
+
+
+@pytest.mark.slow
+async def test_a_reply_has_the_form_of_a_schema(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
+) -> None:
+    scheduler.answer = lambda _: "29"
+    async with new_page(gateway.url) as page:
+        await page.get_by_label("Slow motion").uncheck()
+        schema = page.get_by_label("JSON schema")
+        run = page.get_by_role("article", name="Run A").get_by_role("button", name="Run")
+        await schema.fill('{"type": "integer"')
+        await run.click()
+        assert "This is not JSON" in await schema.evaluate("field => field.validationMessage")
+        await schema.fill('{"type": "integer"}')
+        await run.click()
+        await expect(page.get_by_label("Reply of run A")).to_have_text("29")
+        assert scheduler.requests[0].pattern
+
+
+@pytest.mark.slow
+async def test_the_second_run_has_a_shorter_slo_than_the_first_took_until_one_is_set(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
+) -> None:
+    async with new_page(gateway.url) as page:
+        await run_both(page)
+        first, second = scheduler.requests
+        value, unit = (await page.locator("[data-run=A] .facts dd").first.inner_text()).split()
+        latency_s = float(value) / {"ms": 1000, "s": 1}[unit]
+        assert second.slo_s is not None
+        assert second.slo_s <= max(0.05, 0.9 * latency_s + 0.01)  # as the latency is rounded
+        assert (first.min_threshold, second.min_threshold) == (0, 0.7)
+        await page.locator("[data-run=B]").get_by_label("SLO").press("End")
+        await page.get_by_role("button", name="Run both").click()
+        await reached(lambda: 60 in {request.slo_s for request in scheduler.requests})
 
 
 @pytest.mark.slow

@@ -4,7 +4,11 @@ import { CanvasView, Recording } from "./canvas.js";
 import { badge, facts, h } from "./dom.js";
 import * as format from "./format.js";
 
-const SLOS_MS = [50, 75, 100, 150, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 8000, 12000, 20000, 30000, 60000];
+const SLOS_MS = [
+  50, 60, 80, 100, 125, 150, 175, 200, 225, 250, 275, 300, 350, 400, 450, 500, 600, 700, 800, 900, 1000, 1250, 1500, 2000, 2500, 3000, 4000,
+  5000, 6000, 8000, 10_000, 12_000, 15_000, 20_000, 30_000, 60_000,
+];
+const FOLLOWED = 0.9; // share of the other run's latency that the SLO is until the user sets it
 const BLOCK = 32; // tokens
 const SLOW_MS = 140; // per step in slow motion
 
@@ -20,7 +24,7 @@ function slider(label, id, { min, max, step, value }, text) {
   };
   input.addEventListener("input", update);
   update();
-  return [input, h("div", { className: "slider" }, h("label", { htmlFor: id }, label, output), input)];
+  return [input, h("div", { className: "slider" }, h("label", { htmlFor: id }, label, output), input), update];
 }
 
 export class Panel {
@@ -33,10 +37,12 @@ export class Panel {
     const at = SLOS_MS.indexOf(sloMs);
     const slo = { min: 0, max: SLOS_MS.length - 1, step: 1, value: at };
     let sloSlider, floorSlider;
-    [this.slo, sloSlider] = slider("SLO", `slo-${name}`, slo, (i) => format.duration(SLOS_MS[i]));
+    [this.slo, sloSlider, this.updateSlo] = slider("SLO", `slo-${name}`, slo, (i) => format.duration(SLOS_MS[i]));
     [this.floor, floorSlider] = slider("Quality floor", `floor-${name}`, { min: 0, max: 0.95, step: 0.05, value: floor }, (value) =>
       value ? `threshold ≥ ${format.threshold(value)}` : "none",
     );
+    this.isSloSet = false;
+    this.slo.addEventListener("input", () => (this.isSloSet = true));
     this.button = h("button", { type: "button", onclick: () => (this.abort ? this.abort.abort() : onRun()) }, "Run");
     this.state = h("span", { role: "status" });
     this.canvas = h("div", { className: "canvas", tabindex: "0", role: "group", "aria-roledescription": "canvas" });
@@ -45,7 +51,7 @@ export class Panel {
     this.scrub = h("input", { type: "range", min: 0, max: 0, step: 1, "aria-label": `Step shown of run ${name}`, disabled: true });
     this.scrub.addEventListener("input", () => this.showStep(Number(this.scrub.value)));
     this.step = h("output", {});
-    this.reply = h("div", { className: "reply", "aria-label": `Reply of run ${name}` });
+    this.reply = h("div", { className: "reply", role: "group", "aria-label": `Reply of run ${name}` });
     this.facts = h("div", {});
     const head = h("div", { className: "panel-head" }, h("h2", { className: "panel-name" }, name), this.state, h("span", { className: "grow" }), this.button);
     const legend = h("div", { className: "legend" }, h("span", {}, "Confidence"), h("span", {}, "low"), h("span", { className: "ramp" }), h("span", {}, "high"));
@@ -75,8 +81,15 @@ export class Panel {
     this.showStep(0);
   }
 
+  /** Take a SLO that is shorter than the other run took, unless the user has set it. */
+  follow(serving) {
+    if (this.isSloSet || !serving?.latency_ms) return;
+    this.slo.value = Math.max(0, SLOS_MS.findLastIndex((ms) => ms <= FOLLOWED * serving.latency_ms));
+    this.updateSlo();
+  }
+
   /** Send the prompt and draw its steps until the reply is complete. */
-  async run({ model, prompt, template, tokens, slow }) {
+  async run({ model, prompt, form, tokens, slow }) {
     this.clear(tokens);
     const abort = (this.abort = new AbortController());
     this.button.textContent = "Stop";
@@ -84,7 +97,8 @@ export class Panel {
     const body = {
       model,
       messages: [{ role: "user", content: prompt }],
-      ...(template ? { template } : { max_tokens: tokens }),
+      ...(form.template ? { template: form.template } : { max_tokens: tokens }),
+      ...(form.schema && { response_format: { type: "json_schema", json_schema: { name: "reply", schema: JSON.parse(form.schema) } } }),
       block_length: BLOCK,
       slo_ms: SLOS_MS[this.slo.value],
       min_threshold: Number(this.floor.value),
@@ -93,10 +107,11 @@ export class Panel {
     };
     try {
       const whole = this.receive(body, abort.signal);
+      this.received = whole.then(({ serving }) => serving, () => null);
       await Promise.all([whole, this.play(whole, abort.signal, slow)]);
       const { text, serving } = await whole;
       if (serving === null) throw new Error("the stream ended early");
-      this.finish({ prompt, template, text, serving });
+      this.finish({ prompt, form, text, serving });
     } catch (error) {
       if (this.abort === abort) this.fail(abort.signal.aborted ? "Stopped." : error.message);
     } finally {

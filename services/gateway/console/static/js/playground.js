@@ -11,7 +11,7 @@ const EXAMPLES = [
 const OUTPUTS = [32, 64, 128, 256]; // tokens, whole blocks
 const RUNS = [
   { name: "A", sloMs: 5000, floor: 0 },
-  { name: "B", sloMs: 100, floor: 0 },
+  { name: "B", sloMs: 300, floor: 0.7 },
 ];
 
 /** `models` fetches GET /v1/models. */
@@ -30,17 +30,27 @@ export function setUpPlayground(models) {
   output.addEventListener("change", clear);
   clear();
 
+  const schema = byId("schema");
+  schema.addEventListener("input", () => schema.setCustomValidity(wrongJson(schema.value)));
+
   async function start(chosen) {
     if (!byId("ask").reportValidity()) return;
     byId("comparison").textContent = "";
-    const request = { prompt: prompt.value, template: byId("template").value, tokens: Number(output.value), slow: () => byId("slow").checked };
+    const form = { template: byId("template").value, schema: schema.value.trim() };
+    const request = { prompt: prompt.value, form, tokens: Number(output.value), slow: () => byId("slow").checked };
     try {
       request.model = (await models()).data[0].id;
     } catch (error) {
       chosen.forEach((panel) => panel.fail(error.message));
       return;
     }
-    await Promise.all(chosen.map((panel) => panel.run(request)));
+    chosen.forEach((panel) => panel.clear(request.tokens));
+    const runs = [];
+    for (const panel of chosen) {
+      runs.push(panel.run(request));
+      if (panel !== chosen.at(-1) && !panels[1].isSloSet) panels[1].follow(await panel.received);
+    }
+    await Promise.all(runs);
     byId("comparison").textContent = compare(...panels.map((panel) => panel.result));
   }
 
@@ -56,9 +66,20 @@ export function setUpPlayground(models) {
   });
 }
 
-/** A comparison of two results of the same prompt; empty without two. */
+/** Why a text is not a JSON object; empty if it is one, or empty. */
+function wrongJson(text) {
+  if (!text.trim()) return "";
+  try {
+    return JSON.parse(text)?.constructor === Object ? "" : "A JSON schema is an object, such as {\"type\": \"object\"}";
+  } catch (error) {
+    return `This is not JSON: ${error.message}`;
+  }
+}
+
+/** A comparison of two results of the same prompt and form; empty without two. */
 function compare(a, b) {
-  if (!a || !b || a.prompt !== b.prompt || a.template !== b.template || a.serving.steps === undefined || b.serving.steps === undefined) return "";
+  if (!a || !b || a.prompt !== b.prompt || a.form.template !== b.form.template || a.form.schema !== b.form.schema) return "";
+  if (a.serving.steps === undefined || b.serving.steps === undefined) return "";
   const texts = a.text === b.text ? "The replies are the same." : "The replies differ.";
   return (
     `A took ${format.plural(a.serving.steps, "step")} and ${format.duration(a.serving.latency_ms)} at a mean threshold of ` +
