@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 from shared.bus.client import Bus
 from shared.bus.tls import bus_client
 from shared.errors import BadInput, DilaserveError
+from shared.health import report_health
 from shared.logs import configure_logs
 from shared.settings import S, ServiceSettings, read_settings
-from shared.tasks import run_until_stopped
+from shared.tasks import cancel, run_until_stopped
 from shared.telemetry import telemetry
 
 GC_THRESHOLDS = 50_000, 20, 100  # new objects, and collections of the younger generation, before a collection
@@ -94,16 +95,25 @@ async def connect_to_bus(name: str, settings: ServiceSettings) -> Bus:
 
 
 async def serve_on_bus(
-    name: str, settings: ServiceSettings, serve: Callable[[Bus, asyncio.Event], Awaitable[int | None]]
+    name: str,
+    settings: ServiceSettings,
+    serve: Callable[[Bus, asyncio.Event], Awaitable[int | None]],
+    *,
+    reports_health: bool = True,
 ) -> int | None:
-    """Connect to the bus, `serve` until a signal sets the event, and disconnect. Returns: the result of `serve`."""
+    """Connect to the bus, `serve` until a signal sets the event, and disconnect. Returns: the result of `serve`.
+
+    An instance does not report its health: it is registered.
+    """
     stop = stop_on_signal()
     connecting = connect_to_bus(name, settings)
     bus = await run_until_stopped(stop, connecting)
     if bus is None:
         return None
+    reporting = [asyncio.create_task(report_health(bus, name))] if reports_health else []
     try:
         return await serve(bus, stop)
     finally:
+        await cancel(reporting)
         with suppress(Exception):
             await bus.close()

@@ -12,11 +12,21 @@ from shared.bus.subjects import Subjects
 from shared.messages.cell import CellConfig
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.gateway import BatchWork, GatewayUse
+from shared.messages.health import ServiceHealth
 from shared.messages.instances import Control
 from shared.messages.launch import LaunchOrder, LaunchReply
 from shared.messages.plans import PlanRecord, ReconfiguratorStats
 from shared.messages.predict import PredictSteps, StepsLeft
-from shared.messages.requests import Arrival, Cancel, Guesses, Outcome, Progress, Request
+from shared.messages.requests import (
+    Arrival,
+    Cancel,
+    Guesses,
+    Outcome,
+    Progress,
+    Request,
+    UnfinishedQuery,
+    UnfinishedRequests,
+)
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
 
@@ -56,6 +66,8 @@ CHANNELS = [
     Channel("batches", CELL.batches, "gateway", BatchWork),
     Channel("config", CELL.config, "scheduler", CellConfig),
     Channel("keyUse", CELL.key_use, "gateway", GatewayUse),
+    Channel("unfinished", CELL.unfinished, "gateway", UnfinishedQuery, UnfinishedRequests),
+    Channel("health", CELL.health("{service}"), "a service", ServiceHealth),
 ]
 PARAMETERS = {
     "cell": "the cell, as DILASERVE_CELL names it",
@@ -63,6 +75,7 @@ PARAMETERS = {
     "request": "the request_id; of a named producer PRODUCER.REQUEST_ID, two tokens",
     "instance": "the instance_id",
     "plan": "the plan_id",
+    "service": "gateway, scheduler, predictor or reconfigurator",
     "node": "the node's name, its dots written as _",
 }
 

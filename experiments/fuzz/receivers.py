@@ -87,7 +87,14 @@ def receive_instance(data: bytes) -> None:
     core.cycle([], NOW_S + 1)
     _replied(
         ClusterView(
-            cell="c", model="m", policy=None, ready=True, reason=None, slack=None, nodes=node_views([instance], ())
+            cell="c",
+            model="m",
+            policy=None,
+            ready=True,
+            reason=None,
+            slack=None,
+            nodes=node_views([instance], ()),
+            services=[],
         )
     )
 
@@ -131,7 +138,7 @@ def receive_outcome(data: bytes) -> None:
 def receive_stats(data: bytes) -> None:
     """Show the statistics on the console, and forecast a request's end from them."""
     stats = decode(data, SchedulerStats)
-    _replied(load_view(stats, NOW_S))
+    _replied(load_view(stats, [], NOW_S))
     SloAdmission(10.0).admit(Request(request_id="r", prompt="a"), stats, NOW_S, NOW_S)
 
 

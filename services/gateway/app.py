@@ -12,6 +12,7 @@ from services.gateway.api.routes.cluster import cluster_routes
 from services.gateway.api.routes.completions import completion_routes
 from services.gateway.api.routes.console import install_console
 from services.gateway.api.routes.health import health_routes
+from services.gateway.api.routes.keys import key_routes
 from services.gateway.api.routes.messages import MESSAGES_PATH, message_routes
 from services.gateway.api.routes.models import model_routes
 from services.gateway.api.routes.requests import request_routes
@@ -33,7 +34,7 @@ def build_app(context: AppContext) -> FastAPI:
     )
     with_key = (
         *(completion_routes, response_routes, message_routes, token_routes, file_routes, batch_routes),
-        *(model_routes, request_routes, cluster_routes),
+        *(model_routes, request_routes, cluster_routes, key_routes),
     )
     for routes in with_key:
         app.include_router(routes(context), dependencies=[Depends(context.admission.identify)])

@@ -16,6 +16,7 @@ from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from shared.bus.cell_config import wait_and_check_config
 from shared.bus.client import Bus
+from shared.health import report_health
 from shared.messages.cell import DEFAULT_SLO_S
 from shared.messages.requests import Request
 from shared.tasks import run_together
@@ -87,6 +88,7 @@ class CellContext:
         await self.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
         await self.readiness.subscribe(bus)
         background = [self.connection.clock.run(), self.readiness.probe.run(bus), self._agree(bus)]
+        background.append(report_health(bus, "gateway"))
         await run_together([*background, self.monitor.read_recent(bus), *(use(bus) for use in uses)])
 
     async def _agree(self, bus: Bus) -> None:

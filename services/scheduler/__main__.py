@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import sys
 from functools import partial
 
 import structlog
@@ -35,6 +36,7 @@ from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.cell_config import check_config
 from shared.errors import Superseded
+from shared.health import process_name
 from shared.messages.cell import CellConfig
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
@@ -150,7 +152,7 @@ async def lead(bus: Bus, instances: InstanceWatch) -> Lease:
     await instances.start(bus)
     watching = asyncio.create_task(instances.run())
     try:
-        return await Lease.acquire(bus, f"{socket.gethostname()}:{os.getpid()}")
+        return await Lease.acquire(bus, process_name())
     finally:
         await cancel([watching])
 

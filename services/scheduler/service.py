@@ -87,7 +87,9 @@ class SchedulerService:
         while True:
             await pause(STATS_S)
             await self._lease.confirm()
-            stats = replace(self._stats.stats(self._clock.now_s()), draining=self._drain.is_draining)
+            stats = replace(
+                self._stats.stats(self._clock.now_s()), draining=self._drain.is_draining, leader=self._lease.holder
+            )
             self._metrics.set_stats(stats)
             if self._bus.nc.is_connected:  # otherwise the client would buffer the message and send it late
                 await self._bus.publish(self._bus.subjects.stats("scheduler"), stats)

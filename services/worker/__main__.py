@@ -23,6 +23,7 @@ from services.worker.io.startup_registration import startup_registration
 from services.worker.model.families import read_config
 from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, check_model, device_name, open_runner
 from services.worker.model.weights_digest import weights_digest
+from services.worker.monitoring.memory import memory_use
 from services.worker.monitoring.metrics import WorkerMetrics
 from services.worker.monitoring.watchdog import iteration_limit_s
 from services.worker.patterns.model_tokens import model_tokens
@@ -99,7 +100,7 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
         patterns = PatternCache(PatternCompiler(partial(model_tokens, directory, config.vocab_size)))
         engine = Engine(runner, mode, limits, instance.instance_id, prefixes, patterns)
         metrics.watch(engine)
-        registration = Registration(bus, loaded, engine)
+        registration = Registration(bus, loaded, engine, partial(memory_use, runner.device))
         limit_s = iteration_limit_s(profile, settings.tp, settings.max_batch_tokens)
         check = CanaryCheck(canary, settings.canary_interval_s)
         service = WorkerService(bus, engine, registration, metrics, check, iteration_limit_s=limit_s)
@@ -108,7 +109,7 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
         with closing(patterns):
             await service.run(stop, quarantine=await check_canary(bus, canary, *facts))
 
-    return serve_on_bus(instance.instance_id, settings, serve)
+    return serve_on_bus(instance.instance_id, settings, serve, reports_health=False)
 
 
 def _run(service: Service) -> int:

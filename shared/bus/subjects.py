@@ -88,6 +88,7 @@ class Subjects:
     control = _NameOf("dilaserve.{cell}.control.")  # + instance
     plans = _NameOf("dilaserve.{cell}.plans.")  # + plan
     stats = _NameOf("dilaserve.{cell}.stats.")  # + service
+    health = _NameOf("dilaserve.{cell}.health.")  # + service
 
     instances_bucket = _Name("instances-{cell}")
     leases_bucket = _Name("leases-{cell}")

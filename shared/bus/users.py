@@ -82,7 +82,7 @@ def _of_cell(names: Subjects, producers: Iterable[str]) -> dict[str, Permissions
         BusUser.GATEWAY: _gateway(names),
         BusUser.SCHEDULER: _scheduler(names),
         BusUser.PREDICTOR: Permissions(
-            publish=(_inboxes(BusUser.SCHEDULER), *_read(names.stream("CONFIG"))),
+            publish=(_inboxes(BusUser.SCHEDULER), names.health("predictor"), *_read(names.stream("CONFIG"))),
             subscribe=(names.predict, names.stats("scheduler"), _inboxes(BusUser.PREDICTOR)),
         ),
         BusUser.RECONFIGURATOR: _reconfigurator(names),
@@ -113,7 +113,7 @@ def _gateway(names: Subjects) -> Permissions:
     return Permissions(
         publish=(
             *(names.requests, names.cancel(">"), names.lookup(">"), names.unfinished),
-            *(names.batches, names.probes, names.key_use),
+            *(names.batches, names.probes, names.key_use, names.health("gateway")),
             *(f"$KV.{names.claims_bucket}.>", f"$KV.{names.conversations_bucket}.>"),
             *(f"$KV.{names.batches_bucket}.>", f"$O.{names.files_store}.>"),
             f"{API}.STREAM.NAMES",  # the object store searches for its stream
@@ -126,7 +126,7 @@ def _gateway(names: Subjects) -> Permissions:
         ),
         subscribe=(
             *(names.request_messages("*"), names.outcomes(">"), f"$KV.{names.instances_bucket}.>"),
-            names.key_use,
+            *(names.key_use, names.health("*")),
             _inboxes(BusUser.GATEWAY),
         ),
     )
@@ -139,7 +139,8 @@ def _scheduler(names: Subjects) -> Permissions:
     return Permissions(
         publish=(
             *(names.arrivals, names.outcomes(">"), names.progress(">"), names.checkpoints(">"), names.steps("*")),
-            *(names.stats("scheduler"), names.predict, names.config, f"$KV.{names.leases_bucket}.>"),
+            *(names.stats("scheduler"), names.health("scheduler"), names.predict, names.config),
+            f"$KV.{names.leases_bucket}.>",
             _inboxes(BusUser.GATEWAY),  # answers `lookup` and `unfinished`
             f"{API}.STREAM.NAMES",
             *(f"{API}.STREAM.{action}.{stream}" for stream in streams for action in ("CREATE", "UPDATE")),
@@ -165,6 +166,7 @@ def _reconfigurator(names: Subjects) -> Permissions:
     return Permissions(
         publish=(
             *(names.plans("*"), names.control("*"), names.launch("*"), names.stats("reconfigurator")),
+            names.health("reconfigurator"),
             *_describe(requests, arrivals, outcomes, plans),  # REQUESTS: for the bus's clock
             *_read(arrivals, names.stream("CONFIG")),
             *_read_raw(plans),

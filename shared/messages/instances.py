@@ -55,10 +55,14 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_tokens: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = 8192  # lower after an out-of-memory error
     max_batch_requests: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)] = 64
     cache_tokens: Tokens = 0  # capacity of its KV cache; 0: no cache, or unknown
+    used_cache_tokens: Tokens = 0  # of this capacity, in use
     prefix_tokens: Tokens = 0  # capacity of its prefix cache; 0: none
+    used_prefix_tokens: Tokens = 0  # of this capacity, in use
     prefix_page: Tokens = 0  # tokens of a page of it
     wanted_tokens: int = 0  # of all requests so far: tokens of the whole pages before their first step's block
     cached_tokens: int = 0  # those among them that the prefix cache had
+    memory_bytes: int = 0  # in use: of its first GPU, or on a CPU by its process; 0: unknown
+    max_memory_bytes: int = 0  # of that GPU, or of the machine; 0: unknown
     profile: str = ""  # latency profile of its TP degree, in the form of PROFILE.csv; empty: none
     requests: int = 0  # number of requests that it holds
     drain_s: float = 0.0  # seconds from the order to drain for which it keeps requests whose move costs a step

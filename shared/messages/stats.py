@@ -91,6 +91,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     at_s: Finite  # Unix time, seconds
     version: int = 1  # of the scheduler's messages (shared/messages/versions.py)
     epoch: int
+    leader: str = ""  # its process, as in ServiceHealth
     policy: str
     thresholds: list[Finite]  # candidates, ascending
     tokens_per_step: list[Positive] = []  # mean at each threshold

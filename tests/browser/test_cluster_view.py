@@ -1,6 +1,7 @@
 """The cluster view follows the instances and the scheduler."""
 
 import re
+from typing import Any
 
 import pytest
 from playwright.async_api import expect
@@ -33,6 +34,38 @@ async def test_the_view_shows_instances_join_drain_and_leave(
         await expect(first).to_contain_text("draining")
         await bucket.delete(wide.instance_id)
         await expect(node).to_have_count(0)
+
+
+@pytest.mark.slow
+async def test_the_view_shows_services_storage_and_caches(
+    gateway: RunningGateway, bus: Bus, text: TextModel, new_page: NewPage
+) -> None:
+    sizes: dict[str, Any] = {"cache_tokens": 100, "used_cache_tokens": 25, "max_memory_bytes": 1 << 31}
+    caching = Instance(instance_id="caching", model=text.card, tp_degree=1, memory_bytes=1 << 30, **sizes)
+    bucket = await bus.bucket(bus.subjects.instances_bucket)
+    async with new_page(f"{gateway.url}/#cluster", NARROW) as page:
+        await expect(page.locator("#services tbody tr")).to_contain_text(["gatewayrunning"])
+        await expect(page.locator("#storage tbody tr").first).to_contain_text("REQUESTS")
+        await bucket.put(caching.instance_id, encode(caching))
+        shown = page.locator("[data-instance=caching]")
+        await expect(shown).to_contain_text("25 of 100")
+        await expect(shown).to_contain_text("1.0 GiB of 2.0 GiB")
+        await expect(page.locator("[data-chart='KV cache in use'] .chart-values")).to_have_text("25.0 %")
+        await page.get_by_role("button", name="1 hour").press("Enter")
+        await expect(page.get_by_role("button", name="1 hour")).to_have_attribute("aria-pressed", "true")
+        assert await overflow_px(page) == 0
+
+
+@pytest.mark.slow
+async def test_batches_and_their_progress_are_shown(gateway: RunningGateway, new_page: NewPage) -> None:
+    upload: dict[str, Any] = {"files": {"file": ("a.jsonl", b"{}")}, "data": {"purpose": "batch"}}
+    file_id = (await gateway.http.post("/v1/files", **upload)).json()["id"]
+    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    created = await gateway.http.post("/v1/batches", json=body)
+    assert created.status_code == 200
+    async with new_page(f"{gateway.url}/#cluster") as page:
+        await expect(page.locator("#batches tbody tr")).to_contain_text(["failed"])  # its line is invalid
+        await expect(page.locator("#keys-part")).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -72,6 +72,28 @@ async def test_the_charts_move_under_load(stack: Stack, new_page: NewPage) -> No
                 await until(partial(moved, plot, still[name]))
 
 
+async def test_requests_in_progress_move_to_the_finished_ones_under_load(stack: Stack, new_page: NewPage) -> None:
+    async with new_page(f"{stack.url}/#requests") as page, load(stack):
+        await expect(page.locator("#unfinished tbody tr").first).to_contain_text("running")
+        first = page.locator("#finished tbody tr").first
+        await expect(first).to_contain_text("The answer is")
+        shown = await first.get_attribute("data-key")
+        assert shown
+        await expect(first).not_to_have_attribute("data-key", shown)
+        await page.get_by_label("Outcome").select_option("SLO met")
+        await expect(page.locator("#unfinished")).to_be_hidden()
+        await first.get_by_role("button").click()
+        await expect(page.get_by_role("region", name="Steps")).to_be_visible()
+
+
+async def test_the_cluster_view_shows_memory_and_services_under_load(stack: Stack, new_page: NewPage) -> None:
+    async with new_page(f"{stack.url}/#cluster") as page, load(stack):
+        for service in ("gateway", "predictor", "scheduler"):
+            await expect(page.locator("#services tbody tr").filter(has_text=service)).to_contain_text("running")
+        await expect(page.locator(".instance").first).to_contain_text(re.compile(r"Memory[\d.]+ [MG]iB of"))
+        await expect(page.locator("#storage tbody tr").filter(has_text="OUTCOMES")).to_contain_text(SOME)
+
+
 async def test_a_request_shows_the_threshold_and_instance_of_each_step(stack: Stack, new_page: NewPage) -> None:
     async with new_page(stack.url) as page:
         await page.get_by_label("Prompt").fill(QUESTION)

@@ -26,6 +26,7 @@ from shared.messages.gateway import (
     KeyRate,
     StoredFile,
 )
+from shared.messages.health import ServiceHealth
 from shared.messages.instances import Control, Instance, ModelCard
 from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, LaunchReply
 from shared.messages.models import CanaryRecord, WeightsRecord
@@ -244,6 +245,7 @@ SAMPLES: list[msgspec.Struct] = [
     ActiveRequest(is_known=True, key="alice", arrival_s=1.5),
     UnfinishedQuery(key="alice", instance="w-1", id_part="ab"),
     UnfinishedRequests(requests=[ActiveRequest(is_known=True, request_id="r", instance="w-1")], is_whole=False),
+    ServiceHealth(process="host:1", version="1.0", uptime_s=2.5, memory_bytes=1 << 30),
     WeightsRecord(model="demo", sha256="ab" * 32),
     CanaryRecord(tokens=pack_int32([3]), confidences=pack_float32([0.5])),
     CellConfig(

@@ -43,6 +43,11 @@ class AdmissionController:
             authorization = f"Bearer {secret}"
         http.state.key = self._anonymous if self._api_keys is None else await self._api_keys.identify(authorization)
 
+    def keys(self, viewer: ApiKey) -> list[tuple[ApiKey, int]]:
+        """The keys that `viewer` may see, each with its requests in flight at all gateways; none without `auth`."""
+        valid = self._api_keys.valid if self._api_keys else ()
+        return [(key, self._total_of(key.key_id)) for key in valid if viewer.may_see(key.key_id)]
+
     def check_rate(self, key: ApiKey) -> None:
         """Count a request before its body is read. Raises: ApiError 429 above the key's requests per minute."""
         if key.requests_per_minute is None:

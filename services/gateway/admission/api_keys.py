@@ -48,6 +48,11 @@ class ApiKeyCache:
             await cancel([task])
             await self._engine.dispose()
 
+    @property
+    def valid(self) -> list[ApiKey]:
+        """The keys that are not revoked, the oldest first."""
+        return [key for key in self._keys.values() if key.revoked_at is None]
+
     async def identify(self, authorization: str) -> ApiKey:
         """Raises: ApiError 401 if the header has no valid key; RetryLater if the key is unknown and the database
         unavailable."""

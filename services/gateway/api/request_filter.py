@@ -35,7 +35,7 @@ class RequestFilter(BaseModel):
         )
 
     def query(self, viewer: ApiKey) -> UnfinishedQuery | None:
-        """The same for unfinished requests. None: there can be none that the viewer is allowed to see."""
+        """The same for unfinished requests. None: the viewer is not allowed to see any."""
         if self.slo_met is not None or (self.key is not None and not viewer.may_see(self.key)):
             return None
         key = self.key if viewer.operator else viewer.key_id

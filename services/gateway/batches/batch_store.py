@@ -56,13 +56,13 @@ class BatchStore:
             raise not_found("batch", batch_id, "batch_id")
         return batch
 
-    async def owned_by(self, owner: str) -> list[Batch]:
-        """The owner's batches, newest first."""
+    async def owned_by(self, owner: str | None) -> list[Batch]:
+        """The owner's batches, newest first; `owner` None: all."""
         bus = self._connection.bus
         bucket, policy = bus.subjects.batches_bucket, DeliverPolicy.LAST_PER_SUBJECT
         with bus_errors("list the batches"):
             msgs = await read_stream(bus, f"KV_{bucket}", f"$KV.{bucket}.>", deliver_policy=policy)
-        owned = [batch for msg in msgs if (batch := try_decode(msg, Batch)) and batch.owner == owner]
+        owned = [batch for msg in msgs if (batch := try_decode(msg, Batch)) and owner in (None, batch.owner)]
         return sorted(owned, key=lambda batch: (-batch.created_s, batch.batch_id))
 
     async def cancel(self, batch_id: str, owner: str) -> Batch:

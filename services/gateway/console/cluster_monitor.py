@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import structlog
@@ -10,7 +9,9 @@ from msgspec.structs import replace
 from nats.aio.msg import Msg
 from nats.js.api import DeliverPolicy
 
-from services.gateway.console.cluster_view import ClusterView, LoadView, Update, load_view, node_views
+from services.gateway.console.cluster_view import ClusterView, LoadView, Update, load_view, node_views, storage_view
+from services.gateway.console.load_history import LoadHistory
+from services.gateway.console.service_health import ServiceWatch
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus, try_decode
@@ -23,7 +24,6 @@ from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
-MAX_LOADS = 300  # one per second
 MAX_RECENT = 2000  # outcomes kept, and read from the stream at the start
 PREVIEW_LENGTH = 120  # characters of a kept text
 STATS_TIMEOUT_S = 3 * STATS_S  # silence after which no scheduler leads
@@ -38,7 +38,8 @@ class ClusterMonitor:
         self.received_s = 0.0  # Unix time at which the last stats arrived
         self._reconfigurator: ReconfiguratorStats | None = None
         self._reconfigurator_s = 0.0  # Unix time at which it was received
-        self._loads: deque[LoadView] = deque(maxlen=MAX_LOADS)
+        self._loads = LoadHistory()
+        self._services = ServiceWatch()
         self._recent: dict[str, Outcome] = {}  # by request id, newest last
         self._ended = 0
         self._plans = 0
@@ -49,6 +50,7 @@ class ClusterMonitor:
         """Receive all messages from now on."""
         await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=self._receive_stats)
         await bus.nc.subscribe(bus.subjects.stats("reconfigurator"), cb=self._receive_reconfigurator)
+        await self._services.subscribe(bus)
         await bus.nc.subscribe(bus.subjects.outcomes(">"), cb=self._receive_outcome)
         await bus.nc.subscribe(bus.subjects.plans("*"), cb=self._receive_plan)
 
@@ -63,7 +65,7 @@ class ClusterMonitor:
         """Send an update to every reader of `updates` each second, until cancelled."""
         while True:
             if self.stats is None:
-                self._loads.append(LoadView(t_s=time.time()))  # a gap in the charts
+                self._loads.add(LoadView(t_s=time.time()))  # a gap in the charts
             self._tick.set()
             self._tick = asyncio.Event()
             await pause(STATS_S)
@@ -99,15 +101,17 @@ class ClusterMonitor:
             ready=reason is None,
             reason=reason,
             slack=stats.slack if stats else None,
+            services=self._services.views(stats.leader if stats else None),
+            storage=storage_view(self._readiness.probe.last),
             trace_url=self._trace_url or None,
             nodes=node_views(self._readiness.instances.instances(), stats.instances if stats else ()),
         )
 
     async def updates(self) -> AsyncIterator[Update]:
-        """The last minutes, then an update per second, until `close`."""
+        """The last hour, of which the last minutes in full, then an update per second, until `close`."""
         sent_s = 0.0
         while not self._closed:
-            loads = [load for load in self._loads if load.t_s > sent_s]
+            loads = self._loads.after(sent_s)
             sent_s = loads[-1].t_s if loads else sent_s
             yield Update(loads=loads, cluster=self.cluster(), ended=self._ended, plans=self._plans)
             await self._tick.wait()
@@ -117,7 +121,7 @@ class ClusterMonitor:
         if stats is not None:
             self._last_stats, self.received_s = stats, time.time()
             self._readiness.receive_stats(stats)
-            self._loads.append(load_view(stats, self.received_s))
+            self._loads.add(load_view(stats, self._readiness.instances.instances(), self.received_s))
 
     async def _receive_reconfigurator(self, msg: Msg) -> None:
         stats = try_decode(msg, ReconfiguratorStats)

@@ -1,12 +1,14 @@
 """The console's view of the cluster: its models for the OpenAPI document, built from bus messages. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from msgspec.structs import asdict
 from pydantic import Field
 
 from services.gateway.api.response_models import Ms, ResponseModel
+from services.gateway.console.service_health import ServiceView
+from services.gateway.ready_reasons import Storage
 from shared.messages.instances import Instance
 from shared.messages.stats import InstanceLoad, SchedulerStats
 
@@ -23,6 +25,8 @@ class LoadView(ResponseModel):
     tokens_per_s: float | None = None  # unmasked tokens
     running: int | None = None  # requests on instances
     waiting: int | None = None  # requests that no instance has room for
+    kv_cache_use: float | None = None  # share of the KV caches in use; None: no instance has one
+    prefix_hit_rate: float | None = None  # of all instances, as in InstanceView
 
 
 class InstanceView(ResponseModel):
@@ -39,12 +43,35 @@ class InstanceView(ResponseModel):
     tokens: int | None  # prompt and output tokens of its requests
     max_tokens: int  # maximum per batch
     step_latency_ms: float | None  # latency of a recompute step of all its requests
+    memory_bytes: int  # in use: of its first GPU, or on a CPU by its process; 0: unknown
+    max_memory_bytes: int  # of that GPU, or of the machine; 0: unknown
+    cache_tokens: int  # in its KV cache
+    max_cache_tokens: int  # that its KV cache has room for; 0: it has none
+    prefix_tokens: int  # in its prefix cache
+    max_prefix_tokens: int  # that its prefix cache has room for; 0: it has none
     prefix_hit_rate: float | None  # share of the tokens looked for in its prefix cache; None: it has none, or none yet
 
 
 class NodeView(ResponseModel):
     name: str
     instances: list[InstanceView]
+
+
+class StreamView(ResponseModel):
+    """A stream or bucket of the bus that refuses messages when it is full."""
+
+    name: str
+    messages: int
+    bytes: int
+    max_bytes: int  # 0: no limit
+
+
+class StorageView(ResponseModel):
+    """The storage of the bus."""
+
+    problem: str | None  # why it stores no message
+    free_bytes: int | None  # on its disk; None: unknown
+    streams: list[StreamView]
 
 
 class ClusterView(ResponseModel):
@@ -57,6 +84,8 @@ class ClusterView(ResponseModel):
     reason: str | None  # why it is not ready
     slack: float | None  # free share of the cell; 0 and below: full. None: no scheduler leads
     nodes: list[NodeView]
+    services: list[ServiceView]
+    storage: StorageView | None = None
     trace_url: str | None = None  # address of a trace's page, with {trace_id}
 
 
@@ -69,10 +98,26 @@ class Update(ResponseModel):
     plans: int  # number of plan messages received
 
 
-def load_view(stats: SchedulerStats, received_s: float) -> LoadView:
+def load_view(stats: SchedulerStats, instances: Sequence[Instance], received_s: float) -> LoadView:
     """`received_s` is Unix time."""
-    running, waiting = stats.active - stats.deferred, stats.deferred + stats.waiting
-    return LoadView.model_validate({**asdict(stats), "t_s": received_s, "running": running, "waiting": waiting})
+    cached, room = (sum(getattr(each, name) for each in instances) for name in ("used_cache_tokens", "cache_tokens"))
+    hits, wanted = (sum(getattr(each, name) for each in instances) for name in ("cached_tokens", "wanted_tokens"))
+    more = {
+        "t_s": received_s,
+        "running": stats.active - stats.deferred,
+        "waiting": stats.deferred + stats.waiting,
+        "kv_cache_use": cached / room if room else None,
+        "prefix_hit_rate": hits / wanted if wanted else None,
+    }
+    return LoadView.model_validate(asdict(stats) | more)
+
+
+def storage_view(storage: Storage) -> StorageView:
+    streams = [
+        StreamView(name=name, messages=use.messages, bytes=use.bytes, max_bytes=max(use.max_bytes, 0))
+        for name, use in storage.uses.items()
+    ]
+    return StorageView(problem=storage.problem, free_bytes=storage.free_bytes, streams=streams)
 
 
 def node_views(instances: Iterable[Instance], loads: Iterable[InstanceLoad]) -> list[NodeView]:
@@ -97,6 +142,12 @@ def _instance_view(instance: Instance, load: InstanceLoad | None) -> InstanceVie
         max_requests=instance.max_batch_requests,
         tokens=load.tokens if load else None,
         max_tokens=instance.max_batch_tokens,
+        memory_bytes=instance.memory_bytes,
+        max_memory_bytes=instance.max_memory_bytes,
+        cache_tokens=instance.used_cache_tokens,
+        max_cache_tokens=instance.cache_tokens,
+        prefix_tokens=instance.used_prefix_tokens,
+        max_prefix_tokens=instance.prefix_tokens,
         step_latency_ms=load.step_latency_s * 1000 if load else None,
         prefix_hit_rate=instance.cached_tokens / instance.wanted_tokens if instance.wanted_tokens else None,
     )

@@ -55,6 +55,11 @@ class Lease:
         return cls(bucket, value, revision)
 
     @property
+    def holder(self) -> str:
+        """The process that holds it."""
+        return self._holder.decode()
+
+    @property
     def may_have_expired(self) -> bool:
         """Whether another scheduler may lead by now, such as after a stop of this process."""
         return time.monotonic() - self._renewed_s > LEASE_TTL_S

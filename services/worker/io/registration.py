@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import structlog
 from msgspec.structs import replace
@@ -23,10 +24,17 @@ log = structlog.get_logger(__name__)
 class Registration:
     """Registers the instance while `run` runs."""
 
-    def __init__(self, bus: Bus, instance: Instance, engine: Engine | None = None) -> None:
-        """`engine`: its requests and its limit are registered; None: it does not exist yet."""
+    def __init__(
+        self,
+        bus: Bus,
+        instance: Instance,
+        engine: Engine | None = None,
+        memory: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
+        """`engine`: its requests and its limit are registered; None: it does not exist yet. `memory`: as memory_use."""
         self._bus = bus
         self._engine = engine
+        self._memory = memory
         self._drain_began_s: float | None = None  # by the monotonic clock
         self.instance = instance
         self._renewed_s = time.monotonic()
@@ -37,8 +45,13 @@ class Registration:
         draining_s = 0.0 if self._drain_began_s is None else time.monotonic() - self._drain_began_s
         self.instance = replace(self.instance, heartbeat=self.instance.heartbeat + 1, draining_s=draining_s)
         if self._engine is not None:
+            memory_bytes, max_memory_bytes = self._memory()
             self.instance = replace(
                 self.instance,
+                memory_bytes=memory_bytes,
+                max_memory_bytes=max_memory_bytes,
+                used_cache_tokens=self._engine.cache_tokens - self._engine.free_cache_tokens,
+                used_prefix_tokens=self._engine.prefixes.used_tokens,
                 requests=self._engine.num_resident,
                 max_batch_tokens=self._engine.max_batch_tokens,
                 cached_tokens=self._engine.prefixes.loaded_tokens,

@@ -1,21 +1,27 @@
 """The console's page and the API that it reads."""
 
 import json
+import os
 import re
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from services.gateway.api.routes.console import DIRECTORY
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
+from shared.bus.codec import encode
+from shared.messages.health import ServiceHealth
+from shared.messages.instances import Instance, ModelCard
 from shared.messages.plans import PlanState, ReconfiguratorStats
 from shared.text import TextModel
 from tests.builders import scheduler_stats
 from tests.support.gateway import RunningGateway, running
 from tests.support.plans import plan
 from tests.support.scheduler import AnsweringScheduler
+from tests.support.waiting import until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 NOT_READY = "no scheduler leads; no instance is ready"
@@ -77,6 +83,49 @@ async def test_the_cluster_lists_instances_by_node(gateway: RunningGateway) -> N
 async def test_the_cluster_reports_why_it_is_not_ready(lonely_gateway: RunningGateway) -> None:
     cluster = (await lonely_gateway.http.get("/cluster")).json()
     assert (cluster["ready"], cluster["reason"], cluster["nodes"]) == (False, NOT_READY, [])
+
+
+async def test_the_cluster_lists_the_processes_of_its_services(gateway: RunningGateway, bus: Bus) -> None:
+    async def services() -> dict[str, str]:
+        """The state of each service."""
+        listed = (await gateway.http.get("/cluster")).json()["services"]
+        return {each["service"]: each["state"] for each in listed}
+
+    async def has_own() -> bool:
+        return await services() == {"gateway": "running"}
+
+    await until(has_own)
+    [own] = (await gateway.http.get("/cluster")).json()["services"]
+    assert own["process"].endswith(f":{os.getpid()}")
+    assert own["memory_bytes"] > 1 << 20
+    health = ServiceHealth(process="host:1", memory_bytes=5)
+    await bus.publish(bus.subjects.health("scheduler"), health)
+
+    async def has_standby() -> bool:
+        return await services() == {"gateway": "running", "scheduler": "standby"}
+
+    await until(has_standby)
+    await bus.publish(bus.subjects.health("scheduler"), msgspec.structs.replace(health, has_ended=True))
+    await until(has_own)
+
+
+async def test_the_cluster_shows_memory_caches_and_the_storage_of_the_bus(bus: Bus, gateway: RunningGateway) -> None:
+    sizes: dict[str, Any] = {"cache_tokens": 100, "used_cache_tokens": 25, "wanted_tokens": 10, "cached_tokens": 4}
+    card = ModelCard(name="tiny-llada", max_length=512, mask_token_id=1, eos_token_id=2, vocab_size=100)
+    other = Instance(instance_id="caching", model=card, tp_degree=1, memory_bytes=3, max_memory_bytes=9, **sizes)
+    await (await bus.bucket(bus.subjects.instances_bucket)).put(other.instance_id, encode(other))
+
+    async def is_listed() -> bool:
+        load = (await first_update(gateway))["loads"][-1]
+        return (load["kv_cache_use"], load["prefix_hit_rate"]) == (0.25, 0.4)
+
+    await until(is_listed)
+    cluster = (await gateway.http.get("/cluster")).json()
+    [shown] = [each for each in cluster["nodes"][0]["instances"] if each["id"] == "caching"]
+    assert (shown["memory_bytes"], shown["max_memory_bytes"]) == (3, 9)
+    assert (shown["cache_tokens"], shown["max_cache_tokens"]) == (25, 100)
+    assert cluster["storage"]["problem"] is None
+    assert {"REQUESTS", "OUTCOMES"} <= {stream["name"] for stream in cluster["storage"]["streams"]}
 
 
 async def test_requests_are_listed_newest_first(gateway: RunningGateway) -> None:

@@ -208,6 +208,48 @@ async def test_a_key_sees_its_own_requests_in_progress_and_an_operator_sees_all(
     await asyncio.gather(*asked)
 
 
+async def test_a_key_sees_itself_and_its_batches_and_an_operator_sees_all(
+    guarded: RunningGateway, engine: AsyncEngine
+) -> None:
+    alice, alices_secret = await create_key(engine, "alice", 60, 8)
+    _, bobs_secret = await create_key(engine, "bob")
+    _, operators_secret = await create_key(engine, "operator", operator=True)
+    upload: dict[str, Any] = {
+        "files": {"file": ("a.jsonl", b"{}")},
+        "data": {"purpose": "batch"},
+        "headers": bearing(alices_secret),
+    }
+    file_id = (await guarded.http.post("/v1/files", **upload)).json()["id"]
+    body = {"input_file_id": file_id, "endpoint": PATH, "completion_window": "24h"}
+    batch_id = (await guarded.http.post("/v1/batches", json=body, headers=bearing(alices_secret))).json()["id"]
+    await complete(guarded, alices_secret)
+
+    async def listed(secret: str, path: str) -> list[dict[str, Any]]:
+        data: list[dict[str, Any]] = (await guarded.http.get(path, headers=bearing(secret))).json()["data"]
+        return data
+
+    async def has_finished() -> bool:
+        [own] = await listed(alices_secret, "/keys")
+        return bool(own["finished"])
+
+    await until(has_finished)
+    [own] = await listed(alices_secret, "/keys")
+    assert (own["id"], own["requests_per_minute"], own["concurrency"]) == (alice.key_id, 60, 8)
+    assert (own["finished"], own["slo_attainment"]) == (1, 1.0)
+    assert {key["name"] for key in await listed(operators_secret, "/keys")} >= {"alice", "bob", "operator"}
+    assert [batch["id"] for batch in await listed(bobs_secret, "/v1/batches")] == []
+
+    async def operator_lists_the_batch() -> bool:
+        return batch_id in [batch["id"] for batch in await listed(operators_secret, "/v1/batches")]
+
+    await until(operator_lists_the_batch)  # a list can lack a record that is updated meanwhile
+    seen = [
+        await guarded.http.get(f"/v1/batches/{batch_id}", headers=bearing(secret))
+        for secret in (bobs_secret, operators_secret)
+    ]
+    assert [reply.status_code for reply in seen] == [404, 200]
+
+
 async def test_requests_beyond_the_concurrency_limit_are_rejected(
     guarded: RunningGateway, engine: AsyncEngine, scheduler: AnsweringScheduler, hold: asyncio.Event
 ) -> None:

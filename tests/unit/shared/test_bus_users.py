@@ -48,6 +48,8 @@ def subscribers(subject: str) -> set[str]:
         (NAMES.step_results("i"), {BusUser.WORKER}),
         (NAMES.control("i"), {BusUser.RECONFIGURATOR}),
         (NAMES.launch("n"), {BusUser.RECONFIGURATOR}),
+        (NAMES.unfinished, {BusUser.GATEWAY}),
+        (NAMES.health("scheduler"), {BusUser.SCHEDULER}),
         (f"$KV.{NAMES.leases_bucket}.scheduler", {BusUser.SCHEDULER}),
         (f"$KV.{NAMES.instances_bucket}.i", {BusUser.WORKER}),
         ("dilaserve.other.requests", set()),

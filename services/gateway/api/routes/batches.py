@@ -18,6 +18,7 @@ from services.gateway.api.request_models import BatchBody
 from services.gateway.api.response_models import BatchList, BatchObject, DeletedFile, FileObject, Page
 from services.gateway.app_context import AppContext
 from services.gateway.batches.file_store import MAX_FILE_BYTES
+from shared.api_keys import ApiKey
 from shared.messages.gateway import Batch
 
 Limit = Annotated[int, Query(ge=1, le=100)]
@@ -81,8 +82,9 @@ def batch_routes(context: AppContext) -> APIRouter:
 
     @router.get("")
     async def list_batches(http: Request, limit: Limit = 20, after: str | None = None) -> BatchList:
-        """The API key's batches, newest first; `after` is the id of the last batch of the previous page."""
-        batches = [batch_object(batch) for batch in await context.batches.owned_by(key_of(http).key_id)]
+        """The API key's batches, newest first, with an operator's key those of all keys; `after` is the id of the
+        last batch of the previous page."""
+        batches = [batch_object(batch) for batch in await context.batches.owned_by(_seen_by(key_of(http)))]
         page, has_more = page_after(batches, after, limit, attrgetter("id"))
         first_id, last_id = (page[0].id, page[-1].id) if page else (None, None)
         return BatchList(data=page, first_id=first_id, last_id=last_id, has_more=has_more)
@@ -90,7 +92,7 @@ def batch_routes(context: AppContext) -> APIRouter:
     @router.get("/{batch_id}")
     async def get_batch(http: Request, batch_id: str) -> BatchObject:
         """A batch's progress and, once it has ended, its files."""
-        return batch_object(await context.batches.get(batch_id, key_of(http).key_id))
+        return batch_object(await context.batches.get(batch_id, _seen_by(key_of(http))))
 
     @router.post("/{batch_id}/cancel")
     async def cancel_batch(http: Request, batch_id: str) -> BatchObject:
@@ -98,6 +100,11 @@ def batch_routes(context: AppContext) -> APIRouter:
         return batch_object(await context.batches.cancel(batch_id, key_of(http).key_id))
 
     return router
+
+
+def _seen_by(key: ApiKey) -> str | None:
+    """The owner whose batches the key may see; None: any."""
+    return None if key.operator else key.key_id
 
 
 async def _read_upload(http: Request) -> tuple[str, bytes]:

@@ -33,7 +33,7 @@ def cluster_routes(context: AppContext) -> APIRouter:
         responses={200: {"model": Update, "content": {"text/event-stream": {}}, "description": "Server-sent events."}},
     )
     async def events(model: str | None = None, cell: str | None = None) -> StreamingResponse:
-        """One update of the cell per second; the first contains the last minutes."""
+        """One update of the cell per second; the first contains the last hour."""
         updates = find_cell(model, cell).monitor.updates()
         return EventStreamResponse(as_event(update.model_dump_json()) async for update in updates)
 

@@ -1,4 +1,4 @@
-// The live charts: six metrics of the last five minutes, one point per second.
+// The live charts of the last minutes, one point per second, or of the last hour.
 import { axis, Chart, fillOf, line } from "./chart.js";
 import { h } from "./dom.js";
 import * as format from "./format.js";
@@ -36,7 +36,23 @@ const CHARTS = [
     ],
   },
   { title: "Output", lines: [["", "--series-1", (l) => l.tokens_per_s, (v) => [format.number(v), "tokens/s"]]] },
+  shares("KV cache in use", "kv_cache_use"),
+  shares("Prefix hits", "prefix_hit_rate"),
 ];
+const RANGES = [
+  ["5 minutes", 300],
+  ["1 hour", 3600],
+];
+
+/** The chart of a share that is 0 to 1. */
+function shares(title, name) {
+  return {
+    title,
+    range: [0, 1],
+    axis: (v) => `${Math.round(v * 100)} %`,
+    lines: [["", "--series-1", (l) => l[name], (v) => [v === null ? "–" : format.number(v * 100, 1), "%"]]],
+  };
+}
 
 class LoadChart {
   constructor(parent, { title, lines, range, axis: tick }) {
@@ -78,7 +94,7 @@ class LoadChart {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
       scales: { x: { time: true }, y },
       axes: [
-        axis({ size: 24, space: 64, grid: { show: false }, values: (_, at) => at.map((t) => format.clock(t).slice(0, 5)) , incrs: [60, 120, 300] }),
+        axis({ size: 24, space: 64, grid: { show: false }, values: (_, at) => at.map((t) => format.clock(t).slice(0, 5)) , incrs: [60, 120, 300, 600, 900, 1200] }),
         axis({ size: 42, space: 32, ...(tick && { values: (_, at) => at.map(tick) }) }),
       ],
       series: [{}, ...this.lines.map(([name, colour]) => line(colour, { label: name, fill: this.lines.length === 1 ? fillOf(colour) : undefined }))],
@@ -117,11 +133,25 @@ function niceTop(high) {
 }
 
 export class Charts {
-  constructor(parent) {
+  constructor(parent, ranges) {
     this.charts = CHARTS.map((chart) => new LoadChart(parent, chart));
+    this.loads = [];
+    this.buttons = RANGES.map(([name, seconds]) => h("button", { type: "button", onclick: () => this.select(seconds) }, name));
+    ranges.replaceChildren(...this.buttons);
+    this.select(RANGES[0][1]);
+  }
+
+  /** Show this many seconds. */
+  select(seconds) {
+    this.seconds = seconds;
+    this.buttons.forEach((button, i) => button.setAttribute("aria-pressed", `${RANGES[i][1] === seconds}`));
+    this.show(this.loads);
   }
 
   show(loads) {
-    for (const chart of this.charts) chart.show(loads);
+    this.loads = loads;
+    const since = (loads.at(-1)?.t_s ?? 0) - this.seconds;
+    const shown = loads.filter((load) => load.t_s > since);
+    for (const chart of this.charts) chart.show(shown);
   }
 }

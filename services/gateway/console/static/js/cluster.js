@@ -1,7 +1,8 @@
-// The cluster: nodes, and the instances on their GPUs with load and state.
-import { badge, byId, empty, h, keyed } from "./dom.js";
+// The cluster: nodes, the instances on their GPUs with load, memory and state, and the services and the bus.
+import { badge, byId, empty, fillTable, h, keyed } from "./dom.js";
 import * as format from "./format.js";
 
+const SERVICE_KIND = { running: "good", standby: "info", silent: "bad" };
 const STATE_KIND = { ready: "good", draining: "warn", starting: "info", quarantined: "bad" };
 
 export function showCluster(cluster) {
@@ -12,6 +13,8 @@ export function showCluster(cluster) {
     cluster.policy === null ? "no scheduler leads" : `policy ${cluster.policy}`,
     `${format.plural(count, "instance")} on ${format.plural(cluster.nodes.length, "node")}`,
   ].join(" · ");
+  showServices(cluster.services);
+  showStorage(cluster.storage);
   const nodes = byId("nodes");
   nodes.querySelector(".no-node")?.remove();
   keyed(nodes, cluster.nodes, (node) => node.name, makeNode, updateNode);
@@ -44,14 +47,23 @@ function makeInstance(instance) {
     h("div", { className: "gpus" }, ...ranks.map((name) => h("div", { className: "gpu" }, h("span", {}, name)))),
     h("div", { className: "instance-load" }, h("span", {}, `TP ${instance.tp_degree}`), h("span", {})),
     h("div", { className: "instance-load" }, h("span", {}, "Recompute step"), h("span", {})),
-    h("div", { className: "instance-load" }, h("span", {}, "Prefix hits"), h("span", {})),
+    ...FACTS.map(([name]) => h("div", { className: "instance-load" }, h("span", {}, name), h("span", {}))),
   );
 }
+
+const amount = (used, most, text) => (most ? `${text(used)} of ${text(most)}` : null);
+// [name, text of an instance; null if it has none]
+const FACTS = [
+  ["KV cache", (i) => amount(i.cache_tokens, i.max_cache_tokens, format.number)],
+  ["Prefix cache", (i) => amount(i.prefix_tokens, i.max_prefix_tokens, format.number)],
+  ["Prefix hits", (i) => (i.prefix_hit_rate === null ? null : format.percent(i.prefix_hit_rate))],
+  ["Memory", (i) => amount(i.memory_bytes, i.max_memory_bytes, format.bytes)],
+];
 
 function updateInstance(element, instance) {
   const known = instance.requests !== null;
   const share = known ? Math.max(instance.requests / instance.max_requests, instance.tokens / instance.max_tokens) : 0;
-  const [first, second, third] = element.querySelectorAll(".instance-load");
+  const [first, second, ...others] = element.querySelectorAll(".instance-load");
   element.dataset.state = instance.state;
   element.querySelector(".instance-head").lastChild.replaceWith(badge(instance.state, STATE_KIND[instance.state]));
   element.title = instance.quarantine ?? "";
@@ -59,6 +71,36 @@ function updateInstance(element, instance) {
   first.lastChild.textContent = known ? `${format.plural(instance.requests, "request")}, ${format.number(instance.tokens)} tokens` : "";
   second.hidden = !known || instance.step_latency_ms === null;
   second.lastChild.textContent = format.duration(instance.step_latency_ms);
-  third.hidden = instance.prefix_hit_rate === null;
-  third.lastChild.textContent = format.percent(instance.prefix_hit_rate);
+  FACTS.forEach(([, fact], i) => {
+    const text = fact(instance);
+    others[i].hidden = text === null;
+    others[i].lastChild.textContent = text ?? "";
+  });
+}
+
+const SERVICES = [
+  ["Service", "", (s) => s.service],
+  ["State", "", (s) => badge(s.state === "silent" ? `silent for ${format.age(s.silent_s)}` : s.state, SERVICE_KIND[s.state])],
+  ["Memory", "number", (s) => format.bytes(s.memory_bytes)],
+  ["Up for", "number narrow-hide", (s) => format.age(s.uptime_s)],
+  ["Version", "narrow-hide", (s) => s.version],
+  ["Process", "narrow-hide", (s) => s.process],
+];
+const STREAMS = [
+  ["Stream", "", (s) => s.name],
+  ["Messages", "number", (s) => format.number(s.messages)],
+  ["Size", "number", (s) => format.bytes(s.bytes)],
+  ["At most", "number", (s) => (s.max_bytes ? format.bytes(s.max_bytes) : "–")],
+];
+
+function showServices(services) {
+  fillTable(byId("services"), SERVICES, services, (service) => `${service.service} ${service.process}`);
+}
+
+function showStorage(storage) {
+  if (storage === null) return;
+  const place = byId("storage");
+  fillTable(place, STREAMS, storage.streams, (stream) => stream.name);
+  const notes = [storage.problem, storage.free_bytes === null ? null : `${format.bytes(storage.free_bytes)} free on its disk`];
+  place.querySelector("caption").textContent = notes.filter(Boolean).join(" · ");
 }

@@ -41,3 +41,15 @@ export function keyed(parent, items, key, make, update) {
   for (const child of [...parent.children]) if (!kept.has(child)) child.remove();
   elements.forEach((element, i) => parent.children[i] !== element && parent.insertBefore(element, parent.children[i] ?? null));
 }
+
+/** Show the items in a table; `columns` are [heading, classes, content of an item]. */
+export function fillTable(place, columns, items, key) {
+  let body = place.querySelector("tbody");
+  if (body === null) {
+    const head = columns.map(([name, kind]) => h("th", { className: kind, scope: "col" }, name));
+    body = h("tbody");
+    place.replaceChildren(h("div", { className: "table-wrap" }, h("table", {}, h("caption", {}), h("thead", {}, h("tr", {}, ...head)), body)));
+  }
+  const cells = (item) => columns.map(([, kind, content]) => h("td", { className: kind }, content(item)));
+  keyed(body, items, key, () => h("tr", {}), (row, item) => row.replaceChildren(...cells(item)));
+}

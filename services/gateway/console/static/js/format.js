@@ -11,6 +11,22 @@ export function duration(ms) {
   return `${number(ms / 1000, ms < 9_950 ? 2 : 1)} s`;
 }
 
+const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+export function bytes(count) {
+  const power = count > 0 ? Math.min(SIZES.length - 1, Math.floor(Math.log2(count) / 10)) : 0;
+  const amount = count / 1024 ** power;
+  return `${number(amount, power > 0 && amount < 100 ? 1 : 0)} ${SIZES[power]}`;
+}
+
+/** A time in its two largest units, such as 3 h 20 min. */
+export function age(seconds) {
+  const [s, min, hours] = [Math.floor(seconds), Math.floor(seconds / 60), Math.floor(seconds / 3600)];
+  if (s < 60) return `${s} s`;
+  if (min < 60) return `${min} min ${s % 60} s`;
+  return hours < 24 ? `${hours} h ${min % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
 export const threshold = (value) => number(value, 2);
 
 export const percent = (share) => (share === null || share === undefined ? DASH : `${number(share * 100, share < 1 ? 1 : 0)} %`);

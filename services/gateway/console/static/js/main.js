@@ -9,6 +9,7 @@ import { setUpPlayground } from "./playground.js";
 import { openRequest } from "./request.js";
 import { setUpRequests, showRequests } from "./requests.js";
 import { setTraceAddress } from "./trace.js";
+import { showUse } from "./use.js";
 
 const VIEWS = ["playground", "cluster", "requests", "plans"];
 let current = null;
@@ -38,15 +39,16 @@ function route() {
   if (view === "requests" && argument) openRequest(argument);
 }
 
-const history = []; // loads of the last minutes
-const MAX_LOADS = 300;
+const history = []; // loads of the last hour
+const HISTORY_S = 3600;
 let latest = null;
 let shown = { ended: null, plans: null };
 
 function onUpdate(update) {
   const since = history.at(-1)?.t_s ?? 0;
   history.push(...update.loads.filter((load) => load.t_s > since));
-  history.splice(0, history.length - MAX_LOADS);
+  const kept = history.findIndex((load) => load.t_s > history.at(-1).t_s - HISTORY_S);
+  history.splice(0, Math.max(0, kept));
   latest = update;
   setTraceAddress(update.cluster.trace_url);
   setStatus(update.cluster.ready ? "Ready" : update.cluster.reason, update.cluster.ready ? "good" : "bad");
@@ -62,9 +64,10 @@ function retryLater(error) {
 function refresh(entered) {
   if (latest === null) return;
   if (current === "cluster") {
-    charts ??= new Charts(byId("charts"));
+    charts ??= new Charts(byId("charts"), byId("ranges"));
     charts.show(history);
     showCluster(latest.cluster);
+    showUse().catch((error) => console.debug(error));
   }
   if (current === "requests") {
     const ended = entered || latest.ended !== shown.ended;

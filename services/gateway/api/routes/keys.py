@@ -1,0 +1,49 @@
+"""GET /keys: the API keys, their limits and their use."""
+
+from fastapi import APIRouter, Request
+
+from services.gateway.admission.admission import key_of
+from services.gateway.api.response_models import List, ResponseModel
+from services.gateway.app_context import AppContext
+from shared.api_keys import ApiKey
+
+
+class KeyView(ResponseModel):
+    """An API key without its secret. None: no limit, or no such request."""
+
+    id: str
+    name: str
+    operator: bool
+    requests_per_minute: int | None  # its limit
+    concurrency: int | None  # its limit
+    max_priority: int
+    in_flight: int  # requests at all gateways
+    finished: int  # among those that GET /v1/requests lists
+    slo_attainment: float | None  # share of these that met their SLO, of those that ran
+
+
+def key_routes(context: AppContext) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/keys")
+    async def list_keys(http: Request) -> List[KeyView]:
+        """The API key that asks, with an operator's key all keys that are not revoked. Empty without `auth`."""
+        return List(data=[view(*found) for found in context.admission.keys(key_of(http))])
+
+    def view(key: ApiKey, in_flight: int) -> KeyView:
+        of_cells = [cell.monitor.recent(lambda each: each.key == key.key_id) for cell in context.cells]
+        finished = [outcome.stats for outcomes in of_cells for outcome in outcomes]
+        ran = [stats.slo_met for stats in finished if stats is not None]
+        return KeyView(
+            id=key.key_id,
+            name=key.name,
+            operator=key.operator,
+            requests_per_minute=key.requests_per_minute,
+            concurrency=key.concurrency,
+            max_priority=key.max_priority,
+            in_flight=in_flight,
+            finished=len(finished),
+            slo_attainment=sum(ran) / len(ran) if ran else None,
+        )
+
+    return router
