@@ -12,7 +12,7 @@ import torch
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.fuzz.samples import MASK_ID, SAMPLES, VOCAB
 from services.gateway.admission.slo_admission import SloAdmission
-from services.gateway.api.response_models import Serving
+from services.gateway.api.response_models import Serving, UnfinishedRequest
 from services.gateway.api.step_details import step_list
 from services.gateway.console.cluster_view import ClusterView, load_view, node_views
 from services.gateway.inflight import unpack_tokens
@@ -34,7 +34,7 @@ from shared.messages.checkpoints import Checkpoint
 from shared.messages.instances import Instance
 from shared.messages.plans import PlanRecord
 from shared.messages.predict import PredictSteps
-from shared.messages.requests import Arrival, Guesses, Outcome, Progress, Request
+from shared.messages.requests import Arrival, Guesses, Outcome, Progress, Request, UnfinishedRequests
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
 
@@ -142,6 +142,12 @@ def receive_stats(data: bytes) -> None:
     SloAdmission(10.0).admit(Request(request_id="r", prompt="a"), stats, NOW_S, NOW_S)
 
 
+def receive_unfinished(data: bytes) -> None:
+    """List the requests in progress."""
+    for active in decode(data, UnfinishedRequests).requests:
+        _replied(UnfinishedRequest.of(active))
+
+
 RECEIVERS = [
     Receiver("scheduler: step results", StepResults, receive_results),
     Receiver("scheduler: checkpoint", Checkpoint, receive_checkpoint),
@@ -151,6 +157,7 @@ RECEIVERS = [
     Receiver("gateway: progress", Progress, receive_progress),
     Receiver("gateway: guesses", Guesses, receive_guesses),
     Receiver("gateway and reconfigurator: outcome", Outcome, receive_outcome),
+    Receiver("gateway: requests in progress", UnfinishedRequests, receive_unfinished),
     Receiver("gateway: statistics", SchedulerStats, receive_stats),
     Receiver("reconfigurator: arrival", Arrival, lambda data: arrival_row(decode(data, Arrival))),
     Receiver("reconfigurator: plan", PlanRecord, lambda data: plan_row(decode(data, PlanRecord))),

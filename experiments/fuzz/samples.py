@@ -9,6 +9,7 @@ from shared.messages.cell import CellConfig
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions
 from shared.messages.gateway import Batch, BatchError, BatchWork, Claim, Conversation, GatewayUse, KeyRate, StoredFile
+from shared.messages.health import ServiceHealth
 from shared.messages.instances import Control, Instance, ModelCard
 from shared.messages.launch import InstanceSpec, LaunchAction, LaunchOrder, LaunchReply
 from shared.messages.models import CanaryRecord, WeightsRecord
@@ -29,6 +30,8 @@ from shared.messages.requests import (
     ServingStats,
     ThresholdUse,
     TopTokens,
+    UnfinishedQuery,
+    UnfinishedRequests,
 )
 from shared.messages.stats import ClusterLoad, ClusterWork, InstanceClass, InstanceLoad, SchedulerStats, WorkGroup
 from shared.messages.steps import RequestState, StepFailure, StepJobs, StepResults, StepTopTokens
@@ -123,6 +126,9 @@ _SAMPLES: list[msgspec.Struct] = [
     Progress(step=1, **TOKENS, top_tokens=TOP_TOKENS),
     Guesses(step=1, **TOKENS),
     ActiveRequest(is_known=True, key="alice", arrival_s=ARRIVAL_S),
+    UnfinishedQuery(key="alice", instance="w-1", id_part="ab"),
+    UnfinishedRequests(requests=[ActiveRequest(is_known=True, request_id="r", arrival_s=ARRIVAL_S, slo_s=5.0)]),
+    ServiceHealth(process="host:1", version="1.0", uptime_s=2.5, memory_bytes=1 << 30),
     Cancel(reason="disconnected"),
     DECISIONS,
     StepJobs(

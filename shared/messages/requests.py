@@ -195,8 +195,8 @@ class ActiveRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     is_known: bool  # whether the scheduler has it
     request_id: str = ""
     key: str = ""  # of the request; empty: none
-    arrival_s: float = 0.0  # Unix time, seconds
-    slo_s: float | None = None
+    arrival_s: Finite = 0.0  # Unix time, seconds
+    slo_s: Finite | None = None
     priority: int = 0
     output_tokens: int = 0  # to write: requested, in whole blocks, without the pinned ones
     unmasked_tokens: int = 0
