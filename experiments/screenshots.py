@@ -1,4 +1,4 @@
-"""Take the screenshots of the console: a live cluster under load in a headless Chromium.
+"""Take the screenshots of the console at 1280 and 390 px: a live cluster under load in a headless Chromium.
 
 python -m experiments.screenshots --out docs/images
 """
@@ -9,8 +9,10 @@ import sys
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import httpx
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -20,7 +22,20 @@ from experiments.live_cluster import live_cluster
 
 LIMIT_S = 60.0
 LOAD_S = 45  # long enough to fill the charts
-WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A window, in pixels. The narrow one has the dark theme, so that the pictures show both themes."""
+
+    suffix: str
+    width: int
+    height: int
+    theme: Literal["light", "dark"]
+
+
+WIDE, NARROW = Size("", 1280, 900, "light"), Size("-narrow", 390, 844, "dark")
+SIZES = (WIDE, NARROW)
 
 
 def find_chromium() -> str | None:
@@ -47,28 +62,34 @@ def main() -> None:
 def take_all(url: str, out: Path, program: str) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        with page(browser, url, "light", WIDE) as wide:
-            denoise(wide)
-            save(wide, out / "playground.png", whole=True)
-        with page(browser, url, "dark", NARROW) as narrow:
-            denoise(narrow)
-            narrow.locator("[data-run=A]").scroll_into_view_if_needed()
-            save(narrow, out / "playground-narrow.png")
-        with page(browser, f"{url}/#cluster", "dark", WIDE) as cluster, load(url):
-            cluster.wait_for_timeout(LOAD_S * 900)
-            save(cluster, out / "cluster.png", whole=True)
-        with page(browser, f"{url}/#requests/{most_varied(url)}", "light", WIDE) as request:
-            expect(request.get_by_role("region", name="Steps")).to_be_visible()
-            request.wait_for_timeout(500)  # the chart draws with the next frame
-            save(request, out / "request.png")
+        for size in SIZES:
+            with page(browser, url, size) as playground:
+                denoise(playground)
+                if size is NARROW:
+                    playground.locator("[data-run=A]").scroll_into_view_if_needed()
+                save(playground, out, "playground", size)
+        with load(url), ExitStack() as pages:
+            views = "cluster", "requests"
+            opened = [(view, size, page(browser, f"{url}/#{view}", size)) for view in views for size in SIZES]
+            loaded = [(view, size, pages.enter_context(each)) for view, size, each in opened]
+            loaded[0][-1].wait_for_timeout(LOAD_S * 900)
+            for view, size, each in loaded:
+                save(each, out, view, size)
+        for view in (f"requests/{most_varied(url)}", "plans"):
+            for size in SIZES:
+                with page(browser, f"{url}/#{view}", size) as shown:
+                    if view != "plans":
+                        expect(shown.get_by_role("region", name="Steps")).to_be_visible()
+                    shown.wait_for_timeout(500)  # the chart draws with the next frame
+                    save(shown, out, "plans" if view == "plans" else "request", size)
         browser.close()
 
 
 @contextmanager
-def page(browser: Browser, url: str, theme: str, size: dict[str, int]) -> Iterator[Page]:
+def page(browser: Browser, url: str, size: Size) -> Iterator[Page]:
     """Open a page at this URL."""
-    opened = browser.new_page(color_scheme="dark" if theme == "dark" else "light", reduced_motion="reduce")
-    opened.set_viewport_size({"width": size["width"], "height": size["height"]})
+    opened = browser.new_page(color_scheme=size.theme, reduced_motion="reduce")
+    opened.set_viewport_size({"width": size.width, "height": size.height})
     opened.set_default_timeout(LIMIT_S * 1000)
     opened.goto(url)
     expect(opened.locator("#status")).to_have_text("Ready", timeout=LIMIT_S * 1000)
@@ -106,8 +127,13 @@ def most_varied(url: str) -> str:
     return str(max((request["id"] for request in listed if request["status"] == "completed"), key=thresholds))
 
 
-def save(shown: Page, path: Path, *, whole: bool = False) -> None:
-    shown.screenshot(path=path, full_page=whole)
+def save(shown: Page, out: Path, name: str, size: Size) -> None:
+    """Save the picture of a page, whole if it is wide and has a fixed length."""
+    if size is WIDE:
+        shown.evaluate("scrollTo(0, 0)")
+    shown.mouse.move(0, 0)
+    path = out / f"{name}{size.suffix}.png"
+    shown.screenshot(path=path, full_page=size is WIDE and name in ("playground", "cluster"))
     print(f"{path}: {path.stat().st_size // 1024} KiB")
 
 
