@@ -57,9 +57,11 @@ class StepMix:
 
     @property
     def keys_per_cached_token(self) -> float:
-        """The keys that a cache step attends to, per token that it feeds: the mean over the cache steps."""
+        """The keys that a cache step attends to, per token of its block: the mean over the cache steps. With an exact
+        cache these are the keys to the end of its block."""
         weight = self.rps * self.output
-        return float(weight @ (self.prompt + self.output) / (weight.sum() * self.block_length))
+        keys = self.prompt + ((self.output + self.block_length) / 2 if self.exact_cache else self.output)
+        return float(weight @ keys / (weight.sum() * self.block_length))
 
     def shared_share(self, recompute_batches: Float64, cache_batch: float) -> Float64:
         """The share of recompute batches that find a batch of cache steps to share an iteration with. Shapes: [B]."""

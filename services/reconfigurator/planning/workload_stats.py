@@ -91,6 +91,7 @@ def workload(
     """The workload to plan for; `nodes` are the GPUs of each.
 
     Output positions after the end of the text cost time at every step but need no step: they count with the prompt.
+    With an exact cache no step feeds them.
     Raises: ValueError if there are no requests, thresholds, TP degrees or nodes.
     """
     block = planning.block_length
@@ -106,7 +107,8 @@ def workload(
         classes=[
             WorkloadClass(
                 name=load.name,
-                prompt_tokens=load.prompt_tokens + load.output_tokens - load.unmasked_tokens,
+                prompt_tokens=load.prompt_tokens
+                + (0.0 if planning.exact_cache else load.output_tokens - load.unmasked_tokens),
                 output_tokens=load.unmasked_tokens,
                 rps=load.rps * (1 + planning.rps_buffer),
                 slo_s=load.slo_s,

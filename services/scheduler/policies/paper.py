@@ -41,6 +41,8 @@ class PaperPolicy(AdaptivePolicy):
         tokens = table.recompute_tokens(rows).astype(np.float64)
         block_lengths = table.block_length[rows].astype(np.float64)
         load = request_load(*self.estimates.remaining(rows), tokens, block_lengths)
+        if table.pipeline.exact:  # the first step of each further block feeds the one before it, too
+            load += ((table.blocks_left[rows] - 1) * block_lengths)[:, None]
         n = len(rows)
         of_recompute = table.output_length[rows] if table.pipeline.exact else block_lengths
         throughput = fleet.throughput(

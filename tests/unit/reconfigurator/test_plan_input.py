@@ -25,6 +25,15 @@ def test_a_recompute_step_computes_the_sequence_and_a_cache_step_the_block() -> 
     assert [p.steps[kind].tokens.tolist() for kind in StepKind] == [[356.0], [32.0]]
 
 
+def test_with_an_exact_cache_a_request_recomputes_once_up_to_its_first_block() -> None:
+    """The first cache step of each of the 7 further blocks feeds two blocks."""
+    p = plan_input(workload(exact_cache=True), PROFILE)
+    assert p.recomputes.tolist() == [1.0]
+    assert p.steps[StepKind.RECOMPUTE].tokens.tolist() == [132.0]
+    assert p.steps[StepKind.CACHE].tokens == pytest.approx([32 * (1 + 7 / (256 / 6))])
+    assert plan_input(workload(), PROFILE).recomputes.tolist() == [8.0]
+
+
 def test_a_recompute_batch_that_shares_a_launch_keeps_its_latency_and_costs_less() -> None:
     separate = plan_input(workload(), PROFILE).steps
     merged = plan_input(workload(), PROFILE.with_shared_launch(0.010)).steps
@@ -37,16 +46,17 @@ def test_a_recompute_batch_that_shares_a_launch_keeps_its_latency_and_costs_less
     assert saved == pytest.approx(0.010 * share)
 
 
-def test_cache_steps_cost_the_keys_of_the_workloads_sequences() -> None:
+@pytest.mark.parametrize(("exact_cache", "keys"), [(False, 100 + 256), (True, 100 + (32 + 256) / 2)])
+def test_cache_steps_cost_the_keys_that_they_attend_to(*, exact_cache: bool, keys: float) -> None:
+    """With an exact cache those to the end of the block: of the first 132, of the last 356."""
     rows = [
         MeasuredLatency(1, tokens, kind, 0.020 + tokens * 1e-5 + keys * 1e-6, keys)
         for kind in StepKind
         for tokens in (32, 256, 2048)
         for keys in (2048, 65_536)
     ]
-    p = plan_input(workload(tp_degrees=[1]), LatencyProfile.from_rows(rows))
-    keys = 2048 / 32 * 356
-    assert p.steps[StepKind.CACHE].L[0, 2] == pytest.approx(0.020 + 2048e-5 + keys * 1e-6)
+    p = plan_input(workload(tp_degrees=[1], exact_cache=exact_cache), LatencyProfile.from_rows(rows))
+    assert p.steps[StepKind.CACHE].L[0, 2] == pytest.approx(0.020 + 2048e-5 + 2048 / 32 * keys * 1e-6)
 
 
 def test_without_a_cache_all_steps_are_recompute_steps() -> None:

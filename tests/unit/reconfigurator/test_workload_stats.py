@@ -1,5 +1,7 @@
 """From the requests of a window to the workload to plan for."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,6 +80,9 @@ def test_the_workload_has_headroom_and_counts_unused_output_as_prompt() -> None:
     [planned] = workload(loads, {0.5: 4.0, 0.9: 2.0}, PLANNING, [2]).classes
     assert (planned.prompt_tokens, planned.output_tokens, planned.slo_s) == (132, 32, 5.0)
     assert planned.rps == pytest.approx(2.2)
+    exact = replace(PLANNING, exact_cache=True)
+    [planned] = workload(loads, {0.5: 4.0, 0.9: 2.0}, exact, [2]).classes
+    assert (planned.prompt_tokens, planned.output_tokens) == (100, 32)  # no step feeds the unused output
 
 
 def test_tokens_per_step_are_observed_or_the_scaled_prior() -> None:

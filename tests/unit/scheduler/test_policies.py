@@ -52,6 +52,16 @@ def test_a_clients_floor_bounds_the_threshold_from_below() -> None:
     assert threshold_of(cell.send(arrival("s", slo_s=0.1, min_threshold=0.95))) == 0.95
 
 
+@pytest.mark.parametrize(("exact", "tokens"), [(False, 2 * 128 + 14 * 32), (True, 96 + 15 * 32 + 32)])
+def test_load_control_counts_the_tokens_that_steps_feed(*, exact: bool, tokens: int) -> None:
+    """At the lowest threshold, 64 tokens in two blocks take 16 steps. With an exact cache the first step feeds prompt
+    and block, and the first one of the second block two blocks."""
+    cell = make_cell({"a-1": 1}, caching=True, exact=exact)
+    cell.send(arrival("r"))
+    assert cell.core.load is not None
+    assert cell.core.load.least_tokens == tokens
+
+
 def test_load_control_lowers_the_thresholds_of_competing_requests() -> None:
     """Each of sixty requests alone could use 0.9 within the SLO, but all together cannot."""
     cell, free = make_cell({"a-1": 1}), make_cell({"a-1": 1}, load_control=False)
