@@ -10,11 +10,13 @@ from shared.errors import BadInput
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and tokenizer; never code
 WEIGHTS = "*.safetensors"  # never pickles
+LLADA2 = "LLaDA2MoeModelLM"
 # Block-causal families, with the values that their published files leave out: the defaults of their authors' decoding.
 BLOCK_CAUSAL_DEFAULTS: dict[str, dict[str, int]] = {
     "SDARForCausalLM": {"mask_token_id": 151669, "block_size": 4},
-    "LLaDA2MoeModelLM": {"mask_token_id": 156895, "eos_token_id": 156892, "block_size": 32},
+    LLADA2: {"mask_token_id": 156895, "eos_token_id": 156892, "block_size": 32},
 }
+LLADA21_EDIT_THRESHOLD = 0.5  # of its authors' quality mode
 DREAM_MAX_LENGTH = 2048  # as its model card states; its `max_position_embeddings` is that of the model it began from
 
 
@@ -58,6 +60,14 @@ def block_length_of(config: Mapping[str, Any]) -> int:
     """The usual block length of a block-causal checkpoint; 0 for others. `config` has its defaults."""
     is_block_causal = any(name in BLOCK_CAUSAL_DEFAULTS for name in config.get("architectures") or ())
     return int(config["block_size"]) if is_block_causal else 0
+
+
+def edit_threshold_of(config: Mapping[str, Any], name: str) -> float | None:
+    """The usual edit threshold of a checkpoint whose decoding may change tokens of the block (1: none changes); None:
+    no decoding of its family does. The files of LLaDA2.0 and LLaDA2.1 are alike; only the names differ."""
+    if LLADA2 not in (config.get("architectures") or ()):
+        return None
+    return LLADA21_EDIT_THRESHOLD if "llada2.1" in name.lower() else 1.0
 
 
 def max_length_of(config: Mapping[str, Any]) -> int:

@@ -73,6 +73,7 @@ def check_options(options: UpOptions) -> Stack:
     slots = count_slots(options.slots, options.device, gpus)
     instances = read_instances(options.instances, slots, default=gpus or 2)
     choose_cache(options.cache, directory)
+    check_edits(options.edit_threshold, directory)
     if options.thresholds is not None:
         read_thresholds(options.thresholds)
     check_sync_interval(options.sync_interval)
@@ -209,6 +210,12 @@ def choose_cache(cache: str | None, model: Path) -> str:
     if cache is not None and cache not in possible:
         raise BadInput(f"--cache {cache}: not possible with this model; accepted: {', '.join(possible)}")
     return cache or default_cache(card)
+
+
+def check_edits(edit_threshold: float | None, model: Path) -> None:
+    """Raises: BadInput if the model cannot change tokens."""
+    if edit_threshold is not None and edit_threshold < 1 and not read_config(model).can_edit:
+        raise BadInput(f"--edit-threshold {edit_threshold:g}: this model does not change tokens; LLaDA2.1 does")
 
 
 def check_sync_interval(text: str) -> None:

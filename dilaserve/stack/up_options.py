@@ -71,6 +71,16 @@ class UpOptions:
             show_default=f"{DEFAULT_BLOCK_CAUSAL_CACHE} for block-causal models, else {DEFAULT_CACHE}",
         ),
     ] = None
+    edit_threshold: Annotated[
+        float | None,
+        Option(
+            min=0,
+            max=1,
+            help="LLaDA2.1: tokens of the block change to one of a higher confidence than this, in requests without an "
+            "own one; 1: none changes.",
+            show_default="0.5 if the model's name contains LLaDA2.1, else 1",
+        ),
+    ] = None
     auth: Annotated[
         bool | None,
         Option(

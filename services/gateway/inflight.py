@@ -49,6 +49,7 @@ class StepTokens:
     confidences: Float32
     top_tokens: TopTokens | None = None  # of the same positions
     committed: bool = True  # False: guesses for positions that are still masked
+    is_draft: bool = False  # a later step may change them
 
 
 class InFlightRequest:
@@ -261,7 +262,9 @@ def unpack_tokens(message: Progress, output_tokens: int, vocab_size: int) -> Ste
     if not np.isfinite(confidences).all():
         raise BadInput("a confidence is not finite")
     committed = not isinstance(message, Guesses)
-    return StepTokens(message.step, positions, tokens, confidences, message.top_tokens, committed=committed)
+    return StepTokens(
+        message.step, positions, tokens, confidences, message.top_tokens, committed=committed, is_draft=message.is_draft
+    )
 
 
 async def find_active(bus: Bus, request_id: str) -> ActiveRequest | None:

@@ -98,7 +98,9 @@ async def serve(
     predictor = PredictorClient(bus, core.settings.thresholds, queue)
     deferred = DeferredTasks()
     recovery = await Recovery.start(bus)
-    preparer = RequestPreparer(bus, text, recovery, settings.shared_prefixes, instances.worker_versions)
+    preparer = RequestPreparer(
+        bus, text, recovery, settings.shared_prefixes, instances.worker_versions, config.edit_threshold
+    )
     slo_s, max_held = config.default_slo_s, settings.max_held_requests
     requests = RequestConsumer(
         bus, clock, preparer, queue, outcomes, deferred, core.totals, default_slo_s=slo_s, max_held=max_held

@@ -5,13 +5,18 @@ from msgspec.structs import replace
 from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
 from shared.cell_config import default_cache
+from shared.edits import NO_EDITS
+from shared.errors import BadInput
 from shared.messages.cell import DEFAULT_SLO_S, CellConfig
 from shared.messages.instances import ModelCard
 from shared.predictor_card import PredictorCard
 
 
 def cell_config(settings: SchedulerSettings, model: ModelCard, card: PredictorCard | None) -> CellConfig:
-    """The configuration that the first scheduler of a cell writes. Unset values follow the model and its predictor."""
+    """The configuration that the first scheduler of a cell writes. Unset values follow the model and its predictor.
+
+    Raises: BadInput if the model cannot be served with a value.
+    """
     entry = find_policy(settings.policy_name)
     asks_predictor = entry.uses_estimates and settings.estimates == "predictor"
     return CellConfig(
@@ -21,8 +26,19 @@ def cell_config(settings: SchedulerSettings, model: ModelCard, card: PredictorCa
         threshold=settings.one_threshold if entry.one_threshold else None,
         default_slo_s=settings.default_slo_s or DEFAULT_SLO_S,
         cache=settings.cache or default_cache(model),
+        edit_threshold=_edit_threshold(settings, model),
         predictor=card.version if card and asks_predictor else "",
     )
+
+
+def _edit_threshold(settings: SchedulerSettings, model: ModelCard) -> float:
+    own = settings.edit_threshold
+    if own is None:
+        return NO_EDITS if model.edit_threshold is None else model.edit_threshold
+    if own < NO_EDITS and model.edit_threshold is None:
+        message = f"DILASERVE_EDIT_THRESHOLD={own:g}: {model.name} does not change tokens; accepted: 1, or unset"
+        raise BadInput(message, "edit_threshold")
+    return own
 
 
 def own_values(settings: SchedulerSettings, model: ModelCard, card: PredictorCard | None) -> dict[str, object]:
@@ -34,6 +50,7 @@ def own_values(settings: SchedulerSettings, model: ModelCard, card: PredictorCar
         "threshold": settings.threshold,
         "default_slo_s": settings.default_slo_s,
         "cache": settings.cache,
+        "edit_threshold": settings.edit_threshold,
         "predictor": card.version if card else "none",
     }
 
@@ -48,5 +65,6 @@ def with_config(settings: SchedulerSettings, config: CellConfig) -> SchedulerSet
         threshold=config.threshold,
         default_slo_s=config.default_slo_s,
         cache=config.cache,
+        edit_threshold=config.edit_threshold,
         estimates="predictor" if config.predictor else "one-shot",
     )

@@ -146,7 +146,7 @@ class SchedulerCore:
         if arrived.checkpoint is not None:
             resume(self.table, row, arrived.checkpoint, self.settings.vocab_size, self.settings.mask_token_id)
             ended = self.table.steps[row] > 0 and self._has_ended(row)
-            if self.table.masks_left[row] == 0 or ended:  # the previous scheduler stopped before it checked
+            if self.table.blocks_left[row] == 0 or ended:  # the previous scheduler stopped before it checked
                 self._finish(row, OutcomeStatus.COMPLETED, now_s)
                 return
         self._added.append(row)
@@ -163,7 +163,7 @@ class SchedulerCore:
             return
         self._count_migrations(applied)
         self._report_progress(applied)
-        ended = applied.rows[self.table.block_masks_left[applied.rows] == 0]
+        ended = applied.rows[applied.ended]
         self.estimates.learn(ended)
         if len(ended):
             self._end_blocks(ended, now_s)
@@ -194,6 +194,10 @@ class SchedulerCore:
         for i in self.table.streams[applied.rows].nonzero()[0].tolist():
             row = int(applied.rows[i])
             positions, tokens, confidences = applied.unmasked(i)
+            ended, has_edits = bool(applied.ended[i]), bool(self.table.has_edits[row])
+            if ended and has_edits:  # now final: all of them, in case an earlier message was lost
+                positions = np.arange(int(self.table.block_start[row]), int(self.table.block_stop(row)), dtype=np.int32)
+                tokens, confidences = self.table.output_ids(row)[positions], self.table.confidences(row)[positions]
             request_id, top_tokens = self.table.entry(row).request_id, self.table.entry(row).top_tokens
             message = Progress(
                 step=int(self.table.steps[row]) - 1,
@@ -201,8 +205,9 @@ class SchedulerCore:
                 tokens=tokens.tobytes(),
                 confidences=confidences.tobytes(),
                 top_tokens=top_tokens.read(positions) if top_tokens is not None else None,
+                is_draft=has_edits and not ended,
             )
-            self._save(row)  # first, so that no later scheduler retracts a token
+            self._save(row, block_ended=ended)  # first, so that no later scheduler retracts a token
             self._commands.append(ev.SendProgress(request_id, message))
 
     def _end_blocks(self, rows: Int64, now_s: float) -> None:
@@ -305,11 +310,12 @@ class SchedulerCore:
         for row in rows.tolist():
             self._save(row)
 
-    def _save(self, row: int) -> None:
-        """Save the state of a row for the next scheduler."""
+    def _save(self, row: int, *, block_ended: bool = False) -> None:
+        """Save the state of a row for the next scheduler. `block_ended`: the last step has ended its current block."""
         if self.settings.keeps_records:
             request_id, is_urgent = self.table.entry(row).request_id, bool(self.table.streams[row])
-            self._commands.append(ev.SaveCheckpoint(request_id, take_checkpoint(self.table, row), is_urgent))
+            checkpoint = take_checkpoint(self.table, row, block_ended=block_ended)
+            self._commands.append(ev.SaveCheckpoint(request_id, checkpoint, is_urgent))
 
     def _retry(self, row: int, now_s: float) -> None:
         """Take a request from its instance; its unmasked tokens are kept. It fails after MAX_ATTEMPTS."""

@@ -237,7 +237,7 @@ class Dispatcher:
         """Whether the step after the one in flight may be sent ahead. Shapes: [n] -> [n]."""
         table = self._table
         may: Bool = self._fleet.open[table.instance[rows]] & (
-            self._may_cross(rows) | (table.block_masks_left[rows] > 1)
+            self._may_cross(rows) | (table.block_masks_left[rows] > 1) | table.has_edits[rows]
         )
         return may
 

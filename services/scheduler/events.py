@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.arrays import Float32, Float64, Int32, Int64
+from shared.edits import NO_EDITS
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions
 from shared.messages.instances import Instance
@@ -32,6 +33,7 @@ class RequestArrived:
     block_offset: int = 0  # tokens of the prompt that belong to the output's first block
     salt: str = ""  # only requests of the same salt share cached prefixes
     choices: Sequence[Int32] = ()  # the tokens of each of its labels
+    edit_threshold: float = NO_EDITS  # tokens of the block change if another one's probability is higher
 
     @property
     def free_tokens(self) -> int:

@@ -25,6 +25,7 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     max_held_requests: Annotated[int, msgspec.Meta(ge=1)] = 20_000  # requests held at a time; the others wait
     default_slo_s: Seconds | None = None  # SLO in seconds of a request without one; unset: the cell's
     cache: CacheName | None = None  # KV cache mode; unset: the cell's
+    edit_threshold: Threshold | None = None  # LLaDA2.1's second threshold; 1: no token changes; unset: the cell's
     predictor: str = ""  # directory of the predictor's card; empty: `predictor` in the model's directory
     estimates: Literal["predictor", "one-shot"] = "predictor"  # source of a request's remaining steps
     load_control: bool = True  # lower the highest allowed threshold under load

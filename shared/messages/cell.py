@@ -27,6 +27,7 @@ class CellConfig(msgspec.Struct, frozen=True, kw_only=True):
     threshold: Threshold | None = None  # of a policy with one threshold for all requests; None: it uses `thresholds`
     default_slo_s: Positive = DEFAULT_SLO_S  # of requests without an SLO
     cache: CacheName  # KV cache mode
+    edit_threshold: Threshold = 1.0  # of requests without one; 1: no token changes once it is unmasked
     predictor: str = ""  # version of the step predictor; empty: the policy asks none
 
     @property

@@ -36,3 +36,5 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     tokens_at: bytes = b""  # int32 [c], tokens unmasked at each candidate threshold
     is_suspect: bool = False  # an instance failed during its next step
     attempts: Count = 0  # failed ones of its next step alone
+    post_steps: Count = 0  # steps of the current block that began without masks
+    edits: Count = 0  # changes of tokens that an earlier step had unmasked

@@ -27,6 +27,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     # The usual block length of a block-causal model. Its blocks lie on a grid of absolute positions: the first one may
     # begin within the prompt. 0: blocks begin at the prompt's end.
     block_length: Tokens = 0
+    # The usual edit threshold of a model whose decoding may change tokens of the block; None: it changes none
+    edit_threshold: float | None = None
 
     @property
     def attends_ahead(self) -> bool:

@@ -49,6 +49,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     slo_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None  # seconds from arrival; None: the cell's default
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0  # higher first
     min_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # the client's quality floor
+    # Tokens of the block change to one whose probability is higher; 1: none changes; None: as the cell has it
+    edit_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0  # 0: greedy
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None: derived from the id
     top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # draw from the most probable tokens of this total; 1: all
@@ -128,6 +130,7 @@ class ServingStats(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: list[ThresholdUse] = []  # ascending
     step_s: Finite = 0.0  # computing time: total of the iterations that ran its steps
     cached_tokens: int = 0  # of the prompt, that a prefix cache had
+    edits: int = 0  # changes of tokens that an earlier step had unmasked
     predicted_steps: Finite | None = None  # total, by the first prediction, at its threshold
 
 
@@ -171,7 +174,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Scheduler -> gateway: the tokens that one step unmasked, for a streaming client.
 
-    Subject: dilaserve.<cell>.progress.<request>. Core NATS: may be lost; the outcome holds the whole text.
+    Subject: dilaserve.<cell>.progress.<request>. Core NATS: may be lost; the outcome holds the whole text. Where tokens
+    may change, those of each step are drafts, except that the last step of a block sends all tokens of the block.
     """
 
     step: int
@@ -179,6 +183,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     tokens: bytes  # int32 [n]
     confidences: bytes  # float32 [n]
     top_tokens: TopTokens | None = None  # of the same positions; None without `top_logprobs`
+    is_draft: bool = False  # a later step may change them
 
 
 class Guesses(Progress, frozen=True, kw_only=True):

@@ -14,6 +14,9 @@ from shared.messages.requests import TopTokens
 Ticket = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
+MAX_POST_STEPS = 16  # LLaDA2.1's
+
+
 class StepKind(enum.IntEnum):
     RECOMPUTE = 0  # forward over the whole sequence, rebuilding the KV cache
     CACHE = 1  # forward over the current block, against the cached keys and values
@@ -39,6 +42,8 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     guesses: bool = False  # whether its client wants provisional tokens
     end_ids: bytes = b""  # int32 [e]: no block begins after one that contains one of these tokens
     edit_threshold: float = 1.0  # tokens of the block change if another one's probability is higher; 1: none changes
+    post_steps: int = 0  # steps of the current block so far that began without masks
+    max_post_steps: int = MAX_POST_STEPS  # these of a block, after which it ends
     top_logprobs: int = 0  # tokens whose probabilities its results have, at each position that a step unmasks
     pattern: str = ""  # as in Request
     pinned: bytes = b""  # as in Request
@@ -101,7 +106,7 @@ class StepResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     epoch: int
     tickets: bytes = b""  # int64 [n]
     steps: bytes = b""  # int32 [n]
-    counts: bytes = b""  # int32 [n], tokens unmasked, at least 1 each
+    counts: bytes = b""  # int32 [n], tokens unmasked or changed; 0 only of a step that began without masks
     positions: bytes = b""  # int32 [sum of counts], from the start of the output
     tokens: bytes = b""  # int32 [sum of counts]
     confidences: bytes = b""  # float32 [sum of counts]

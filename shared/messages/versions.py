@@ -7,9 +7,14 @@ a text, the scheduler refuses the request while a worker of an earlier version i
 from shared.messages.requests import Request
 
 FIRST_VERSION = 1  # of services whose messages have no version
-VERSION = 2  # pinned tokens, labels
+VERSION = 2  # pinned tokens, labels, edits
 
 
-def needed_version(request: Request) -> int:
-    """The version that all workers must have, so that any of them may serve the request."""
-    return VERSION if request.pinned or request.choices else FIRST_VERSION
+def newer_field(request: Request) -> str | None:
+    """The request's field that workers of an earlier version than VERSION would ignore; None: it has none."""
+    fields = {
+        "pinned": bool(request.pinned),
+        "choices": bool(request.choices),
+        "edit_threshold": request.edit_threshold is not None,
+    }
+    return next((name for name, is_given in fields.items() if is_given), None)

@@ -1,8 +1,9 @@
 """A cell without a bus: the scheduler's core and workers' engines. The test delivers each message between them."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -23,11 +24,12 @@ from services.worker.engine.step_jobs import MessageDeduplicator
 from services.worker.model.families import ModelConfig, parse_config
 from services.worker.model.model_runner import TokenPredictions, TopPredictions, rows_with_top_tokens
 from services.worker.model.selection import Candidates, select
-from shared.arrays import Bool, Float64, Int32, Int64, pack_int32
+from shared.arrays import Bool, Float64, Int32, Int64, pack_int32, unpack_int32
+from shared.edits import NO_EDITS
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.instances import InstanceState
 from shared.messages.requests import Request
-from shared.messages.steps import StepJobs, StepResults
+from shared.messages.steps import MAX_POST_STEPS, StepJobs, StepResults
 from shared.pinned import FREE, free_positions, protected_tokens
 from tests.builders import registered, scheduler_core
 from tests.support.random_model import LLADA, MASK_ID, SDAR
@@ -36,7 +38,7 @@ END_ID = 1
 STOP_ID = 2  # the token of the stop string "."
 FIRST_ID, LAST_ID = 10, 59  # the ordinary tokens' ids
 PROMPT_ID = 5
-THRESHOLD = 0.75
+THRESHOLD, EDIT_THRESHOLD = 0.75, 0.5
 BLOCK = 4
 STEP_TIMEOUT_S = 10.0
 MAX_REQUESTS = 4  # per instance
@@ -50,7 +52,8 @@ PROFILE = "tp,batch_tokens,step_kind,latency_ms\n" + "".join(
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The model's output for one request. A token depends on its position alone; `number` is also the seed."""
+    """The model's output for one request. A token depends on its position alone, with edits also on the current token;
+    `number` is also the seed."""
 
     number: int
     blocks: int
@@ -58,6 +61,7 @@ class Text:
     stop_at: int | None = None  # position of a token that is the request's stop string
     is_aligned: bool = False  # of a block-causal model: the first block begins within the prompt
     pinned_positions: frozenset[int] = frozenset()  # of a block-causal model, only those from the start count
+    has_edits: bool = False
 
     @property
     def length(self) -> int:
@@ -92,8 +96,35 @@ class Text:
             return STOP_ID
         return FIRST_ID + hash((self.number, position)) % (LAST_ID - FIRST_ID + 1)
 
-    def confidence(self, position: int) -> float:
-        return (hash((position, self.number)) % 1000) / 1000
+    def stages(self, position: int) -> list[int]:
+        """The tokens that a position takes one after another, the first one from the mask, as far as steps reach."""
+        token, drawn = self.token(position), hash((self.number, position, 1)) % 100
+        if not self.has_edits:
+            return [token]
+        drafts = [FIRST_ID + (token - FIRST_ID + i) % (LAST_ID - FIRST_ID + 1) for i in range(1, drawn % 3 + 1)]
+        if drafts and drawn < 20 and token != END_ID:
+            drafts[0] = END_ID
+        return [*drafts, token]
+
+    def next_stage(self, position: int, stage: int) -> int:
+        """Some positions change to and fro."""
+        last = len(self.stages(position)) - 1
+        if stage < last:
+            return stage + 1
+        return last - 1 if last and hash((self.number, position, 2)) % 8 == 0 else last
+
+    def final(self, position: int) -> int:
+        """The token when its block has ended."""
+        return self._decoded(position)[0]
+
+    def final_confidence(self, position: int) -> float:
+        return self._decoded(position)[1]
+
+    def _decoded(self, position: int) -> tuple[int, float]:
+        return decode_block(self, (position + self.offset) // BLOCK)[0][position]
+
+    def confidence(self, position: int, stage: int = 0) -> float:
+        return (hash((position, self.number, stage) if stage else (position, self.number)) % 1000) / 1000
 
     def passes(self, position: int) -> bool:
         """Whether the confidence reaches the threshold; that of a block-causal model must exceed it."""
@@ -106,19 +137,13 @@ class Text:
         steps = 0
         free = free_positions(pack_int32(self.pinned), self.length).tolist()
         for block in range(self.blocks):
-            block_range = range(max(block * BLOCK - self.offset, 0), (block + 1) * BLOCK - self.offset)
-            output += [self.token(position) for position in block_range]
-            masks = [position for position in block_range if position in free]
-            if not masks:
-                continue
-            while masks:
-                best = max(masks, key=self.confidence)
-                masks = [p for p in masks if not self.passes(p) and p != best]
-                steps += 1
-            if _ended(np.array(output), self.request):
+            decoded, steps_of_block = decode_block(self, block)
+            output += [token for token, _ in decoded.values()]
+            steps += steps_of_block
+            if steps_of_block and _ended(np.array(output), self.request):
                 break
         end = next((position for position in free if position >= len(output)), self.length)
-        return [self.token(position) for position in range(end)], steps
+        return [self.final(position) for position in range(end)], steps
 
     @property
     def request(self) -> Request:
@@ -129,6 +154,7 @@ class Text:
             block_length=BLOCK,
             seed=self.number,
             stop=stop,
+            stream=self.number % 2 == 1,
             logprobs=True,
             top_logprobs=self.number % 3,
             pinned=pack_int32(self.pinned),
@@ -138,8 +164,48 @@ class Text:
         prompt = np.full(self.prompt_length, PROMPT_ID, np.int32)
         offset = self.offset
         return ev.RequestArrived(
-            self.request, prompt, self.length, 5.0, at_s, self.name, checkpoint, block_offset=offset
+            self.request,
+            prompt,
+            self.length,
+            5.0,
+            at_s,
+            self.name,
+            checkpoint,
+            block_offset=offset,
+            edit_threshold=EDIT_THRESHOLD if self.has_edits else NO_EDITS,
         )
+
+
+@cache
+def decode_block(text: Text, block: int) -> tuple[dict[int, tuple[int, float]], int]:
+    """The token and the confidence at each position of a block, by a plain decoding loop, and its number of steps."""
+    free = free_positions(pack_int32(text.pinned), text.length).tolist()
+    positions = range(max(block * BLOCK - text.offset, 0), (block + 1) * BLOCK - text.offset)
+    found = {position: (text.token(position), text.confidence(position)) for position in positions}
+    masks = [position for position in positions if position in free]
+    stage = {position: 0 for position in positions if position not in masks}
+    steps = post_steps = 0
+    is_open = bool(masks)
+    while is_open:
+        began_full = not masks
+        following = (
+            {position: text.next_stage(position, at) for position, at in stage.items()} if text.has_edits else {}
+        )
+        changes = {
+            position: at
+            for position, at in following.items()
+            if at != stage[position] and text.confidence(position, at) > EDIT_THRESHOLD
+        }
+        best = max(masks, key=text.confidence, default=None)
+        stage |= changes | {position: 0 for position in masks if text.passes(position) or position == best}
+        masks = [position for position in masks if position not in stage]
+        steps, post_steps = steps + 1, post_steps + began_full
+        is_open = bool(masks)
+        if text.has_edits:
+            is_open = not began_full or (bool(changes) and post_steps < MAX_POST_STEPS)
+    if text.has_edits:
+        found = {p: (text.stages(p)[at], text.confidence(p, at)) for p, at in sorted(stage.items())}
+    return found, steps
 
 
 def candidates_of(batch: ForwardBatch) -> Candidates:
@@ -164,7 +230,7 @@ class ScriptedModel:
     config: ModelConfig
     poison: frozenset[int] = frozenset()  # numbers of the texts whose steps fail
     is_small: bool = False  # whether two requests at once exceed the device's memory
-    # Entry -> request and position of its keys, and whether their block had masks.
+    # Entry -> request and position of its keys, and whether a token of their block was not final.
     cached: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
 
     def run(self, batch: ForwardBatch) -> TokenPredictions:
@@ -178,8 +244,11 @@ class ScriptedModel:
             (self.texts[owner], int(position) - self.texts[owner].prompt_length)
             for owner, position in zip(owners, batch.candidates.tolist(), strict=True)
         ]
-        tokens: Int64 = np.array([text.token(position) for text, position in at], dtype=np.int64)
-        confidences: Float64 = np.array([text.confidence(position) for text, position in at])
+        predicted = [
+            _predict(text, position, token) for (text, position), token in zip(at, batch.current.tolist(), strict=True)
+        ]
+        tokens: Int64 = np.array([token for token, _ in predicted], dtype=np.int64)
+        confidences: Float64 = np.array([confidence for _, confidence in predicted])
         rows = rows_with_top_tokens(batch)
         others = np.arange(
             batch.top_logprobs.max()
@@ -202,35 +271,47 @@ class ScriptedModel:
         for owner, position, token in zip(owners, batch.positions.tolist(), batch.tokens.tolist(), strict=True):
             text = self.texts[owner]
             output_position = position - text.prompt_length
-            expected = PROMPT_ID if output_position < 0 else text.token(output_position)
-            assert token in (expected, MASK_ID), "a token of another text"
+            expected = [PROMPT_ID] if output_position < 0 else text.stages(output_position)
+            assert token in (*expected, MASK_ID), "a token of another text"
         if self.cache_tokens:
             for source, target, length in batch.moves:
                 moved = {target + i: self.cached.get(source + i, UNWRITTEN) for i in range(length)}
                 self.cached |= moved  # all are read first, since the two may overlap
             starts = np.cumsum(batch.lengths) - batch.lengths
-            masked = np.repeat(np.logical_or.reduceat(batch.tokens == MASK_ID, starts), batch.lengths).tolist()
-            columns = (owners, batch.positions.tolist(), batch.write_entries.tolist())
-            for owner, position, entry, has_masks in zip(*columns, masked, strict=True):
-                self.cached[entry] = (owner, position, has_masks)
+            columns = (owners, batch.positions.tolist(), batch.tokens.tolist())
+            is_open = [token != self._final(owner, position) for owner, position, token in zip(*columns, strict=True)]
+            unfinished = np.repeat(np.logical_or.reduceat(is_open, starts), batch.lengths).tolist()
+            for owner, position, entry, is_unfinished in zip(
+                *columns[:2], batch.write_entries.tolist(), unfinished, strict=True
+            ):
+                self.cached[entry] = (owner, position, is_unfinished)
             spans = (x.tolist() for x in (span_owners, batch.key_starts, batch.key_lengths, batch.lengths))
             for owner, start, length, own in zip(*spans, strict=True):
                 for position in range(length):
-                    computed_by, computed_at, has_masks = self.cached[start + position]
+                    computed_by, computed_at, is_unfinished = self.cached[start + position]
                     assert computed_at >= 0, "keys of no token"
                     is_alike = computed_by == owner or (
-                        not has_masks and self._beginning(computed_by, position) == self._beginning(owner, position)
+                        not is_unfinished and self._beginning(computed_by, position) == self._beginning(owner, position)
                     )
                     assert is_alike, "keys of another request"
                     assert computed_at == position
                     is_earlier = self.config.is_block_causal and position < length - own
-                    assert not (is_earlier and has_masks), "keys of an unfinished block"
+                    assert not (is_earlier and is_unfinished), "keys of an unfinished block"
+
+    def _final(self, owner: int, position: int) -> int:
+        """The token of a text when its block has ended."""
+        text = self.texts[owner]
+        return PROMPT_ID if position < text.prompt_length else text.final(position - text.prompt_length)
 
     def _beginning(self, owner: int, position: int) -> list[int]:
         """The tokens of a text to the end of the block of this position."""
-        text, end = self.texts[owner], position - position % BLOCK + BLOCK
-        output = [text.token(i) for i in range(end - text.prompt_length)]
-        return ([PROMPT_ID] * text.prompt_length + output)[:end]
+        return [self._final(owner, i) for i in range(position - position % BLOCK + BLOCK)]
+
+
+def _predict(text: Text, position: int, current: int) -> tuple[int, float]:
+    """The predicted token and its confidence."""
+    stage = 0 if current == MASK_ID else text.next_stage(position, text.stages(position).index(current))
+    return text.stages(position)[stage], text.confidence(position, stage)
 
 
 class AnyBatch(FixedThresholdPolicy):
@@ -283,6 +364,7 @@ class EngineCell:
         self.results: deque[StepResults] = deque()
         self.checkpoints: dict[str, Checkpoint] = {}
         self.finished: dict[str, ev.FinishRequest] = {}
+        self.streamed: defaultdict[str, dict[int, int]] = defaultdict(dict)  # the final tokens by position
         self.unsettled: dict[str, Text] = {}
         self._prefixes = PrefixSize(BLOCK, 8) if mode is CacheMode.BLOCK else NO_PREFIXES
         self.start_scheduler()
@@ -337,6 +419,7 @@ class EngineCell:
 
     def submit(self, text: Text) -> None:
         text = replace(text, is_aligned=self.mode is CacheMode.BLOCK)
+        text = replace(text, has_edits=text.has_edits and text.is_aligned and not text.pinned)
         self.texts[text.number] = self.unsettled[text.name] = text
         self.cycle([text.arrival(self.now_s)])
 
@@ -349,6 +432,12 @@ class EngineCell:
                         self.jobs[instance_id].append(jobs)
                 case ev.SaveCheckpoint(request_id, checkpoint):
                     self.checkpoints[request_id] = checkpoint
+                case ev.SendProgress(request_id, progress) if not progress.is_draft:
+                    columns = unpack_int32(progress.positions).tolist(), unpack_int32(progress.tokens).tolist()
+                    for position, token in zip(*columns, strict=True):
+                        assert self.streamed[request_id].setdefault(position, token) == token, (
+                            "a streamed token changed"
+                        )
                 case ev.FinishRequest():
                     name = command.arrived.request.request_id
                     assert name in self.unsettled, f"{name} ended twice"

@@ -86,6 +86,7 @@ class AnsweringScheduler:
     answer: Callable[[Request], str] = lambda _: "The answer is 29."
     status: OutcomeStatus = OutcomeStatus.COMPLETED
     hold: asyncio.Event | None = None
+    drafts: bool = False  # as with edits: all steps send drafts, of other tokens, but for one more that sends all
     instance_state: InstanceState = InstanceState.READY
     stats: SchedulerStats = field(default_factory=scheduler_stats)
     requests: list[Request] = field(default_factory=list)
@@ -162,12 +163,22 @@ class AnsweringScheduler:
                     Progress(
                         step=steps,
                         positions=pack_int32(positions),
-                        tokens=pack_int32(output_ids[positions]),
+                        tokens=pack_int32(output_ids[positions] + self.drafts),
                         confidences=pack_float32(confidences_of(positions)),
                         top_tokens=top_tokens_of(request, output_ids, positions),
+                        is_draft=self.drafts,
                     ),
                 )
             steps += 1
+        if self.drafts and request.stream:
+            whole = Progress(
+                step=steps,
+                positions=pack_int32(free),
+                tokens=pack_int32(output_ids[free]),
+                confidences=pack_float32(confidences_of(free)),
+                top_tokens=top_tokens_of(request, output_ids, free),
+            )
+            await self.bus.publish(self.bus.subjects.progress(request.request_id), whole)
         self.served.put_nowait(request.request_id)
         if self.hold is not None:
             await self.hold.wait()

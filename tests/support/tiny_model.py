@@ -76,6 +76,36 @@ def write_tiny_sdar(directory: Path) -> Path:
     return directory
 
 
+def write_tiny_llada2(directory: Path) -> Path:
+    """As `write_tiny_model`, of the family that may change tokens, with blocks of 8. Returns: the directory."""
+    path = write_tiny_model(directory) / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    llada2 = {
+        "architectures": ["LLaDA2MoeModelLM"],
+        "block_size": 8,
+        "max_position_embeddings": MAX_LENGTH,
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 64,
+        "moe_intermediate_size": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "num_shared_experts": 1,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "routed_scaling_factor": 2.5,
+        "rope_theta": 10_000.0,
+        "rms_norm_eps": 1e-6,
+    }
+    kept = ("vocab_size", "mask_token_id", "eos_token_id")
+    path.write_text(json.dumps({key: config[key] for key in kept} | llada2, indent=1), encoding="utf-8")
+    return directory
+
+
 def write_tiny_weights(directory: Path, seed: int = 0) -> Path:
     """Add random weights to a directory of `write_tiny_model`. Returns: the directory."""
     import torch  # noqa: PLC0415  (seconds to import, and most tests need no weights)

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from starlette.types import Receive, Scope, Send
@@ -55,6 +55,7 @@ class StreamedChoice:
     outcome: Outcome | None = None
     logprobs: StreamedLogprobs | None = None  # None: its client wants none
     canvas_began: bool = False  # whether a canvas event is sent
+    drafts: dict[int, int] = field(default_factory=dict)  # by position, the tokens that may still change
 
     @property
     def request(self) -> Request:
@@ -117,8 +118,8 @@ class CompletionStream(EventStreamResponse):
             choice.guessed = event  # arrives before its step's committed tokens, which pass through the scheduler
             return
         else:
-            piece = choice.text.add(event.positions, event.tokens)
-            if choice.logprobs:
+            piece = "" if event.is_draft else choice.text.add(event.positions, event.tokens)
+            if choice.logprobs and not event.is_draft:
                 choice.logprobs.receive(event, choice.text)
                 tokens = choice.logprobs.take(len(choice.text.text))
             if choice.request.guesses:
@@ -178,14 +179,29 @@ def _finish(stream: TextStream, outcome: Outcome) -> str:
 
 
 def _canvas(committed: StepTokens, choice: StreamedChoice, decode: Decode) -> Json:
-    """The tokens that a step committed, and its guesses for masked positions unless they are of another step. The first
-    event has the pinned tokens, too."""
+    """The tokens that a step committed or wrote as drafts, and its guesses for masked positions unless they are of
+    another step. The first event has the pinned tokens, too."""
     cells = [] if choice.canvas_began else _pinned_cells(choice.request, decode)
-    cells += _cells(committed, decode)
+    cells += _written_cells(committed, choice, decode)
     guessed = choice.guessed
     if guessed is not None and guessed.step == committed.step:
         cells += _cells(guessed, decode)
     return {"object": "dilaserve.canvas", "step": committed.step, "cells": cells}
+
+
+def _written_cells(written: StepTokens, choice: StreamedChoice, decode: Decode) -> list[Json]:
+    """As `_cells`, those of drafts marked; one that changes a draft has the text that it replaces."""
+    cells = _cells(written, decode)
+    for cell in cells:
+        position: int = cell["position"]
+        token: int = cell["token"]
+        before = choice.drafts.get(position, token)
+        if written.is_draft:
+            choice.drafts[position] = token
+            cell |= {"committed": False, "draft": True}
+        if before != token:
+            cell["replaces"] = decode([before])
+    return cells
 
 
 def _cells(tokens: StepTokens, decode: Decode) -> list[Json]:

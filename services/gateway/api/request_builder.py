@@ -13,6 +13,7 @@ from services.gateway.api.text_forms import form_of
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import conversation, tool_use
 from shared.arrays import Int32, pack_int32
+from shared.edits import NO_EDITS, edit_threshold_of
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Request
 from shared.text import LONG_TEXT, TextModel
 
@@ -47,6 +48,7 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
         slo_s=body.slo_ms / 1000 if body.slo_ms is not None else None,
         priority=body.priority or 0,
         min_threshold=body.min_threshold or 0.0,
+        edit_threshold=body.edit_threshold,
         temperature=body.temperature or 0.0,
         seed=body.seed,
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -65,6 +67,7 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
         key=key_id,
     )
     text.check_choices(request, labels, output_tokens)
+    edit_threshold_of(request, text.card, NO_EDITS)
     return request
 
 

@@ -175,6 +175,7 @@ class ServedBody(Lenient):
     slo_ms: SloMs | None = None
     priority: Priority | None = None
     min_threshold: Threshold | None = None
+    edit_threshold: Threshold | None = None
     block_length: BlockLength | None = None
 
     @property

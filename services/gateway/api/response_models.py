@@ -69,6 +69,7 @@ class Serving(ResponseModel):
     slo_met: bool | None = None
     instances: list[str] | None = Field(None, description="instances in the order of first use")
     migrations: int | None = None
+    edits: int | None = Field(None, description="changes of tokens that an earlier step had unmasked, if there are any")
     choices: dict[str, float] | None = Field(
         None, description="the probability of each label of a choice with log-probabilities"
     )
@@ -79,6 +80,8 @@ class Serving(ResponseModel):
     @classmethod
     def of(cls, outcome: Outcome) -> Self:
         stats = asdict(outcome.stats) if outcome.stats else {}
+        if not stats.get("edits"):
+            stats.pop("edits", None)
         if outcome.choices:
             stats["choices"] = outcome.choices
         if outcome.unverified:

@@ -19,9 +19,10 @@ from services.scheduler.io.waiting_requests import WaitingRequest
 from shared.arrays import Int32
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
+from shared.edits import NO_EDITS, edit_threshold_of
 from shared.errors import BadInput
 from shared.messages.requests import Request
-from shared.messages.versions import VERSION, needed_version
+from shared.messages.versions import VERSION, newer_field
 from shared.pinned import check_pinned
 from shared.retry import retry
 from shared.text import LONG_TEXT, TextModel
@@ -48,6 +49,7 @@ class RequestPreparer:
     _recovery: Recovery
     _shared_prefixes: bool
     _worker_versions: Callable[[], Iterable[int]]  # of the messages of the present instances
+    _edit_threshold: float = NO_EDITS  # of requests without one
     _reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS))
     _long_texts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_LONG_TEXTS))
 
@@ -59,8 +61,8 @@ class RequestPreparer:
         delivery, arrival = waiting.delivery, waiting.arrival
         if message is None and (message := await self._read(delivery.sequence)) is None:
             return None
-        if min(self._worker_versions(), default=VERSION) < needed_version(message.request):
-            field = "pinned" if message.request.pinned else "choices"
+        field = newer_field(message.request)
+        if field is not None and min(self._worker_versions(), default=VERSION) < VERSION:
             raise BadInput(f"`{field}` needs workers of a later version: repeat the request after the upgrade", field)
         checkpoint = None
         if self._recovery.covers(delivery.sequence):
@@ -82,6 +84,7 @@ class RequestPreparer:
             arrival_s=arrival.arrival_s,
             delivery=delivery,
             choices=choices,
+            edit_threshold=edit_threshold_of(message.request, self._text.card, self._edit_threshold),
             trace={key: value for key, value in (message.headers or {}).items() if key in TRACE_HEADERS},
             checkpoint=checkpoint,
         )

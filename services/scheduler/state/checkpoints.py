@@ -13,15 +13,19 @@ from shared.top_tokens import TopTokenTable
 
 log = structlog.get_logger(__name__)
 
-COLUMNS = ("steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "migrations", "step_s", "attempts")
+COLUMNS = (
+    "steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "migrations", "step_s", "attempts",
+    "post_steps", "edits"
+)  # fmt: skip
 
 
-def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
-    """The present state of a row."""
+def take_checkpoint(table: RequestTable, row: int, *, block_ended: bool = False) -> Checkpoint:
+    """The present state of a row. `block_ended`: the last step has ended its current block."""
     length, entry = table.block_length.item(row), table.entry(row)
     done, masks = table.block_start.item(row), table.block_masks.item(row)
     output_ids = table.output_ids(row)
     stored = int(table.block_stop(row)) if table.block_masks_left.item(row) < masks else done
+    done = stored if block_ended else done
     return Checkpoint(
         output_ids=output_ids[:done].tobytes(),
         block_ids=output_ids[done:stored].tobytes(),
@@ -41,6 +45,8 @@ def take_checkpoint(table: RequestTable, row: int) -> Checkpoint:
         step_s=table.step_s.item(row),
         is_suspect=table.suspect.item(row),
         attempts=table.attempts.item(row),
+        post_steps=table.post_steps.item(row),
+        edits=table.edits.item(row),
     )
 
 
@@ -65,7 +71,7 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     table.output_ids(row)[:stored] = output_ids
     if logprobs:
         table.confidences(row)[:stored] = unpack_float32(checkpoint.confidences)
-    table.find_block(row)
+    table.find_block(row, len(checkpoint.output_ids) // 4 if table.has_edits[row] else None)
     table.estimate_masks_left[row] = table.masks_left[row]
     for name in COLUMNS:
         getattr(table, name)[row] = getattr(checkpoint, name)

@@ -98,6 +98,8 @@ class JobEncoder:
             top_p=arrived.request.top_p,
             top_k=arrived.request.top_k,
             min_p=arrived.request.min_p,
+            edit_threshold=arrived.edit_threshold,
+            post_steps=int(table.post_steps[row]),
             trace=arrived.trace,
             guesses=arrived.request.guesses,
             end_ids=self._end_ids_of(arrived.request),

@@ -15,6 +15,7 @@ from services.scheduler.state.output_buffer import MASKED, OutputBuffer
 from services.scheduler.state.prefix_index import PrefixIndex
 from services.scheduler.state.step_pipeline import StepPipeline
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_int32
+from shared.edits import NO_EDITS
 from shared.pinned import free_positions
 from shared.top_tokens import TopTokenTable
 
@@ -71,6 +72,9 @@ class RequestTable(Columns):
     block_masks: Int32  # masked when it begins: all but the prompt's and the pinned tokens
     masks_left: Int32  # in the whole output
     block_masks_left: Int32  # in the current block
+    has_edits: Bool  # steps may change tokens of the current block
+    post_steps: Int32  # of the current block: those that began without masks
+    edits: Int32  # changes of tokens that an earlier step had unmasked
     steps: Int32  # done, so also the number of the next step
     first_step: Int32  # number of the first step that this scheduler ran
     recompute_steps: Int32
@@ -137,6 +141,7 @@ class RequestTable(Columns):
         self._fresh = max(self._fresh, row + 1)
         self.output_length[row], self.free_tokens[row] = arrived.output_length, arrived.free_tokens
         self.has_pinned[row] = len(arrived.request.pinned) > 0
+        self.has_edits[row] = arrived.edit_threshold < NO_EDITS
         self.tokens[row] = len(arrived.prompt_ids) + arrived.output_length
         length, offset = arrived.request.block_length, arrived.block_offset
         self.block_length[row], self.block_offset[row] = length, offset
@@ -176,15 +181,17 @@ class RequestTable(Columns):
         """Begin the output of a row, which is all masks."""
         pinned = unpack_int32(self.entry(row).arrived.request.pinned)
         self.output_ids(row)[: len(pinned)] = pinned
+        self.post_steps[row] = 0
         self.find_block(row)
         self.estimate_masks_left[row] = self.masks_left[row]
 
-    def find_block(self, row: int) -> None:
-        """Count the masks of an output, and make the first block with masks the current one."""
+    def find_block(self, row: int, done: int | None = None) -> None:
+        """Count the masks of an output, and make the first block with masks the current one, or the block after the
+        first `done` tokens."""
         length, offset, output_ids = self.block_length.item(row), self.block_offset.item(row), self.output_ids(row)
         masks = np.flatnonzero(output_ids == MASKED)
         self.masks_left[row] = len(masks)
-        first = masks.item(0) if len(masks) else len(output_ids)
+        first = done if done is not None else masks.item(0) if len(masks) else len(output_ids)
         block = (first + offset) // length
         start, stop = max(block * length - offset, 0), (block + 1) * length - offset
         self.block[row], self.block_start[row] = block, start

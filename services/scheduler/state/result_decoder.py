@@ -16,7 +16,8 @@ from services.scheduler.state.result_checks import check_lengths, invalid_steps,
 from services.scheduler.state.step_pipeline import SENT
 from services.scheduler.state.totals import Totals
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
-from shared.messages.steps import RECOMPUTE, StepFailure, StepResults
+from shared.edits import ends_block
+from shared.messages.steps import MAX_POST_STEPS, RECOMPUTE, StepFailure, StepResults
 
 log = structlog.get_logger(__name__)
 
@@ -25,11 +26,12 @@ TOKEN_COLUMNS = ("positions", "tokens", "confidences")
 
 
 class AppliedResults(NamedTuple):
-    """One entry per row that received a result; its unmasked tokens are a slice of the flat arrays."""
+    """One entry per row that received a result; its unmasked and changed tokens are a slice of the flat arrays."""
 
     rows: Int64  # [n]
+    ended: Bool  # [n], whether the step ended its block
     moved: Int64  # [k], the rows whose previous step ran on another instance, or did not exist
-    stalled: Int64  # [j], the rows without an unmasked token: the instance is faulty
+    stalled: Int64  # [j], the rows with masks of which the step unmasked none: the instance is faulty
     refused: Int64  # [r], other rows, whose result is invalid: the instance is faulty
     ends: Int64  # [n], end of each row's slice
     positions: Int32  # [tokens]
@@ -192,40 +194,46 @@ class ResultDecoder:
         owner = np.arange(len(rows)).repeat(columns.counts)  # [tokens], index into `rows`
         positions, tokens, confidences = columns.positions, columns.tokens, columns.confidences
         of_tokens = rows[owner]
-        good = self._unmaskable(of_tokens, positions)
-        newly = columns.counts
+        good = self._writable(of_tokens, positions)
+        written = columns.counts
         if np.count_nonzero(good) < len(good):
             owner, of_tokens, positions = owner[good], of_tokens[good], positions[good]
             tokens, confidences = tokens[good], confidences[good]
-            newly = np.bincount(owner, minlength=len(rows)).astype(np.int32)
-        at = table.output_start[of_tokens] + positions
+            written = np.bincount(owner, minlength=len(rows)).astype(np.int32)
+        at, newly = table.output_start[of_tokens] + positions, written
+        if np.count_nonzero(table.has_edits[rows]):
+            newly = np.bincount(owner, table.outputs.tokens[at] == MASKED, len(rows)).astype(np.int32)
         table.outputs.tokens[at] = tokens
         table.outputs.confidences[at] = confidences
-        moved, stalled = rows[table.state_instance[rows] != table.instance[rows]], rows[newly == 0]
+        moved = rows[table.state_instance[rows] != table.instance[rows]]
+        stalled = rows[(newly == 0) & (table.block_masks_left[rows] > 0)]
         if np.count_nonzero(columns.cached):
             prompts = table.tokens[rows] - table.output_length[rows]
             table.cached_tokens[rows] = np.maximum(table.cached_tokens[rows], np.clip(columns.cached, 0, prompts))
         observe_iterations(table, self._fleet, rows, measured_s, columns.cached, now_s)
-        self._advance(rows, newly)
+        ended = self._advance(rows, newly, written - newly)
         table.step_s[rows] += columns.latency_s
         table.confidence_stats[rows] = columns.stats
-        ends = newly.cumsum(dtype=np.int64)
+        ends = written.cumsum(dtype=np.int64)
         return AppliedResults(
-            rows, moved, stalled, refused, ends, positions, tokens, confidences, columns.missing, failures
+            rows, ended, moved, stalled, refused, ends, positions, tokens, confidences, columns.missing, failures
         )
 
-    def _unmaskable(self, rows: Int64, positions: Int32) -> Bool:
-        """Whether each position may be unmasked: it is masked, and in the row's current block."""
+    def _writable(self, rows: Int64, positions: Int32) -> Bool:
+        """Whether each position may be written: it is masked or may change, and in the row's current block."""
         table = self._table
         start = table.block_start[rows]
         inside = (positions >= start) & (positions < table.block_stop(rows))
         safe = np.where(inside, positions, start)
-        unmaskable: Bool = inside & (table.outputs.tokens[table.output_start[rows] + safe] == MASKED)
-        return unmaskable
+        is_masked = table.outputs.tokens[table.output_start[rows] + safe] == MASKED
+        writable: Bool = inside & (is_masked | table.has_edits[rows])
+        return writable
 
-    def _advance(self, rows: Int64, newly: Int32) -> None:
-        """Count a finished step of each row, and the tokens that it newly unmasked."""
+    def _advance(self, rows: Int64, newly: Int32, changes: Int32) -> Bool:
+        """Count a finished step of each row, and the tokens that it newly unmasked or changed. Returns: whether the
+        step ended its block. Shapes: [n] each."""
         table, pipeline = self._table, self._table.pipeline
+        began_full = table.block_masks_left[rows] == 0
         table.masks_left[rows] -= newly
         table.block_masks_left[rows] -= newly
         table.steps[rows] += 1
@@ -248,7 +256,15 @@ class ResultDecoder:
         table.tokens_at[rows, at] += newly
         table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], thresholds)
         table.state_instance[rows] = table.instance[rows]
-        pipeline.complete(rows, table.block_masks_left[rows] == 0)
+        ended: Bool = table.block_masks_left[rows] == 0
+        if np.count_nonzero(table.has_edits[rows]):
+            table.edits[rows] += changes
+            table.post_steps[rows] += began_full
+            ends = began_full & ends_block(changes, table.post_steps[rows], MAX_POST_STEPS)
+            ended = np.where(table.has_edits[rows], ends, ended)
+            table.post_steps[rows[ended]] = 0
+        pipeline.complete(rows, ended)
+        return ended
 
 
 def group_by_distinct_instances(messages: Iterable[StepResults]) -> list[list[StepResults]]:

@@ -34,4 +34,5 @@ def serving_stats(table: RequestTable, row: int, candidates: Sequence[float], no
         instances=list(table.entry(row).served_by),
         migrations=int(table.migrations[row]),
         cached_tokens=int(table.cached_tokens[row]),
+        edits=int(table.edits[row]),
     )

@@ -15,6 +15,7 @@ from services.scheduler.events import RequestEstimates
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from services.scheduler.state.totals import Totals
 from shared.arrays import Float64, Int32, Int64
+from shared.messages.steps import MAX_POST_STEPS
 from shared.predictor_features import state_features
 
 PRIOR_STEPS = 4.0  # weight of the cell's mean difficulty against a request's own steps
@@ -67,7 +68,7 @@ class StepEstimates:
         rows = table.rows_of_tickets(tickets)
         known = rows >= 0
         rows = rows[known]
-        table.steps_left[rows] = steps_left[known]
+        table.steps_left[rows] = steps_left[known] + self._closing_steps(rows)[:, None]
         table.estimate_step[rows] = steps[known]
         table.estimate_pending[rows] = table.is_one_shot[rows] = False
         first = rows[table.predicted_steps[rows] == 0]
@@ -86,10 +87,10 @@ class StepEstimates:
     def remaining(self, rows: Int64) -> tuple[Float64, Float64]:
         """Steps left, and how many of these are recompute steps.
 
-        At least one step per block is left, and at most one per mask, or per block of a request with labels. The first
-        step of each block is a recompute step unless the cache is exact, and so is a step on an instance without the
-        state; without a cache, all are. Blocks that probably never run, because the text ends before them, count by
-        their probability.
+        At least one step per block is left, and at most one per mask, or per block of a request with labels; with
+        edits, at least one more per block, and at most MAX_POST_STEPS. The first step of each block is a recompute step
+        unless the cache is exact, and so is a step on an instance without the state; without a cache, all are. Blocks
+        that probably never run, because the text ends before them, count by their probability.
         Shapes: rows [n] -> [n, c] each.
         """
         table = self._table
@@ -98,11 +99,18 @@ class StepEstimates:
         steps_left -= (table.steps[rows] - table.estimate_step[rows])[:, None]
         np.maximum(steps_left, blocks_left[:, None], out=steps_left)
         most = np.where(table.reads_choice[rows], blocks_left, table.masks_left[rows])
+        has_edits = table.has_edits[rows]
+        some_edit = bool(np.count_nonzero(has_edits))
+        if some_edit:
+            most += has_edits * blocks_left * MAX_POST_STEPS
         np.minimum(steps_left, most[:, None], out=steps_left)
         skipped: Float64 | float = 0.0
         if self._continues < 1.0:
             skipped = self._blocks_skipped(rows)
             steps_left -= skipped[:, None]
+        if some_edit:
+            least = has_edits * (blocks_left - skipped) + self._closing_steps(rows)
+            np.maximum(steps_left, least[:, None], out=steps_left)
         if not table.pipeline.caching:
             return steps_left, steps_left
         has_state = table.state_instance[rows] != NOWHERE
@@ -111,6 +119,14 @@ class StepEstimates:
         has_cache = ~table.begins_block(rows) & has_state
         recompute_left: Float64 = np.minimum((blocks_left - skipped - has_cache)[:, None], steps_left)
         return steps_left, recompute_left
+
+    def _closing_steps(self, rows: Int64) -> Float64:
+        """The fewest steps left that only look for edits: with edits, one for each block that has masks and probably
+        runs. The predictor does not count them. Shapes: [n] -> [n]."""
+        table = self._table
+        blocks = self.blocks_left(rows) - self._blocks_skipped(rows) - (table.block_masks_left[rows] == 0)
+        steps: Float64 = table.has_edits[rows] * np.maximum(blocks, 0.0)
+        return steps
 
     def blocks_left(self, rows: Int64) -> Int32:
         """Blocks with masks, the current one included. Shapes: [n] -> [n]."""

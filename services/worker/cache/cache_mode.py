@@ -105,7 +105,8 @@ def validate_job(job: StepJob, sequence: SequenceState) -> str | None:
 def is_obsolete(job: StepJob, sequence: SequenceState, config: ModelConfig) -> bool:
     """Whether a job that was sent ahead has nothing to run: the step before it ended the block or the text."""
     start, stop = sequence.block_range(job.block)
-    if not (sequence.canvas[start:stop] == config.mask_token_id).any():
-        return not sequence.edits
+    has_masks = bool((sequence.canvas[start:stop] == config.mask_token_id).any())
+    if job.block < sequence.ended_blocks if sequence.edits else not has_masks:
+        return True
     begins = job.block > 0 and _is_unwritten(sequence, job.block, config)
     return begins and bool(np.isin(sequence.canvas[sequence.prompt_length : start], sequence.end_ids).any())

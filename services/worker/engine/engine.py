@@ -152,7 +152,7 @@ class Engine:
         predictions = self._runner.run(batch)
         if predictions.scored is not None:
             predictions, self._report.choices = read_choices(parts, batch, predictions)
-        outcome = unmask(parts, batch, predictions)
+        outcome = unmask(parts, batch, predictions, self._config.mask_token_id)
         if predictions.top is not None:
             self._report.top_tokens = top_tokens(parts, batch, predictions.top, outcome)
         if any(part.sequence.wants_provisional for part in parts):

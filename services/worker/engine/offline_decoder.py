@@ -15,8 +15,9 @@ from services.worker.model.model_runner import ModelRunner
 from services.worker.patterns.pattern_cache import PatternCompiler
 from shared.arrays import Float32, Int32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
 from shared.bus import codec
+from shared.edits import NO_EDITS, ends_block
 from shared.errors import BadInput
-from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
+from shared.messages.steps import MAX_POST_STEPS, RequestState, StepJobs, StepKind, StepResults
 
 
 class CaseRequest(msgspec.Struct, frozen=True):
@@ -61,11 +62,10 @@ class Trace(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EditRule:
-    """LLaDA2.1's second threshold. A block ends with the first step that begins without masks and changes nothing, or
-    after `max_post_steps` steps that began without masks."""
+    """LLaDA2.1's second threshold (`shared.edits`)."""
 
     threshold: float  # a token changes to one whose probability is higher
-    max_post_steps: int = 16
+    max_post_steps: int = MAX_POST_STEPS
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.threshold < 1.0:
@@ -155,7 +155,8 @@ class Decode:
             prompt_length=len(prompt),
             block_length=self.block_length,
             canvas=canvas,
-            edit_threshold=self.edits.threshold if self.edits else 1.0,
+            edit_threshold=self.edits.threshold if self.edits else NO_EDITS,
+            max_post_steps=self.edits.max_post_steps if self.edits else MAX_POST_STEPS,
             pattern=self.request.pattern,
             text_tokens=self.text_tokens,
         )
@@ -167,7 +168,7 @@ class Decode:
         self.output[positions] = tokens
         if self.edits and began_full:
             self.post_steps += 1
-            if not positions or self.post_steps == self.edits.max_post_steps:
+            if ends_block(len(positions), self.post_steps, self.edits.max_post_steps):
                 self.blocks_ended, self.post_steps = self.blocks_ended + 1, 0
 
     def job(self, ticket: int) -> StepJob:

@@ -8,9 +8,10 @@ import numpy as np
 from services.worker.model.families import ModelConfig
 from services.worker.patterns.constraint import PatternConstraint
 from shared.arrays import Float32, Int32, Int64, unpack_int32
+from shared.edits import ends_block
 from shared.errors import BadInput
 from shared.messages.requests import MAX_TOP_LOGPROBS
-from shared.messages.steps import RequestState
+from shared.messages.steps import MAX_POST_STEPS, RequestState
 from shared.pinned import FREE, has_text_after_hole
 
 NO_REGION = -1
@@ -32,6 +33,9 @@ class SequenceState:
     top_k: int = 0  # 0 or less: no effect
     min_p: float = 0.0  # 0: no effect
     edit_threshold: float = 1.0  # 1: no effect
+    max_post_steps: int = MAX_POST_STEPS  # with edits: as in RequestState
+    post_steps: int = 0  # with edits: as in RequestState
+    ended_blocks: int = 0  # with edits: the blocks that are known to have ended, from the first one on
     top_logprobs: int = 0  # tokens whose probabilities its client wants, at each position
     request_id: str = ""
     wants_provisional: bool = False  # whether its client wants provisional tokens
@@ -75,6 +79,12 @@ class SequenceState:
     def edits(self) -> bool:
         """Whether tokens of the block may change again."""
         return self.edit_threshold < 1
+
+    def count_step(self, block: int, changes: int, *, began_full: bool) -> None:
+        """With edits: whether a step of the block, which changed this many tokens, ended the block."""
+        self.post_steps += began_full
+        if began_full and ends_block(changes, self.post_steps, self.max_post_steps):
+            self.ended_blocks, self.post_steps = block + 1, 0
 
     @property
     def loaded_at_arrival(self) -> int:
@@ -141,6 +151,8 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         top_k=state.top_k,
         min_p=state.min_p,
         edit_threshold=state.edit_threshold,
+        max_post_steps=state.max_post_steps,
+        post_steps=state.post_steps,
         top_logprobs=state.top_logprobs,
         wants_provisional=state.guesses,
         end_ids=end_ids,

@@ -16,9 +16,9 @@ from shared.messages.steps import StepChoices, StepFailure, StepResults, StepTop
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """The tokens that a batch of steps unmasked. Shapes: N requests; U unmasked tokens, grouped by request."""
+    """The tokens that a batch of steps unmasked or changed. Shapes: N requests; U tokens, grouped by request."""
 
-    counts: Int64  # [N], at least 1 each
+    counts: Int64  # [N]
     positions: Int64  # [U], from the start of the output
     tokens: Int64  # [U]
     confidences: Float64  # [U]
@@ -81,7 +81,9 @@ class IterationResult:
         )
 
 
-def unmask(parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions) -> StepOutcome:
+def unmask(
+    parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions, mask_token_id: int
+) -> StepOutcome:
     """Write the selected tokens and their confidences to the sequences (which this modifies)."""
     ends = np.cumsum(batch.counts)
     chosen = _selected_together(parts, batch, predictions) if len(batch.constrained) else predictions.selected
@@ -92,10 +94,14 @@ def unmask(parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredict
     for row, (part, end, count) in enumerate(zip(parts, ends.tolist(), batch.counts.tolist(), strict=True)):
         sequence, rows = part.sequence, slice(end - count, end)
         known[row, : len(sequence.confidences)] = sequence.confidences
-        known[row, positions[rows]] = predictions.confidences[rows]
+        unknown = end - count + np.flatnonzero(np.isnan(known[row, positions[rows]])) if sequence.edits else rows
+        known[row, positions[unknown]] = predictions.confidences[unknown]
         unmasked = positions[rows][chosen[rows]]
         sequence.canvas[sequence.prompt_length + unmasked] = predictions.tokens[rows][chosen[rows]]
         sequence.confidences[unmasked] = predictions.confidences[rows][chosen[rows]]
+        if sequence.edits:
+            began_full = mask_token_id not in batch.current[rows]
+            sequence.count_step(part.block, len(unmasked), began_full=began_full)
     return StepOutcome(
         counts=counts,
         positions=positions[chosen],

@@ -64,12 +64,20 @@ class AnyOrder(RuleBasedStateMachine):
         end_at=POSITIONS,
         stop_at=POSITIONS,
         pinned=st.just(frozenset()) | st.frozensets(st.integers(0, 4 * BLOCK - 1)),
+        has_edits=st.booleans(),
     )
     def submit(
-        self, blocks: int, end_at: int | None = None, stop_at: int | None = None, pinned: frozenset[int] = frozenset()
+        self,
+        blocks: int,
+        end_at: int | None = None,
+        stop_at: int | None = None,
+        pinned: frozenset[int] = frozenset(),
+        *,
+        has_edits: bool = False,
     ) -> None:
+        """Of a block-causal model only, texts without pinned tokens may have edits."""
         self.num_requests += 1
-        self.cell.submit(Text(self.num_requests, blocks, end_at, stop_at, pinned_positions=pinned))
+        self.cell.submit(Text(self.num_requests, blocks, end_at, stop_at, pinned_positions=pinned, has_edits=has_edits))
 
     @rule(which=WHICH)
     def deliver_jobs(self, which: int) -> None:
@@ -177,7 +185,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.cell.run_until_idle()
         assert not self.cell.unsettled
         for text in self.cell.texts.values():
-            _check(self.cell.finished[text.name], text)
+            _check(self.cell.finished[text.name], text, self.cell.streamed[text.name])
         if self.lossless:
             self._leaves_nothing()
 
@@ -192,7 +200,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert set(held) == {(0, 0, False)}
 
 
-def _check(finish: ev.FinishRequest, text: Text) -> None:
+def _check(finish: ev.FinishRequest, text: Text, streamed: dict[int, int]) -> None:
     if finish.status is OutcomeStatus.COMPLETED:
         assert finish.stats is not None
         assert finish.decisions is not None
@@ -200,9 +208,11 @@ def _check(finish: ev.FinishRequest, text: Text) -> None:
         assert (finish.output_ids.tolist(), finish.stats.steps) == text.reference()
         assert finish.confidences is not None
         free = free_positions(finish.arrived.request.pinned, len(finish.output_ids))
-        expected = [text.confidence(position) for position in free.tolist()]
+        expected = [text.final_confidence(position) for position in free.tolist()]
         assert finish.confidences[free].tolist() == np.array(expected, dtype=np.float32).tolist()
         _check_top_tokens(finish, free)
+        if finish.arrived.request.stream:
+            assert streamed == {position: int(finish.output_ids[position]) for position in free.tolist()}
         assert finish.decisions.first_step + len(blocks) == finish.stats.steps
         assert (np.diff(blocks) >= 0).all()
         if finish.decisions.first_step == 0:

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from services.scheduler.cell import cell_config, own_values, with_config
 from services.scheduler.settings import SchedulerSettings
@@ -81,6 +82,24 @@ def test_unset_values_follow_the_model_and_its_step_predictor() -> None:
     assert (without.policy, without.cache, without.predictor) == ("dilaserve", "block", "")
     assert cell_config(SchedulerSettings(model="m", policy="fixed"), MODEL, CARD).threshold == 0.9
     assert with_config(unset, without).estimates == "one-shot"
+
+
+@pytest.mark.parametrize(
+    ("usual", "own", "expected"),
+    [(None, None, 1.0), (None, 1.0, 1.0), (1.0, None, 1.0), (0.5, None, 0.5), (0.5, 0.3, 0.3)],
+)
+def test_the_edit_threshold_is_the_settings_or_else_the_models(
+    usual: float | None, own: float | None, expected: float
+) -> None:
+    model = replace(BLOCK_CAUSAL, edit_threshold=usual)
+    config = cell_config(SchedulerSettings(model="m", edit_threshold=own), model, None)
+    assert config.edit_threshold == expected
+    assert with_config(SchedulerSettings(model="m"), config).edit_threshold == expected
+
+
+def test_a_model_that_does_not_change_tokens_has_no_edit_threshold() -> None:
+    with pytest.raises(BadInput, match=r"DILASERVE_EDIT_THRESHOLD=0.5: m does not change tokens; accepted: 1"):
+        cell_config(SchedulerSettings(model="m", edit_threshold=0.5), BLOCK_CAUSAL, None)
 
 
 def test_an_empty_variable_of_a_shared_value_counts_as_not_set() -> None:

@@ -9,18 +9,25 @@ export class Recording {
   constructor(length, blockLength) {
     this.length = length; // tokens
     this.blockLength = blockLength; // tokens
-    this.steps = []; // [{cells: [{position, text, confidence, committed}]}]
+    this.steps = []; // [{cells: [{position, token, text, confidence, committed, draft, replaces}]}]
     this.whole = false; // whether all steps are received; a text may end before its last block
   }
 
-  /** The cells after `count` steps, by position; each with the index of its step. */
+  /** The cells after `count` steps, by position; each with the index of its step, and the texts that it replaced. */
   cellsAfter(count) {
     const cells = Array(this.length).fill(null);
     this.steps.slice(0, count).forEach(({ cells: changed }, index) => {
-      for (const cell of changed) if (cell.position < this.length) cells[cell.position] = { ...cell, index };
+      for (const cell of changed) if (cell.position < this.length) cells[cell.position] = next(cells[cell.position], cell, index);
     });
     return cells;
   }
+}
+
+/** The state of a cell after an event; a draft that is committed unchanged keeps its step. */
+function next(before, cell, index) {
+  const replaced = before?.draft ? before.replaced : [];
+  if (cell.replaces !== undefined) return { ...cell, index, replaced: [...replaced, cell.replaces] };
+  return { ...cell, index: before?.draft ? before.index : index, replaced };
 }
 
 const WHITESPACE = { "\n": "⏎", "\t": "⇥", " ": "␣" };
@@ -76,11 +83,12 @@ export class CanvasView {
 
   draw(position, state, fresh) {
     const cell = this.cells[position];
-    const kind = state === null ? "" : state.committed ? "committed" : "provisional";
+    const kind = state === null ? "" : state.committed ? "committed" : state.draft ? "draft" : "provisional";
+    const edited = state?.replaced.length ? "edited" : "";
     const pinned = state?.pinned ? "pinned" : "";
     const special = state !== null && state.text === "" ? "special" : "";
     const cursor = position === this.cursor ? "cursor" : "";
-    cell.className = ["cell", kind, pinned, special, fresh && "fresh", cursor].filter(Boolean).join(" ");
+    cell.className = ["cell", kind, edited, pinned, special, fresh && "fresh", cursor].filter(Boolean).join(" ");
     cell.textContent = state === null ? "" : label(state.text);
     const shade = state === null ? 0 : Math.max(0, (state.confidence - MIN_SHADED_CONFIDENCE) / (1 - MIN_SHADED_CONFIDENCE));
     cell.style.setProperty("--sure", `${(shade * 100).toFixed(1)}%`);
@@ -117,6 +125,8 @@ export class CanvasView {
       return;
     }
     const origin = state.pinned ? "given" : `confidence ${format.threshold(state.confidence)}, step ${state.index + 1}`;
-    this.readout.textContent = `Position ${this.cursor}: “${state.text.trim() || label(state.text)}”, ${origin}`;
+    const shown = (text) => `“${text.trim() || label(text)}”`;
+    const edits = state.replaced.length ? `, in place of ${state.replaced.map(shown).join(", ")}` : "";
+    this.readout.textContent = `Position ${this.cursor}: ${shown(state.text)}, ${origin}${edits}`;
   }
 }
