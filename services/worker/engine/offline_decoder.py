@@ -220,8 +220,10 @@ def decode_together(
     fed = sum(len(decode.request.prompt_ids) + len(decode.output) for decode in decodes)
     limits = EngineLimits(tokens=fed, requests=max_requests or len(requests))
     engine = Engine(runner, options.mode, limits, "decode", patterns=patterns)
-    for results, _ in run_iterations(engine, decodes):
-        on_tokens(len(unpack_int32(results.positions)))
+    unmasked = 0
+    for _ in run_iterations(engine, decodes):
+        before, unmasked = unmasked, sum(decode.unmasked for decode in decodes)
+        on_tokens(unmasked - before)
     length = options.output_length
     return [
         RequestTrace(d.request.id, d.output[: min(d.unmasked, length)].tolist(), len(d.steps), d.steps) for d in decodes
