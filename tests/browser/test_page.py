@@ -94,6 +94,25 @@ async def test_the_second_run_has_a_shorter_slo_than_the_first_took_until_one_is
 
 
 @pytest.mark.slow
+async def test_the_canvas_shows_drafts_and_what_replaced_them(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
+) -> None:
+    scheduler.drafts = True
+    async with new_page(gateway.url) as page:
+        await run_both(page)
+        panel = page.get_by_role("article", name="Run A")
+        await expect(panel.locator(".cell.committed.edited")).to_have_count(OUTPUT_TOKENS)
+        await panel.locator(".canvas").focus()
+        await page.keyboard.press("ArrowRight")
+        await expect(panel.locator(".readout")).to_have_text(
+            "Position 0: “T”, confidence 0.50, step 23, in place of “U”"
+        )
+        await panel.get_by_label("Step shown").focus()
+        await page.keyboard.press("ArrowLeft")
+        await expect(panel.locator(".cell.draft")).to_have_count(OUTPUT_TOKENS)
+
+
+@pytest.mark.slow
 async def test_the_canvas_and_its_steps_are_read_by_keyboard(gateway: RunningGateway, new_page: NewPage) -> None:
     async with new_page(gateway.url) as page:
         await run_both(page)
