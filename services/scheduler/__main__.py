@@ -1,9 +1,6 @@
 """Starts the scheduler: connects, leads the cell, runs, drains."""
 
 import asyncio
-import os
-import socket
-import sys
 from functools import partial
 
 import structlog
