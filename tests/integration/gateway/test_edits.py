@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shared.text import TextModel
 from tests.support.gateway import RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.tiny_model import write_tiny_llada2
@@ -15,9 +16,15 @@ ANSWER = "The answer is 29."
 BODY: dict[str, Any] = {"model": MODEL, "prompt": "How many pears?", "max_tokens": 32}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_llada2(tmp_path_factory.mktemp("models") / MODEL)
+
+
+@pytest.fixture(scope="module")
+def text(tiny_model_dir: Path) -> TextModel:
+    """Its own, since that of the other tests is kept for the whole session."""
+    return TextModel(tiny_model_dir, MODEL)
 
 
 @pytest.fixture(autouse=True)

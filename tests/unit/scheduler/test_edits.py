@@ -145,7 +145,7 @@ def test_company_moves_and_the_prefix_cache_change_nothing(moves: MigrationPolic
 
 def test_moved_requests_have_the_reference_output() -> None:
     """Before each of its steps the request leaves its instance."""
-    case = max(cases(), key=lambda case: case.nfe)
+    case = cases()[0]
     cell = Cell(case.threshold, instances=2, lookahead=0)
     cell.cycle([served(case)])
     while not cell.finished:
