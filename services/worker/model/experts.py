@@ -23,7 +23,9 @@ class Router(nn.Module):
 
     def scores(self, x: Tensor) -> Tensor:
         """Shapes: x [T, W] -> [T, E], in 0..1."""
-        return F.linear(x.float(), self.weight).sigmoid()
+        # Not torch's sigmoid: on a CPU it rounds the last elements of a tensor in another way, so that a token's scores
+        # would depend on its company.
+        return 1 / (1 + F.linear(x.float(), self.weight).neg_().exp_())
 
 
 class ExpertWeights(nn.Module):
