@@ -43,6 +43,7 @@ def test_a_request_is_served_by_one_of_the_two_instances(stack: Stack) -> None:
     assert set(served["instances"]) <= stack.instances()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_restarted(stack: Stack) -> None:
     reached(lambda: len(stack.instances()) == 2)
     before = stack.instances()
@@ -60,6 +61,7 @@ def test_serving_continues_after_a_killed_server(stack: Stack, server: str) -> N
     reached(lambda: len(stack.instances()) == 2)
 
 
+@pytest.mark.slow
 def test_a_taken_port_and_a_used_directory_are_one_line_errors(
     stack: Stack, tiny_checkpoint_dir: Path, tmp_path: Path
 ) -> None:

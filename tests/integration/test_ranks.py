@@ -50,6 +50,7 @@ def exit_status(target: Callable[[], None]) -> int | None:
     return ended
 
 
+@pytest.mark.slow
 async def test_a_step_that_fails_on_rank_0_ends_the_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert exit_status(_run_a_step) == 1

@@ -33,6 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_other_hosts_and_draws_diagrams(site: Path) -> None:
     pages = {page: page.read_text() for page in site.rglob("*.html")}
     loaded = {"".join(found) for text in pages.values() for found in LOADED.findall(text)}
@@ -43,12 +44,14 @@ def test_the_site_loads_nothing_from_other_hosts_and_draws_diagrams(site: Path) 
     assert all("vendor/mermaid.tiny.js" in text for text in with_diagram)
 
 
+@pytest.mark.slow
 def test_tables_show_pipes_within_code_as_they_are(site: Path) -> None:
     cells = [cell for page in site.rglob("*.html") for cell in CELL.findall(page.read_text())]
     assert "<code>^(\\*|[A-Za-z0-9._-]+)$</code>" in "".join(cells)  # DILASERVE_ALLOWED_HOSTS
     assert [cell for cell in cells if r"\|" in cell] == []
 
 
+@pytest.mark.slow
 def test_every_link_of_the_site_has_a_target(site: Path) -> None:
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # whose links are from the root
     assert len(pages) > 10

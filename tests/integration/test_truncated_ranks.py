@@ -32,6 +32,7 @@ def outputs(tp: int) -> list[list[int]]:
         return [each.output.tolist() for each in decodes]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_two_ranks_draw_the_truncated_tokens_of_one() -> None:
     alone = outputs(tp=1)

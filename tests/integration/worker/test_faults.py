@@ -154,6 +154,7 @@ def _garbage_at_start(environ: dict[str, str]) -> None:
         sys.exit(main(environ))
 
 
+@pytest.mark.slow
 async def test_after_an_out_of_memory_error_the_registered_limit_falls_and_recovers(
     bus: Bus, registered: Registrations, faulty_worker: StartFaulty
 ) -> None:
