@@ -20,10 +20,12 @@ class Server(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until `should_exit` is set; accept no connection if it is set before the start. Close the sockets."""
-        if not self.should_exit:
-            await super().serve(sockets)
-        for each in sockets or ():
-            each.close()
+        try:
+            if not self.should_exit:
+                await super().serve(sockets)
+        finally:
+            for each in sockets or ():
+                each.close()
 
     async def leave(self, within_s: float) -> None:
         """Accept no more connections, and close each open one after its next response, an idle one after uvicorn's
