@@ -124,6 +124,8 @@ class StepEstimates:
         """The fewest steps left that only look for edits: with edits, one for each block that has masks and probably
         runs. The predictor does not count them. Shapes: [n] -> [n]."""
         table = self._table
+        if not np.count_nonzero(table.has_edits[rows]):
+            return np.zeros(len(rows))
         blocks = self.blocks_left(rows) - self._blocks_skipped(rows) - (table.block_masks_left[rows] == 0)
         steps: Float64 = table.has_edits[rows] * np.maximum(blocks, 0.0)
         return steps
