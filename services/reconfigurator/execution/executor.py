@@ -90,9 +90,8 @@ class Executor:
         """
         if run.gives_way:
             return False
-        nodes = await self._launcher.nodes()
-        await run.set_nodes(nodes)
-        running = [spec for spec in await self._launcher.running() if spec.node in nodes]
+        await run.set_nodes(await self._launcher.nodes())
+        running = await self._launcher.running()
         serving = self.serving(running)
         for spec in run.launched.intersection(serving):
             run.launched.discard(spec)
