@@ -13,7 +13,7 @@ from services.scheduler.policies.fixed import FixedThresholdPolicy
 from shared.arrays import Int32
 from shared.messages.cell import CellConfig
 from shared.messages.instances import Instance, InstanceState, ModelCard
-from shared.messages.requests import Request
+from shared.messages.requests import Request, ServingStats
 from shared.messages.stats import CURVE_TOKENS, ClusterWork, InstanceClass, InstanceLoad, SchedulerStats, WorkGroup
 from tests.support.checked_pipeline import CheckedPipeline
 
@@ -89,6 +89,22 @@ def scheduler_core(
     )
     core.table.pipeline.__class__ = CheckedPipeline
     return core
+
+
+def serving_stats(**fields: Any) -> ServingStats:
+    """The statistics of a request that met its SLO in one step."""
+    defaults: dict[str, Any] = {
+        "steps": 1,
+        "recompute_steps": 1,
+        "mean_threshold": 0.9,
+        "min_threshold": 0.9,
+        "slo_s": 5.0,
+        "latency_s": 0.5,
+        "slo_met": True,
+        "instances": ["a-1"],
+        "migrations": 0,
+    }
+    return ServingStats(**(defaults | fields))
 
 
 def scheduler_stats(**fields: Any) -> SchedulerStats:

@@ -11,9 +11,10 @@ from services.gateway.settings import GatewaySettings
 from shared.arrays import pack_float32, pack_int32
 from shared.bus.client import Bus
 from shared.messages.decisions import StepDecisions
-from shared.messages.requests import Outcome, OutcomeStatus, ServingStats
+from shared.messages.requests import Outcome, OutcomeStatus
 from shared.messages.steps import StepKind
 from shared.text import TextModel
+from tests.builders import serving_stats
 from tests.support.browser import NARROW, WIDE, NewPage, overflow_px
 from tests.support.gateway import RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
@@ -31,19 +32,10 @@ def outcome(request_id: str, status: OutcomeStatus = OutcomeStatus.COMPLETED, **
 
 def migrated(request_id: str) -> Outcome:
     """A request that moved from w-1 to w-2 before its second step."""
-    stats = ServingStats(
-        steps=2,
-        recompute_steps=2,
-        mean_threshold=0.8,
-        min_threshold=0.7,
-        slo_s=1.0,
-        latency_s=0.5,
-        slo_met=True,
-        instances=["w-1", "w-2"],
-        migrations=1,
-    )
+    instances = ["w-1", "w-2"]
+    stats = serving_stats(steps=2, mean_threshold=0.8, min_threshold=0.7, instances=instances, migrations=1)
     decisions = StepDecisions(
-        instances=["w-1", "w-2"],
+        instances=instances,
         at_s=pack_float32([0.1, 0.3]),
         blocks=pack_int32([0, 0]),
         kinds=pack_int32([StepKind.RECOMPUTE, StepKind.RECOMPUTE]),

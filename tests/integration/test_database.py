@@ -28,8 +28,9 @@ from shared.database.schema import Base, PlanRow, RequestRow, open_database, upg
 from shared.errors import BadInput, RetryLater
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
-from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus, ServingStats, ThresholdUse
+from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus, ThresholdUse
 from shared.service import run_service
+from tests.builders import serving_stats
 from tests.support.postgres import PostgresServer
 from tests.support.stack import new_data_dir
 from tests.support.waiting import until
@@ -46,16 +47,11 @@ SERVED = Outcome(
     completion_tokens=7,
     output_tokens=32,
     arrival_s=1_800_000_000.25,
-    stats=ServingStats(
+    stats=serving_stats(
         steps=9,
         recompute_steps=9,
-        mean_threshold=0.9,
-        min_threshold=0.9,
-        slo_s=5.0,
         latency_s=1.5,
-        slo_met=True,
         instances=["worker-0-abc"],
-        migrations=0,
         unmasked_tokens=32,
         thresholds=[ThresholdUse(threshold=0.8, steps=4, tokens=20), ThresholdUse(threshold=0.9, steps=5, tokens=12)],
     ),

@@ -5,6 +5,7 @@ optional and random.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -54,42 +55,29 @@ def write_tiny_model(directory: Path) -> Path:
     return directory
 
 
+BLOCK_CAUSAL = {
+    "max_position_embeddings": MAX_LENGTH,
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 64,
+    "rope_theta": 10_000.0,
+    "rms_norm_eps": 1e-6,
+}
+
+
 def write_tiny_sdar(directory: Path) -> Path:
     """As `write_tiny_model`, of a block-causal family with blocks of 4 tokens. Returns: the directory."""
-    path = write_tiny_model(directory) / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    sdar = {
-        "architectures": ["SDARForCausalLM"],
-        "block_size": 4,
-        "max_position_embeddings": MAX_LENGTH,
-        "num_hidden_layers": 2,
-        "hidden_size": 32,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "intermediate_size": 64,
-        "rope_theta": 10_000.0,
-        "rms_norm_eps": 1e-6,
-    }
-    kept = ("vocab_size", "mask_token_id", "eos_token_id")
-    path.write_text(json.dumps({key: config[key] for key in kept} | sdar, indent=1), encoding="utf-8")
-    return directory
+    return _write_block_causal(directory, {"architectures": ["SDARForCausalLM"], "block_size": 4})
 
 
 def write_tiny_llada2(directory: Path) -> Path:
     """As `write_tiny_model`, of the family that may change tokens, with blocks of 8. Returns: the directory."""
-    path = write_tiny_model(directory) / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
     llada2 = {
         "architectures": ["LLaDA2MoeModelLM"],
         "block_size": 8,
-        "max_position_embeddings": MAX_LENGTH,
-        "num_hidden_layers": 2,
-        "hidden_size": 32,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "intermediate_size": 64,
         "moe_intermediate_size": 16,
         "num_experts": 4,
         "num_experts_per_tok": 2,
@@ -98,11 +86,15 @@ def write_tiny_llada2(directory: Path) -> Path:
         "topk_group": 1,
         "first_k_dense_replace": 1,
         "routed_scaling_factor": 2.5,
-        "rope_theta": 10_000.0,
-        "rms_norm_eps": 1e-6,
     }
-    kept = ("vocab_size", "mask_token_id", "eos_token_id")
-    path.write_text(json.dumps({key: config[key] for key in kept} | llada2, indent=1), encoding="utf-8")
+    return _write_block_causal(directory, llada2)
+
+
+def _write_block_causal(directory: Path, family: Mapping[str, object]) -> Path:
+    path = write_tiny_model(directory) / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    kept = {key: config[key] for key in ("vocab_size", "mask_token_id", "eos_token_id")}
+    path.write_text(json.dumps(kept | BLOCK_CAUSAL | dict(family), indent=1), encoding="utf-8")
     return directory
 
 

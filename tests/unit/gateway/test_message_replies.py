@@ -5,15 +5,13 @@ from services.gateway.api.anthropic_messages.replies import MessageReplies
 from services.gateway.api.tool_calls.call_syntax import JsonCalls, TaggedCalls
 from services.gateway.api.tool_calls.models import Tool
 from services.gateway.api.tool_calls.use import ToolUse
-from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, ServingStats
+from shared.messages.requests import FinishReason, Outcome, OutcomeStatus
+from tests.builders import serving_stats
 
 BODY = MessageBody.model_validate(
     {"model": "demo", "max_tokens": 8, "messages": [{"role": "user", "content": "2 + 3 = ?"}]}
 )
-STATS = ServingStats(
-    steps=1, recompute_steps=1, mean_threshold=0.9, min_threshold=0.9, slo_s=5.0, latency_s=1.0, step_s=1.0,
-    slo_met=True, instances=["i"], migrations=0, cached_tokens=64,
-)  # fmt: skip
+STATS = serving_stats(latency_s=1.0, step_s=1.0, cached_tokens=64)
 OUTCOME = Outcome(
     request_id="r", status=OutcomeStatus.COMPLETED, text="5", finish_reason=FinishReason.STOP, prompt_tokens=70,
     completion_tokens=1, stats=STATS,

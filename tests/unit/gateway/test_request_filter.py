@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from services.gateway.api.request_filter import RequestFilter
 from shared.api_keys import ApiKey
-from shared.messages.requests import Outcome, OutcomeStatus, ServingStats, UnfinishedQuery
+from shared.messages.requests import Outcome, OutcomeStatus, UnfinishedQuery
+from tests.builders import serving_stats
 
 ALICE = ApiKey("alice-id", "alice")
 OPERATOR = ApiKey("operator-id", "operator", operator=True)
@@ -17,17 +18,7 @@ KEYS = st.sampled_from(["", "alice-id", "bob-id"])
 
 def outcome(*, key: str = "alice-id", status: OutcomeStatus = OutcomeStatus.COMPLETED, slo_met: bool = True) -> Outcome:
     """A request that the instances w-1 and w-2 served."""
-    stats = ServingStats(
-        steps=1,
-        recompute_steps=1,
-        mean_threshold=0.9,
-        min_threshold=0.9,
-        slo_s=1.0,
-        latency_s=0.5,
-        slo_met=slo_met,
-        instances=["w-1", "w-2"],
-        migrations=1,
-    )
+    stats = serving_stats(slo_met=slo_met, instances=["w-1", "w-2"], migrations=1)
     return Outcome(request_id="abcdef", status=status, key=key, stats=stats)
 
 

@@ -6,22 +6,10 @@ import pytest
 from services.gateway.metrics import GatewayMetrics, RequestRecorder
 from shared.arrays import pack_float32
 from shared.messages.decisions import StepDecisions
-from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Request, ServingStats
-from tests.builders import scheduler_stats
+from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Request
+from tests.builders import scheduler_stats, serving_stats
 
-STATS = ServingStats(
-    steps=10,
-    recompute_steps=1,
-    mean_threshold=0.9,
-    min_threshold=0.9,
-    slo_s=5,
-    latency_s=3.0,
-    slo_met=True,
-    instances=["a"],
-    migrations=0,
-    unmasked_tokens=32,
-    cached_tokens=16,
-)
+STATS = serving_stats(steps=10, latency_s=3.0, unmasked_tokens=32, cached_tokens=16)
 OUTCOME = Outcome(
     request_id="r",
     status=OutcomeStatus.COMPLETED,
