@@ -108,15 +108,14 @@ async def measure(count: int, seconds: float) -> CapacitySample:
         leader, _ = started.enter_context(
             service("scheduler", nats_url=nats_url, model=DEMO_MODEL, policy="dilaserve", estimates="one-shot")
         )
-        stats, ended, numbers = list[SchedulerStats](), itertools.count(), itertools.count()
-        last_ended = 0
+        stats, numbers, ended = list[SchedulerStats](), itertools.count(), 0
 
         async def receive(msg: Msg) -> None:
             stats.append(decode(msg.data, SchedulerStats))
 
         async def replace(_: Msg) -> None:
-            nonlocal last_ended
-            last_ended = next(ended) + 1
+            nonlocal ended
+            ended += 1
             await bus.publish(bus.subjects.requests, new_request(next(numbers)))
 
         await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=receive)
@@ -132,7 +131,7 @@ async def measure(count: int, seconds: float) -> CapacitySample:
             def counts() -> tuple[float, ...]:
                 steps, iterations = (sum(getattr(each, name) for each in instances) for name in ("steps", "iterations"))
                 now_s = asyncio.get_running_loop().time()
-                return now_s, steps, iterations, last_ended, cpu_time_s(leader), cpu_time_s(server)
+                return now_s, steps, iterations, ended, cpu_time_s(leader), cpu_time_s(server)
 
             before = counts()
             await asyncio.sleep(seconds)

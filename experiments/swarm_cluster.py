@@ -91,24 +91,12 @@ class SwarmCluster:
         monitor, source = BusMonitor(), Path(__file__).with_name("outcome_log.py").read_text("utf-8")
         password, manager = self.environ["NATS_GATEWAY_PASSWORD"], self.nodes[0]
         url = ",".join(f"nats://gateway:{password}@{server}:4222" for server in ("nats", "nats-2", "nats-3"))
-        place = [
-            "--network",
-            f"{STACK}_cell",
-            "--endpoint-mode",
-            "dnsrr",
-            "--constraint",
-            f"node.hostname == {on.name}",
-        ]
+        place = ["--network", f"{STACK}_cell", "--endpoint-mode", "dnsrr"]
+        place += ["--constraint", f"node.hostname == {on.name}"]
         environ = ["--env", f"DILASERVE_NATS_URL={url}", "--env", f"DILASERVE_CELL={CELL_NAME}"]
-        image = [
-            "--no-resolve-image",
-            "--no-healthcheck",
-            f"dilaserve/gateway:{self.environ['TAG']}",
-            "python",
-            "-c",
-            source,
-        ]
-        manager.docker("service", "create", "--quiet", "--name", OUTCOMES, *place, *environ, *image)
+        options, image = ["--no-resolve-image", "--no-healthcheck"], f"dilaserve/gateway:{self.environ['TAG']}"
+        command = [image, "python", "-c", source]
+        manager.docker("service", "create", "--quiet", "--name", OUTCOMES, *place, *environ, *options, *command)
         try:
             yield monitor
             for container in on.docker("ps", "--all", "--quiet", "--filter", f"name={OUTCOMES}").split():

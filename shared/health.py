@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from shared.bus.client import Bus
+from shared.bus.errors import BUS_ERRORS
 from shared.messages.health import HEALTH_S, ServiceHealth
 from shared.tasks import pause
 
@@ -37,5 +38,5 @@ async def report_health(bus: Bus, service: str) -> None:
                 await bus.publish(subject, replace(health, memory_bytes=resident_bytes(), uptime_s=uptime_s))
             await pause(HEALTH_S)
     finally:
-        with suppress(Exception):
+        with suppress(*BUS_ERRORS):
             await bus.publish(subject, replace(health, has_ended=True))

@@ -14,7 +14,7 @@ from shared.messages.requests import TopTokens
 Ticket = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
-MAX_POST_STEPS = 16  # LLaDA2.1's
+MAX_POST_STEPS = 16  # steps of a block that begin without masks, as LLaDA2.1 has it
 
 
 class StepKind(enum.IntEnum):

@@ -186,13 +186,14 @@ class RequestTable(Columns):
         self.estimate_masks_left[row] = self.masks_left[row]
 
     def find_block(self, row: int, done: int | None = None) -> None:
-        """Count the masks of an output, and make the first block with masks the current one, or the block after the
-        first `done` tokens."""
+        """Count the masks of an output, and choose its current block: the one after the first `done` tokens; without
+        `done`, the first one with masks."""
         length, offset, output_ids = self.block_length.item(row), self.block_offset.item(row), self.output_ids(row)
         masks = np.flatnonzero(output_ids == MASKED)
         self.masks_left[row] = len(masks)
-        first = done if done is not None else masks.item(0) if len(masks) else len(output_ids)
-        block = (first + offset) // length
+        if done is None:
+            done = masks.item(0) if len(masks) else len(output_ids)
+        block = (done + offset) // length
         start, stop = max(block * length - offset, 0), (block + 1) * length - offset
         self.block[row], self.block_start[row] = block, start
         self.block_masks_left[row] = np.searchsorted(masks, stop)
