@@ -7,8 +7,9 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 if [ -e .env ]; then
-  while IFS='=' read -r name value; do
-    [[ ! $name =~ ^[A-Z][A-Z0-9_]*$ ]] || export "$name=${!name-$value}"
+  while IFS= read -r line || [ -n "$line" ]; do
+    name=${line%%=*}
+    [[ $line != *=* || ! $name =~ ^[A-Z][A-Z0-9_]*$ ]] || export "$name=${!name-${line#*=}}"
   done < .env
 fi
 export STACK=${STACK:-dilaserve} CELL=${CELL:-cell0} IMAGES=${IMAGES:-dilaserve} TAG=${TAG:-latest}
@@ -21,34 +22,50 @@ check_node() { # an unknown name would leave its services pending
   [ "$(grep -cxF -- "$1" <<< "$nodes")" = 1 ] || fail "the Swarm needs one node with the name '$1'; it has" $nodes
 }
 
-deploy() {
+check_nodes() {
+  local node
   [ -n "${NODE:-}" ] || fail "NODE is not set: the node that keeps the data"
   [ -n "${NODES:-}" ] || fail "NODES is not set: the nodes for workers, each NAME:GPUS, separated by commas"
-  local files=(swarm.yml) configs=(nats.conf users.conf engine-proxy.cfg) node arguments=()
   for node in "$NODE" ${NODE_2:-} ${NODE_3:-} $(tr ',' '\n' <<< "$NODES" | sed 's/:[^:]*$//'); do check_node "$node"; done
+}
+
+start_stack() { # with these further options of `docker stack deploy`
+  local files=(swarm.yml) configs=(nats.conf users.conf engine-proxy.cfg) arguments=("$@")
   if [ -n "${NODE_2:-}" ]; then files+=(swarm-bus-cluster.yml) configs+=(nats-cluster.conf); fi
   if [ -n "${PROFILE:-}" ]; then files+=(swarm-profile.yml) configs+=("$PROFILE"); fi
   CONFIG=$(cat "${configs[@]}" | sha256sum | cut -c1-12)
   export CONFIG
   for file in "${files[@]}"; do arguments+=(--compose-file "$file"); done
+  docker stack deploy --with-registry-auth "${arguments[@]}" "$STACK"
+}
+
+deploy() {
+  check_nodes
   # Images without a registry are those on the nodes.
-  case $IMAGES in *[.:]*/*) arguments+=(--resolve-image changed --with-registry-auth) ;; *) arguments+=(--resolve-image never) ;; esac
-  docker stack deploy "${arguments[@]}" "$STACK"
+  case $IMAGES in *[.:]*/*) start_stack --resolve-image changed ;; *) start_stack --resolve-image never ;; esac
 }
 
 update() { # waits until every task of the service runs the new image and is healthy, one after the other
   docker service update --quiet --detach=false --with-registry-auth --no-resolve-image "$@"
 }
 
-upgrade() { # in the order of docs/operations.md; only a worker gives up its requests, to the others
-  local service worker
-  for service in scheduler predictor; do update --image "$IMAGES/$service:$TAG" "${STACK}_$service"; done
+update_workers() { # those that run another image
+  local worker
   for worker in $(docker service ls --quiet --filter "label=dilaserve.cell=$CELL"); do
-    update --image "$IMAGES/worker:$TAG" "$worker"
+    [ "$(docker service inspect --format '{{.Spec.TaskTemplate.ContainerSpec.Image}}' "$worker")" = "$IMAGES/worker:$TAG" ] ||
+      update --image "$IMAGES/worker:$TAG" "$worker"
   done
+}
+
+upgrade() { # in the order of docs/operations.md; a stopped worker gives its requests to the others
+  check_nodes
+  local service
+  for service in scheduler predictor; do update --image "$IMAGES/$service:$TAG" "${STACK}_$service"; done
+  update_workers
   update --image "$IMAGES/reconfigurator:$TAG" --env-add "DILASERVE_WORKER_IMAGE=$IMAGES/worker:$TAG" "${STACK}_reconfigurator"
+  update_workers # those that the reconfigurator started before its own update
   update --image "$IMAGES/gateway:$TAG" "${STACK}_gateway"
-  deploy
+  start_stack --resolve-image never # the images are in place: with another digest, every service would start again
 }
 
 profile() {
