@@ -29,7 +29,20 @@ async def retry(
 
     stamina logs each failure. Raises: any other error of `action`; the last error after `timeout_s`.
     """
+    failures: list[Exception] = []
+    try:  # without stamina, whose preparation takes longer than most actions
+        return await action()
+    except Exception as error:
+        if not on(error):
+            raise
+        failures.append(error)
+
+    async def attempt() -> T:
+        if failures:
+            raise failures.pop()
+        return await action()
+
     caller = stamina.AsyncRetryingCaller(
         attempts=None, timeout=timeout_s, wait_initial=wait_initial_s, wait_max=wait_max_s, wait_jitter=0.1
     )
-    return await caller(on, action)
+    return await caller(on, attempt)

@@ -75,7 +75,10 @@ def _ignored(body: BaseModel, path: str = "") -> Iterator[str]:
     for name, extra in (body.model_extra or {}).items():
         if extra is not None and name not in neutral:
             yield _printable(path + name)
+    given = body.model_fields_set
     for name, value in vars(body).items():  # its fields
+        if name not in given:
+            continue
         if isinstance(value, BaseModel):
             yield from _ignored(value, f"{path}{name}.")
         elif isinstance(value, list):
