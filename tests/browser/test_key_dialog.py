@@ -8,7 +8,7 @@ from services.gateway.settings import GatewaySettings
 from shared.database.key_store import create_key
 from shared.database.schema import open_database, upgrade
 from shared.text import TextModel
-from tests.support.browser import NewPage
+from tests.support.browser import NewPage, check_accessibility
 from tests.support.gateway import running
 from tests.support.postgres import PostgresServer
 from tests.support.scheduler import AnsweringScheduler
@@ -30,9 +30,11 @@ async def test_the_key_is_requested_once_per_tab(
             asking = msgspec.structs.replace(settings, auth=True, database_url=postgres.url)
             async with running(asking, text) as gateway, new_page(gateway.url, expected="401") as page:
                 dialog = page.get_by_role("dialog", name="API key")
+                await check_accessibility(page)
                 await dialog.get_by_label("Key").fill("dls-…")  # as a masked one is copied
                 await page.keyboard.press("Enter")
                 await expect(dialog).to_contain_text("That key was refused.")
+                await check_accessibility(page)
                 await dialog.get_by_label("Key").fill(secret)
                 await page.keyboard.press("Enter")
                 await expect(dialog).to_be_hidden()
