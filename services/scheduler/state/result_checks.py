@@ -34,18 +34,37 @@ def read_probabilities(data: bytes, number: int) -> Float32 | None:
 
 
 def invalid_steps(
-    counts: Int32, tokens: Int32, confidences: Float32, stats: Float32, *, vocab_size: int, mask_token_id: int
+    counts: Int32,
+    positions: Int32,
+    tokens: Int32,
+    confidences: Float32,
+    stats: Float32,
+    *,
+    vocab_size: int,
+    mask_token_id: int,
 ) -> Bool | None:
-    """The steps with the mask, a token outside 0..vocab_size-1, or a value that is not finite; None: no step has one.
+    """The steps with the mask, a token outside 0..vocab_size-1, a value that is not finite, or a position twice; None:
+    no step has one.
 
-    Shapes: counts [n], tokens and confidences [sum of counts], stats [n, 5] -> [n].
+    Shapes: counts [n], positions, tokens and confidences [sum of counts], stats [n, 5] -> [n].
     """
     good_tokens = tokens.view(np.uint32) < vocab_size  # a negative token becomes too large
     good_tokens &= tokens != mask_token_id
     good_tokens &= np.isfinite(confidences)
     good_stats = np.isfinite(stats)
-    if np.count_nonzero(good_tokens) == len(tokens) and np.count_nonzero(good_stats) == stats.size:
+    is_good = np.count_nonzero(good_tokens) == len(tokens) and np.count_nonzero(good_stats) == stats.size
+    if is_good and _ascend(counts, positions):
         return None
     owner = np.arange(len(counts)).repeat(counts)
+    _, first = np.unique((owner << 32) + positions, return_index=True)
+    good_tokens &= np.isin(np.arange(len(positions)), first)
     invalid: Bool = ~good_stats.all(axis=1) | (np.bincount(owner, ~good_tokens, minlength=len(counts)) > 0)
     return invalid
+
+
+def _ascend(counts: Int32, positions: Int32) -> bool:
+    """Whether the positions of each step ascend, so that none occurs twice. Workers send them so."""
+    follows = np.ones(len(positions) + 1, dtype=np.bool_)
+    follows[1:-1] = positions[1:] > positions[:-1]
+    follows[counts.cumsum()] = True  # the first ones of the steps
+    return len(follows) == np.count_nonzero(follows)

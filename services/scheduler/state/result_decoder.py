@@ -113,6 +113,7 @@ class ResultDecoder:
         refused = self._in_flight_on(malformed) if malformed else rows[:0]
         invalid = invalid_steps(
             columns.counts,
+            columns.positions,
             columns.tokens,
             columns.confidences,
             columns.stats,

@@ -32,10 +32,11 @@ def jobs_of(commands: list[object]) -> list[SendJobs]:
 
 
 def with_first(results: StepResults, column: str, value: float) -> StepResults:
-    """The results with another first value in a column of tokens, confidences or statistics."""
-    values = (unpack_int32 if column == "tokens" else unpack_float32)(getattr(results, column)).copy()
+    """The results with another first value in a column of positions, tokens, confidences or statistics."""
+    of_numbers = column in ("positions", "tokens")
+    values = (unpack_int32 if of_numbers else unpack_float32)(getattr(results, column)).copy()
     values[0] = value
-    packed = pack_int32(values) if column == "tokens" else pack_float32(values)
+    packed = pack_int32(values) if of_numbers else pack_float32(values)
     return msgspec.structs.replace(results, **{column: packed})
 
 
@@ -45,6 +46,7 @@ def with_first(results: StepResults, column: str, value: float) -> StepResults:
         ("tokens", -5),
         ("tokens", VOCAB),
         ("tokens", MASK_ID),
+        ("positions", 1),  # a second time
         ("confidences", np.nan),
         ("confidences", np.inf),
         ("confidence_stats", np.nan),
