@@ -92,14 +92,15 @@ class ReconfigurationController:
         Raises: RetryLater if the data cannot be read or the planner's process dies; the next decision then waits for
         its interval.
         """
-        lost = sorted(spec.name for spec in self._losses.lost)
-        trigger = schedule.due(time.monotonic(), await self._count_arrivals(schedule.recent_s), lost)
+        lost = self._losses.lost
+        recent = await self._count_arrivals(schedule.recent_s)
+        trigger = schedule.due(time.monotonic(), recent, sorted(spec.name for spec in lost))
         if trigger is None:
             return
         context = await self._read_context(trigger)
         schedule.decided(trigger, len(context.requests) / trigger.span_s)
-        self._losses.decided()
-        self._any_lost.clear()
+        self._losses.forget(lost)
+        self._any_lost.clear()  # a later loss sets it again
         await self._take(await self._decide(context), group)
 
     async def _resume(self, group: asyncio.TaskGroup) -> None:

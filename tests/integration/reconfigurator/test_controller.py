@@ -168,7 +168,7 @@ async def test_the_metric_counts_the_gpus_that_the_window_needs(cell: Cell) -> N
 async def test_the_loss_of_the_last_instance_is_decided_on_at_once(cell: Cell) -> None:
     """The regular decision is not due for long, and nothing has arrived."""
     running = asyncio.create_task(cell.controller.run(1e6, 1e6, asyncio.Event()))
-    await reached(lambda: LARGE in cell.controller._losses.served)
+    await reached(lambda: LARGE in cell.controller._losses._served)
     await cell.launcher.lose(LARGE)
 
     async def is_replaced() -> bool:
@@ -179,3 +179,22 @@ async def test_the_loss_of_the_last_instance_is_decided_on_at_once(cell: Cell) -
     assert "nothing runs" in plan.reason
     running.cancel()
     await asyncio.wait([running])
+
+
+async def test_a_loss_noticed_during_a_decision_is_considered_by_the_next(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses, schedule = cell.controller._losses, due(HEAVY_S)
+    losses.update(running=[LARGE], serving=[LARGE], stopped=[])
+
+    async def nodes() -> list[str]:  # the decision asks for them after the instances
+        losses.update(running=[], serving=[], stopped=[])
+        return ["a"]
+
+    monkeypatch.setattr(cell.launcher, "nodes", nodes)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            await cell.decide(group, schedule)
+    first, second = await cell.plans()
+    assert "loss" not in first.reason
+    assert f"after the loss of {LARGE.name}" in second.reason
