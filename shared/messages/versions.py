@@ -10,11 +10,8 @@ FIRST_VERSION = 1  # of services whose messages have no version
 VERSION = 2  # pinned tokens, labels, edits
 
 
-def newer_field(request: Request) -> str | None:
-    """The request's field that workers of an earlier version than VERSION would ignore; None: it has none."""
-    fields = {
-        "pinned": bool(request.pinned),
-        "choices": bool(request.choices),
-        "edit_threshold": request.edit_threshold is not None,
-    }
+def newer_field(request: Request, *, has_edits: bool) -> str | None:
+    """The request's field that workers of an earlier version than VERSION would ignore; None: it has none.
+    `has_edits`: by its own edit threshold or the cell's."""
+    fields = {"pinned": bool(request.pinned), "choices": bool(request.choices), "edit_threshold": has_edits}
     return next((name for name, is_given in fields.items() if is_given), None)

@@ -24,6 +24,7 @@ from shared.background import DeferredTasks
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.codec import decode
+from shared.edits import NO_EDITS
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
 from shared.messages.versions import FIRST_VERSION, VERSION
@@ -38,7 +39,9 @@ SLO_S = 5.0
 class Intake:
     """Receives requests without a core: the test finishes what has arrived."""
 
-    def __init__(self, bus: Bus, text: TextModel, recovery: Recovery, max_held: int) -> None:
+    def __init__(
+        self, bus: Bus, text: TextModel, recovery: Recovery, max_held: int, edit_threshold: float = NO_EDITS
+    ) -> None:
         self.bus = bus
         self.totals = Totals()
         clock = BusClock(bus)
@@ -47,7 +50,7 @@ class Intake:
         self._queue = EventQueue()
         self._events: list[Event] = []
         self.worker_versions = [VERSION]
-        preparer = RequestPreparer(bus, text, recovery, False, lambda: self.worker_versions)
+        preparer = RequestPreparer(bus, text, recovery, False, lambda: self.worker_versions, edit_threshold)
         self.consumer = RequestConsumer(
             bus,
             clock,
@@ -112,9 +115,15 @@ class Intake:
 
 @asynccontextmanager
 async def receiving(
-    bus: Bus, text: TextModel, *, max_held: int = 1000, epoch: int = 1, recovery: Recovery | None = None
+    bus: Bus,
+    text: TextModel,
+    *,
+    max_held: int = 1000,
+    epoch: int = 1,
+    recovery: Recovery | None = None,
+    edit_threshold: float = NO_EDITS,
 ) -> AsyncIterator[Intake]:
-    intake = Intake(bus, text, recovery or await Recovery.start(bus), max_held)
+    intake = Intake(bus, text, recovery or await Recovery.start(bus), max_held, edit_threshold)
     await intake.consumer.subscribe_cancels()
     tasks = [asyncio.ensure_future(part) for part in (intake.consumer.run(epoch), intake.deferred.run())]
     try:
@@ -366,6 +375,19 @@ async def test_a_request_that_earlier_workers_would_serve_wrong_is_rejected(
         intake.worker_versions = [VERSION]
         await bus.store(bus.subjects.requests, Request(request_id="s", prompt="x", output_tokens=32, **content))
         assert (await intake.arrived()).request.request_id == "s"
+
+
+async def test_requests_with_edits_are_rejected_while_earlier_workers_serve(bus: Bus, tiny_model_dir: Path) -> None:
+    text = TextModel(tiny_model_dir, "tiny")
+    text.card = replace(text.card, edit_threshold=1.0)
+    async with receiving(bus, text, edit_threshold=0.5) as intake:
+        intake.worker_versions = [FIRST_VERSION]
+        for name, own in (("by-the-cell", None), ("own", 0.5), ("none", NO_EDITS)):
+            await bus.store(bus.subjects.requests, Request(request_id=name, prompt="x", edit_threshold=own))
+        assert await intake.status("by-the-cell") is OutcomeStatus.REJECTED
+        assert await intake.status("own") is OutcomeStatus.REJECTED
+        arrived = await intake.arrived()
+        assert (arrived.request.request_id, arrived.edit_threshold) == ("none", NO_EDITS)
 
 
 @pytest.mark.parametrize(

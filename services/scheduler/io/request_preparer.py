@@ -61,7 +61,8 @@ class RequestPreparer:
         delivery, arrival = waiting.delivery, waiting.arrival
         if message is None and (message := await self._read(delivery.sequence)) is None:
             return None
-        field = newer_field(message.request)
+        edit_threshold = edit_threshold_of(message.request, self._text.card, self._edit_threshold)
+        field = newer_field(message.request, has_edits=edit_threshold < NO_EDITS)
         if field is not None and min(self._worker_versions(), default=VERSION) < VERSION:
             raise BadInput(f"`{field}` needs workers of a later version: repeat the request after the upgrade", field)
         checkpoint = None
@@ -84,7 +85,7 @@ class RequestPreparer:
             arrival_s=arrival.arrival_s,
             delivery=delivery,
             choices=choices,
-            edit_threshold=edit_threshold_of(message.request, self._text.card, self._edit_threshold),
+            edit_threshold=edit_threshold,
             trace={key: value for key, value in (message.headers or {}).items() if key in TRACE_HEADERS},
             checkpoint=checkpoint,
         )
