@@ -1,31 +1,33 @@
-"""The state of a request that has no outcome yet, as gateways show it. Pure."""
+"""The state of requests that have no outcome yet, as gateways show it. Pure."""
+
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from services.scheduler.core import SchedulerCore
 from services.scheduler.io.waiting_requests import WaitingRequest
 from services.scheduler.state.request_table import NOWHERE
-from shared.messages.requests import ActiveRequest
+from shared.messages.requests import ActiveRequest, UnfinishedQuery
 
 
-def active_request(waiting: WaitingRequest, core: SchedulerCore) -> ActiveRequest:
-    """`waiting` is the request as it was received; the core may have it by now."""
-    arrival, table = waiting.arrival, core.table
-    received = ActiveRequest(
+def active_request(received: WaitingRequest, core: SchedulerCore) -> ActiveRequest:
+    """The request as received, with its progress if the core has it."""
+    arrival, table = received.arrival, core.table
+    known = ActiveRequest(
         is_known=True,
-        request_id=waiting.request_id,
-        key=waiting.key,
+        request_id=received.request_id,
+        key=received.key,
         arrival_s=arrival.arrival_s,
         slo_s=arrival.slo_s,
-        priority=waiting.priority,
+        priority=received.priority,
         output_tokens=arrival.output_tokens,
     )
-    row = table.row_of.get(waiting.request_id)
+    row = table.row_of.get(received.request_id)
     if row is None:
-        return received
+        return known
     unmasked, instance = int(table.free_tokens[row] - table.masks_left[row]), int(table.instance[row])
     return replace(
-        received,
+        known,
         output_tokens=int(table.free_tokens[row]),
         unmasked_tokens=unmasked,
         instance="" if instance == NOWHERE else core.fleet.instance_id(instance),
@@ -34,3 +36,20 @@ def active_request(waiting: WaitingRequest, core: SchedulerCore) -> ActiveReques
         mean_threshold=float(table.threshold_tokens[row]) / unmasked if unmasked else None,
         trace_id=table.entry(row).arrived.trace_id,
     )
+
+
+def matching_requests(
+    query: UnfinishedQuery, received: Iterable[WaitingRequest], core: SchedulerCore
+) -> Iterator[ActiveRequest]:
+    """The requests that the query asks for, in order. The state of the others, which may be many, is not read."""
+    for each in received:
+        if query.key in (None, each.key) and query.id_part in each.request_id and _is_on(query.instance, each, core):
+            yield active_request(each, core)
+
+
+def _is_on(instance: str, received: WaitingRequest, core: SchedulerCore) -> bool:
+    """Whether the instance runs the request; an empty one: whether any does, or none."""
+    if not instance:
+        return True
+    row = core.table.row_of.get(received.request_id)
+    return row is not None and core.table.instance.item(row) == core.fleet.index_of.get(instance)

@@ -1,14 +1,12 @@
-"""Answers gateways about the requests without an outcome."""
+"""Answers gateways' queries about unfinished requests."""
 
-from collections.abc import Iterator
 from itertools import islice
 
 from nats.aio.msg import Msg
 
 from services.scheduler.core import SchedulerCore
-from services.scheduler.io.active_request import active_request
+from services.scheduler.io.active_request import active_request, matching_requests
 from services.scheduler.io.request_consumer import RequestConsumer
-from services.scheduler.io.waiting_requests import WaitingRequest
 from shared.bus.client import Bus, try_decode
 from shared.bus.subjects import name_in
 from shared.messages.requests import ActiveRequest, UnfinishedQuery, UnfinishedRequests
@@ -40,13 +38,6 @@ class Lookups:
         if query is None:
             return
         searched = list(islice(self._requests.unfinished(), MAX_SEARCHED + 1))
-        found = list(islice(self._matching(query, searched[:MAX_SEARCHED]), MAX_LISTED + 1))
+        found = list(islice(matching_requests(query, searched[:MAX_SEARCHED], self._core), MAX_LISTED + 1))
         is_whole = len(found) <= MAX_LISTED and len(searched) <= MAX_SEARCHED
         await self._bus.publish(msg.reply, UnfinishedRequests(requests=found[:MAX_LISTED], is_whole=is_whole))
-
-    def _matching(self, query: UnfinishedQuery, searched: list[WaitingRequest]) -> Iterator[ActiveRequest]:
-        for waiting in searched:
-            if query.key in (None, waiting.key) and query.id_part in waiting.request_id:
-                found = active_request(waiting, self._core)
-                if query.instance in ("", found.instance):
-                    yield found

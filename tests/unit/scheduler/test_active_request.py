@@ -5,10 +5,10 @@ from unittest.mock import sentinel
 import pytest
 
 from services.scheduler.events import SendJobs
-from services.scheduler.io.active_request import active_request
+from services.scheduler.io.active_request import active_request, matching_requests
 from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.waiting_requests import WaitingRequest
-from shared.messages.requests import ActiveRequest, Arrival
+from shared.messages.requests import ActiveRequest, Arrival, UnfinishedQuery
 from tests.builders import ARRIVAL_S, arrival, registered, scheduler_core
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -18,9 +18,9 @@ RECEIVED = ActiveRequest(
 )
 
 
-def waiting() -> WaitingRequest:
+def waiting(name: str = "r") -> WaitingRequest:
     delivery = Delivery(1, json=False, _reply="", _client=sentinel.client)
-    received = Arrival(request_id="r", arrival_s=ARRIVAL_S, prompt_tokens=3, output_tokens=8, slo_s=5.0)
+    received = Arrival(request_id=name, arrival_s=ARRIVAL_S, prompt_tokens=3, output_tokens=8, slo_s=5.0)
     return WaitingRequest(delivery, received, priority=3, key="alice")
 
 
@@ -43,6 +43,33 @@ def test_a_running_request_has_its_instance_and_its_steps_so_far() -> None:
     assert (found.instance, found.steps, found.migrations, found.output_tokens) == ("a-1", 1, 0, 8)
     assert 0 < found.unmasked_tokens < found.output_tokens
     assert found.mean_threshold == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        (UnfinishedQuery(), ["first", "second", "third", "not-in-core"]),
+        (UnfinishedQuery(id_part="ir"), ["first", "third"]),
+        (UnfinishedQuery(key="alice", instance="a-1"), ["first", "second"]),
+        (UnfinishedQuery(instance="a-1", id_part="first"), ["first"]),
+        (UnfinishedQuery(instance="a-1", key="bob"), []),
+        (UnfinishedQuery(instance="no-such"), []),
+    ],
+)
+def test_a_query_is_answered_by_key_instance_and_id(query: UnfinishedQuery, names: list[str]) -> None:
+    core = scheduler_core()
+    core.cycle([registered("a-1", max_batch_requests=2)], ARRIVAL_S)
+    for name in ("first", "second", "third"):
+        core.cycle([arrival(name)], ARRIVAL_S)
+    received = [waiting(name) for name in ("first", "second", "third", "not-in-core")]
+    assert [found.request_id for found in matching_requests(query, received, core)] == names
+
+
+def test_the_state_of_requests_on_other_instances_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = scheduler_core()
+    core.cycle([arrival("r")], ARRIVAL_S)
+    monkeypatch.setattr(core.table, "entries", [])
+    assert list(matching_requests(UnfinishedQuery(instance="a-1"), [waiting()], core)) == []
 
 
 @pytest.mark.parametrize(
