@@ -17,7 +17,7 @@ from services.scheduler.state.step_pipeline import SENT
 from services.scheduler.state.totals import Totals
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
 from shared.edits import ends_block
-from shared.messages.steps import MAX_POST_STEPS, RECOMPUTE, StepFailure, StepResults
+from shared.messages.steps import MAX_POST_STEPS, RECOMPUTE, StepChoices, StepFailure, StepResults, StepTopTokens
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +90,7 @@ class ResultDecoder:
 
     def apply(self, messages: Sequence[StepResults], now_s: float) -> AppliedResults | None:
         """Apply the results of iterations of different instances, received now. All steps at an instance that sent
-        malformed results are refused. Returns: None if all results are late."""
+        malformed results are refused. Returns: None if no message is of this epoch and of a known instance."""
         good, malformed, failures = [], [], []
         for message in messages:
             if message.epoch != self._epoch or message.instance_id not in self._fleet.index_of:
@@ -103,8 +103,6 @@ class ResultDecoder:
             else:
                 self._fleet.unresponsive[self._fleet.index_of[message.instance_id]] = False
                 good.append(message)
-                self._keep_top_tokens(message)
-                self._keep_choices(message)
                 failures += message.failures
         if not good and not malformed:
             return None
@@ -123,31 +121,46 @@ class ResultDecoder:
         if invalid is not None:
             refused = np.concatenate([refused, rows[invalid[index]]])
             rows, index = rows[~invalid[index]], index[~invalid[index]]
+        if any(message.top_tokens or message.choices for message in good):
+            self._keep_probabilities(good, columns, rows, index)
         return self._unmask(columns, rows, index, refused, failures, now_s)
 
-    def _keep_top_tokens(self, message: StepResults) -> None:
-        """A result that is refused later is followed by another one, which overwrites them."""
-        for found in message.top_tokens:
-            [row] = self._table.rows_of_tickets(np.array([found.ticket])).tolist()
-            if row < 0 or (kept := self._table.entry(row).top_tokens) is None:
-                continue
-            try:
-                kept.write(found, self._vocab_size)
-            except ValueError as error:
-                log.warning("malformed top tokens dropped", instance=message.instance_id, error=str(error))
+    def _keep_probabilities(
+        self, messages: Iterable[StepResults], columns: _Columns, rows: Int64, index: Int64
+    ) -> None:
+        """Keep the top tokens and the labels' probabilities of the steps at `index` in the columns."""
+        steps = zip(columns.instances[index].tolist(), columns.tickets[index].tolist(), rows.tolist(), strict=True)
+        row_of = {(instance, ticket): row for instance, ticket, row in steps}
+        for message in messages:
+            instance = self._fleet.index_of[message.instance_id]
+            for top in message.top_tokens:
+                if (row := row_of.get((instance, top.ticket))) is not None:
+                    self._keep_top_tokens(row, top)
+            for choices in message.choices:
+                if (row := row_of.get((instance, choices.ticket))) is not None:
+                    self._keep_choices(row, choices)
 
-    def _keep_choices(self, message: StepResults) -> None:
-        """Those of the first block, in which all labels are possible. As with top tokens, a later result counts."""
-        for found in message.choices:
-            [row] = self._table.rows_of_tickets(np.array([found.ticket])).tolist()
-            if row < 0 or self._table.block[row]:
-                continue
-            entry = self._table.entry(row)
-            probabilities = read_probabilities(found.probabilities, len(entry.arrived.choices))
-            if probabilities is None:
-                log.warning("malformed choices dropped", instance=message.instance_id)
-            else:
-                entry.choices = probabilities
+    def _keep_top_tokens(self, row: int, found: StepTopTokens) -> None:
+        if (kept := self._table.entry(row).top_tokens) is None:
+            return
+        try:
+            kept.write(found, self._vocab_size)
+        except ValueError as error:
+            log.warning("malformed top tokens dropped", instance=self._instance_id(row), error=str(error))
+
+    def _keep_choices(self, row: int, found: StepChoices) -> None:
+        """Those of the first block, in which all labels are possible."""
+        if self._table.block[row]:
+            return
+        entry = self._table.entry(row)
+        probabilities = read_probabilities(found.probabilities, len(entry.arrived.choices))
+        if probabilities is None:
+            log.warning("malformed choices dropped", instance=self._instance_id(row))
+        else:
+            entry.choices = probabilities
+
+    def _instance_id(self, row: int) -> str:
+        return self._fleet.instance_id(self._table.instance.item(row))
 
     def _in_flight_on(self, instances: list[int]) -> Int64:
         rows = self._table.pipeline.in_flight()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from services.scheduler.core import MAX_ATTEMPTS, SchedulerCore
 from services.scheduler.events import FinishRequest, SaveCheckpoint, SendJobs
 from services.scheduler.state.output_buffer import MASKED
-from shared.arrays import pack_float32, pack_int32, unpack_float32, unpack_int32
+from shared.arrays import pack_float32, pack_int32, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.requests import OutcomeStatus
-from shared.messages.steps import StepFailure, StepResults
+from shared.messages.steps import StepFailure, StepResults, StepTopTokens
 from tests.builders import ARRIVAL_S, EPOCH, MASK_ID, arrival, registered, scheduler_core
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -80,6 +80,23 @@ def test_after_an_invalid_result_the_step_runs_on_another_instance() -> None:
     results = msgspec.structs.replace(worker.run(sent.jobs), instance_id=sent.instance_id)
     [again] = jobs_of(core.cycle([with_first(results, "tokens", -1)], ARRIVAL_S))  # type: ignore[arg-type]
     assert again.instance_id != sent.instance_id
+
+
+def test_the_top_tokens_of_a_late_result_are_dropped() -> None:
+    core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
+    [sent] = jobs_of(core.cycle([arrival("r", logprobs=True, top_logprobs=1)], ARRIVAL_S))  # type: ignore[arg-type]
+    [ticket], results = unpack_int64(sent.jobs.tickets).tolist(), worker.run(sent.jobs)
+
+    def with_top(token: int) -> StepResults:
+        columns = {"tokens": pack_int32([token]), "confidences": pack_float32([0.5])}
+        top = StepTopTokens(ticket=ticket, positions=pack_int32([0]), **columns)
+        return msgspec.structs.replace(results, top_tokens=[top])
+
+    core.cycle([with_top(10)], ARRIVAL_S)
+    core.cycle([with_top(11)], ARRIVAL_S)
+    kept = core.table.entry(core.table.row_of["r"]).top_tokens
+    assert kept is not None
+    assert kept.tokens[0].tolist() == [10]
 
 
 @pytest.mark.parametrize("column", COLUMNS)
