@@ -221,10 +221,12 @@ class ResultDecoder:
         table.outputs.confidences[at] = confidences
         moved = rows[table.state_instance[rows] != table.instance[rows]]
         stalled = rows[(newly == 0) & (table.block_masks_left[rows] > 0)]
-        if np.count_nonzero(columns.cached):
+        cached = columns.cached
+        if np.count_nonzero(cached):
+            cached = np.clip(cached, 0, table.recompute_tokens(rows)).astype(np.int32)  # output too, of moved requests
             prompts = table.tokens[rows] - table.output_length[rows]
-            table.cached_tokens[rows] = np.maximum(table.cached_tokens[rows], np.clip(columns.cached, 0, prompts))
-        observe_iterations(table, self._fleet, rows, measured_s, columns.cached, now_s)
+            table.cached_tokens[rows] = np.maximum(table.cached_tokens[rows], np.minimum(cached, prompts))
+        observe_iterations(table, self._fleet, rows, measured_s, cached, now_s)
         ended = self._advance(rows, newly, written - newly)
         table.step_s[rows] += columns.latency_s
         table.confidence_stats[rows] = columns.stats

@@ -120,6 +120,17 @@ def test_an_impossible_latency_does_not_reach_the_statistics(latency_s: float) -
     assert (core.table.steps[row], core.table.step_s[row]) == (1, 0.0)
 
 
+@pytest.mark.parametrize("cached", [-(2**31), -1, 65, 2**31 - 1])
+def test_an_impossible_number_of_cached_tokens_does_not_reach_the_costs(cached: int) -> None:
+    core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
+    [sent] = jobs_of(core.cycle([arrival("r", prompt_tokens=64)], ARRIVAL_S))  # type: ignore[arg-type]
+    results = msgspec.structs.replace(worker.run(sent.jobs), cached=pack_int32([cached]), latency_s=1.0)
+    core.cycle([results], ARRIVAL_S)
+    row = core.table.row_of["r"]
+    assert (core.table.steps[row], core.table.cached_tokens[row]) == (1, 64 if cached > 0 else 0)
+    assert core.fleet.correction[core.fleet.index_of["a-1"]] == 1.0
+
+
 bytes_of_any_length = st.binary(max_size=48)
 
 
