@@ -4,6 +4,7 @@ DilaserveError
 ├── BadInput      the caller's data is invalid: the same call fails again
 │   └── TooLong   prompt and output exceed the model's length
 ├── RetryLater    a temporary condition: the same call may succeed later
+│   ├── NotCreated a stream, bucket or key of the bus does not exist, perhaps not yet
 │   ├── QueueFull a stream of the bus holds as many messages as it may
 │   └── StorageFull a stream of the bus holds as many bytes as it may
 └── Superseded    another process has taken over this process's role: stop
@@ -29,6 +30,10 @@ class TooLong(BadInput):
 
 class RetryLater(DilaserveError):  # noqa: N818
     """A temporary condition, such as an unavailable server."""
+
+
+class NotCreated(RetryLater):
+    """A stream, bucket or key of the bus does not exist, perhaps not yet: services start in any order."""
 
 
 class QueueFull(RetryLater):

@@ -11,7 +11,10 @@ from collections.abc import Callable
 import structlog
 from stamina.instrumentation import RetryDetails, set_on_retry_hooks
 
+from shared.errors import NotCreated
+
 REPEAT_S = 10.0  # time after which the reason of a retry is logged again
+CREATION_S = 5.0  # time that a service may wait without a warning for what another one creates at its start
 
 
 def configure_logs(service: str, *, level: str = "info", form: str = "console") -> None:
@@ -55,6 +58,9 @@ class RetryLog:
     def log(self, details: RetryDetails) -> None:
         """Log the reason of a retry; stamina's own line names only the callable."""
         error, now_s = str(details.caused_by), self._clock()
+        if isinstance(details.caused_by, NotCreated) and details.waited_so_far < CREATION_S:
+            structlog.get_logger(__name__).debug("waiting", error=error)
+            return
         while self._logged_s and self._logged_s[first := next(iter(self._logged_s))] <= now_s - REPEAT_S:
             del self._logged_s[first]
         if error not in self._logged_s:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import nats.errors
-from nats.js.errors import APIError
+from nats.js.errors import APIError, NotFoundError
 
-from shared.errors import QueueFull, RetryLater, StorageFull
+from shared.errors import NotCreated, QueueFull, RetryLater, StorageFull
 
 BUS_ERRORS = (nats.errors.Error, TimeoutError)  # nats.errors.Error includes JetStream's errors
 
@@ -16,7 +16,7 @@ NOT_STORED = 10077  # the server's error code for a stream at its bound, and for
 @contextmanager
 def bus_errors(action: str) -> Iterator[None]:
     """Turn a bus error or timeout within the block into RetryLater, which names `action`; into QueueFull or StorageFull
-    if a stream holds as many messages or bytes as it may."""
+    if a stream holds as many messages or bytes as it may, into NotCreated if what it uses does not exist."""
     try:
         yield
     except BUS_ERRORS as error:
@@ -30,4 +30,5 @@ def _as_retry_later(action: str, error: Exception) -> RetryLater:
         return StorageFull(f"cannot {action}: the bus stores as many bytes there as it may")
     if description.startswith("maximum"):
         return QueueFull(f"cannot {action}: {description}")
-    return RetryLater(f"cannot {action}: {error!r}")
+    kind = NotCreated if isinstance(error, NotFoundError) else RetryLater
+    return kind(f"cannot {action}: {error!r}")

@@ -1,15 +1,20 @@
 """An instance's entry in the instances bucket."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from nats.js.kv import KeyValue
+from structlog.testing import capture_logs
 
 from services.worker.io import registration as io_registration
 from services.worker.io.registration import Registration
 from shared.bus import client as bus_client
 from shared.bus.client import Bus
 from shared.bus.codec import decode
+from shared.bus.instance_watch import InstanceWatch
 from shared.messages.instances import Instance
+from shared.tasks import cancel
 from tests.builders import instance
 from tests.support.nats import NatsServer
 from tests.support.waiting import reached
@@ -25,6 +30,30 @@ async def test_after_a_reconnect_the_entry_reports_another_connection(bus: Bus) 
         reported.append(decode((await bucket.get("a-1")).value or b"", Instance).connections)
         bus.reconnects.report()
     assert reported == [1, 2]
+
+
+async def test_a_worker_that_starts_before_its_cell_is_set_up_registers_without_a_warning(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = await Bus.connect(nats_server.url, "starting", name="test")
+    tried: list[str] = []
+    open_bucket, instances = bus.js.key_value, InstanceWatch()
+
+    async def try_to_open(name: str) -> KeyValue:
+        tried.append(name)
+        return await open_bucket(name)
+
+    monkeypatch.setattr(bus.js, "key_value", try_to_open)
+    await instances.start(bus)
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(io_registration, "HEARTBEAT_S", 0.01)  # less than the time of the tries
+        running = asyncio.create_task(Registration(bus, instance("a-1")).run())
+        await reached(lambda: len(tried) > 3)
+    assert not [line for line in logs if line["event"] == "registration not renewed"]
+    await bus.set_up()
+    await reached(lambda: bool(instances.instances()))
+    await cancel([running])
+    await bus.close()
 
 
 async def test_an_instance_whose_entry_is_not_renewed_is_not_live(

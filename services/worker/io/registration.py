@@ -73,7 +73,8 @@ class Registration:
         self.instance = replace(self.instance, connections=self.instance.connections + 1)
 
     async def run(self) -> None:
-        """Renew every HEARTBEAT_S until cancelled."""
+        """Renew every HEARTBEAT_S until cancelled, from when the bucket exists."""
+        await self._opened()
         while True:
             await self.renew()
             await pause(HEARTBEAT_S)

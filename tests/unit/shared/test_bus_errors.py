@@ -1,15 +1,20 @@
 """Errors of the bus become the project's own."""
 
 import pytest
-from nats.js.errors import APIError, KeyNotFoundError
+from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError
 
 from shared.bus.errors import NOT_STORED, bus_errors
-from shared.errors import QueueFull, RetryLater
+from shared.errors import NotCreated, QueueFull, RetryLater
 
 
 def test_an_error_without_a_code_asks_for_a_retry() -> None:
     with pytest.raises(RetryLater, match="cannot take the lease"), bus_errors("take the lease"):
         raise KeyNotFoundError
+
+
+def test_a_bucket_that_does_not_exist_may_be_created_later() -> None:
+    with pytest.raises(NotCreated, match="cannot open the bucket"), bus_errors("open the bucket"):
+        raise BucketNotFoundError
 
 
 def test_a_stream_at_its_bound_is_a_full_queue() -> None:

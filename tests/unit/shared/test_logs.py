@@ -7,8 +7,8 @@ import sys
 from stamina.instrumentation import RetryDetails
 from structlog.testing import capture_logs
 
-from shared.errors import RetryLater
-from shared.logs import REPEAT_S, RetryLog
+from shared.errors import NotCreated, RetryLater
+from shared.logs import CREATION_S, REPEAT_S, RetryLog
 
 PROGRAM = """
 import logging
@@ -54,3 +54,19 @@ def test_the_same_reason_of_many_retries_is_logged_once_in_a_while() -> None:
             retries.log(retry_because(f"cannot store at {now_s}"))
     assert [line["error"] for line in logs].count("the bus is not connected") == 2
     assert len(logs) == 2 + 5
+
+
+def test_a_missing_bucket_is_a_warning_only_after_some_seconds() -> None:
+    with capture_logs() as logs:
+        for waited_s in (0.0, CREATION_S - 0.1, CREATION_S):
+            details = RetryDetails(
+                name="f",
+                args=(),
+                kwargs={},
+                retry_num=1,
+                wait_for=0.1,
+                waited_so_far=waited_s,
+                caused_by=NotCreated("no bucket"),
+            )
+            RetryLog().log(details)
+    assert [line["log_level"] for line in logs] == ["debug", "debug", "warning"]
