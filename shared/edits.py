@@ -24,20 +24,21 @@ def ends_block(changes: Any, post_steps: Any, max_post_steps: int) -> Any:
     return (changes == 0) | (post_steps >= max_post_steps)
 
 
-def edit_threshold_of(request: Request, card: ModelCard, default: float) -> float:
-    """The edit threshold of a request: its own, or the cell's `default` if its whole text is free.
+def edit_threshold_for(request: Request, card: ModelCard, default: float) -> float:
+    """The edit threshold of a request: its own; else the cell's `default`, or NO_EDITS if the text has a form, labels
+    or pinned tokens.
 
     Raises: BadInput if the request asks for edits that it cannot have.
     """
-    form = next((name for name in ("pattern", "choices", "pinned") if getattr(request, name)), None)
+    is_constrained = bool(request.pattern or request.choices or request.pinned)
     own = request.edit_threshold
     if own is None:
-        return NO_EDITS if form or card.edit_threshold is None else default
+        return NO_EDITS if is_constrained or card.edit_threshold is None else default
     if own < NO_EDITS and card.edit_threshold is None:
-        raise BadInput(f"{card.name} does not change tokens; accepted: 1, or none", "edit_threshold")
-    if own < NO_EDITS and form:
+        raise BadInput(f"{card.name} does not change tokens; accepted: 1, or leave it out", "edit_threshold")
+    if own < NO_EDITS and is_constrained:
         raise BadInput(
-            "tokens cannot change in a text with a form, labels or given tokens; accepted there: 1, or none",
+            "tokens cannot change in a text with a form, labels or given tokens; accepted there: 1, or leave it out",
             "edit_threshold",
         )
     return own

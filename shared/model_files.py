@@ -62,7 +62,7 @@ def block_length_of(config: Mapping[str, Any]) -> int:
     return int(config["block_size"]) if is_block_causal else 0
 
 
-def edit_threshold_of(config: Mapping[str, Any], name: str) -> float | None:
+def usual_edit_threshold(config: Mapping[str, Any], name: str) -> float | None:
     """The usual edit threshold of a checkpoint whose decoding may change tokens of the block (1: none changes); None:
     no decoding of its family does. The files of LLaDA2.0 and LLaDA2.1 are alike; only the names differ."""
     if LLADA2 not in (config.get("architectures") or ()):

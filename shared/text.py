@@ -12,7 +12,7 @@ from shared.arrays import Int32, Int64
 from shared.errors import BadInput, TooLong
 from shared.messages.instances import ModelCard
 from shared.messages.requests import ChatMessage, FinishReason, Request
-from shared.model_files import block_length_of, edit_threshold_of, max_length_of, with_defaults
+from shared.model_files import block_length_of, max_length_of, usual_edit_threshold, with_defaults
 from shared.pinned import free_positions, given_positions, protected_tokens
 from shared.token_bytes import token_bytes
 
@@ -251,7 +251,7 @@ def read_model_card(directory: Path, name: str) -> ModelCard:
             eos_token_id=int(config["eos_token_id"]),
             vocab_size=int(config.get("embedding_size") or config["vocab_size"]),
             block_length=block_length_of(config),
-            edit_threshold=edit_threshold_of(config, name),
+            edit_threshold=usual_edit_threshold(config, name),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path} lacks {error}", field="model") from None

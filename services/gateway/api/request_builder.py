@@ -13,7 +13,7 @@ from services.gateway.api.text_forms import form_of
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import conversation, tool_use
 from shared.arrays import Int32, pack_int32
-from shared.edits import NO_EDITS, edit_threshold_of
+from shared.edits import NO_EDITS, edit_threshold_for
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Request
 from shared.text import LONG_TEXT, TextModel
 
@@ -67,7 +67,7 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
         key=key_id,
     )
     text.check_choices(request, labels, output_tokens)
-    edit_threshold_of(request, text.card, NO_EDITS)
+    edit_threshold_for(request, text.card, NO_EDITS)
     return request
 
 

@@ -19,7 +19,7 @@ from services.scheduler.io.waiting_requests import WaitingRequest
 from shared.arrays import Int32
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
-from shared.edits import NO_EDITS, edit_threshold_of
+from shared.edits import NO_EDITS, edit_threshold_for
 from shared.errors import BadInput
 from shared.messages.requests import Request
 from shared.messages.versions import VERSION, newer_field
@@ -61,7 +61,7 @@ class RequestPreparer:
         delivery, arrival = waiting.delivery, waiting.arrival
         if message is None and (message := await self._read(delivery.sequence)) is None:
             return None
-        edit_threshold = edit_threshold_of(message.request, self._text.card, self._edit_threshold)
+        edit_threshold = edit_threshold_for(message.request, self._text.card, self._edit_threshold)
         field = newer_field(message.request, has_edits=edit_threshold < NO_EDITS)
         if field is not None and min(self._worker_versions(), default=VERSION) < VERSION:
             raise BadInput(f"`{field}` needs workers of a later version: repeat the request after the upgrade", field)
