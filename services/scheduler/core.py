@@ -193,7 +193,7 @@ class SchedulerCore:
     def _report_progress(self, applied: AppliedResults) -> None:
         for i in self.table.streams[applied.rows].nonzero()[0].tolist():
             row = int(applied.rows[i])
-            positions, tokens, confidences = applied.unmasked(i)
+            positions, tokens, confidences = applied.written(i)
             ended, has_edits = bool(applied.ended[i]), bool(self.table.has_edits[row])
             if ended and has_edits:  # now final: all of them, in case an earlier message was lost
                 positions = np.arange(int(self.table.block_start[row]), int(self.table.block_stop(row)), dtype=np.int32)

@@ -40,8 +40,8 @@ class AppliedResults(NamedTuple):
     missing: Int64  # [m], tickets whose instance lacks the state
     failures: list[StepFailure]
 
-    def unmasked(self, i: int) -> tuple[Int32, Int32, Float32]:
-        """Positions, tokens and confidences of the i-th row."""
+    def written(self, i: int) -> tuple[Int32, Int32, Float32]:
+        """Positions, tokens and confidences that the i-th row's step unmasked or changed."""
         part = slice(self.ends[i - 1] if i else 0, self.ends[i])
         return self.positions[part], self.tokens[part], self.confidences[part]
 
@@ -91,7 +91,7 @@ class ResultDecoder:
     def apply(self, messages: Sequence[StepResults], now_s: float) -> AppliedResults | None:
         """Apply the results of iterations of different instances, received now. All steps at an instance that sent
         malformed results are refused. Returns: None if no message is of this epoch and of a known instance."""
-        good, malformed, failures = [], [], []
+        well_formed, malformed, failures = [], [], []
         for message in messages:
             if message.epoch != self._epoch or message.instance_id not in self._fleet.index_of:
                 continue
@@ -102,11 +102,11 @@ class ResultDecoder:
                 malformed.append(self._fleet.index_of[message.instance_id])
             else:
                 self._fleet.unresponsive[self._fleet.index_of[message.instance_id]] = False
-                good.append(message)
+                well_formed.append(message)
                 failures += message.failures
-        if not good and not malformed:
+        if not well_formed and not malformed:
             return None
-        columns = self._columns(good)
+        columns = self._columns(well_formed)
         rows, index = self._awaited(columns)
         refused = self._in_flight_on(malformed) if malformed else rows[:0]
         invalid = invalid_steps(
@@ -121,8 +121,8 @@ class ResultDecoder:
         if invalid is not None:
             refused = np.concatenate([refused, rows[invalid[index]]])
             rows, index = rows[~invalid[index]], index[~invalid[index]]
-        if any(message.top_tokens or message.choices for message in good):
-            self._keep_probabilities(good, columns, rows, index)
+        if any(message.top_tokens or message.choices for message in well_formed):
+            self._keep_probabilities(well_formed, columns, rows, index)
         return self._unmask(columns, rows, index, refused, failures, now_s)
 
     def _keep_probabilities(
@@ -208,11 +208,11 @@ class ResultDecoder:
         owner = np.arange(len(rows)).repeat(columns.counts)  # [tokens], index into `rows`
         positions, tokens, confidences = columns.positions, columns.tokens, columns.confidences
         of_tokens = rows[owner]
-        good = self._writable(of_tokens, positions)
+        writable = self._writable(of_tokens, positions)
         written = columns.counts
-        if np.count_nonzero(good) < len(good):
-            owner, of_tokens, positions = owner[good], of_tokens[good], positions[good]
-            tokens, confidences = tokens[good], confidences[good]
+        if np.count_nonzero(writable) < len(writable):
+            owner, of_tokens, positions = owner[writable], of_tokens[writable], positions[writable]
+            tokens, confidences = tokens[writable], confidences[writable]
             written = np.bincount(owner, minlength=len(rows)).astype(np.int32)
         at, newly = table.output_start[of_tokens] + positions, written
         if np.count_nonzero(table.has_edits[rows]):
@@ -249,7 +249,7 @@ class ResultDecoder:
         """Count a finished step of each row, and the tokens that it newly unmasked or changed. Returns: whether the
         step ended its block. Shapes: [n] each."""
         table, pipeline = self._table, self._table.pipeline
-        began_full = table.block_masks_left[rows] == 0
+        began_without_masks = table.block_masks_left[rows] == 0
         table.masks_left[rows] -= newly
         table.block_masks_left[rows] -= newly
         table.steps[rows] += 1
@@ -275,8 +275,8 @@ class ResultDecoder:
         ended: Bool = table.block_masks_left[rows] == 0
         if np.count_nonzero(table.has_edits[rows]):
             table.edits[rows] += changes
-            table.post_steps[rows] += began_full
-            ends = began_full & ends_block(changes, table.post_steps[rows], MAX_POST_STEPS)
+            table.post_steps[rows] += began_without_masks
+            ends = began_without_masks & ends_block(changes, table.post_steps[rows], MAX_POST_STEPS)
             ended = np.where(table.has_edits[rows], ends, ended)
             table.post_steps[rows[ended]] = 0
         pipeline.complete(rows, ended)
