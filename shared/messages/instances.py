@@ -5,6 +5,8 @@ from typing import Annotated
 
 import msgspec
 
+from shared.messages.versions import FIRST_VERSION
+
 InstanceId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$(?!\n)")]  # one token of a subject
 Tokens = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
@@ -71,7 +73,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     draining_s: float = 0.0  # seconds since that order
     heartbeat: int = 0  # number of renewals
     connections: int = 1  # to the bus so far; if it rises, results may be lost
-    version: int = 1  # of its messages (shared/messages/versions.py)
+    version: int = FIRST_VERSION  # of its messages (shared/messages/versions.py)
     quarantine: str = ""  # why it is quarantined
     unverified_s: float = 0.0  # of a quarantined one: seconds since its last good canary
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 
 from shared.messages.numbers import Finite, Positive
+from shared.messages.versions import FIRST_VERSION
 
 STATS_S = 1.0  # interval of messages
 WINDOW_S = 30.0  # window of rates, ratios and percentiles
@@ -89,7 +90,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     at_s: Finite  # Unix time, seconds
-    version: int = 1  # of the scheduler's messages (shared/messages/versions.py)
+    version: int = FIRST_VERSION  # of the scheduler's messages (shared/messages/versions.py)
     epoch: int
     leader: str = ""  # its process, as in ServiceHealth
     policy: str

@@ -1,4 +1,5 @@
-"""The version of the messages. It rises with a field whose meaning a reader of an earlier version would miss.
+"""The version of the messages. It increases when a new field changes texts, so that a service that ignores the field
+would produce a wrong text.
 
 Services ignore fields that they do not know, so those of two versions run together. Where an ignored field would change
 a text, the scheduler refuses the request while a worker of an earlier version is present.
