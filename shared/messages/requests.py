@@ -223,7 +223,7 @@ class UnfinishedQuery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class UnfinishedRequests(msgspec.Struct, frozen=True, kw_only=True):
     """Scheduler -> gateway: the reply to an UnfinishedQuery."""
 
-    requests: list[ActiveRequest]  # in the order in which the scheduler received them
+    requests: list[ActiveRequest]  # those that the scheduler holds first
     is_whole: bool = True  # whether there are no more
 
 

@@ -234,7 +234,7 @@ class UnfinishedRequest(ResponseModel):
     steps: int = Field(description="run so far")
     instance: str | None = Field(description="that runs its next step; null: it waits")
     migrations: int
-    mean_threshold: float | None = Field(description="so far, weighted by unmasked tokens; null: no step has ended")
+    mean_threshold: float | None = Field(description="so far, weighted by unmasked tokens; null: nothing is unmasked")
     trace_id: str | None = Field(description="of its trace (W3C); null: none")
 
     @classmethod
