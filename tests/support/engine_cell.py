@@ -187,7 +187,7 @@ def decode_block(text: Text, block: int) -> tuple[dict[int, tuple[int, float]], 
     steps = post_steps = 0
     is_open = bool(masks)
     while is_open:
-        began_full = not masks
+        began_without_masks = not masks
         following = (
             {position: text.next_stage(position, at) for position, at in stage.items()} if text.has_edits else {}
         )
@@ -199,10 +199,10 @@ def decode_block(text: Text, block: int) -> tuple[dict[int, tuple[int, float]], 
         best = max(masks, key=text.confidence, default=None)
         stage |= changes | {position: 0 for position in masks if text.passes(position) or position == best}
         masks = [position for position in masks if position not in stage]
-        steps, post_steps = steps + 1, post_steps + began_full
+        steps, post_steps = steps + 1, post_steps + began_without_masks
         is_open = bool(masks)
         if text.has_edits:
-            is_open = not began_full or (bool(changes) and post_steps < MAX_POST_STEPS)
+            is_open = not began_without_masks or (bool(changes) and post_steps < MAX_POST_STEPS)
     if text.has_edits:
         found = {p: (text.stages(p)[at], text.confidence(p, at)) for p, at in sorted(stage.items())}
     return found, steps

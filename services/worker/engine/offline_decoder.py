@@ -163,10 +163,10 @@ class Decode:
 
     def write(self, positions: list[int], tokens: list[int]) -> None:
         """Write the tokens of a step. With edits, some positions may have had tokens before."""
-        began_full = self._known == (self.blocks_ended + 1) * self.block_length
+        began_without_masks = self._known == (self.blocks_ended + 1) * self.block_length
         self.unmasked += int(np.count_nonzero(self.output[positions] == self.mask_id))
         self.output[positions] = tokens
-        if self.edits and began_full:
+        if self.edits and began_without_masks:
             self.post_steps += 1
             if ends_block(len(positions), self.post_steps, self.edits.max_post_steps):
                 self.blocks_ended, self.post_steps = self.blocks_ended + 1, 0

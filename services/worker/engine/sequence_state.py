@@ -80,10 +80,10 @@ class SequenceState:
         """Whether tokens of the block may change again."""
         return self.edit_threshold < 1
 
-    def count_step(self, block: int, changes: int, *, began_full: bool) -> None:
+    def count_step(self, block: int, changes: int, *, began_without_masks: bool) -> None:
         """With edits: whether a step of the block, which changed this many tokens, ended the block."""
-        self.post_steps += began_full
-        if began_full and ends_block(changes, self.post_steps, self.max_post_steps):
+        self.post_steps += began_without_masks
+        if began_without_masks and ends_block(changes, self.post_steps, self.max_post_steps):
             self.ended_blocks, self.post_steps = block + 1, 0
 
     @property

@@ -100,8 +100,8 @@ def unmask(
         sequence.canvas[sequence.prompt_length + unmasked] = predictions.tokens[rows][chosen[rows]]
         sequence.confidences[unmasked] = predictions.confidences[rows][chosen[rows]]
         if sequence.edits:
-            began_full = mask_token_id not in batch.current[rows]
-            sequence.count_step(part.block, len(unmasked), began_full=began_full)
+            began_without_masks = mask_token_id not in batch.current[rows]
+            sequence.count_step(part.block, len(unmasked), began_without_masks=began_without_masks)
     return StepOutcome(
         counts=counts,
         positions=positions[chosen],
