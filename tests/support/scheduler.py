@@ -86,6 +86,7 @@ class AnsweringScheduler:
     answer: Callable[[Request], str] = lambda _: "The answer is 29."
     status: OutcomeStatus = OutcomeStatus.COMPLETED
     hold: asyncio.Event | None = None
+    lists_all: bool = True  # False: as if it had more unfinished requests than it may list
     drafts: bool = False  # as with edits: all steps send drafts, of other tokens, but for one more that sends all
     instance_state: InstanceState = InstanceState.READY
     stats: SchedulerStats = field(default_factory=scheduler_stats)
@@ -139,7 +140,7 @@ class AnsweringScheduler:
             and query.instance in ("", INSTANCE)
             and query.id_part in each.request_id
         ]
-        await self.bus.publish(msg.reply, UnfinishedRequests(requests=found))
+        await self.bus.publish(msg.reply, UnfinishedRequests(requests=found, is_whole=self.lists_all))
 
     async def _receive_cancel(self, msg: Msg) -> None:
         self.cancelled.put_nowait(name_in(msg.subject))

@@ -88,6 +88,21 @@ async def test_requests_in_progress_are_listed_until_their_outcome(
     assert await ids(gateway, status="in_progress") == []
 
 
+async def test_no_page_follows_the_last_request_of_a_list_that_is_cut(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold, scheduler.lists_all = asyncio.Event(), False
+    waiting = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT))
+    await reached(lambda: len(scheduler.requests) == 1)
+    page = (await gateway.http.get(LIST, params={"status": "in_progress"})).json()
+    assert (len(page["data"]), page["has_more"]) == (1, True)
+    after = {"status": "in_progress", "after": page["data"][0]["id"]}
+    page = (await gateway.http.get(LIST, params=after)).json()
+    assert (page["data"], page["has_more"]) == ([], False)
+    scheduler.hold.set()
+    await waiting
+
+
 async def test_the_whole_id_finds_a_request_that_is_not_listed_any_more(
     bus: Bus, settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:

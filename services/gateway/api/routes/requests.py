@@ -53,7 +53,7 @@ def request_routes(context: AppContext) -> APIRouter:
             active, is_whole = await _unfinished(context, wanted, viewer)
             page, has_more = page_after(active, wanted.after, wanted.limit, attrgetter("request_id"))
             unfinished: list[RequestSummary | UnfinishedRequest] = [UnfinishedRequest.of(each) for each in page]
-            return Page(object="list", data=unfinished, has_more=has_more or not is_whole)
+            return Page(object="list", data=unfinished, has_more=has_more or bool(page and not is_whole))
         of_cells = [cell.monitor.recent(lambda each: wanted.accepts(each, viewer)) for cell in context.cells]
         ended = merge(*of_cells, key=_end_s, reverse=True)
         outcomes, has_more = page_after(ended, wanted.after, wanted.limit, attrgetter("request_id"))
