@@ -12,7 +12,7 @@ from shared.bus.client import Bus
 from shared.messages.requests import Outcome, OutcomeStatus
 from shared.text import TextModel
 from tests.support.gateway import RunningGateway, running
-from tests.support.scheduler import AnsweringScheduler
+from tests.support.scheduler import AnsweringScheduler, active
 from tests.support.waiting import reached, until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
@@ -86,6 +86,27 @@ async def test_requests_in_progress_are_listed_until_their_outcome(
     await waiting
     await has_listed(gateway, 1)
     assert await ids(gateway, status="in_progress") == []
+
+
+async def test_a_page_of_requests_in_progress_may_follow_one_that_has_ended(
+    bus: Bus, gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.hold = asyncio.Event()
+    waiting = [asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT)) for _ in range(3)]
+    await reached(lambda: len(scheduler.requests) == 3)
+    listed = sorted(request.request_id for request in scheduler.requests)  # all arrived at the same time
+    assert await ids(gateway, status="in_progress", limit=1) == listed[:1]
+    ended = Outcome(
+        request_id=listed[0], status=OutcomeStatus.CANCELLED, arrival_s=active(scheduler.requests[0]).arrival_s
+    )
+    await bus.store(bus.subjects.outcomes(listed[0]), ended)
+    scheduler.ended.add(listed[0])
+    assert await ids(gateway, status="in_progress", after=listed[0]) == listed[1:]
+    assert await ids(gateway, status="in_progress", after=listed[1]) == listed[2:]
+    unknown = await gateway.http.get(LIST, params={"status": "in_progress", "after": "no-such"})
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "after")
+    scheduler.hold.set()
+    await asyncio.gather(*waiting)
 
 
 async def test_no_page_follows_the_last_request_of_a_list_that_is_cut(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.replies import ID_PREFIX as MESSAGE_ID_PREFIX
-from services.gateway.api.errors import ApiError
+from services.gateway.api.errors import ApiError, not_found
 from services.gateway.api.openai_responses.replies import ID_PREFIX as RESPONSE_ID_PREFIX
 from services.gateway.api.paging import page_after
 from services.gateway.api.replies import ChatFormat, TextFormat, usage_of
@@ -51,9 +51,13 @@ def request_routes(context: AppContext) -> APIRouter:
         wanted = wanted.model_copy(update={"id": bare_id(wanted.id)})
         if wanted.status == "in_progress":
             active, is_whole = await _unfinished(context, wanted, viewer)
-            page, has_more = page_after(active, wanted.after, wanted.limit, attrgetter("request_id"))
-            unfinished: list[RequestSummary | UnfinishedRequest] = [UnfinishedRequest.of(each) for each in page]
-            return Page(object="list", data=unfinished, has_more=has_more or bool(page and not is_whole))
+            if wanted.after is not None:
+                active = await _later(context, http, active, bare_id(wanted.after))
+            has_more = len(active) > wanted.limit or bool(active and not is_whole)
+            unfinished: list[RequestSummary | UnfinishedRequest] = [
+                UnfinishedRequest.of(each) for each in active[: wanted.limit]
+            ]
+            return Page(object="list", data=unfinished, has_more=has_more)
         of_cells = [cell.monitor.recent(lambda each: wanted.accepts(each, viewer)) for cell in context.cells]
         ended = merge(*of_cells, key=_end_s, reverse=True)
         outcomes, has_more = page_after(ended, wanted.after, wanted.limit, attrgetter("request_id"))
@@ -94,8 +98,23 @@ async def _unfinished(context: AppContext, wanted: RequestFilter, viewer: ApiKey
     if query is None:
         return [], True
     replies = await asyncio.gather(*(cell.unfinished.read(query) for cell in context.cells))
-    found = sorted((each for reply in replies for each in reply.requests), key=attrgetter("arrival_s"))
+    found = sorted((each for reply in replies for each in reply.requests), key=attrgetter("arrival_s", "request_id"))
     return found, all(reply.is_whole for reply in replies)
+
+
+async def _later(context: AppContext, http: Request, active: list[ActiveRequest], after: str) -> list[ActiveRequest]:
+    """Those of the unfinished requests that follow the one with the id `after`, which may have ended.
+
+    Raises: ApiError 404 if there is no such request; RetryLater.
+    """
+    arrival_s = next((each.arrival_s for each in active if each.request_id == after), None)
+    if arrival_s is None:
+        try:
+            found, _ = await _find(context, http, after)
+        except ApiError:
+            raise not_found("item", after, "after") from None
+        arrival_s = found.arrival_s
+    return [each for each in active if (each.arrival_s, each.request_id) > (arrival_s, after)]
 
 
 async def _older(context: AppContext, http: Request, wanted: RequestFilter) -> list[Outcome]:
