@@ -19,15 +19,17 @@ class UnfinishedReader:
         self._asked_s = 0.0  # loop time of the last query
 
     async def read(self, query: UnfinishedQuery) -> UnfinishedRequests:
-        """Wait for this query's turn, then ask. Raises: RetryLater if no scheduler answers."""
-        clock = asyncio.get_running_loop().time
-        async with self._lock:
-            await asyncio.sleep(max(0.0, self._asked_s + MIN_INTERVAL_S - clock()))
-            self._asked_s = clock()
-            bus = self._connection.bus
-            try:
+        """Wait for this query's turn, then ask.
+
+        Raises: RetryLater if no scheduler answers within TIMEOUT_S, waiting for other queries included.
+        """
+        bus, clock = self._connection.bus, asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(TIMEOUT_S), self._lock:
+                await asyncio.sleep(max(0.0, self._asked_s + MIN_INTERVAL_S - clock()))
+                self._asked_s = clock()
                 reply = await bus.nc.request(bus.subjects.unfinished, encode(query), timeout=TIMEOUT_S)
                 return decode(reply.data, UnfinishedRequests)
-            except (*BUS_ERRORS, BadInput):
-                message = f"no scheduler of the cell {bus.subjects.cell} answers which requests run"
-                raise RetryLater(message) from None
+        except (*BUS_ERRORS, BadInput):
+            message = f"no scheduler of the cell {bus.subjects.cell} answers: the unfinished requests are unknown"
+            raise RetryLater(message) from None

@@ -5,13 +5,15 @@ from typing import Any
 
 import httpx
 import pytest
+from nats.aio.msg import Msg
 
+from services.gateway.console import unfinished_requests
 from services.gateway.console.cluster_monitor import MAX_RECENT
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
-from shared.messages.requests import Outcome, OutcomeStatus
+from shared.messages.requests import Outcome, OutcomeStatus, UnfinishedRequests
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway, running
+from tests.support.gateway import LIMIT_S, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler, active
 from tests.support.waiting import reached, until
 
@@ -152,6 +154,21 @@ async def test_a_filter_with_an_unknown_value_is_refused_by_its_name(
 ) -> None:
     reply = await lonely_gateway.http.get(LIST, params={name: value})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
+
+
+async def test_a_list_does_not_wait_longer_while_others_wait_for_a_scheduler(
+    bus: Bus, lonely_gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries: asyncio.Queue[Msg] = asyncio.Queue()
+    await bus.nc.subscribe(bus.subjects.unfinished, cb=queries.put)
+    await bus.nc.flush()
+    monkeypatch.setattr(unfinished_requests, "TIMEOUT_S", LIMIT_S)
+    first = asyncio.create_task(lonely_gateway.http.get(LIST, params={"status": "in_progress"}))
+    query = await queries.get()
+    monkeypatch.setattr(unfinished_requests, "TIMEOUT_S", 0.1)
+    assert (await lonely_gateway.http.get(LIST, params={"status": "in_progress"})).status_code == 503
+    await bus.publish(query.reply, UnfinishedRequests(requests=[]))
+    assert (await first).status_code == 200
 
 
 async def test_without_a_scheduler_no_request_in_progress_is_known(lonely_gateway: RunningGateway) -> None:
