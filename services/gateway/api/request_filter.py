@@ -1,4 +1,4 @@
-"""Which requests a list has. Pure."""
+"""Selects the requests of a list. Pure."""
 
 from typing import Annotated, Literal
 
@@ -12,31 +12,33 @@ Status = Literal["in_progress", "completed", "rejected", "failed", "cancelled"]
 
 
 class RequestFilter(BaseModel):
-    """The parameters of GET /v1/requests. None: any."""
+    """The parameters of GET /v1/requests. None: no filter; of `status`: all finished requests."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
     after: Annotated[str | None, Field(description="id of the last request of the previous page")] = None
     status: Annotated[Status | None, Field(description="null: all finished ones")] = None
     slo_met: bool | None = None
     key: Annotated[str | None, Field(description="id of an API key; empty: requests without one")] = None
-    instance: Annotated[str | None, Field(description="that ran a step, or for `in_progress` runs the next one")] = None
+    instance: Annotated[
+        str, Field(description="that ran a step, or for `in_progress` runs the next one; empty: any")
+    ] = ""
     id: Annotated[str, Field(description="a part of the id, or the whole id of any request of the last day")] = ""
 
     def accepts(self, outcome: Outcome, viewer: ApiKey) -> bool:
-        """Whether the list has a finished request, which the viewer must be allowed to see."""
+        """Whether a finished request passes the filter and the viewer may see it."""
         stats = outcome.stats
         return (
             viewer.may_see(outcome.key)
             and self.status in (None, outcome.status)
             and self.key in (None, outcome.key)
             and (self.slo_met is None or (stats is not None and stats.slo_met is self.slo_met))
-            and (self.instance is None or (stats is not None and self.instance in stats.instances))
+            and (not self.instance or (stats is not None and self.instance in stats.instances))
             and self.id in outcome.request_id
         )
 
     def query(self, viewer: ApiKey) -> UnfinishedQuery | None:
-        """The same for unfinished requests. None: the viewer is not allowed to see any."""
+        """The query for unfinished requests. Returns: None if none can match."""
         if self.slo_met is not None or (self.key is not None and not viewer.may_see(self.key)):
             return None
         key = self.key if viewer.operator else viewer.key_id
-        return UnfinishedQuery(key=key, instance=self.instance or "", id_part=self.id)
+        return UnfinishedQuery(key=key, instance=self.instance, id_part=self.id)

@@ -31,6 +31,7 @@ def outcome(*, key: str = "alice-id", status: OutcomeStatus = OutcomeStatus.COMP
         ({"slo_met": False}, False),
         ({"key": "alice-id"}, True),
         ({"key": "bob-id"}, False),
+        ({"instance": ""}, True),
         ({"instance": "w-2"}, True),
         ({"instance": "w-3"}, False),
         ({"id": "cde"}, True),
@@ -45,6 +46,7 @@ def test_a_request_without_a_step_has_no_instance_and_no_slo() -> None:
     rejected = Outcome(request_id="abcdef", status=OutcomeStatus.REJECTED)
     assert RequestFilter().accepts(rejected, OPERATOR)
     assert not RequestFilter(slo_met=False).accepts(rejected, OPERATOR)
+    assert RequestFilter(instance="").accepts(rejected, OPERATOR)
     assert not RequestFilter(instance="w-1").accepts(rejected, OPERATOR)
 
 
