@@ -128,7 +128,8 @@ async def serve(
         serving = tasks.create_task(server.serve(list(sockets)))
         scheme, (host, port) = "http" if tls is None else "https", sockets[0].getsockname()[:2]
         models = ", ".join(model.name for model in context.models)
-        log.info("listening", url=f"{scheme}://{host}:{port}", model=models)
+        if not server.should_exit:
+            log.info("listening", url=f"{scheme}://{host}:{port}", model=models)
         await stop.wait()
         log.info("draining", requests=sum(cell.inflight.count for cell in cells))
         ends_s = time.monotonic() + settings.drain_timeout_s

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import msgspec
+from structlog.testing import capture_logs
 
 from services.gateway.__main__ import serve
 from services.gateway.settings import GatewaySettings
@@ -120,3 +121,16 @@ async def test_a_gateway_that_is_not_ready_leaves_connections_to_the_others(
     stop.set()
     async with asyncio.timeout(LIMIT_S):
         await starting
+
+
+async def test_a_gateway_stopped_before_it_is_ready_does_not_report_that_it_listens(
+    settings: GatewaySettings, text: TextModel, shared: socket.socket
+) -> None:
+    absent, stop = msgspec.structs.replace(settings, cell="absent", listener_fd=shared.fileno()), asyncio.Event()
+    stop.set()
+    with capture_logs() as logs:
+        async with asyncio.timeout(LIMIT_S):
+            await serve(absent, [text], [shared.dup()], stop)
+    events = [each["event"] for each in logs]
+    assert "draining" in events
+    assert "listening" not in events
