@@ -26,7 +26,7 @@ from services.gateway.batches.file_store import FileStore
 from services.gateway.cell_context import CellContext
 from services.gateway.http_protocol import BoundedHttpProtocol
 from services.gateway.http_server import CHECK_S, Server
-from services.gateway.listeners import listeners
+from services.gateway.listeners import listeners, url_host
 from services.gateway.model_cells import ModelCells
 from services.gateway.served_cells import by_model, served_cells
 from services.gateway.settings import GatewaySettings
@@ -129,7 +129,7 @@ async def serve(
         scheme, (host, port) = "http" if tls is None else "https", sockets[0].getsockname()[:2]
         models = ", ".join(model.name for model in context.models)
         if not server.should_exit:
-            log.info("listening", url=f"{scheme}://{host}:{port}", model=models)
+            log.info("listening", url=f"{scheme}://{url_host(host)}:{port}", model=models)
         await stop.wait()
         log.info("draining", requests=sum(cell.inflight.count for cell in cells))
         ends_s = time.monotonic() + settings.drain_timeout_s

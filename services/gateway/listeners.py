@@ -13,9 +13,14 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         reason = str(error.strerror).partition(" (while ")[0]  # Python adds the address
-        raise DilaserveError(f"cannot listen on {host}:{port}: {reason}") from None
+        raise DilaserveError(f"cannot listen on {url_host(host)}:{port}: {reason}") from None
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it: no 40 ms waits
     return listener
+
+
+def url_host(host: str) -> str:
+    """A host as it is written in a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def listeners(settings: GatewaySettings) -> list[socket.socket]:

@@ -90,7 +90,7 @@ def test_an_invalid_host_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
     for name, value in {"HOST": "::zz", "PORT": "0", "MODEL": "x"}.items():
         monkeypatch.setenv(f"DILASERVE_{name}", value)
     assert main() == 1
-    assert capsys.readouterr().err == "gateway: cannot listen on ::zz:0: Name or service not known\n"
+    assert capsys.readouterr().err == "gateway: cannot listen on [::zz]:0: Name or service not known\n"
 
 
 async def test_an_unusable_model_is_reported_in_one_line(tmp_path: Path) -> None:
