@@ -67,7 +67,7 @@ class CellContext:
         """Count the request in the forecast. Raises: ApiError 429 if it could not meet its SLO."""
         if self.slo_admission is None:
             return
-        wait_s = self.slo_admission.admit(request, self.monitor.stats, self.monitor.received_s, time.time())
+        wait_s = self.slo_admission.admit(request, self.readiness.stats, self.readiness.stats_s, time.monotonic())
         if wait_s > 0:
             message = "slo_ms: the request could not meet its SLO even at the lowest threshold"
             raise ApiError(429, message, param="slo_ms", code=SLO_UNATTAINABLE, retry_after_s=wait_s)

@@ -45,7 +45,7 @@ class Readiness:
         self._max_queue_s = max_queue_s
         self._plan_until_s = 0.0  # this and the following are times of the monotonic clock; until then a plan runs
         self._stats: SchedulerStats | None = None
-        self._stats_s = 0.0
+        self.stats_s = 0.0  # when the last statistics arrived
         self._leaders: deque[float] = deque()  # when each of the last leaders was first seen
         self._unreceived_s: float | None = None  # since then the bus has requests and the scheduler none
 
@@ -59,7 +59,7 @@ class Readiness:
         now_s = time.monotonic()
         if self._stats is None or stats.epoch != self._stats.epoch:
             self._leaders.append(now_s)
-        self._stats, self._stats_s = stats, now_s
+        self._stats, self.stats_s = stats, now_s
 
     def reasons(self) -> list[Reason]:
         """Why requests cannot be served; empty if they can be."""
@@ -71,7 +71,7 @@ class Readiness:
             connected=self._connection.is_connected,
             storage=self.probe.last,
             stats=self._stats,
-            stats_age_s=now_s - self._stats_s,
+            stats_age_s=now_s - self.stats_s,
             leaders=len(self._leaders),
             ready_instances=self._num_ready(),
             unreceived_s=0.0 if self._unreceived_s is None else now_s - self._unreceived_s,
@@ -87,7 +87,7 @@ class Readiness:
     @property
     def stats(self) -> SchedulerStats | None:
         """The leading scheduler's last statistics; None if none leads."""
-        return self._stats if time.monotonic() - self._stats_s <= STATS_TIMEOUT_S else None
+        return self._stats if time.monotonic() - self.stats_s <= STATS_TIMEOUT_S else None
 
     def check_accepts(self) -> None:
         """Raises: RetryLater with the reason if no new request can be accepted; else as `check_serves`."""

@@ -13,6 +13,7 @@ from services.gateway.console.cluster_view import ClusterView, LoadView, Update,
 from services.gateway.console.load_history import LoadHistory
 from services.gateway.console.service_health import ServiceWatch
 from services.gateway.readiness import Readiness
+from services.gateway.ready_reasons import STATS_TIMEOUT_S
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus, try_decode
 from shared.bus.errors import BUS_ERRORS
@@ -26,7 +27,6 @@ log = structlog.get_logger(__name__)
 
 MAX_RECENT = 2000  # outcomes kept, and read from the stream at the start
 PREVIEW_LENGTH = 120  # characters of a kept text
-STATS_TIMEOUT_S = 3 * STATS_S  # silence after which no scheduler leads
 
 
 class ClusterMonitor:
@@ -34,8 +34,6 @@ class ClusterMonitor:
         self._cell, self._trace_url = settings.cell, settings.trace_url
         self._model_name = model_name
         self._readiness = readiness
-        self._last_stats: SchedulerStats | None = None
-        self.received_s = 0.0  # Unix time at which the last stats arrived
         self._reconfigurator: ReconfiguratorStats | None = None
         self._reconfigurator_s = 0.0  # Unix time at which it was received
         self._loads = LoadHistory()
@@ -64,7 +62,7 @@ class ClusterMonitor:
     async def run(self) -> None:
         """Send an update to every reader of `updates` each second, until cancelled."""
         while True:
-            if self.stats is None:
+            if self._readiness.stats is None:
                 self._loads.add(LoadView(t_s=time.time()))  # a gap in the charts
             self._tick.set()
             self._tick = asyncio.Event()
@@ -74,11 +72,6 @@ class ClusterMonitor:
         """End `updates`."""
         self._closed = True
         self._tick.set()
-
-    @property
-    def stats(self) -> SchedulerStats | None:
-        """The leading scheduler's stats; None if none leads."""
-        return self._last_stats if time.time() - self.received_s < STATS_TIMEOUT_S else None
 
     @property
     def reconfigurator(self) -> ReconfiguratorStats | None:
@@ -93,7 +86,7 @@ class ClusterMonitor:
     def cluster(self) -> ClusterView:
         """The state of the cell."""
         reason = "; ".join(found.text for found in self._readiness.reasons()) or None
-        stats = self.stats
+        stats = self._readiness.stats
         return ClusterView(
             cell=self._cell,
             model=self._model_name,
@@ -119,9 +112,8 @@ class ClusterMonitor:
     async def _receive_stats(self, msg: Msg) -> None:
         stats = try_decode(msg, SchedulerStats)
         if stats is not None:
-            self._last_stats, self.received_s = stats, time.time()
             self._readiness.receive_stats(stats)
-            self._loads.add(load_view(stats, self._readiness.instances.instances(), self.received_s))
+            self._loads.add(load_view(stats, self._readiness.instances.instances(), time.time()))
 
     async def _receive_reconfigurator(self, msg: Msg) -> None:
         stats = try_decode(msg, ReconfiguratorStats)
